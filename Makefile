@@ -31,7 +31,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick regress samples soak soak-engine campaign campaign-short lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -155,6 +155,9 @@ soak-engine: venv ## A program with an engine, killed 20 times in each mode, in 
 
 campaign: venv ## Two captures on two hosts under a nemesis for TIDELOG_CAMPAIGN_SECONDS (14400): campaign.json
 	TIDELOG_CAMPAIGN_SECONDS=$(TIDELOG_CAMPAIGN_SECONDS) $(PY) -m pytest -s -m soak --timeout 0 tests/campaign $(ARGS)
+
+mutate: venv ## break each rule of docs/INVARIANTS.md by a patch: a quick test must fail
+	$(PY) tools/mutate.py $(ARGS)
 
 campaign-short: venv ## Three minutes of it: a source of each kind and each store, with a promotion
 	TIDELOG_CAMPAIGN_SECONDS=150 TIDELOG_CAMPAIGN_SEED=9 tools/run_tests.sh campaign $(PY) \

@@ -19,8 +19,8 @@ from benchmarks.spark_workload import Meter, build, report
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.lake.delta.output import DeltaOutput
-from tidelog.pipeline import spark_session
-from tidelog.spark.queries.run import MAX_BATCH_BYTES, BatchProgress, run_pipeline
+from tidelog.spark import spark_session
+from tidelog.spark.delivery.run import MAX_BATCH_BYTES, BatchProgress, run_pipeline
 
 
 def main() -> None:

@@ -29,13 +29,13 @@ from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOutput
-from tidelog.pipeline import spark_session
 from tidelog.ports import OutputBatch, TableRange
+from tidelog.spark import spark_session
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
+from tidelog.spark.delivery.run import run_pipeline
 from tidelog.spark.formats import shapes
-from tidelog.spark.queries.run import run_pipeline
 
 FLOOR = "postgres"
 

@@ -34,7 +34,7 @@ from tidelog.app.async_engine.engine import CaptureConnector
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.engine.assembling import assemble
-from tidelog.engine.event_batches import EventBatch, gathered
+from tidelog.engine.event_batches import EventBatch, group_by_schema
 from tidelog.engine.options import EngineOptions
 from tidelog.eventlog.reader import EventLog
 
@@ -130,7 +130,7 @@ class Synthetic:
 
 def _afresh(events: Events) -> Events:
     """As it was decoded: the runs of a table's version are slices of one batch."""
-    batches, places = gathered(events.parts)
+    batches, places = group_by_schema(events.parts)
     whole = [EventBatch(each.schema, each.origin, each.data) for each in batches]
     taken = [0] * len(whole)
     parts = []

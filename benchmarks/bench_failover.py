@@ -41,7 +41,7 @@ from tests.support.s3 import S3Server
 from benchmarks.bench_capture import Bench, bench
 from benchmarks.table import Row, show
 from tidelog import app
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.config import Config
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
@@ -89,7 +89,7 @@ class Pair:
         """The way to the log, for processes that start from now on."""
         assert self.server is not None
         options = self.server.options | {"endpoint": f"http://127.0.0.1:{port}"}
-        provide_options(log_place(self.config), options)
+        provide_options(event_log_path(self.config), options)
 
     def leader(self) -> subprocess.Popen[bytes] | None:
         with suppress(TidelogError):
@@ -111,7 +111,7 @@ class Pair:
 
     def gap_s(self, how: str) -> float:
         leader = self.settle()
-        log = EventLog.open(log_place(self.config))
+        log = EventLog.open(event_log_path(self.config))
         epoch = log.chain().segments[-1].epoch
         if how == "handover":
             app.hand_over(self.config, None, timeout_s=60)

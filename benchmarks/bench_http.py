@@ -20,7 +20,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.client import Endpoint
 from tidelog.outputs.http.output import HttpOutput
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
 
 _LANES = 4

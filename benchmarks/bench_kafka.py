@@ -22,7 +22,7 @@ from benchmarks.table import Row, show
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
 
 _PARTITIONS = 4

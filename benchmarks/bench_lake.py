@@ -38,7 +38,7 @@ from benchmarks.spark_workload import COLUMNS, Meter, append, drawn
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.lake.delta import output as delta
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
 

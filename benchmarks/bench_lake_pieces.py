@@ -32,7 +32,7 @@ from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
-from tidelog.outputs.lake.data_files.look_up import RowLookUp
+from tidelog.outputs.lake.data_files.look_up import RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.settling.changes import FoldedChanges
 from tidelog.outputs.lake.settling.replace_files import SettleOptions, replace_files
@@ -100,7 +100,7 @@ def files(kind: pa.DataType, label: str, scale: int, folder: Path) -> list[Row]:
 
     cache = KeyIndexCache(str(folder / "indexes"))
     made = ParquetFileWriter(store, layout, cache=cache).write(rows)
-    look_up = RowLookUp(store, layout, cache)
+    look_up = RowFinder(store, layout, cache)
     numbers = np.arange(count)
     for asked, goal in ((1_000, "< 10 ms"), (475_000 // scale, "")):
         keys = rows.select(["id"]).slice(0, asked)
@@ -114,7 +114,7 @@ def files(kind: pa.DataType, label: str, scale: int, folder: Path) -> list[Row]:
 
     def lost() -> None:
         empty = KeyIndexCache(tempfile.mkdtemp(dir=folder))
-        RowLookUp(store, layout, empty).find(
+        RowFinder(store, layout, empty).find(
             made, KeyQuery(rows.select(["id"]).slice(0, 1), layout)
         )
 

@@ -18,8 +18,8 @@ import psycopg
 
 from benchmarks.table import Row, show
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.refused_tables import RefusedTables
-from tidelog.capture.session import LOOK_SHARE, look_pause
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
+from tidelog.capture.session import POLL_SHARE, poll_interval
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.ports import Published
 from tidelog.sources.postgres.catalogue.publication import Publications
@@ -67,21 +67,21 @@ def measure(sql: psycopg.Connection[Any], dsn: str, path: Path, tables: int, loo
             catalogue,
             state,
             ["public.*"],
-            refused=RefusedTables(state, lambda notification: None),
+            unsupported=UnsupportedTables(state, lambda notification: None),
             publish=lambda: Published(publications.sync(connection)),
             snapshot=lambda: None,  # type: ignore[arg-type,return-value]
             request_dump=lambda table, reason: True,
             dump_new=False,
         )
-        watch.look()
-        idle = [spent(sql, watch.look) for _ in range(looks)]
+        watch.poll()
+        idle = [spent(sql, watch.poll) for _ in range(looks)]
         stamps = [spent(sql, catalogue.stamp) for _ in range(looks)]
         queries = [spent(sql, lambda: catalogue.versions(["public.*"])) for _ in range(looks)]
         altered = []
         for n in range(looks):
             sql.execute(f"COMMENT ON TABLE t{n} IS 'x'".encode())
             sql.execute(f"ALTER TABLE t{n} ALTER a SET STATISTICS 500".encode())
-            altered.append(spent(sql, watch.look))
+            altered.append(spent(sql, watch.poll))
     catalogue.close()
     state.close()
     rows = []
@@ -91,14 +91,14 @@ def measure(sql: psycopg.Connection[Any], dsn: str, path: Path, tables: int, loo
         rows.append(Row(f"the {what} of {tables:,} tables", cost, f"{seconds:.3f} s", "", ""))
     for what, found in (("nothing changed", idle), ("a table was altered", altered)):
         server, ours, seconds = _median(found)
-        share = (server + ours) / look_pause(seconds, LOOK_SHARE)
+        share = (server + ours) / poll_interval(seconds, POLL_SHARE)
         rows.append(
             Row(
                 f"a look at {tables:,} tables, {what}",
                 f"source {server * 1000:.0f} ms, ours {ours * 1000:.0f} ms of CPU",
-                f"one every {look_pause(seconds, LOOK_SHARE):.0f} s",
+                f"one every {poll_interval(seconds, POLL_SHARE):.0f} s",
                 f"{share:.1%} of a core",
-                f"≤ {LOOK_SHARE:.0%}",
+                f"≤ {POLL_SHARE:.0%}",
             )
         )
     show(rows)

@@ -25,7 +25,7 @@ from tidelog.demo.servers.opensearch import OpenSearchServer
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.output import OpenSearchOutput
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
 
 _JVM = ["-Xms2g", "-Xmx2g", "-XX:+UseSerialGC"]

@@ -26,7 +26,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
 
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "checkpoint_timeout": "30min"}

@@ -21,7 +21,7 @@ from benchmarks.spark_workload import Meter, build, report
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -88,17 +87,11 @@ def _delivered(dsn: str) -> Iterator[Config]:
             f"pipeline: {{checkpoint: {directory}/checkpoint, master: 'local[2]'}}\n"
         )
         config = load_config(file)
-        stop = threading.Event()
-        capture = threading.Thread(target=tidelog.Capture(config).run, args=(stop,), daemon=True)
-        capture.start()
-        try:
+        with tidelog.Capture(config):
             while not _dumped(config):
                 time.sleep(0.2)
-            app.pipeline(config, once=True, stop_event=threading.Event())
+            tidelog.Pipeline(config, once=True).run()
             yield config
-        finally:
-            stop.set()
-            capture.join(30)
 
 
 def _large(rows: int, config: Config) -> Row:

@@ -17,7 +17,6 @@ import json
 import resource
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -91,9 +90,9 @@ def clock_latencies_ms(path: str, column: str) -> list[tuple[float, Any]]:
 
 
 def make_metrics_eager() -> None:
-    from tidelog.app.metrics import otlp, reading
+    from tidelog.app.metrics import otlp, reader
 
-    reading.STATUS_EVERY_S = reading.LOG_EVERY_S = 0.0  # type: ignore[misc]
+    reader.STATUS_EVERY_S = reader.LOG_EVERY_S = 0.0  # type: ignore[misc]
     start = otlp.OtlpPush.start
 
     def at_once(self: otlp.OtlpPush) -> None:
@@ -128,27 +127,25 @@ def main() -> None:
         make_metrics_eager()
     capture_run.EventLogWriter = TimedWriter  # type: ignore[attr-defined]
     capture = MeasuredCapture(options.config)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, lambda *_: capture.stop())
     phases = {"since": 0.0, "until": 1e12}
     signal.signal(signal.SIGUSR1, lambda *_: phases.__setitem__("since", time.time()))
     signal.signal(signal.SIGUSR2, lambda *_: phases.__setitem__("until", time.time()))
-    thread = threading.Thread(target=capture.run, args=(stop,))
-    thread.start()
-    while capture.session is None and thread.is_alive():
+    capture.start()
+    while capture.session is None and not capture.wait(0):
         time.sleep(0.005)
     sys.stdout.write('{"ready": true}\n')
     sys.stdout.flush()
     records = 0
-    while not stop.is_set() and thread.is_alive():
+    while not capture.stopping and not capture.wait(0):
         session = capture.session
         records = session.engine.progress().records if session is not None else 0
         if options.records and records >= options.records:
             break
         time.sleep(0.005)
     took, used = time.perf_counter() - capture.began, cpu_s() - capture.cpu_s
-    stop.set()
-    thread.join()
+    capture.stop()
+    capture.wait()
     parts = TimedWriter.latencies_ms
     if options.clock and TimedWriter.appended:
         parts = clock_latencies_ms(str(load_config(options.config).log.path), options.clock)

@@ -7,22 +7,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tidelog import (
-    AsyncEngine,
-    Committer,
-    Event,
-    Events,
-    EventStream,
-    Happened,
-    Message,
-    OffsetStore,
-    RecordProcessor,
-    RecordService,
-    Serializer,
-    StoredOffset,
-)
+from tidelog import AsyncEngine, Committer, Event, Events, EventStream, Happened, Message
 from tidelog.engine.event_batches import EventBatch
-from tidelog.engine.states import NEXT
+from tidelog.engine.state_machine import NEXT
+from tidelog.ext import OffsetStore, RecordProcessor, RecordService, Serializer, StoredOffset
 from tidelog.testing import TestingEngine
 
 HEAD = """\

@@ -17,10 +17,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tidelog import cli
-from tidelog.app.metrics.table import LEADING, METRICS
-from tidelog.capture.dumps.states import CHUNKS, DUMPS, TABLE_RUNS, TABLES
-from tidelog.capture.transitions import Transitions
-from tidelog.capture.windows.states import WINDOWS
+from tidelog.app.metrics.definitions import LEADING, METRICS
+from tidelog.capture.dumps.state_machine import CHUNKS, DUMPS, TABLE_RUNS, TABLES
+from tidelog.capture.state_machine import Transitions
+from tidelog.capture.windows.state_machine import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.alerts import CommandAlert, WebhookAlert
 from tidelog.config.kafka import NotificationKafka, SignalKafka
@@ -316,7 +316,7 @@ STATES_HEAD = """\
 # States of dumps
 
 What a dump, its tables, its chunks and their windows go through. Capture applies these very tables: what stands in none of them
-is a mistake, and ends the session, which begins anew from what is stored. [Why](../adr/0024-dumps-decide-under-a-lock-and-act-after-it.md);
+is a mistake, and ends the session, which restarts from what is stored. [Why](../adr/0024-dumps-decide-under-a-lock-and-act-after-it.md);
 how to pause, resume and cancel: [operate dumps](../how-to/operate-dumps.md).
 """
 

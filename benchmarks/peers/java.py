@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tidelog.system.maven import fetch, listed
+from tidelog.system.maven import fetch, parse_jar_list
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
@@ -14,7 +14,7 @@ PROGRAMS = HERE / "programs"
 
 def version(name: str, artifact: str) -> str:
     """The version of an artifact that ``NAME.jars`` lists."""
-    jars = listed((HERE / f"{name}.jars").read_text())
+    jars = parse_jar_list((HERE / f"{name}.jars").read_text())
     return next(jar.version for jar in jars if jar.artifact == artifact)
 
 
@@ -24,7 +24,7 @@ def class_path(name: str, program: str, directory: Path) -> str:
 
     Raises UsageError if a jar can't be had, RuntimeError without the compiler of a JDK.
     """
-    jars = [str(path) for path in fetch(listed((HERE / f"{name}.jars").read_text()), name)]
+    jars = [str(path) for path in fetch(parse_jar_list((HERE / f"{name}.jars").read_text()), name)]
     compiler = shutil.which("javac")
     if compiler is None:
         raise RuntimeError("javac is not on the PATH: apt-get install openjdk-17-jdk-headless")

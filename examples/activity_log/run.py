@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -79,7 +78,7 @@ def captured(statuses: list[dict[str, Any]], since_s: float) -> bool:
     return float(newest.get("last_commit_ts", 0)) / 1e6 >= since_s
 
 
-def wait(engine: tidelog.Engine, until: Callable[[], bool]) -> None:
+def wait(engine: tidelog.CaptureGroup, until: Callable[[], bool]) -> None:
     """Raises what ended capture, or TimeoutError after two minutes."""
     deadline = time.monotonic() + 120
     while not until():
@@ -100,7 +99,7 @@ def run(directory: Path, seconds: float) -> tuple[Path, dict[str, int]]:
             connection.execute(TABLES)
         config = load_config(directory / "tidelog.yaml", {**os.environ, "SHOP_URL": url})
         statuses: list[dict[str, Any]] = []
-        with tidelog.Engine(
+        with tidelog.CaptureGroup(
             [config], pipelines=False, on_status=lambda _, status: statuses.append(status)
         ) as engine:
             wait(engine, lambda: dumped(statuses))
@@ -111,7 +110,7 @@ def run(directory: Path, seconds: float) -> tuple[Path, dict[str, int]]:
                 connection.execute("UPDATE customers SET visits = 0 WHERE id = 1")
             wait(engine, lambda: captured(statuses, ended))
     print("Spark brings the event log over to files")
-    tidelog.run_pipeline(config, once=True, stop_event=threading.Event())
+    tidelog.Pipeline(config, once=True).run()
     page = directory / "activity.html"
     activity = dashboard.read(config.outputs[0].path, bucket_s=1)  # type: ignore[attr-defined]
     page.write_text(dashboard.page(activity, "Activity of the shop"), encoding="utf-8")

@@ -11,7 +11,7 @@ import sys
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from tidelog import spark_session
+from tidelog.spark import spark_session
 
 TABLE, KEY, COLUMNS = "public.customers", "id", "id BIGINT, name STRING, city STRING"
 NAMES = [column.split()[0] for column in COLUMNS.split(", ")]

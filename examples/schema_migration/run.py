@@ -108,20 +108,10 @@ def new_view(url: str, ids: list[int]) -> dict[int, tuple[Any, ...]]:
 @contextmanager
 def migrating(config: Config) -> Iterator[None]:
     """Capture and pipeline, beside the application."""
-    stop = threading.Event()
-    capture = threading.Thread(target=tidelog.Capture(config).run, args=(stop,), daemon=True)
-    pipeline = threading.Thread(
-        target=tidelog.run_pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
-    )
-    capture.start()
-    wait_for(lambda: tidelog.status(config).get("dumps"), "capture leads")
-    pipeline.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        pipeline.join(60)
-        capture.join(60)
+    with tidelog.Capture(config):
+        wait_for(lambda: tidelog.status(config).get("dumps"), "capture leads")
+        with tidelog.Pipeline(config):
+            yield
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> None:

@@ -13,11 +13,10 @@ import argparse
 import json
 import os
 import shutil
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +69,13 @@ def search(url: str, query: dict[str, Any] = QUERY) -> list[str]:
     return sorted(hit["_source"]["title"] for hit in hits)
 
 
-@contextmanager
-def capturing(config: Config) -> Iterator[None]:
-    stop = threading.Event()
-    capture = threading.Thread(target=tidelog.Capture(config).run, args=(stop,), daemon=True)
-    capture.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        capture.join(60)
-
-
 def deliver_until(configs: list[Config], condition: Callable[[], bool], what: str) -> None:
     """Bring over what is in the logs, again and again. A service runs `tidelog run` for each."""
     deadline = time.monotonic() + 180
     while True:
         for config in configs:
             if tidelog.status(config).get("dumps"):
-                tidelog.run_pipeline(config, once=True, stop_event=threading.Event())
+                tidelog.Pipeline(config, once=True).run()
         if condition():
             return
         if time.monotonic() > deadline:
@@ -113,7 +100,7 @@ def index(directory: Path) -> list[tuple[str, list[str]]]:
         }  # fmt: skip
         configs = [load_config(HERE / name) for name in ("catalogue.yaml", "stock.yaml")]
         for config in configs:
-            stack.enter_context(capturing(config))
+            stack.enter_context(tidelog.Capture(config))
         everything = {"query": {"bool": {"filter": [{"exists": {"field": "stock.copies"}}]}}}
 
         def found(titles: list[str]) -> Callable[[], bool]:

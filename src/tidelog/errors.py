@@ -81,7 +81,7 @@ class ConfigError(UsageError):
 
 
 class PreflightError(UsageError):
-    """The source server is not set up for capture; the message holds the SQL that mends it."""
+    """The source server is not set up for capture; the message holds the SQL that fixes it."""
 
 
 class MissingExtraError(UsageError):
@@ -142,7 +142,7 @@ class TableRefusedError(SourceError):
     Attributes:
         table: ``namespace.name``.
         reason: without values.
-        remedy: the SQL that mends it, if it can be told.
+        remedy: the SQL that fixes it, if it is known.
     """
 
     def __init__(self, table: object, reason: str, remedy: str | None = None) -> None:
@@ -156,7 +156,7 @@ class TableRefusedError(SourceError):
 
 
 class ChunkError(SourceError):
-    """A chunk could not be read; the log goes on and the chunk is tried again."""
+    """A chunk could not be read; the log continues and the chunk is tried again."""
 
     policy = Policy.VOID
 
@@ -178,7 +178,7 @@ class ChunkTooSlowError(ChunkError):
 
 
 class ChunkLostError(ChunkError):
-    """The connection broke while a chunk was read; the next read connects anew."""
+    """The connection broke while a chunk was read; the next read reconnects."""
 
 
 class ChunkRefusedError(ChunkError):
@@ -281,7 +281,7 @@ class OutputBusyError(OutputError):
 
 class ConflictError(OutputBusyError):
     """Another writer committed to a table since it was read; of ours nothing is there. Read what
-    the other one did, and settle the batch anew.
+    the other one did, and settle the batch again.
     """
 
 
@@ -291,8 +291,8 @@ class OutputRefusedError(OutputError):
     policy = Policy.STOP
 
 
-class OvertakenError(OutputRefusedError):
-    """Another pipeline has committed to the destination meanwhile."""
+class ConcurrentCommitError(OutputRefusedError):
+    """Another pipeline committed to the destination first."""
 
 
 class NameRefusedError(OutputRefusedError):

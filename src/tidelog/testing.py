@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tidelog.app.async_engine.engine import AsyncEngine
-from tidelog.engine.contexts import TaskContext
+from tidelog.engine.ports import TaskContext
 from tidelog.errors import EngineStateError
 
 __all__ = ["TestingEngine"]

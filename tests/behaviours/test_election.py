@@ -14,9 +14,9 @@ from tests.support.state_stores import STORES, backend_of
 
 from tidelog.errors import LeaseLostError, Policy, StateConflictError, StateError
 from tidelog.ports import Document
-from tidelog.state import sqlite_election
+from tidelog.state import sqlite
 from tidelog.state.lease import LeaseElection
-from tidelog.state.sqlite_election import SqliteElection
+from tidelog.state.sqlite import SqliteElection
 
 
 @pytest.fixture(params=sorted(STORES))
@@ -181,7 +181,7 @@ def test_one_that_got_no_lock_is_not_taken_for_dead(candidate, monkeypatch):
 
     a, b = candidate("a"), candidate("b")
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_election.fcntl, "flock", refuse)
+        patch.setattr(sqlite.fcntl, "flock", refuse)
         assert a.acquire()
     assert b.acquire() is None
 
@@ -227,7 +227,7 @@ def test_a_lease_of_a_store_that_was_wiped_is_lost_and_epochs_go_on():
     a.release(a.acquire())
     lease = a.acquire()
     store.documents.clear()
-    with pytest.raises(LeaseLostError, match="the state store has forgotten it"):
+    with pytest.raises(LeaseLostError, match="the state store no longer has it"):
         a.renew(lease)
     assert (lease.epoch, a.acquire().epoch) == (2, 3)
 
@@ -312,11 +312,11 @@ def test_how_long_a_lease_may_run_that_was_found_is_known():
     looking = LeaseElection(store, "capture", "looking", 10, look_every_s=1)
     lease = long.acquire()
     assert looking.acquire() is None
-    assert looking.patience_s == 40 + 3 + 2
+    assert looking.max_wait_s == 40 + 3 + 2
     long.renew(lease)
-    looking._look_at = 0.0
+    looking._poll_at = 0.0
     assert looking.acquire() is None
-    assert looking.patience_s == 0
+    assert looking.max_wait_s == 0
 
 
 class Counted(Forgetful):
@@ -363,14 +363,14 @@ def test_a_lease_that_is_about_to_be_given_back_is_watched():
     a, b = (LeaseElection(store, "led", holder, 30.0, look_every_s=0.5) for holder in "ab")
     lease = a.acquire()
     assert b.acquire() is None
-    assert not b.on_watch
+    assert not b.release_announced
     on_watch_at = time.monotonic() + a.announce(lease)
     assert a.renew(lease).epoch == lease.epoch, "it leads meanwhile"
     while time.monotonic() < on_watch_at:
         assert b.acquire() is None
         time.sleep(0.01)
-    assert b.on_watch
-    b._look_at += 0.05  # it looked just now
+    assert b.release_announced
+    b._poll_at += 0.05  # it looked just now
     a.release(lease)
     released = time.monotonic()
     while (taken := b.acquire()) is None:
@@ -378,14 +378,14 @@ def test_a_lease_that_is_about_to_be_given_back_is_watched():
     assert taken.epoch == lease.epoch + 1
     assert time.monotonic() - released < 0.35
     assert a.acquire() is None
-    assert not a.on_watch, "what is said of one lease is not of the next"
+    assert not a.release_announced, "what is said of one lease is not of the next"
     # Back to a, and from a once more, long after b watched for a's first lease.
     b.release(taken)
-    a._look_at = 0.0
+    a._poll_at = 0.0
     again = a.acquire()
     assert again is not None
-    b._left = (b._left[0], 0.0)
+    b._release = (b._release[0], 0.0)
     a.announce(again)
-    b._look_at = 0.0
+    b._poll_at = 0.0
     assert b.acquire() is None
-    assert b.on_watch
+    assert b.release_announced

@@ -56,7 +56,7 @@ def test_a_tag_changes_with_the_file(store: FileStore) -> None:
 
 
 def test_what_is_not_there_is_named(store: FileStore) -> None:
-    assert store.read_if_there("a/b") is None
+    assert store.read_optional("a/b") is None
     assert store.names("a") == []
     assert not store.exists("a")
     for read in (store.read, store.open_input, store.size, lambda n: store.read_range(n, 0, 1)):

@@ -138,7 +138,7 @@ def test_a_writer_that_is_silent_is_not_relied_upon(
     end = log.latest_offset()
     log.poll(end)
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(host_notes.HostNotes, "wrote", lambda *_: None)
+        elsewhere.setattr(host_notes.HostNotes, "note_append", lambda *_: None)
         append(writer, 10)
     assert log.poll(end, log_poller.IDLE_EVERY_S + 0.5)
 

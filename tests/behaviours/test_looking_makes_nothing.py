@@ -11,8 +11,8 @@ from tests.support.state_stores import STORES
 
 from tidelog import cli
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state, state_exists
+from tidelog.state.wrappers import ReadOnlyStateStore
 
 NEVER = "No capture has begun here"
 COMMANDS = [
@@ -84,7 +84,7 @@ def test_a_store_that_is_made_meanwhile_is_found(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = STORES[store](request, tmp_path)
-    with closing(LookedAt(url)) as looked:
+    with closing(ReadOnlyStateStore(url)) as looked:
         assert (looked.get("a"), looked.keys("")) == (None, [])
         assert looked.exists == (store == "log")
         looked.delete("a")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.app.serve import RestServer
+from tidelog.app.http_server import RestServer
 from tidelog.config import Rest
 from tidelog.errors import SegmentCorruptError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
@@ -32,9 +32,9 @@ def test_a_schema_keeps_its_id_in_every_subject_and_store(tmp_path: Path) -> Non
     assert store.register("t-value", TWO) != first
     assert store.register("t-value", ONE) == first
     for again in (store, MessageSchemaStore(tmp_path / "a")):
-        assert [s.text for s in again.of_subject("t-value")] == [ONE, TWO]
-        assert [s.version for s in again.of_subject("t-value")] == [1, 2]
-        assert [s.subject for s in again.of_id(first)] == ["t-value", "u-value"]
+        assert [s.text for s in again.by_subject("t-value")] == [ONE, TWO]
+        assert [s.version for s in again.by_subject("t-value")] == [1, 2]
+        assert [s.subject for s in again.by_id(first)] == ["t-value", "u-value"]
         assert again.subjects() == ["t-value", "u-value"]
     other = MessageSchemaStore(tmp_path / "b")
     other.register("w", TWO)
@@ -75,7 +75,7 @@ def test_processes_that_register_at_once_agree(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(set(found)) == 12
-    versions = [[s.schema_id for s in store.of_subject("t")] for store in stores]
+    versions = [[s.schema_id for s in store.by_subject("t")] for store in stores]
     assert versions.count(versions[0]) == 4
     assert len(set(versions[0])) == 12
 
@@ -116,7 +116,7 @@ def served(tmp_path: Path, store: MessageSchemaStore) -> Iterator[httpx.Client]:
 def test_a_reader_finds_the_schema_of_an_id(
     served: httpx.Client, store: MessageSchemaStore
 ) -> None:
-    found = store.of_subject("shop.t-value")[1]
+    found = store.by_subject("shop.t-value")[1]
     answer = served.get(f"/schemas/ids/{found.schema_id}", params={"subject": "shop.t-value"})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/vnd.schemaregistry.v1+json"
@@ -131,7 +131,7 @@ def test_subjects_have_versions(served: httpx.Client, store: MessageSchemaStore)
     assert served.get("/subjects").json() == ["shop.t-value"]
     assert served.get("/subjects/shop.t-value/versions").json() == [1, 2]
     newest = served.get("/subjects/shop.t-value/versions/latest").json()
-    ids = [each.schema_id for each in store.of_subject("shop.t-value")]
+    ids = [each.schema_id for each in store.by_subject("shop.t-value")]
     assert newest == {"subject": "shop.t-value", "version": 2, "id": ids[1], "schema": TWO}
     assert served.get("/subjects/shop.t-value/versions/1").json()["id"] == ids[0]
     assert served.get("/subjects/shop.t-value/versions/1/schema").json() == json.loads(ONE)

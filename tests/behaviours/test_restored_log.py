@@ -54,7 +54,7 @@ class Place:
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.integration)])
 def at(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(chain, "_STANDS_EVERY_S", 0.0)
+    monkeypatch.setattr(chain, "_TAIL_CHECK_EVERY_S", 0.0)
     monkeypatch.setattr("tidelog.eventlog.unused_offsets._LATE_LISTING_S", 0.3)
     if request.param == "local":
         found = Place(str(tmp_path / "log"), tmp_path / "log")

@@ -149,7 +149,7 @@ def test_an_earlier_leader_changes_nothing_that_a_later_one_has_read(request, tm
         lambda: late.put("written", "late", 1),
         lambda: late.delete("read"),
     ):
-        with pytest.raises(LeaseLostError, match="changes it no more"):
+        with pytest.raises(LeaseLostError, match="can't change it any more"):
             act()
     assert [state.get(key).value for key in ("read", "written")] == [1, 2]
     # Others are no leaders, and what they change stays the later leader's.

@@ -90,7 +90,7 @@ def test_a_copy_that_did_not_end_is_noticed_and_begun_anew(url, old):
     with closing(open_state(url)) as state:
         state.put(COPYING, {}, 0)
         state.put("dump/9", "half", 0)
-        with pytest.raises(UsageError, match="did not end: give the command again"):
+        with pytest.raises(UsageError, match="is not complete: run it again"):
             check_whole(state)
         copy_state(old, url)
         check_whole(state)

@@ -30,7 +30,7 @@ from tests.support.oracle.history import HistoryError, SourceHistory
 from tests.support.oracle.source import OracleSource
 
 from tidelog import app
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import Config, load_config
 from tidelog.errors import TidelogError
@@ -266,7 +266,7 @@ class CampaignRun(OperatedRun):
         """What leaders did before is judged by the log that they had."""
         config = load_config(self.config_file, {})
         with self._collector.lock:
-            self._collector.read(EventLog.open(log_place(config)))
+            self._collector.read(EventLog.open(event_log_path(config)))
             ahead = self.log_end()
             self._judge_leaders(config)
             self.gaps += self._find_gaps(config)
@@ -274,7 +274,7 @@ class CampaignRun(OperatedRun):
                 host.notes.forget()
             backup.put_back(parts)
             if LOG in parts:
-                self._restored(EventLog.open(log_place(config)), ahead)
+                self._restored(EventLog.open(event_log_path(config)), ahead)
             if STATE in parts:
                 self.rolled_back |= self._unfinished(config)
             self._era_begin = self.log_end()
@@ -282,10 +282,10 @@ class CampaignRun(OperatedRun):
         return ahead
 
     def check_refused(self, ahead: int) -> None:
-        self._check_refused(EventLog.open(log_place(load_config(self.config_file, {}))), ahead)
+        self._check_refused(EventLog.open(event_log_path(load_config(self.config_file, {}))), ahead)
 
     def log_end(self) -> int:
-        return EventLog.open(log_place(load_config(self.config_file, {}))).latest_offset()
+        return EventLog.open(event_log_path(load_config(self.config_file, {}))).latest_offset()
 
     def split_tables(self) -> tuple[list[str], list[str]]:
         return self._split_tables()
@@ -327,7 +327,7 @@ class CampaignRun(OperatedRun):
     def _settle_pipelines(self, copies: Copies, config: Config, collector: Collector) -> None:
         """All that was captured is delivered, once, without a hand; then they end in order."""
         begun, begun_at = time.monotonic(), self._machine()
-        log = EventLog.open(log_place(config))
+        log = EventLog.open(event_log_path(config))
         while collector.next != log.latest_offset():  # it reads what capture has at rest
             time.sleep(0.1)
         while lacks := copies.lacking(self.source, collector.records):
@@ -383,7 +383,7 @@ class CampaignRun(OperatedRun):
 
     def _judge_leaders(self, config: Config) -> None:
         """What the nemesis's faults made of them; the rest of the run is for the event log."""
-        log = EventLog.open(log_place(config))
+        log = EventLog.open(event_log_path(config))
         leaders.judge(self._notes(), log.chain().segments)
 
     def _notes(self) -> list[Note]:
@@ -414,7 +414,7 @@ class CampaignRun(OperatedRun):
             for path in self.place.files().rglob("*")
             if path.name[:20].isdigit()
         }
-        segments = EventLog.open(log_place(config)).chain().segments
+        segments = EventLog.open(event_log_path(config)).chain().segments
         segments = [segment for segment in segments if segment.first >= self._era_begin]
         clock = time.time() - time.monotonic()
         found = find_gaps(segments, {at: when - clock for at, when in times.items()}, self._notes())

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.app.capture import known_log
 from tidelog.app.capture import run as capture_run
+from tidelog.app.capture import standby
 from tidelog.capture import leadership
 from tidelog.capture.catalogue import capture_scope
 from tidelog.eventlog import writer
@@ -83,7 +83,7 @@ def no_fence(patch: Patch) -> None:
 
 def epoch_not_raised(patch: Patch) -> None:
     """Every leader has the epoch of the one before, whatever the event log says."""
-    look = lease.LeaseElection._look
+    look = lease.LeaseElection._read
 
     def looking(self: lease.LeaseElection) -> Any:
         found = look(self)
@@ -91,8 +91,8 @@ def epoch_not_raised(patch: Patch) -> None:
             self._next_epoch = found.value["epoch"]
         return found
 
-    patch.setattr(lease.LeaseElection, "_look", looking)
-    patch.setattr(known_log.KnownLog, "newest_epoch", lambda self: 0)
+    patch.setattr(lease.LeaseElection, "_read", looking)
+    patch.setattr(standby.LogHandle, "newest_epoch", lambda self: 0)
 
 
 def progress_written_without_epoch(patch: Patch) -> None:

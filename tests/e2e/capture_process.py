@@ -31,12 +31,12 @@ from tests.support import namespaces
 from tidelog import app
 from tidelog.capture import session
 from tidelog.cli import main
-from tidelog.state.beside_log import LogBackend
+from tidelog.state.log_store import LogBackend
 from tidelog.system import failpoints, processes
 
 session.STATUS_EVERY_S = 0.2
-session.LOOK_EVERY_S = 0.4
-session.LOOK_SHARE = 1.0
+session.POLL_EVERY_S = 0.4
+session.POLL_SHARE = 1.0
 session.MAINTAIN_EVERY_S = 0.7
 LogBackend.look_every_s = 0.4
 TURN_S = 0.02
@@ -101,8 +101,8 @@ def _capture(
 
 def _move_to(host: str) -> None:
     """Captures on other hosts don't see whether this one has ended, nor it whether they have."""
-    here = processes._where()
-    processes._where = lambda: f"{here} {host}"
+    here = processes._here()
+    processes._here = lambda: f"{here} {host}"
 
 
 def _wait(most_s: float) -> failpoints.Action:

@@ -86,7 +86,7 @@ class Store:
             (self._life, event.version, event.op, table, key, seq),
         )
 
-    # ------------------------------------------------------------ tidelog.OffsetStore
+    # ------------------------------------------------------------ tidelog.ext.OffsetStore
 
     def read(self, task: str) -> StoredOffset | None:
         with self._lock:

@@ -18,7 +18,7 @@ from tests.support.oracle.history import HistoryError, LeftOut, SourceHistory, T
 from tests.support.oracle.log import read_event_log
 from tests.support.oracle.source import OracleSource
 
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import Config, load_config
 from tidelog.errors import OffsetAheadError
@@ -124,7 +124,7 @@ class OperatedRun(Run):
     def _new_tables_lack(self, config: Config) -> str:
         if not self._new_tables:
             return ""
-        log = EventLog.open(log_place(config))
+        log = EventLog.open(event_log_path(config))
         records = read_event_log(log, log.head_offset, log.latest_offset())
         for name, rows in self._new_tables.items():
             copy: dict[int, int] = {}

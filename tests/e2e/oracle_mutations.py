@@ -16,18 +16,18 @@ from tests.integration.windows import mutations as of_windows
 
 from tidelog.capture import engine
 from tidelog.capture.dumps import (
-    chunk_queue,
+    chunk_ends,
+    chunk_planner,
     chunk_results,
+    chunk_task,
     coordinator,
-    planner,
     store,
-    worker,
 )
 from tidelog.capture.dumps import (
     state as dump_state,
 )
-from tidelog.capture.dumps.states import DumpStatus
-from tidelog.capture.steering import log_pause
+from tidelog.capture.dumps.state_machine import DumpStatus
+from tidelog.capture.limits import log_pause
 from tidelog.capture.windows import windows
 from tidelog.model.records import Kind
 
@@ -54,7 +54,7 @@ def ends_anyway(patch: Patch) -> None:
 def planner_off_by_one(patch: Patch) -> None:
     """A planned chunk begins one key behind the end of the one before."""
     ends_anyway(patch)
-    planned, plan = chunk_queue.ChunkQueue.planned, planner.KeyPlanner._plan
+    planned, plan = chunk_planner.ChunkQueue.add_planned, chunk_ends.KeyPlanner._plan
     beyond: dict[Any, Any] = {}
 
     def planning(self: Any, reader: Any, cursor: Any, request: Any, count: int) -> None:
@@ -74,14 +74,14 @@ def planner_off_by_one(patch: Patch) -> None:
             after = task.request.after
             task.request = replace(task.request, after=beyond.get(after, after))
 
-    patch.setattr(planner.KeyPlanner, "_plan", planning)
-    patch.setattr(chunk_queue.ChunkQueue, "planned", skipping)
+    patch.setattr(chunk_ends.KeyPlanner, "_plan", planning)
+    patch.setattr(chunk_planner.ChunkQueue, "add_planned", skipping)
 
 
 def planner_overlaps(patch: Patch) -> None:
     """A planned chunk begins where the one before began."""
     ends_anyway(patch)
-    planned = chunk_queue.ChunkQueue.planned
+    planned = chunk_planner.ChunkQueue.add_planned
 
     def overlapping(self: Any, cursor: Any, *arguments: Any, **options: Any) -> None:
         planned(self, cursor, *arguments, **options)
@@ -89,12 +89,12 @@ def planner_overlaps(patch: Patch) -> None:
             last, before = cursor.planned[-1], cursor.planned[-2]
             last.request = replace(last.request, after=before.request.after)
 
-    patch.setattr(chunk_queue.ChunkQueue, "planned", overlapping)
+    patch.setattr(chunk_planner.ChunkQueue, "add_planned", overlapping)
 
 
 def rest_skipped(patch: Patch) -> None:
     """What a full chunk left of its range is taken for read."""
-    patch.setattr(chunk_queue.ChunkQueue, "put_rest", lambda self, task, after: None)
+    patch.setattr(chunk_planner.ChunkQueue, "put_rest", lambda self, task, after: None)
     ends_anyway(patch)
 
 
@@ -150,7 +150,7 @@ def due_amid_a_transaction(patch: Patch) -> None:
 
 def progress_before_durable(patch: Patch) -> None:
     """A chunk counts as done when its window closes, and is stored before its rows are."""
-    closed = worker.ChunkReading.closed
+    closed = chunk_task.ChunkReading.on_window_closed
 
     def closing(self: Any, outcome: Any) -> Any:
         task = self._queue.find(outcome.window.chunk_id)
@@ -161,7 +161,7 @@ def progress_before_durable(patch: Patch) -> None:
             time.sleep(0.02)  # as a slow disk would take
         return item
 
-    patch.setattr(worker.ChunkReading, "closed", closing)
+    patch.setattr(chunk_task.ChunkReading, "on_window_closed", closing)
 
 
 def progress_never_stored(patch: Patch) -> None:
@@ -177,14 +177,14 @@ def log_not_asked_at_start(patch: Patch) -> None:
 
 def retried_with_whole_range(patch: Patch) -> None:
     """A voided chunk is read again with its first, longer range."""
-    advance = chunk_queue.ChunkQueue.advance
+    advance = chunk_planner.ChunkQueue.advance
 
     def advancing(self: Any, task: Any, rows: Any) -> None:
         upto = task.request.upto
         advance(self, task, rows)
         task.request = replace(task.request, upto=upto)
 
-    patch.setattr(chunk_queue.ChunkQueue, "advance", advancing)
+    patch.setattr(chunk_planner.ChunkQueue, "advance", advancing)
 
 
 def pause_ignored(patch: Patch) -> None:
@@ -221,12 +221,12 @@ def pause_forgotten(patch: Patch) -> None:
 
 def finalized_too_early(patch: Patch) -> None:
     """A table is said to be final before its last record."""
-    from tidelog.capture.dumps import tables as dump_tables
+    from tidelog.capture.dumps import table_dump as dump_tables
 
-    done = dump_tables.DumpTables.done
+    done = dump_tables.DumpTables.complete
     patch.setattr(
         dump_tables.DumpTables,
-        "done",
+        "complete",
         lambda self, dump, progress, offset: done(self, dump, progress, offset - 1),
     )
 
@@ -238,23 +238,23 @@ def refetches_dropped(patch: Patch) -> None:
 
 def absent_not_listed(patch: Patch) -> None:
     """Keys that the table lacks are left out of the list."""
-    durable = chunk_results.ChunkResults.durable
+    durable = chunk_results.ChunkResults.on_durable
     patch.setattr(
         chunk_results.ChunkResults,
-        "durable",
+        "on_durable",
         lambda self, task, closed, absent: durable(self, task, closed, absent[1:]),
     )
 
 
 def absent_lost(patch: Patch) -> None:
     """No record tells of keys that the table lacks: harmless to a replay that begins empty."""
-    closed = worker.ChunkReading.closed
+    closed = chunk_task.ChunkReading.on_window_closed
 
     def closing(self: Any, outcome: Any) -> Any:
         outcome.rows = outcome.rows.filter(outcome.rows.kind != Kind.ABSENT)
         return closed(self, outcome)
 
-    patch.setattr(worker.ChunkReading, "closed", closing)
+    patch.setattr(chunk_task.ChunkReading, "on_window_closed", closing)
 
 
 def acknowledged_before_durable(patch: Patch) -> None:
@@ -275,15 +275,14 @@ def acknowledged_before_durable(patch: Patch) -> None:
 def bound_read_late(patch: Patch) -> None:
     """Everything that the binlog holds after a chunk's SELECT is taken for visible to it."""
     from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
-    from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
-    from tidelog.sources.mysql.chunks.watermarks import binlog_end
+    from tidelog.sources.mysql.chunks.watermarks import BinlogSnapshot, binlog_end
 
     read = MySqlChunkReader.read
 
     def reading(self: MySqlChunkReader, request: Any) -> Any:
         rows = read(self, request)
         time.sleep(0.02)
-        rows.snapshot = BinlogSnapshot(binlog_end(self._marking()))
+        rows.snapshot = BinlogSnapshot(binlog_end(self._watermark_connection()))
         return rows
 
     patch.setattr(MySqlChunkReader, "read", reading)

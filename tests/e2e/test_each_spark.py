@@ -153,7 +153,7 @@ def test_outputs_and_streams_hold_what_the_source_has(shop: Shop) -> None:
     shop.deliver()
     assert_equal(shop)
     assert shop.recorded() == sum(DUMPED.values())
-    spark = tidelog.spark_session("local[2]", conf=CONF, delta=False)
+    spark = tidelog.spark.spark_session("local[2]", conf=CONF, delta=False)
     try:
         go_on(shop, spark)
     finally:

@@ -1,8 +1,5 @@
 """The history oracle over outputs: invariants 1, 2, 3 of docs/INVARIANTS.md, where the event log is
 brought into Delta (a copy, and a table of changes) and PostgreSQL by one pipeline.
-
-A short run often brings all in one batch, which meets no row that is there: it does not notice if
-deletes are left out, nor if a batch comes twice. So it is no proof of the invariants yet.
 """
 
 from __future__ import annotations

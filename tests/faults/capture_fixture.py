@@ -17,7 +17,7 @@ from tests.support.oracle.log import read_event_log
 from tests.support.oracle.values import Change
 
 from tidelog import app
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
 
@@ -83,7 +83,7 @@ class Source:
         )
 
     def records(self) -> list[Change]:
-        path = log_place(self.config)
+        path = event_log_path(self.config)
         if not EventLog.exists(path):
             return []
         log = EventLog.open(path)

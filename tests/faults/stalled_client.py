@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.chunks.copy_out import CopyReader
 from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.stream.replication import ReplicationStream
@@ -67,7 +67,7 @@ WORK = {
 
 def main() -> None:
     what, dsn = sys.argv[1:3]
-    answers.ANSWER_S = answers.END_S = float(sys.argv[3])
+    async_results.ANSWER_S = async_results.END_S = float(sys.argv[3])
 
     def work() -> None:
         try:

@@ -17,7 +17,7 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -25,7 +25,7 @@ from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
-from tidelog.sources.mysql.stream.executed import LoggedGtids
+from tidelog.sources.mysql.stream.gtids import LoggedGtids
 
 pytestmark = pytest.mark.integration
 
@@ -84,7 +84,7 @@ class Log:
     @property
     def end(self) -> Resume:
         """Each place is asked for as it is written."""
-        return [self.logged.located(resume) for resume in self.capture.resumes][-1]
+        return [self.logged.with_gtids(resume) for resume in self.capture.resumes][-1]
 
     def start(self, last: Resume | None = None) -> Resume:
         return self.capture.start(last)
@@ -376,9 +376,9 @@ class Captured:
 
     def ids(self, kind: str = "I") -> list[int]:
         """Of the event log's records of a kind, in its order."""
-        if not EventLog.exists(log_place(self.config)):
+        if not EventLog.exists(event_log_path(self.config)):
             return []
-        log = EventLog.open(log_place(self.config))
+        log = EventLog.open(event_log_path(self.config))
         records = read_event_log(log, log.head_offset, log.latest_offset())
         return [int(one.new["a"] or 0) for one in records if one.op == kind and one.new]
 

@@ -107,7 +107,7 @@ def test_frozen_leader_that_keeps_the_http_port_is_succeeded(source: Source) -> 
     source.wait_led()
     standby = source.start()
     # It knows the leader then, and that the port is the leader's.
-    source.wait_for(lambda: "by the capture that leads" in standby.log_file.read_text())
+    source.wait_for(lambda: "by the leading capture" in standby.log_file.read_text())
     source.freeze(leader)
     source.write(11, 20)
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))

@@ -31,7 +31,7 @@ def test_command_that_ends_capture_twice_is_set_aside(source: Source) -> None:
     for _ in range(2):
         dying = source.start("command.begun:kill")
         source.wait_for(lambda dying=dying: dying.died)
-        assert mailbox.waits(fatal)
+        assert mailbox.is_waiting(fatal)
     source.start()
     outcome = mailbox.wait(fatal, 120)
     assert outcome is not None

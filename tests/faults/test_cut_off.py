@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.faults.two_captures import DATABASE, LOG, STATE, TwoCaptures
 
-from tidelog.system.reach import ANSWER_S, ASK_AFTER_S
+from tidelog.system.peer_check import ANSWER_S, CHECK_AFTER_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 ROWS, CHUNK_ROWS = 900, 25
@@ -114,7 +114,7 @@ def test_the_other_host_goes_on_and_reads_no_finished_chunk_twice(
         finished = {chunk.chunk_id: chunk for chunk in pair.chunks()}
         assert len(finished) < ROWS / CHUNK_ROWS, "the dump is over"
         took_s = pair.wait_for(lambda: len(pair.epochs) > 1)
-        noticed_s = ASK_AFTER_S + ANSWER_S if loss == "silence" and path != STATE else 0.0
+        noticed_s = CHECK_AFTER_S + ANSWER_S if loss == "silence" and path != STATE else 0.0
         assert took_s < max(pair.lease_s, noticed_s) + SOON_S
         led = {note.epoch for note in b.notes.so_far() if note.what == "leads"}
         assert pair.epochs[-1] in led, "the other one leads"

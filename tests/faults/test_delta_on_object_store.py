@@ -12,8 +12,8 @@ from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError, OutcomeUnknownError, OutputRefusedError, StorageError
 from tidelog.eventlog.storage import objects
+from tidelog.outputs.lake.delta_log.actions import add, transaction
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.table_actions import add, transaction
 
 pytestmark = pytest.mark.integration
 _numbers = count(1)
@@ -45,7 +45,7 @@ def put_of(s3: S3Server, table: Table, version: int) -> str:
 def patient(table: Table, monkeypatch: pytest.MonkeyPatch, times: int) -> Table:
     """The table by a client that tries again."""
     monkeypatch.setitem(objects._RETRY, "max_retries", times)
-    objects._opened.cache_clear()
+    objects._open_client.cache_clear()
     return Table(table.place)
 
 

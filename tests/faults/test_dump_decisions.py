@@ -20,8 +20,8 @@ from tests.integration.windows.live import (
 
 from tidelog import app
 from tidelog.capture.dumps.state import TableRun
-from tidelog.capture.dumps.states import CHUNKS, ChunkInput, ChunkStatus
-from tidelog.capture.dumps.tables import DumpTables
+from tidelog.capture.dumps.state_machine import CHUNKS, ChunkInput, ChunkStatus
+from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import LeaseLostError, StateError, StorageError
@@ -126,7 +126,7 @@ def test_last_record_of_a_table_cancelled_meanwhile_is_not_appended(
     complete = DumpTables._complete_if_read
 
     def completing(tables: DumpTables, run: TableRun) -> None:
-        if tables._queue.exhausted(run.progress) and not waits.is_set():
+        if tables._queue.is_exhausted(run.progress) and not waits.is_set():
 
             def effect() -> None:
                 waits.set()

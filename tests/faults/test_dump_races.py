@@ -11,8 +11,8 @@ import pytest
 from tests.integration.windows.live import Key, Live, at, ten_rows, times_dumped
 
 from tidelog import app
-from tidelog.capture.dumps.chunk_queue import Task
-from tidelog.capture.dumps.worker import ChunkReaders
+from tidelog.capture.dumps.chunk_planner import ChunkTask
+from tidelog.capture.dumps.chunk_task import ChunkReaders
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.ports import ChunkRequest, ChunkRows
@@ -36,7 +36,7 @@ def test_chunk_that_no_reader_has_begun_is_not_cut_again(
     """More readers are wanted right between a chunk's giving away and its begin."""
     give = ChunkReaders.give
 
-    def giving(readers: ChunkReaders, task: Task) -> None:
+    def giving(readers: ChunkReaders, task: ChunkTask) -> None:
         monkeypatch.setattr(ChunkReaders, "give", give)
         app.send_command(live.config, SetDumpOptions(parallelism=4), timeout_s=5)
         time.sleep(0.5)  # the planner looks

@@ -101,7 +101,7 @@ def test_a_commit_whose_answer_is_lost_is_recognised_by_its_content(
     s3: S3Server, place: str, network: FaultyNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(objects._RETRY, "max_retries", 1)
-    objects._opened.cache_clear()
+    objects._open_client.cache_clear()
     driver = Driver(place)
     staged = driver.stage("try", 1, 100)
     network.arm("lose_answer", put_of_commit(s3, place, 1))

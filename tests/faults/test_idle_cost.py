@@ -22,7 +22,7 @@ from tests.support.pipeline_process import Delivering
 from tests.support.s3 import S3Server
 
 from tidelog import app
-from tidelog.cli.watch import beside
+from tidelog.cli.watch import combined
 from tidelog.eventlog.polling import log_poller
 from tidelog.eventlog.storage.opening import provide_options
 
@@ -148,7 +148,9 @@ def test_an_idle_leader_and_one_that_stands_by_make_few_requests_together(
     not wait for longer until all have seen it.
     """
     with captures(source, 2):
-        lines = asked(network, beside.BEGUN_S + 10, WATCHED_PAIR_S)  # behind the first plain lines
+        lines = asked(
+            network, combined.FIRST_LINE_S + 10, WATCHED_PAIR_S
+        )  # behind the first plain lines
     assert len(lines) <= MOST_OF_A_PAIR * WATCHED_PAIR_S / 3600 + BEGUN, kinds(lines)
 
 

@@ -14,7 +14,7 @@ from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app.capture.known_log import WATCH_EVERY_S, KnownLog
+from tidelog.app.capture.standby import RELEASE_POLL_S, LogHandle
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
@@ -59,7 +59,7 @@ def wait_for(what: Callable[[], object]) -> None:
 def test_who_knows_the_log_takes_over_by_few_requests(place: str, network: FaultyNetwork) -> None:
     """However long the log is: who leads next must neither list it nor read its segments."""
     writer = begun(place, SEGMENTS)
-    known = KnownLog(place, lambda: False)
+    known = LogHandle(place, lambda: False)
     assert known.newest_epoch() == 1
     learned = known.log()
     assert learned is not None
@@ -119,7 +119,7 @@ def test_a_leader_that_knew_the_log_before_it_was_rolled_up_appends_behind_its_e
 def test_a_leader_that_knew_more_than_is_there_appends_behind_what_is(tmp_path: Path) -> None:
     """As after a restore, or where a host lost what it had not synchronised."""
     writer = begun(tmp_path, 10)
-    known = KnownLog(str(tmp_path), lambda: False)
+    known = LogHandle(str(tmp_path), lambda: False)
     log = known.log()
     assert log is not None
     lost = [meta.name for meta in log.chain().segments[-3:]]
@@ -142,7 +142,7 @@ def test_a_leader_that_knew_more_than_is_there_appends_behind_what_is(tmp_path: 
 
 def test_a_log_that_was_made_anew_is_opened_anew(tmp_path: Path) -> None:
     place = tmp_path / "log"
-    known = KnownLog(str(place), lambda: False)
+    known = LogHandle(str(place), lambda: False)
     assert known.log() is None
     assert known.newest_epoch() == 0
     begun(place, 3)
@@ -164,21 +164,21 @@ def test_who_stands_by_learns_what_is_appended_once_the_leader_is_about_to_end(
     def reads() -> int:
         return len([line for line in network.asked if line.startswith("GET") and ".arrow" in line])
 
-    with KnownLog(place, ends.is_set) as known:
+    with LogHandle(place, ends.is_set) as known:
         time.sleep(1)
         assert not reads(), "it does not stand by"
         known.stand_by(True)
         wait_for(lambda: reads() > SEGMENTS)
         before = reads()
         appended(writer, 5)
-        time.sleep(5 * WATCH_EVERY_S)
+        time.sleep(5 * RELEASE_POLL_S)
         assert reads() == before, "each request is paid for"
         ends.set()
         wait_for(lambda: reads() == before + 5)
         known.stand_by(False)
-        time.sleep(4 * WATCH_EVERY_S)  # a look may be under way
+        time.sleep(4 * RELEASE_POLL_S)  # a look may be under way
         asked = len(network.asked)
         appended(writer, 1)
         ours = len(network.asked) - asked
-        time.sleep(4 * WATCH_EVERY_S)
+        time.sleep(4 * RELEASE_POLL_S)
         assert len(network.asked) == asked + ours

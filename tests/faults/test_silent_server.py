@@ -18,7 +18,7 @@ from tidelog.sources.mysql.stream.replication import stream as binlog
 from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.stream.replication import ReplicationStream
-from tidelog.system import reach
+from tidelog.system import peer_check
 
 pytestmark = pytest.mark.integration
 SOON_S = 20.0
@@ -27,9 +27,9 @@ SOON_S = 20.0
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "ASK_AFTER_S", 2.0)
-    monkeypatch.setattr(reach, "ANSWER_S", 2.0)
-    monkeypatch.setattr(reach, "ASK_AGAIN_S", 1.0)
+    monkeypatch.setattr(peer_check, "CHECK_AFTER_S", 2.0)
+    monkeypatch.setattr(peer_check, "ANSWER_S", 2.0)
+    monkeypatch.setattr(peer_check, "CHECK_AGAIN_S", 1.0)
     monkeypatch.setattr(binlog, "HEARTBEAT_S", 0.5)
 
 

@@ -13,7 +13,7 @@ from tests.faults.capture_fixture import Source
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.config import load_config
 from tidelog.demo.servers.postgres import drop_slot
 from tidelog.eventlog.reader import EventLog
@@ -157,7 +157,7 @@ def test_an_event_log_that_was_moved_goes_on(source: Source, copied: Copied) -> 
     config = load_config(copied.config_file, {})
 
     def come() -> bool:
-        log = EventLog.open(log_place(config))
+        log = EventLog.open(event_log_path(config))
         found = read_event_log(log, log.head_offset, log.latest_offset())
         return [int(r.new["id"] or 0) for r in found if r.op == "I" and r.new] == [*range(11, 21)]
 

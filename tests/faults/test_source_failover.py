@@ -162,7 +162,7 @@ def test_without_a_copy_of_the_slot_it_is_a_gap(version: int, tmp_path: Path) ->
         assert slow.identify().timeline == 1
         pair.promote()
         source.write(11, 20)
-        with pytest.raises(ConnectionLostError, match="from timeline 1 to 2 while capture began"):
+        with pytest.raises(ConnectionLostError, match="from timeline 1 to 2 while capture started"):
             slow.start(None)
         slow.close()
         assert capture.wait(60) == 1

@@ -78,9 +78,7 @@ def test_a_capture_waits_for_a_state_store_that_is_away(
         source = Source(database, tmp_path, state=url.replace(port[1], str(way.port)))
         try:
             capture = source.start()
-            source.wait_for(
-                lambda: "it is tried again: no connection" in capture.log_file.read_text()
-            )
+            source.wait_for(lambda: "retrying: no connection" in capture.log_file.read_text())
             assert not capture.died
             way.heal()
             source.write(1, 10)

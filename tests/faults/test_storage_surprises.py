@@ -27,7 +27,7 @@ from tidelog.errors import (
     SegmentCorruptError,
     StorageError,
 )
-from tidelog.eventlog.emitted import EmittedTransactions
+from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.eventlog.layout import CHECKSUM_KEY, is_segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE, LOG_FILE
 from tidelog.eventlog.maintenance import EventLogMaintenance

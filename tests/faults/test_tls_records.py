@@ -18,7 +18,7 @@ from psycopg import pq
 from tests.faults.tls_terminator import TlsTerminator
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.chunks import copy_out
 from tidelog.sources.postgres.connect import connect
 
@@ -42,7 +42,7 @@ def secured(postgres: PostgresServer, tmp_path: Path) -> Iterator[Connection]:
 
 
 def statement(connection: Connection, query: str) -> int:
-    return answers.sent(connection.pgconn, query.encode(), timeout_s=PROMPT_S).ntuples
+    return async_results.run_query(connection.pgconn, query.encode(), timeout_s=PROMPT_S).ntuples
 
 
 def copied(connection: Connection, query: str) -> int:
@@ -97,13 +97,13 @@ def deaf(postgres: PostgresServer) -> Iterator[Deaf]:
 
 def test_what_the_socket_does_not_tell_of_is_read(deaf: Deaf) -> None:
     deaf.send_query_params(b"SELECT 1", [])
-    found = list(answers.results(deaf, PROMPT_S))  # type: ignore[arg-type]
+    found = list(async_results.results(deaf, PROMPT_S))  # type: ignore[arg-type]
     assert [result.status for result in found] == [pq.ExecStatus.TUPLES_OK]
 
 
 def test_rows_that_the_socket_does_not_tell_of_are_read(deaf: Deaf) -> None:
     deaf.send_query_params(b"COPY (SELECT generate_series(1, 3)) TO STDOUT", [])
-    first = next(answers.results(deaf, PROMPT_S))  # type: ignore[arg-type]
+    first = next(async_results.results(deaf, PROMPT_S))  # type: ignore[arg-type]
     assert first.status == pq.ExecStatus.COPY_OUT
     rows = copy_out._rows(deaf, PROMPT_S)  # type: ignore[arg-type]
     assert list(rows) == [b"1\n", b"2\n", b"3\n"]
@@ -111,4 +111,4 @@ def test_rows_that_the_socket_does_not_tell_of_are_read(deaf: Deaf) -> None:
 
 def test_silence_still_ends_a_wait(deaf: Deaf) -> None:
     deaf.send_query_params(b"SELECT pg_sleep(30)", [])
-    assert not answers.arrives(deaf, time.monotonic() + 0.3)  # type: ignore[arg-type]
+    assert not async_results.wait_result(deaf, time.monotonic() + 0.3)  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
-from tidelog.outputs.base import other_keys
-from tidelog.outputs.base.executors.tasks import prepared
+from tidelog.outputs.base import key_changes
+from tidelog.outputs.base.executors.tasks import prepare_rows
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.ports import Formatter, TargetTable
 from tidelog.spark.datasource import executor
@@ -38,7 +38,7 @@ def capturing(
         encoding="utf-8",
     )
     config = load_config(file)
-    with tidelog.Engine([config]):
+    with tidelog.CaptureGroup([config]):
         yield config
 
 
@@ -68,7 +68,7 @@ def messages(config: Config, formatter: Formatter | None = None, name: str = "t"
 def sent(config: Config, formatter: Formatter, name: str = "t") -> list[dict[str, Any]]:
     """The messages about a table as a Kafka output sends them: key, value, headers."""
     target, batches = events(config, name)
-    batches = [other_keys.told(batch, target.key) for batch in batches]
+    batches = [key_changes.with_other_keys(batch, target.key) for batch in batches]
     return [m for batch in batches for m in formatter.format(target, batch).to_pylist()]
 
 
@@ -87,5 +87,5 @@ def events(config: Config, name: str = "t") -> tuple[TargetTable, list[pa.Record
     target = TargetTable(
         table, name, schema, pa.schema(kinds), schema.key, log.source, unchanged=columns
     )
-    found = [prepared(batch, target, {}) for batch in executor.batches(reading, log, refs)]
+    found = [prepare_rows(batch, target, {}) for batch in executor.batches(reading, log, refs)]
     return target, found

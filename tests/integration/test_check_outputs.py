@@ -93,7 +93,7 @@ def test_a_directory_that_cannot_be_looked_at_hides_no_other_finding(tmp_path: P
     long = "d" * 300  # no file system has such a name; as one that may not be searched
     level, message = told(tmp_path, f"{{kind: delta, name: o, path: '{long}'}}")
     assert level == "warning"
-    assert "can't be looked at" in message
+    assert "can't be checked" in message
 
 
 def test_servers_that_answer(

@@ -98,7 +98,7 @@ def wait_led(cli: Cli) -> None:
 
 
 def test_what_a_stranger_does_first(cli: Cli) -> None:
-    assert "begins one" in cli("log", code=1)
+    assert "creates one" in cli("log", code=1)
     cli.write("lost.yaml", f"postgresql://x:{SECRET}@no-such-host.invalid/shop")
     assert "host name in source.url" in cli("check", code=2, config="lost.yaml")
     capture = cli.start("capture", "tidelog.yaml")

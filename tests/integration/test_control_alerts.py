@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tidelog.app.alerts import watching
+from tidelog.app.alerts import watcher
 from tidelog.app.capture.run import Capture
 from tidelog.config import parse_config
 
@@ -75,23 +75,8 @@ def hook() -> Iterator[Hook]:
 
 @contextmanager
 def running(text: str, base: Path) -> Iterator[None]:
-    stop, failures = threading.Event(), list[BaseException]()
-    capture = Capture(parse_config(text, "test.yaml", base, {}))
-
-    def run() -> None:
-        try:
-            capture.run(stop)
-        except BaseException as failure:  # noqa: BLE001 - raised below
-            failures.append(failure)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with Capture(parse_config(text, "test.yaml", base, {})):
         yield
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not failures
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -108,7 +93,7 @@ def test_a_problem_and_its_end_are_told_once_whoever_leads(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.2)
+    monkeypatch.setattr(watcher, "POLL_EVERY_S", 0.2)
     file = tmp_path / "told.jsonl"
     command = json.dumps([sys.executable, "-c", KEEP, str(file)])
     text = f"""
@@ -142,5 +127,5 @@ control:
     commands = [json.loads(line) for line in file.read_text().splitlines()]
     assert [each["about"] for m in commands for each in m["begun"]].count("public.keyless") == 1
     # What went wrong meanwhile is in the log, without the URL's path, which is a secret.
-    assert "webhook/ could not be told, and will be: 127.0.0.1 answers HTTP 503" in caplog.text
+    assert "webhook/ was not delivered, and is retried: 127.0.0.1 answers HTTP 503" in caplog.text
     assert "secret-part" not in caplog.text

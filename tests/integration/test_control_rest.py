@@ -6,7 +6,6 @@ import http.client
 import json
 import logging
 import socket
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -76,23 +75,11 @@ class Running:
         self.notified: list[Notification] = []
         self.capture = Capture(config, on_notification=self.notified.append)
         self.config = config
-        self.stop = threading.Event()
-        self.failure: BaseException | None = None
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        try:
-            self.capture.run(self.stop)
-        except BaseException as failure:  # noqa: BLE001 - shown by the test
-            self.failure = failure
+        self.capture.start()
 
     def end(self) -> None:
-        self.stop.set()
-        self.thread.join(60)
-        assert not self.thread.is_alive()
-        if self.failure is not None:
-            raise self.failure
+        self.capture.stop()
+        assert self.capture.wait(60)
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 40) -> Any:
@@ -129,7 +116,7 @@ def running(config: Config) -> Iterator[tuple[Client, Running]]:
     client = Client(config.control.rest.port)
     capture = Running(config)
     try:
-        wait_for(lambda: leads(client) or capture.failure, "no capture leads")
+        wait_for(lambda: leads(client) or capture.capture.wait(0), "no capture leads")
         yield client, capture
     finally:
         capture.end()
@@ -535,13 +522,12 @@ def _answers(client: Client) -> bool:
 def test_port_of_another_program_is_a_clear_error(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.app.serve.BIND_PATIENCE_S", 0.5)
+    monkeypatch.setattr("tidelog.app.http_server.BIND_PATIENCE_S", 0.5)
     assert config.control.rest is not None
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", config.control.rest.port))
         other.listen()
         capture = Running(config)
-        capture.thread.join(30)
-        assert isinstance(capture.failure, UsageError)
-        assert "is taken by another program: choose another port" in str(capture.failure)
+        with pytest.raises(UsageError, match="is taken by another program: choose another port"):
+            capture.capture.wait(30)

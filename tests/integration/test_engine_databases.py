@@ -11,7 +11,7 @@ from tests.support.engines import committed, no_threads_left, until, versions
 from tests.support.make_engine import MakeEngine
 
 from tidelog import app
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.config.databases import of_each_database
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
@@ -77,7 +77,7 @@ def test_events_of_all_come_and_each_goes_on_by_itself(
     slots = postgres.execute("SELECT slot_name, database FROM pg_replication_slots ORDER BY 1")
     assert [row for row in slots if row[1] in NAMES] == [(f"tide_{n}", n) for n in NAMES]
     for name, own in of_each_database(engine.config).items():
-        place = log_place(own)
+        place = event_log_path(own)
         assert (committed(place, f"engine-{name}") or 0) > versions(place)[-1]
 
     # The same configuration on the command line writes the same logs on.
@@ -93,7 +93,7 @@ def test_events_of_all_come_and_each_goes_on_by_itself(
 
     thread = threading.Thread(target=capture)
     thread.start()
-    place = log_place(of_each_database(engine.config)[NAMES[0]])
+    place = event_log_path(of_each_database(engine.config)[NAMES[0]])
     before = len(versions(place))
     until(lambda: len(versions(place)) > before or ended.is_set(), "what capture wrote")
     stop.set()

@@ -221,7 +221,7 @@ def test_dates_of_no_calendar_are_keys_of_their_own(
         chosen = KeyFilter.parse(json.dumps({"d": text}))
         batches = [b for ref in log.segments(log.head_offset) for b in log.batches(ref)]
         records = [b.filter(pc.equal(b.column("schema_id"), schema.schema_id)) for b in batches]
-        assert sum(len(chosen.of(each, schema)) for each in records) == wanted
+        assert sum(len(chosen.select(each, schema)) for each in records) == wanted
 
 
 ARRAYS = """
@@ -330,4 +330,4 @@ def test_nan_is_a_key_of_its_own(postgres: PostgresServer, database: str, tmp_pa
     chosen = KeyFilter.parse('{"k": "NaN"}')
     batches = [b for ref in log.segments(log.head_offset) for b in log.batches(ref)]
     records = [b.filter(pc.equal(b.column("schema_id"), schema.schema_id)) for b in batches]
-    assert sum(len(chosen.of(each, schema)) for each in records) == 5
+    assert sum(len(chosen.select(each, schema)) for each in records) == 5

@@ -50,7 +50,7 @@ def test_capture_dump_and_watch_at_80x24(directory: Path) -> None:
                 dump.interrupt()
                 seen = dump.wait_ended()
                 assert dump.exit_code == 130
-                assert "d1 goes on" in seen
+                assert "d1 continues" in seen
                 assert "tidelog cancel tidelog.yaml d1" in " ".join(seen.split())
                 assert "░" not in seen
             # A frame comes in pieces.

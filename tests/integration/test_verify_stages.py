@@ -41,13 +41,13 @@ def check(
         wait_for(config, 1)
         with closing(compared(config)) as source:
             deadline = time.monotonic() + 60
-            while source._covered() < source._readers[0].position():
+            while source._captured_position() < source._readers[0].position():
                 assert time.monotonic() < deadline, "an idle source is never covered"
                 time.sleep(0.1)
             assert caught_up(source, namespace) == (True, []), "there is nothing to wait for"
     execute("INSERT INTO t VALUES (2)")
     with closing(compared(config)) as source:
-        source._patience_s = 0.5
+        source._max_wait_s = 0.5
         assert caught_up(source, namespace) == (False, ["waits for capture"])
 
 

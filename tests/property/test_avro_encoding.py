@@ -114,7 +114,7 @@ def test_records_that_are_null_have_no_fields(there: list[bool], data: st.DataOb
     outer = {"type": "record", "name": "O", "fields": [{"name": "i", "type": ["null", inner]}]}
     rows = AvroRows(n)
     flags = np.array(there, np.bool_)
-    rows.opened(flags)
+    rows.union_branch(flags)
     values = pa.array([v if t else None for v, t in zip(numbers, there, strict=True)], pa.int64())
     rows.field("a", values, nullable=False, there=flags)
     found = [read(each, json.dumps(outer))["i"] for each in rows.finish().to_pylist()]

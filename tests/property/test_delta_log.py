@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError
-from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector
+from tidelog.outputs.lake.delta_log.actions import (
+    DataFile,
+    DeletionVector,
+    add,
+    remove,
+    transaction,
+)
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
 from tidelog.outputs.lake.delta_log.log_files import LogListing
-from tidelog.outputs.lake.delta_log.table_actions import add, remove, transaction
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 FILES = st.integers(0, 3)

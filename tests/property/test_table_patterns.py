@@ -15,7 +15,7 @@ from tests.support.build_log import BuiltLog
 import tidelog
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
-from tidelog.control.table_choice import TableChoice
+from tidelog.control.table_selection import TableSelection
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.sections import TablePattern
@@ -76,7 +76,7 @@ def users(pattern: str, log: EventLog) -> Iterator[tuple[str, set[TableName]]]:
     steps = [Step("drop", ["a"], tuple(each.tables)) for each in output.steps]
     yield "steps", {t for t in tables if steps_of(steps, t)}
     command = ExecuteSnapshot(dump_id="d", tables=(pattern,))
-    choice = TableChoice(command.matching)
+    choice = TableSelection(command.matching)
     yield "command", {t for t in tables if any(choice.names(p, t) for p in command.tables)}
     options = SourceOptions.parse({"path": "x", "tables": pattern})
     schemas = partitions.schemas_of(log, options.tables) or {}

@@ -43,7 +43,7 @@ class Run:
                 continue
             if what == "read":
                 working -= 1
-                self.throttle.read(now, rows, seconds)
+                self.throttle.on_chunk_read(now, rows, seconds)
                 self.read.append((now, rows))
             wait_s = self.throttle.wait_s(now)
             if working >= self.throttle.parallelism(self.readers):
@@ -51,7 +51,7 @@ class Run:
             elif wait_s > 0:
                 heapq.heappush(events, (now + wait_s + self.late_s, reader, "ask", 0, 0.0))
             else:
-                self.throttle.begun(now)
+                self.throttle.on_chunk_start(now)
                 self.begun.append(now)
                 working += 1
                 self.most = max(self.most, working)
@@ -114,8 +114,8 @@ def test_the_first_chunks_do_not_all_begin_at_once(chunk_rows: int, readers: int
 def test_a_chunk_larger_than_a_second_s_budget_is_waited_for_in_full() -> None:
     throttle = Throttle(ThrottleSettings(rows_per_second=1000))
     throttle.wait_s(0.0)
-    throttle.begun(0.0)
-    throttle.read(1.0, 10_000, 1.0)
+    throttle.on_chunk_start(0.0)
+    throttle.on_chunk_read(1.0, 10_000, 1.0)
     assert throttle.wait_s(1.0) == pytest.approx(9.0, abs=BURST_S)
     assert throttle.wait_s(10.1) == 0.0
 
@@ -123,8 +123,8 @@ def test_a_chunk_larger_than_a_second_s_budget_is_waited_for_in_full() -> None:
 def test_failed_chunks_give_their_rows_back() -> None:
     throttle = Throttle(ThrottleSettings(rows_per_second=1000))
     for number in range(5):
-        throttle.begun(float(number))
-        throttle.read(float(number), 0 if number else 1000, 0.1)
+        throttle.on_chunk_start(float(number))
+        throttle.on_chunk_read(float(number), 0 if number else 1000, 0.1)
     assert throttle.wait_s(5.0) == 0.0
 
 
@@ -135,8 +135,8 @@ def test_a_new_limit_never_waits_longer_than_either_would(
 ) -> None:
     settings = ThrottleSettings(rows_per_second=before)
     throttle = Throttle(settings)
-    throttle.begun(0.0)
-    throttle.read(0.0, rows, 0.1)
+    throttle.on_chunk_start(0.0)
+    throttle.on_chunk_read(0.0, rows, 0.1)
     waited = throttle.wait_s(0.0)
     throttle.change(replace(settings, rows_per_second=after))
     assert throttle.wait_s(0.0) <= waited + 1e-6
@@ -268,7 +268,7 @@ def test_selects_that_get_slower_with_readers_find_how_many_go() -> None:
     most = []
     for now in range(400):
         allowed = throttle.parallelism(readers)
-        throttle.read(float(now), 100, 0.5 * allowed)
+        throttle.on_chunk_read(float(now), 100, 0.5 * allowed)
         throttle.observe(float(now), 0, 0.0)
         most.append(allowed)
     assert max(most[10:]) <= 6
@@ -289,8 +289,8 @@ def test_a_lifted_limit_lets_go_at_once() -> None:
 
 def test_the_decision_names_what_limits() -> None:
     throttle = Throttle(replace(LIMITS, rows_per_second=10))
-    throttle.begun(0.0)
-    throttle.read(0.0, 100, 0.1)
+    throttle.on_chunk_start(0.0)
+    throttle.on_chunk_read(0.0, 100, 0.1)
     assert throttle.to_json()["decision"]["limited_by"] == "rows_per_second"
     throttle.observe(1.0, 0, 11.0)
     shown = throttle.to_json()
@@ -305,6 +305,6 @@ def test_the_decision_names_what_limits() -> None:
 def test_idle_time_is_not_saved_up(idle_s: float, limit: int) -> None:
     throttle = Throttle(ThrottleSettings(rows_per_second=limit))
     throttle.wait_s(0.0)
-    throttle.begun(idle_s)
-    throttle.read(idle_s, 10 * limit, 0.1)
+    throttle.on_chunk_start(idle_s)
+    throttle.on_chunk_read(idle_s, 10 * limit, 0.1)
     assert throttle.wait_s(idle_s) >= 10 - BURST_S - 1e-6

@@ -38,11 +38,11 @@ class Source:
             pace = self.throttle.to_json()["decision"]["pace"]
             for _ in range(20):
                 self.now += 0.05
-                self.throttle.begun(self.now)
+                self.throttle.on_chunk_start(self.now)
                 for _mark in ("low", "high"):
                     took = CALM_S + self.delay_s * pace * share / self.readers
-                    self.throttle.wrote(self.now, took)
-                self.throttle.read(self.now, 100, 0.02)
+                    self.throttle.on_watermark(self.now, took)
+                self.throttle.on_chunk_read(self.now, 100, 0.02)
             self.commits += self.others_a_second + 80
             self.throttle.observe(self.now, 0, None, self.commits)
             self.paces.append(pace)
@@ -98,7 +98,7 @@ def test_a_source_that_counts_no_commits_is_taken_for_busy() -> None:
     throttle = calm().throttle
     for now in range(10, 20):
         for _ in range(16):
-            throttle.wrote(float(now), 0.5)
+            throttle.on_watermark(float(now), 0.5)
         throttle.observe(float(now), 0, None, None)
     assert decision(throttle)["limited_by"] == "commit_delay"
 
@@ -107,14 +107,14 @@ def test_a_commit_that_is_slow_of_itself_is_no_reason() -> None:
     throttle = Throttle(LIMIT)
     for now in range(20):  # a source that is far away, on a slow disk
         for _ in range(16):
-            throttle.wrote(float(now), 0.080)
+            throttle.on_watermark(float(now), 0.080)
         throttle.observe(float(now), 0, None, now * 2000)
     assert decision(throttle)["limited_by"] is None
 
 
 def test_a_single_stalled_commit_is_no_reason() -> None:
     source = calm()
-    source.throttle.wrote(source.now, 3.0)
+    source.throttle.on_watermark(source.now, 3.0)
     source.throttle.observe(source.now + 1, 0, None, source.commits + 2000)
     assert decision(source.throttle)["limited_by"] is None
 
@@ -135,7 +135,7 @@ def test_without_the_limit_or_without_marks_nothing_is_slowed_down() -> None:
     assert decision(source.throttle)["limited_by"] is None
     throttle = Throttle(LIMIT)
     for now in range(20):
-        throttle.read(float(now), 100, 0.1)
+        throttle.on_chunk_read(float(now), 100, 0.1)
         throttle.observe(float(now), 0, None, now * 2000)
     assert decision(throttle)["limited_by"] is None
 
@@ -161,14 +161,14 @@ def test_selects_work_no_more_than_the_pace_whether_or_not_the_reader_can_rest(
     source.seconds(20)
     throttle, now, worked = source.throttle, source.now, 0.0
     for _ in range(20):  # until the smoothed time of a SELECT is that of these
-        throttle.read(now, 100, work_s)
+        throttle.on_chunk_read(now, 100, work_s)
     began = now = now + MAX_PAUSE_S + throttle.wait_s(now)
     for _ in range(20):
-        throttle.begun(now)
+        throttle.on_chunk_start(now)
         rested_s = max(0.0, throttle.spread_s() - work_s) if rests else 0.0
         assert rested_s <= MAX_SPREAD_S
         now += work_s + rested_s
-        throttle.read(now, 100, work_s + rested_s, rested_s)
+        throttle.on_chunk_read(now, 100, work_s + rested_s, rested_s)
         worked += work_s
         now += throttle.wait_s(now)
     if work_s / LEAST_PACE < MAX_PAUSE_S:

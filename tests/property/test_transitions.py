@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.capture.dumps.chunk_queue import Task
+from tidelog.capture.dumps.chunk_planner import ChunkTask
 from tidelog.capture.dumps.state import DumpState, TableProgress, TableRun
-from tidelog.capture.dumps.states import (
+from tidelog.capture.dumps.state_machine import (
     CHUNKS,
     DUMPS,
     TABLE_RUNS,
@@ -20,8 +20,8 @@ from tidelog.capture.dumps.states import (
     TableInput,
     TableRunInput,
 )
-from tidelog.capture.transitions import Transitions
-from tidelog.capture.windows.states import WINDOWS, WindowInput
+from tidelog.capture.state_machine import Transitions
+from tidelog.capture.windows.state_machine import WINDOWS, WindowInput
 from tidelog.capture.windows.windows import Window
 from tidelog.errors import TransitionError
 from tidelog.model.schema import TableName
@@ -38,7 +38,7 @@ MADE = {
     DumpInput: (DUMPS, dump),
     TableInput: (TABLES, lambda: TableProgress(str(T))),
     TableRunInput: (TABLE_RUNS, lambda: TableRun(dump(), TableProgress(str(T)))),
-    ChunkInput: (CHUNKS, lambda: Task(T, None, None, ChunkRequest(T))),
+    ChunkInput: (CHUNKS, lambda: ChunkTask(T, None, None, ChunkRequest(T))),
     WindowInput: (WINDOWS, lambda: Window("c", T, "c:low", "c:high")),
 }
 
@@ -59,11 +59,11 @@ def test_whatever_happens_each_is_where_its_table_says(
     for news in data.draw(st.lists(st.sampled_from(list(inputs)), max_size=30)):
         before = thing.status
         if (before, news) in rows:
-            thing.meet(news)
+            thing.transition(news)
             assert thing.status is rows[before, news]
         else:
             with pytest.raises(TransitionError):
-                thing.meet(news)
+                thing.transition(news)
             assert thing.status is before
         if before in table.ends():
             assert thing.status is before

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support import pgoutput_messages as messages
 
-from tidelog.capture.windows.states import VoidReason
-from tidelog.capture.windows.windows import Closed, Voided, Window, Windows
+from tidelog.capture.windows.state_machine import VoidReason
+from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow, Window, Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys, absent_rows
 from tidelog.model.records import Kind, LogBatch, Resume, in_ranges, ranges_of
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -240,8 +240,8 @@ class Model:
             return
         self.end_window(self.windows.on_watermark(WatermarkSeen(entry, self.read_to, 0)))
 
-    def end_window(self, outcome: Closed | Voided | None) -> None:
-        if isinstance(outcome, Closed):
+    def end_window(self, outcome: ClosedWindow | VoidedWindow | None) -> None:
+        if isinstance(outcome, ClosedWindow):
             _window, keys, rows, is_refetch = self.open.pop(outcome.window.low_watermark)
             kept = self.extractor.keys(
                 outcome.rows, np.arange(len(outcome.rows), dtype=np.int32), SCHEMA
@@ -254,10 +254,10 @@ class Model:
                     if key not in again:
                         self.refetches.pop(key, None)
             self.refetches.update(dict.fromkeys(again))
-        elif isinstance(outcome, Voided):
+        elif isinstance(outcome, VoidedWindow):
             self.void(outcome)
 
-    def void(self, voided: Voided) -> None:
+    def void(self, voided: VoidedWindow) -> None:
         self.voided += 1
         _window, keys, _rows, is_refetch = self.open.pop(voided.window.low_watermark)
         if not is_refetch:
@@ -457,7 +457,7 @@ class PaperWindows(Windows):
         self._since = getattr(self, "_since", {})
         self._since[window.low_watermark] = None
 
-    def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
+    def on_watermark(self, seen: WatermarkSeen) -> ClosedWindow | VoidedWindow | None:
         window = self._by_low.get(seen.watermark)
         if window is not None:
             self._since[seen.watermark] = self.sequence
@@ -514,3 +514,30 @@ def test_stale_read_breaks_the_published_algorithm() -> None:
     """The model is strong enough to show what the docs say of the paper's rule."""
     with pytest.raises(AssertionError, match="went back in time"):
         run(STALE_READ, PaperWindows)
+
+
+EMITTED_BEFORE = [
+    *STALE_READ[:5],
+    ("read_log", 0),
+    ("read_log", 0),  # both are emitted, one of them not visible yet
+    *STALE_READ[5:],
+]
+
+
+def test_a_transaction_emitted_before_the_window_and_not_visible_supersedes() -> None:
+    """Invariant 2: the keys that it changed are asked for, and the chunk is read again."""
+    assert run(EMITTED_BEFORE).voided == 1
+
+
+PARTIAL_RECORD = [
+    *STALE_READ[:3],
+    ("read_log", 0),
+    ("begin", 32),  # xid 11 updates key 0; its record lacks a column
+    *STALE_READ[4:],
+]
+
+
+def test_a_key_whose_superseding_record_lacks_columns_is_read_again() -> None:
+    """Invariant 3: neither the record nor the chunk has the whole row."""
+    chunks = [event.chunk for event in run(PARTIAL_RECORD).events if event.chunk]
+    assert [row for chunk in chunks for key, row in chunk if key == "0"] == [(2, 1)]

@@ -13,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import pgoutput_messages as pg
 
-from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
+from tidelog.codecs.postgres.pgoutput import (
+    LogicalMessage,
+    PgoutputScanner,
+    RelationSeen,
+    WatchedRow,
+)
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind, LogBatch, Resume
 
@@ -160,7 +165,7 @@ def flattened(item: object) -> list[Seen]:
             )
             for i in range(len(item))
         ]
-    if isinstance(item, RowOf):
+    if isinstance(item, WatchedRow):
         detail = (item.relation_id, int(item.kind), item.payload)
         return [Seen("row", (item.position, item.ordinal), detail)]
     if isinstance(item, LogicalMessage):

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from tests.support.connect_jars import CONSUMER_JARS
 from tests.support.connect_worker_jars import WORKER_JARS
 
-from tidelog.demo.servers.server_jars import java
+from tidelog.demo.servers.opensearch import java
 from tidelog.system.maven import fetch
 
 Message = tuple[bytes | None, bytes | None]

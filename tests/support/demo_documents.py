@@ -6,16 +6,16 @@ from typing import Any
 
 _STORY = (
     (2.9, "ok", "PostgreSQL runs, with its own data directory."),
-    (5.1, "ok", "A shop of 300,000 rows in 4 tables is there."),
-    (12.4, "ok", "An application writes 200 transactions a second. Capture follows the log, and "
-     "dumps all tables meanwhile."),
-    (20.2, "critical", "kill -9 of capture, process 4711, in the midst of the dump: 115,000 rows "
+    (5.1, "ok", "A shop of 300,000 rows in 4 tables exists."),
+    (12.4, "ok", "An application writes 200 transactions a second. Capture reads the log "
+     "while it dumps all tables."),
+    (20.2, "critical", "kill -9 of capture, process 4711, during the dump: 115,000 rows "
      "(38 %) are durable in the event log."),
     (24.3, "ok", "Capture leads again after 4.1 s, as process 4790. The database kept its log: the "
-     "812 transactions of meanwhile are read now."),
+     "812 transactions since then are read now."),
     (31.8, "ok", "The dump is complete. Of the 23 chunks of before the kill none was read twice: "
      "only the other 185,632 rows were read."),
-    (44.9, "ok", "Every table was dumped once more, while all went on: 305,120 rows."),
+    (44.9, "ok", "Every table was dumped once more, while everything ran: 305,120 rows."),
     (57.7, "info", "The application stops after 9,120 transactions; the lake takes in the rest, "
      "then every row is compared."),
     (88.6, "ok", "4 tables, 312,019 rows compared: every table equals its Delta copy."),
@@ -31,7 +31,7 @@ def document(moments: int, at_s: float, **changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "at_s": at_s,
         "source": "PostgreSQL",
-        "step": "capture follows the log, and dumps all tables meanwhile",
+        "step": "capture reads the log while it dumps all tables",
         "tables": [{"table": t, "source": s, "lake": lake} for t, s, lake in _TABLES],
         "transactions": 1_618,
         "capture": {
@@ -55,7 +55,7 @@ RUNNING = document(3, 19.7)
 KILLED = document(
     4,
     22.3,
-    step="nobody captures; the application goes on",
+    step="nobody captures; the application keeps writing",
     capture={
         "state": "killed", "process": 4711, "records": 5_310, "records_per_s": 0, "lag_s": 2.1,
     },

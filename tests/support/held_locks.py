@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.catalogue.refused_tables import RefusedTables
-from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.refetch import RefetchQueue
-from tidelog.capture.patient_state import PatientState
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
+from tidelog.capture.dumps.missing_rows import MissingRowsQueue
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.state_retry import RetryingStateStore
 
 
 @contextmanager
@@ -35,19 +35,19 @@ def asked_under_locks(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         wrap(cls, "__init__", making)
 
     def watch(request: str) -> None:
-        ask = getattr(PatientState, request)
+        ask = getattr(RetryingStateStore, request)
 
-        def asking(self: PatientState, *args: Any) -> Any:
+        def asking(self: RetryingStateStore, *args: Any) -> Any:
             if any(lock._is_owned() for lock in locks):
                 callers = [frame.name for frame in traceback.extract_stack()[-7:-1]]
                 found.add(f"{request}: {' → '.join(callers)}")
             return ask(self, *args)
 
-        wrap(PatientState, request, asking)
+        wrap(RetryingStateStore, request, asking)
 
     keep(Actions, "lock")
-    keep(RefetchQueue, "_lock")
-    keep(RefusedTables, "_lock")
+    keep(MissingRowsQueue, "_lock")
+    keep(UnsupportedTables, "_lock")
     for request in ("get", "put", "delete", "keys"):
         watch(request)
     yield found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from tidelog.app.elections import PipelineElection, acquired
-from tidelog.app.pipeline.idle import nothing_to_deliver
+from tidelog.app.elections import PipelineElection, acquire_lease
+from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config
 from tidelog.state.opening import open_state
@@ -17,7 +17,7 @@ def is_idle(config: Config) -> bool:
         closing(open_state(config.state.place)) as state,
         closing(PipelineElection(config, "test")) as election,
     ):
-        keeper = LeaseKeeper(election, acquired(election), 5.0)
+        keeper = LeaseKeeper(election, acquire_lease(election), 5.0)
         try:
             return nothing_to_deliver(config, state, keeper)
         finally:

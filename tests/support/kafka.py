@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.kafka_jars import KAFKA_JARS, KAFKA_VERSION
 
 from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.server_jars import java, placed
+from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
 
@@ -155,7 +155,7 @@ class KafkaServer(EmbeddedServer):
         return self._is_ready(lambda: "Kafka Server started" in self.log_tail(200))
 
     def _java(self, *arguments: str) -> list[str]:
-        jars = placed(KAFKA_JARS, f"kafka-{KAFKA_VERSION}", self.title, self._account)
+        jars = install_jars(KAFKA_JARS, f"kafka-{KAFKA_VERSION}", self.title, self._account)
         return [java(self.title), *self._jvm, "-cp", f"{jars}/*", *arguments]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from tests.support.engines import no_threads_left
 
 from tidelog.app.async_engine.engine import AsyncEngine
-from tidelog.app.log_location import log_place
-from tidelog.engine.states import EngineState
+from tidelog.app.log_location import event_log_path
+from tidelog.engine.state_machine import EngineState
 from tidelog.errors import EngineStateError
 
 
@@ -45,7 +45,7 @@ class MakeEngine:
     @property
     def log(self) -> str:
         """The place of the event log of the engine that was made last."""
-        return log_place(self._made[-1].config)
+        return event_log_path(self._made[-1].config)
 
     def end(self) -> None:
         """Close those that a test that failed has left open; none leaves a thread."""

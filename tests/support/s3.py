@@ -18,11 +18,11 @@ from pyarrow import fs
 from tests.support.s3_jars import S3PROXY_JARS, S3PROXY_VERSION
 
 from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.server_jars import java, placed
+from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
 from tidelog.eventlog.storage.opening import provide_options
-from tidelog.system.maven import fetch, listed
+from tidelog.system.maven import fetch, parse_jar_list
 
 _JVM = ["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 _LOGGING = """<configuration>
@@ -35,7 +35,7 @@ _LOGGING = """<configuration>
 
 def hadoop_aws_jars() -> list[Path]:
     """What Spark needs to read and write ``s3a://``."""
-    jars = listed(Path(__file__).with_name("hadoop_aws.jars").read_text())
+    jars = parse_jar_list(Path(__file__).with_name("hadoop_aws.jars").read_text())
     return fetch(jars, "hadoop-aws' jars")
 
 
@@ -124,7 +124,7 @@ class S3Server(EmbeddedServer):
         logging.write_text(_LOGGING)
         for path in (properties, logging):
             self._own(path)
-        jars = placed(S3PROXY_JARS, f"s3proxy-{S3PROXY_VERSION}", self.title, self._account)
+        jars = install_jars(S3PROXY_JARS, f"s3proxy-{S3PROXY_VERSION}", self.title, self._account)
         arguments = [f"-Dlogback.configurationFile={logging}", "-cp", f"{jars}/*"]
         main = ["org.gaul.s3proxy.Main", "--properties", str(properties)]
         return [java(self.title), *_JVM, *arguments, *main]

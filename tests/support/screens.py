@@ -170,8 +170,8 @@ def text(make: Any, tables: int, view: View, width: int, height: int, **changes:
 class Feed:
     """Where nothing was noted yet."""
 
-    ask_every_s = 0.5
-    is_paid = False
+    poll_interval_s = 0.5
+    pays_per_request = False
 
     def __init__(self, _config: Any) -> None:
         pass

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tidelog.app.overview import overview
 from tidelog.capture.activity.day import BUCKET_S, BUCKETS, TABLES, Day
-from tidelog.capture.activity.drops import BEFORE, BUSY, Fall, falls
-from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, Counted
+from tidelog.capture.activity.drops import BEFORE, BUSY, DropSpan, find_drops
+from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.cli.status_lines import lines
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.state.sqlite import SqliteState
@@ -32,7 +32,7 @@ def noisy(rates: Any, seed: int) -> list[int | None]:
 
 
 def found(series: list[int | None]) -> list[tuple[int, int | None]]:
-    return [(fall.start, fall.end) for fall in falls(series)]
+    return [(fall.start, fall.end) for fall in find_drops(series)]
 
 
 # ---------------------------------------------------------------- the rule
@@ -40,7 +40,7 @@ def found(series: list[int | None]) -> list[tuple[int, int | None]]:
 
 def test_a_drop_and_its_end_are_found() -> None:
     usual: list[int | None] = [300] * 20
-    assert list(falls([*usual, 0, 12, 3, 0, 280, 300])) == [Fall(20, 24, 300, 12)]
+    assert list(find_drops([*usual, 0, 12, 3, 0, 280, 300])) == [DropSpan(20, 24, 300, 12)]
     assert found([*usual, 0, 0]) == [(20, None)]
     assert found([*usual, 120, 0, 0, 0]) == [(21, None)]  # it began in the midst of a bucket
     assert found([*usual, 0, 0, *usual, 0, 0]) == [(20, 22), (42, None)]
@@ -51,7 +51,7 @@ def test_a_drop_and_its_end_are_found() -> None:
 def test_each_drop_of_a_busy_table_is_found(seed: int, level: int, share: float, at: int) -> None:
     rates = np.full(90, float(level))
     rates[at : at + 12] *= share
-    (fall,) = falls(noisy(rates, seed))
+    (fall,) = find_drops(noisy(rates, seed))
     assert (fall.start, fall.end) == (at, at + 12)
 
 
@@ -89,7 +89,7 @@ def test_a_busy_table_that_does_less_has_no_drop(seed: int, level: int, rest: fl
 
 @given(series=st.lists(st.none() | st.integers(0, 10**7), max_size=80))
 def test_any_series_is_judged_and_only_by_what_is_known(series: list[int | None]) -> None:
-    for fall in falls(series):
+    for fall in find_drops(series):
         assert fall.start >= BEFORE + 1
         hour = series[fall.start - 1 - BEFORE : fall.start - 1]
         assert None not in hour
@@ -205,13 +205,13 @@ NAMES = {1: "shop.orders", 2: "shop.items", 3: "shop.orders"}  # 3: a newer vers
 
 def run(activity: Activity, start_s: float, end_s: float, lag_s: float | None = 0.0) -> None:
     for now in np.arange(start_s, end_s, 1.0):
-        activity.look(float(now), lag_s)
+        activity.poll(float(now), lag_s)
 
 
 def test_records_are_counted_by_table_and_kind_once_they_are_durable(state: Any) -> None:
     log: Any = Log()
     activity = Activity(state, NAMES.__getitem__)
-    counted = Counted(log, activity)
+    counted = CountingAppender(log, activity)
     run(activity, 600, 610)
     kinds = [
         (Kind.INSERT, 1), (Kind.INSERT, 3), (Kind.UPDATE, 2), (Kind.DELETE, 2), (Kind.CONTROL, 0),

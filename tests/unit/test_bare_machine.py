@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import UsageError
-from tidelog.spark.sessions.installed import check_java
+from tidelog.spark.sessions.installation import check_java
 
 CONFIG = """\
 source: {kind: postgres, url: "postgresql://u:s3cret@127.0.0.1:1/shop"}
@@ -117,7 +117,7 @@ def test_channels_without_kafkas_client(tmp_path: Path, control: str) -> None:
     [
         ("echo 'openjdk version \"11.0.27\" 2025-04-15' >&2", "is Java 11"),
         ("echo 'java version \"1.8.0_402\"' >&2", "is Java 8"),
-        ("exit 1", "holds none that runs"),
+        ("exit 1", "has none that runs"),
     ],
     ids=["11", "8", "broken"],
 )

@@ -10,12 +10,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.metrics.reading import Readings
+from tidelog.app.metrics.reader import Readings
 from tidelog.app.metrics.routes import Health
 from tidelog.app.web.routes import Web
 from tidelog.app.web.sessions import Role
-from tidelog.control.channels import brake as brakes
-from tidelog.control.channels.brake import MOST_FAILURES, MOST_OF_ALL, Brake
+from tidelog.control.channels import rate_limit as brakes
+from tidelog.control.channels.rate_limit import MOST_FAILURES, MOST_OF_ALL, TokenRateLimit
 from tidelog.control.channels.rest import Leadership, application
 
 TOKEN = "the-right-token"
@@ -23,7 +23,7 @@ TOKEN = "the-right-token"
 
 @pytest.fixture
 def client() -> TestClient:
-    brake = Brake()
+    brake = TokenRateLimit()
     health = Health(Readings(lambda: None, "log"), lambda: None, (TOKEN, "metrics-token"), brake)
     page = Web([], {Role.OPERATOR: TOKEN}, brake).routes()
     return TestClient(
@@ -62,16 +62,16 @@ def test_answers_are_held_back_together_and_so_many_at_most(
 ) -> None:
     monkeypatch.setattr(brakes, "MOST_HELD", 3)
     monkeypatch.setattr(brakes, "ANSWERS_PER_S", 5.0)
-    brake = Brake()
+    brake = TokenRateLimit()
 
     async def guess() -> Any:
         for number in range(MOST_OF_ALL):
-            assert not await brake.wrong(f"10.0.0.{number}")
+            assert not await brake.reject(f"10.0.0.{number}")
         begun = time.monotonic()
         ended = []
 
         async def one(number: int) -> None:
-            assert await brake.wrong(f"10.9.9.{number}")
+            assert await brake.reject(f"10.9.9.{number}")
             ended.append(time.monotonic() - begun)
 
         await asyncio.gather(*(one(number) for number in range(5)))

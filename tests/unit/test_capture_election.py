@@ -11,8 +11,14 @@ from tests.unit.eventlog.records import SOURCE, batch, register
 
 from tidelog.app import elections
 from tidelog.app.elections import HANDOVER_KEY, LEASE_NAME, PATIENCE_S, CaptureElection
-from tidelog.app.roster import GONE_MS, PREFIX, Roster, failing, standbys
-from tidelog.app.schema_versions import _no_capture
+from tidelog.app.instances import (
+    EXPIRED_MS,
+    PREFIX,
+    InstanceRegistration,
+    failing_processes,
+    standbys,
+)
+from tidelog.app.schema_versions import _exclude_capture
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config
 from tidelog.errors import EventLogError, UsageError
@@ -95,7 +101,7 @@ def test_a_handover_is_for_whom_it_names_and_for_a_while(
         closing(CaptureElection(config, "c", state=state)) as c,
     ):
         for name in "bc":
-            Roster(state, name, None).stand_by()
+            InstanceRegistration(state, name, None).stand_by()
         lease = a.acquire()
         assert lease is not None
         a.hand_over("c")
@@ -119,7 +125,7 @@ def test_who_handed_over_may_lead_again_as_soon_as_another_has_led(config: Confi
         closing(CaptureElection(config, "a", state=state)) as a,
         closing(CaptureElection(config, "b", state=state)) as b,
     ):
-        Roster(state, "b", None).stand_by()
+        InstanceRegistration(state, "b", None).stand_by()
         lease = a.acquire()
         assert lease is not None
         a.hand_over(None)
@@ -140,7 +146,7 @@ def test_a_handover_has_its_time_from_when_the_lease_was_given_back(
         closing(open_state(config.state.place)) as state,
         closing(CaptureElection(config, "a", state=state)) as a,
     ):
-        Roster(state, "b", None).stand_by()
+        InstanceRegistration(state, "b", None).stand_by()
         lease = a.acquire()
         assert lease is not None
         a.hand_over(None)
@@ -160,7 +166,7 @@ def test_who_is_to_lead_by_name_takes_over_from_any_zone_at_once(config: Config)
         closing(CaptureElection(config, "near", state=state)) as near,
         closing(CaptureElection(config, "far", 2 * PATIENCE_S, state)) as far,
     ):
-        Roster(state, "far", None).stand_by()
+        InstanceRegistration(state, "far", None).stand_by()
         lease = near.acquire()
         assert lease is not None
         assert far.acquire() is None
@@ -191,7 +197,10 @@ def test_captures_outside_the_preferred_zones_take_over_later(
 
 def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
     with closing(open_state(config.state.place)) as state:
-        one, two = Roster(state, "one", "zone-a"), Roster(state, "two", None)
+        one, two = (
+            InstanceRegistration(state, "one", "zone-a"),
+            InstanceRegistration(state, "two", None),
+        )
         for roster in (one, two):
             roster.stand_by()
             time.sleep(0.005)  # they are told in the order of their milliseconds
@@ -203,20 +212,20 @@ def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
         assert [told["holder"] for told in standbys(state)] == ["two"]
         key = next(iter(state.keys(PREFIX)))
         value = state.get(key).value  # type: ignore[union-attr]
-        state.put(key, {**value, "seen_ms": value["seen_ms"] - GONE_MS}, None)
+        state.put(key, {**value, "seen_ms": value["seen_ms"] - EXPIRED_MS}, None)
         assert standbys(state) == []
 
 
 def test_who_cannot_lead_says_why_and_is_no_standby(config: Config) -> None:
     with closing(open_state(config.state.place)) as state:
-        one = Roster(state, "one", None)
+        one = InstanceRegistration(state, "one", None)
         one.stand_by()
         one.stand_by(trouble="the server is down")
         assert standbys(state) == []  # a handover to it would leave nobody in the lead
-        assert [told["trouble"] for told in failing(state)] == ["the server is down"]
+        assert [told["trouble"] for told in failing_processes(state)] == ["the server is down"]
         one.stand_by()
         assert [told["holder"] for told in standbys(state)] == ["one"]
-        assert failing(state) == []
+        assert failing_processes(state) == []
 
 
 def test_a_command_waits_for_a_lease_that_nobody_renews_and_says_who_renews_it(
@@ -236,14 +245,14 @@ def test_a_command_waits_for_a_lease_that_nobody_renews_and_says_who_renews_it(
         closing(opened("", LEASE_NAME, "alive", 60)) as alive,
     ):
         assert killed.acquire() is not None
-        with _no_capture(config):
+        with _exclude_capture(config):
             assert alive.leader() == "tidelog schema"
         lease = alive.acquire()
         assert lease is not None
         keeper = LeaseKeeper(alive, lease, 0.1)
         with (
             pytest.raises(UsageError, match=r"a capture leads \(alive\): stop it"),
-            _no_capture(config),
+            _exclude_capture(config),
         ):
             pass
         keeper.release()

@@ -12,7 +12,7 @@ from tests.support.engines import until
 
 from tidelog.capture.buffer import OutputBuffer
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
-from tidelog.capture.steering.log_pause import LogPause
+from tidelog.capture.limits.log_pause import LogPause
 from tidelog.capture.windows.windows import Window, Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.errors import StorageError
@@ -165,7 +165,7 @@ def test_who_reads_waits_while_the_buffer_is_full() -> None:
     assert len(buffer) == 1
     assert buffer.take(0) is not None
     assert buffer.take(0) is None, "what is being written still takes room"
-    buffer.wrote(buffer.bytes)
+    buffer.release(buffer.bytes)
     thread.join(10)
     assert len(buffer) == 1
 

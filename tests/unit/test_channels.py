@@ -14,7 +14,7 @@ from tidelog.app.capture.channels import Channels
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.config import parse_config
 from tidelog.control.channels import kafka_notifications
-from tidelog.control.channels.kafka import KafkaPlace
+from tidelog.control.channels.kafka import KafkaTopic
 from tidelog.control.channels.kafka_notifications import KafkaNotifications
 from tidelog.ports import SourceId
 from tidelog.state.opening import open_state
@@ -72,7 +72,7 @@ def test_what_fails_at_once_while_it_is_closed_is_not_tried_without_a_pause(
         return real(*settings, **more)
 
     monkeypatch.setattr(kafka_notifications, "Producer", counted)
-    place = KafkaPlace("127.0.0.1:1", "told", {"security.protocol": "nonsense"})
+    place = KafkaTopic("127.0.0.1:1", "told", {"security.protocol": "nonsense"})
     sending = KafkaNotifications(place)
     sending.send(Notification("d1", "Incremental Snapshot", NotificationType.STARTED, 17))
     begun = time.monotonic()

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.app import checked
-from tidelog.app.checked import note_check, summary
-from tidelog.app.web import checks
-from tidelog.app.web.checks import Checks
+from tidelog.app import last_check
+from tidelog.app.last_check import store_check_result, summary
+from tidelog.app.web import instance
+from tidelog.app.web.instance import Checks
 from tidelog.config import Config, parse_config
 from tidelog.errors import SourceError, StateError, UsageError
 from tidelog.state.opening import open_state
@@ -39,7 +39,7 @@ state: {url: 'sqlite:///state.db'}
 def kept(config: Config) -> dict[str, Any] | None:
     state = open_state(config.state.place)
     try:
-        return checked.noted(state)
+        return last_check.stored_result(state)
     finally:
         state.close()
 
@@ -49,16 +49,16 @@ def test_the_worst_findings_are_kept_and_counted() -> None:
     found = summary(many)
     assert found["counts"] == {"error": 1, "warning": 1, "ok": 500}
     assert [each["level"] for each in found["findings"][:3]] == ["error", "warning", "ok"]
-    assert len(found["findings"]) == checked.FINDINGS
-    assert len(found["findings"][1]["message"]) == checked.TEXT
+    assert len(found["findings"]) == last_check.FINDINGS
+    assert len(found["findings"][1]["message"]) == last_check.TEXT
 
 
 def test_what_is_kept_holds_no_passwords_whoever_checked(config: Config) -> None:
-    far = "x" * (checked.TEXT - 30)  # the cut comes after the password's beginning
+    far = "x" * (last_check.TEXT - 30)  # the cut comes after the password's beginning
     message = f"{far} http://ann:hunter2{'2' * 50}@proxy fails"
     fix = "password=hunter2 host=h; postgresql://u:hunter2@h/shop"
     kept(config)  # which makes the store
-    note_check(config, [{**finding("error", message), "fix": fix}])
+    store_check_result(config, [{**finding("error", message), "fix": fix}])
     found = kept(config)
     assert found is not None
     assert "hunter" not in str(found)
@@ -71,8 +71,8 @@ def test_a_check_by_root_leaves_no_files_of_root(config: Config, tmp_path: Path)
     for place in (tmp_path, *tmp_path.iterdir()):
         os.chown(place, 65534, 65534)
     with closing(open_state(config.state.place)) as state:  # then SQLite's other files stay
-        note_check(config, [finding("ok")])
-        assert checked.noted(state) is not None
+        store_check_result(config, [finding("ok")])
+        assert last_check.stored_result(state) is not None
         assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
         assert len(list(tmp_path.iterdir())) > 1
     assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
@@ -87,17 +87,17 @@ def test_a_store_that_is_not_theirs_to_look_at_fails_no_check(
     def refuse(_place: object) -> bool:
         raise error
 
-    monkeypatch.setattr(checked, "state_exists", refuse)
+    monkeypatch.setattr(last_check, "state_exists", refuse)
     monkeypatch.setattr(threading, "excepthook", told.append)
-    note_check(config, [finding("ok")])
+    store_check_result(config, [finding("ok")])
     assert told == []
 
 
 def test_a_check_makes_no_state_store(config: Config, tmp_path: Path) -> None:
-    note_check(config, [finding("ok")])
+    store_check_result(config, [finding("ok")])
     assert list(tmp_path.iterdir()) == []
     assert kept(config) is None  # which made it
-    note_check(config, [finding("error")])
+    store_check_result(config, [finding("error")])
     found = kept(config)
     assert found is not None
     assert found["counts"]["error"] == 1
@@ -120,11 +120,11 @@ def test_one_check_runs_at_a_time_and_its_secrets_stay_hidden(
         assert go_on.wait(30)
         return [finding("error", "postgresql://u:hunter2@h/shop fails")]
 
-    monkeypatch.setattr(checks, "check", check)
+    monkeypatch.setattr(instance, "check", check)
     running = Checks(config)
     running.begin()
     assert running.latest(None)["running"]
-    with pytest.raises(UsageError, match="runs already"):
+    with pytest.raises(UsageError, match="is running already"):
         running.begin()
     go_on.set()
     found = wait_for_end(running)
@@ -143,7 +143,7 @@ def test_a_check_that_fails_is_told_and_can_be_begun_again(
     def check(_config: Config) -> list[dict[str, Any]]:
         raise error
 
-    monkeypatch.setattr(checks, "check", check)
+    monkeypatch.setattr(instance, "check", check)
     running = Checks(config)
     running.begin()
     assert wait_for_end(running) == {"running": False, "trouble": told, "found": None}
@@ -156,7 +156,7 @@ def test_a_check_whose_thread_can_not_be_started_keeps_none_from_being_begun(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(checks, "check", lambda _config: [finding("ok")])
+    monkeypatch.setattr(instance, "check", lambda _config: [finding("ok")])
     running = Checks(config)
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", refuse)

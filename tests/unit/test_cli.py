@@ -20,7 +20,7 @@ from tests.support.screens import Feed
 import tidelog
 import tidelog.app.overview as overview
 from tidelog import cli
-from tidelog.cli.exits import stopping
+from tidelog.cli.exit_codes import stop_on_signals
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.errors import ConnectionLostError, GapError, LeaseLostError, PreflightError
 
@@ -150,7 +150,7 @@ def test_bad_configuration_is_told_with_line_and_exit_code_2(
         (GapError("the slot is ahead"), 1, "error: the slot is ahead\n"),
         (PreflightError("wal_level is replica"), 2, "error: wal_level is replica\n"),
         (ConnectionLostError("gone"), 1, "error: gone (this may pass: try again)\n"),
-        (LeaseLostError("lost"), 1, "(start it again; it goes on from what is durable)"),
+        (LeaseLostError("lost"), 1, "(start it again; it resumes after the last durable change)"),
     ],
 )
 def test_error_has_its_exit_code_and_advice(
@@ -210,7 +210,7 @@ def test_check_says_how_to_mend_and_exits_2_only_for_errors(
     assert invoke("check", config) == 2
     assert capsys.readouterr().out == (
         "✓ wal_level: logical\n✗ slots: none free\n      ALTER SYSTEM …;\n"
-        "2 checks: 1 in order, 1 to mend; --sql writes the SQL as one "
+        "2 checks: 1 in order, 1 to fix; --sql writes the SQL as one "
         "script\n"
     )
     assert invoke("check", config, "--json") == 2
@@ -331,8 +331,7 @@ def test_command_that_failed_or_waits_is_told_apart(
     runtime.answers["send_command"] = {**answer, "state": "waiting", "error": None}
     assert invoke("resume", config) == 0
     assert (
-        capsys.readouterr().out
-        == "no capture has acted on it within 10 s; the next one that leads will\n"
+        capsys.readouterr().out == "no capture has handled it within 10 s; the next leader will\n"
     )
 
 
@@ -448,7 +447,7 @@ def test_reset_says_which_tables_stay_without_what_is_lost(
     assert invoke("reset", config) == 2
     written = capsys.readouterr().out
     assert "are right: 1 table: a.b." in written
-    assert "no dump can read them: 1 table: a.k (it has no primary key). What is lost" in written
+    assert "no dump can read them: 1 table: a.k (it has no primary key). Their lost" in written
 
 
 def test_check_writes_its_sql_alone(
@@ -460,7 +459,7 @@ def test_check_writes_its_sql_alone(
         assert capsys.readouterr().out == "-- as app:\nGRANT x;\n"
     runtime.answers["check_script"] = ([], True)
     assert invoke("check", config, "--sql") == 0
-    assert capsys.readouterr().out == "-- nothing is to be mended\n"
+    assert capsys.readouterr().out == "-- nothing to fix\n"
     assert invoke("check", config, "--sql", "--json") == 2
 
 
@@ -470,8 +469,9 @@ def test_who_ends_the_waiting_hears_that_the_dump_goes_on(
     for arguments in (["dump", config, "--id", "d1", "--wait"], ["wait", config, "d1"]):
         runtime.failures = {"dump_wait": KeyboardInterrupt(), "wait_finalized": KeyboardInterrupt()}
         assert invoke(*arguments) == 130
-        assert f"dump d1 goes on; to wait again: tidelog wait {config} d1; to end it: tidelog " in (
-            capsys.readouterr().err
+        assert (
+            f"dump d1 continues; to wait again: tidelog wait {config} d1; to end it: tidelog "
+            in (capsys.readouterr().err)
         )
 
 
@@ -531,7 +531,7 @@ def test_signal_ends_capture_in_order(
         "    print('stopped in order', flush=True)\n"
         "runtime.capture = capture\n"
         "class Feed:\n"
-        "    ask_every_s, is_paid = 0.5, False\n"
+        "    poll_interval_s, pays_per_request = 0.5, False\n"
         "    __init__ = __exit__ = lambda self, *a: None\n"
         "    __enter__ = lambda self: self\n"
         "    latest = lambda self, last=False: {'leader': None, 'capture': None}\n"
@@ -576,7 +576,7 @@ def test_reader_that_has_enough_ends_log_without_a_word(
 
 
 def test_second_interrupt_ends_at_once() -> None:
-    with stopping() as stop:
+    with stop_on_signals() as stop:
         signal.raise_signal(signal.SIGINT)
         deadline = time.monotonic() + 5
         while not stop.is_set() and time.monotonic() < deadline:

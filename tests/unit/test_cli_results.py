@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tidelog.cli.results import sentences
+from tidelog.cli.client import sentences
 from tidelog.control.commands import _TYPES
 
 ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "execute-snapshot",
         {"dump_id": "d", "tables": ["s.a"]},
-        ["dump d is asked for: table s.a"],
+        ["dump d is requested: table s.a"],
     ),
     (
         "execute-snapshot",
@@ -22,11 +22,11 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
             "tables": ["s.a", "s.b"],
             "rejected": [{"table": "s.c", "reason": "the table is gone"}],
         },
-        ["dump d is asked for: 2 tables: s.a, s.b", "not dumped: s.c: the table is gone"],
+        ["dump d is requested: 2 tables: s.a, s.b", "not dumped: s.c: the table is gone"],
     ),
     ("pause-snapshot", {"dumps": []}, ["no dump was under way"]),
-    ("pause-snapshot", {"dumps": ["d"]}, ["dump d is paused; `tidelog resume` goes on"]),
-    ("resume-snapshot", {"dumps": ["d", "e"]}, ["dumps d, e go on"]),
+    ("pause-snapshot", {"dumps": ["d"]}, ["dump d is paused; `tidelog resume` resumes it"]),
+    ("resume-snapshot", {"dumps": ["d", "e"]}, ["dumps d, e are resumed"]),
     (
         "stop-snapshot",
         {"dumps": ["d"], "rejected": [{"table": "s.c", "reason": "no dump reads it"}]},
@@ -38,14 +38,14 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
     (
         "pause-log",
         {"log": "paused", "paused": {"by": "u", "since_ms": 1}},
-        ["the log is paused, and the server keeps it; `tidelog resume CONFIG --log` goes on"],
+        ["the log is paused, and the server keeps it; `tidelog resume CONFIG --log` resumes it"],
     ),
     ("resume-log", {"log": "read", "resumed": True}, ["the log is read again"]),
     ("resume-log", {"log": "read", "resumed": False}, ["the log was not paused"]),
     (
         "pause-pipeline",
         {"pipeline": "p", "paused": {"by": "u", "since_ms": 1}},
-        ["pipeline p is paused; `tidelog resume CONFIG --pipeline` goes on"],
+        ["pipeline p is paused; `tidelog resume CONFIG --pipeline` resumes it"],
     ),
     ("resume-pipeline", {"pipeline": "p", "resumed": True}, ["pipeline p delivers again"]),
     ("resume-pipeline", {"pipeline": "p", "resumed": False}, ["pipeline p was not paused"]),
@@ -70,7 +70,7 @@ def test_many_tables_are_counted() -> None:
     [told] = sentences(
         "execute-snapshot", {"dump_id": "d", "tables": [f"s.t{i}" for i in range(25)]}
     )
-    assert told.startswith("dump d is asked for: 25 tables: s.t0, ")
+    assert told.startswith("dump d is requested: 25 tables: s.t0, ")
     assert told.endswith("s.t19, and 5 more")
 
 

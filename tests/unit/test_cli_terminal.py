@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import terminal
-from tidelog.cli.facts import verify_facts
-from tidelog.cli.live.facts import drawn_facts, live_facts
-from tidelog.cli.log_format import JsonLines, OneLine
-from tidelog.system.fetching import Fetching
+from tidelog.cli.inspect import verify_facts
+from tidelog.cli.live.facts import fact_lines, live_facts
+from tidelog.cli.log_format import JsonFormatter, OneLineFormatter
+from tidelog.system.download_progress import Download
 
 DOCUMENT = {
     "leader": "host-1",
@@ -74,7 +74,7 @@ def test_names_do_nothing_to_a_terminal(
     terminal.show({"table": HOSTILE, "tables": [{"table": HOSTILE}]}, as_json=False)
     findings = [{"check": "a", "level": "warning", "message": HOSTILE, "fix": f"one {HOSTILE}"}]
     terminal.show_findings(findings, as_json=False)
-    terminal.complain(HOSTILE)
+    terminal.print_error(HOSTILE)
     shown = capsys.readouterr()
     assert shown.out.count(SHOWN.partition(r"\n")[0]) == 4
     assert "\x1b" not in shown.out + shown.err
@@ -89,10 +89,10 @@ def test_an_error_on_a_terminal_tears_no_word_apart(monkeypatch: pytest.MonkeyPa
     screen = FakeTerminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("COLUMNS", "40")
-    terminal.complain("the event log is not there; `tidelog capture` begins one\nsecond line")
+    terminal.print_error("the event log is not there; `tidelog capture` creates one\nsecond line")
     shown = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
     assert shown == (
-        "error: the event log is not there;\n`tidelog capture` begins one\nsecond line\n"
+        "error: the event log is not there;\n`tidelog capture` creates one\nsecond line\n"
     )
 
 
@@ -102,7 +102,7 @@ def test_a_log_record_is_one_line() -> None:
     except ValueError:
         error = sys.exc_info()
     record = logging.LogRecord("n", logging.INFO, "p", 1, "table %s", (HOSTILE,), error)
-    first, *others = OneLine("%(levelname)s %(message)s").format(record).split("\n")
+    first, *others = OneLineFormatter("%(levelname)s %(message)s").format(record).split("\n")
     assert first == f"INFO table {SHOWN}"
     assert others[0].startswith("Traceback")
 
@@ -113,7 +113,7 @@ def test_a_log_record_is_a_json_object_without_values() -> None:
     except ValueError:
         error = sys.exc_info()
     record = logging.LogRecord("n", logging.WARNING, "p", 1, "table %s", (HOSTILE,), error)
-    text = JsonLines().format(record)
+    text = JsonFormatter().format(record)
     found = json.loads(text)
     assert "\n" not in text
     assert "a-value" not in text
@@ -141,11 +141,11 @@ def test_a_first_fact_that_changes_is_told_at_once_where_there_is_no_terminal(
 
 
 def test_verify_shows_what_it_fetches() -> None:
-    shown = verify_facts({"fetching": Fetching("Delta's jars", 4 << 20, 16 << 20, False)})
+    shown = verify_facts({"fetching": Download("Delta's jars", 4 << 20, 16 << 20, False)})
     assert shown == [("verify", "fetches Delta's jars", None), ("", "4MiB of 16MiB", 0.25)]
-    lines = [line.plain.rstrip() for line in drawn_facts(shown, 60)]
+    lines = [line.plain.rstrip() for line in fact_lines(shown, 60)]
     assert lines[1] == "         4MiB of 16MiB  █████░░░░░░░░░░░░░░░"
-    shown = verify_facts({"fetching": Fetching("Delta's jars", 4 << 20, None, False)})
+    shown = verify_facts({"fetching": Download("Delta's jars", 4 << 20, None, False)})
     assert shown[1] == ("", "4MiB", None)
 
 

@@ -13,10 +13,10 @@ import pytest
 from tidelog.app.preflight import check_authorities
 from tidelog.config import Config, load_config
 from tidelog.config.source import MySqlSourceSection
-from tidelog.demo.servers.certificates import write_certificates
+from tidelog.demo.servers.mysql_process import write_certificates
 from tidelog.errors import ConfigError
 from tidelog.model.mysql_urls import parse_url
-from tidelog.state.zookeeper_options import parse as parse_place
+from tidelog.state.zookeeper import parse as parse_place
 
 MINIMAL = """\
 source: {kind: postgres, url: "postgresql://user:${PGPASSWORD}@host:5432/shop"}
@@ -406,7 +406,7 @@ def test_mistake_in_a_mysql_source_is_reported_with_its_line(
         ),
         ("  kind: mysql\n", "", "tidelog.yaml:1: source.kind: is missing; expected 'postgres'"),
         ("mysql://user", "postgresql://user", "source.url: expected mysql://user:password@host"),
-        ("host/shop", "ho@st/shop", "source.url: the URL has an @ where none may stand"),
+        ("host/shop", "ho@st/shop", "source.url: the URL has an @ in a wrong place"),
         ("kind: mysql", "kind: postgres", "source.url: expected postgresql://user:password@host"),
     ],
 )

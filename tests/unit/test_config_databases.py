@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import tidelog
 from tidelog import cli
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.config.databases import label_of, of_each_database
 from tidelog.errors import ConfigError
@@ -120,7 +120,7 @@ def test_what_they_can_not_share_is_refused(tmp_path: Path, rest: str, why: str)
 
 def test_what_is_of_one_database_asks_which(tmp_path: Path) -> None:
     config = load(tmp_path)
-    for what in (tidelog.Capture, log_place):
+    for what in (tidelog.Capture, event_log_path):
         with pytest.raises(ConfigError, match="of the databases shop, Größe/2"):
             what(config)
     with pytest.raises(ConfigError, match=r"'bar' is not in source\.databases: they are shop"):

@@ -25,7 +25,7 @@ from tidelog.control.debezium import (
     parse,
     parse_line,
 )
-from tidelog.control.table_choice import TableChoice
+from tidelog.control.table_selection import TableSelection
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
 
@@ -50,13 +50,13 @@ def execute(data: Any, signal_id: str = "ad-hoc-1") -> ExecuteSnapshot:
 
 
 def chosen(command: ExecuteSnapshot | StopSnapshot, database: str | None = "shop") -> set[str]:
-    choice = TableChoice(command.matching, database)
+    choice = TableSelection(command.matching, database)
     return {str(t) for t in TABLES if any(choice.names(p, t) for p in command.tables)}
 
 
 def conditions(command: ExecuteSnapshot) -> dict[str, str]:
-    choice = TableChoice(command.matching, "shop")
-    found = {str(t): choice.first(command.conditions, t) for t in TABLES}
+    choice = TableSelection(command.matching, "shop")
+    found = {str(t): choice.first_match(command.conditions, t) for t in TABLES}
     return {table: text for table, text in found.items() if text is not None}
 
 
@@ -155,7 +155,7 @@ def test_data_collections_are_expressions_of_the_whole_name(
 @pytest.mark.parametrize("expression", ["(.|.|.)*!", "((.*)*)*!", "(.?){60}.{60}!", "(?i:(.+)+!)"])
 def test_no_expression_takes_long(expression: str) -> None:
     """With Python's `re` each of them would hold up every thread for years."""
-    choice = TableChoice("regex", "shop")
+    choice = TableSelection("regex", "shop")
     data = {"data-collections": [expression]}
     command = execute(data)
     table = TableName("n" * 63, "t" * 63)

@@ -145,7 +145,7 @@ def test_command_at_which_capture_ended_twice_is_set_aside() -> None:
     assert Mailbox(state).handle_pending(ends) == 2
     outcome = Mailbox(state).outcome(bad)
     assert outcome is not None
-    assert outcome.error == "set aside: capture ended 2 times while it acted on this command"
+    assert outcome.error == "set aside: capture ended 2 times while it executed this command"
     assert Mailbox(state).outcome(good) == Outcome(good, {"number": 1})
     assert state.keys("commands/") == []
 

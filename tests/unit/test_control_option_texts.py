@@ -8,7 +8,7 @@ from typer.main import get_command
 from tidelog import cli
 from tidelog.config import Config
 from tidelog.control.commands import SetDumpOptions, build
-from tidelog.control.option_texts import parse_conditions, parse_options, short
+from tidelog.control.option_texts import parse_conditions, parse_options, typed_name
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import RunTimeOptions
 
@@ -59,7 +59,7 @@ def test_conditions_by_table() -> None:
 def test_help_of_set_names_every_option() -> None:
     options = RunTimeOptions.model_fields
     listed = ", ".join(
-        f"{short(name)} ({option.examples[0]})" if option.examples else short(name)
+        f"{typed_name(name)} ({option.examples[0]})" if option.examples else typed_name(name)
         for name, option in options.items()
     )
     [argument] = [a for a in get_command(cli.app).commands["set"].params if a.name == "options"]  # type: ignore[attr-defined]

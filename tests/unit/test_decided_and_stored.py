@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import DumpState
-from tidelog.capture.dumps.states import DumpInput, TableInput
+from tidelog.capture.dumps.state_machine import DumpInput, TableInput
+from tidelog.capture.limits.dump_gate import DumpGate
 from tidelog.capture.notifications import Notification
-from tidelog.capture.start_dumps import INITIAL_DUMP, AtStart, StartDumps
-from tidelog.capture.steering.gate import DumpGate
+from tidelog.capture.start_dumps import INITIAL_DUMP, StartDumps, StartPlan
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.schema import TableName
 from tidelog.state.sqlite import SqliteState
@@ -48,7 +48,7 @@ class Decided:
             open_reader=lambda: reader,
             open_blocking=NOTHING,
             catalogue=NOTHING,
-            refused=RefusedTables(state, lambda _notification: None),
+            unsupported=UnsupportedTables(state, lambda _notification: None),
             keys=NOTHING,
             state=state,
             options=DumpOptions(),
@@ -71,21 +71,21 @@ class Decided:
     def running(self, dump_id: str = INITIAL_DUMP) -> DumpState:
         dump = self.coordinator.request(dump_id, [T, U], reason="initial", now_ms=0)
         with self.coordinator._lock:
-            dump.meet(DumpInput.BEGIN)
+            dump.transition(DumpInput.BEGIN)
             for progress in dump.tables:
-                progress.meet(TableInput.BEGIN)
+                progress.transition(TableInput.BEGIN)
         return dump
 
     def read(self, dump: DumpState) -> None:
         """The last records of its tables are durable."""
         with self.coordinator._lock:
             for progress in dump.tables:
-                self.coordinator._tables.done(dump, progress, 9)
+                self.coordinator._tables.complete(dump, progress, 9)
 
 
 def test_capture_that_ends_behind_its_dump_ends_once_that_is_stored(state: SqliteState) -> None:
     decided = Decided(state)
-    start = StartDumps(AtStart(then_end=True), decided.coordinator, NOTHING, state, [], 1)
+    start = StartDumps(StartPlan(then_end=True), decided.coordinator, NOTHING, state, [], 1)
     dump = decided.running()
     assert not start.all_done()
     decided.read(dump)

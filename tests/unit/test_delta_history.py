@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.outputs.lake.delta.history import DeltaCommit, Standing, note, standing
+from tidelog.outputs.lake.delta.restore_check import DeltaCommit, RestoreState, note, restore_state
 
 APP = "tidelog/g/delta"
 
@@ -35,36 +35,36 @@ DAY_MS = 86_400_000
 @pytest.mark.parametrize(
     ("commits", "expected"),
     [
-        ((MADE, ours(10, -1), ours(20, 1)), Standing(20)),
-        ((MADE, ours(10, -1), OTHER, OTHER), Standing(10)),
-        ((MADE, OTHER), Standing(None)),  # an older version wrote it
-        ((MADE, ours(10, -1), ours(20, 1), restore(1)), Standing(10, 3)),
-        ((MADE, ours(10, -1), ours(20, 1), restore(0)), Standing(None, 3)),
-        ((MADE, ours(10, -1), ours(20, 1), restore(1), restore(2)), Standing(20, 4)),
-        ((MADE, ours(10, -1), ours(20, 1), restore(1), restore(3), OTHER), Standing(10, 4)),
+        ((MADE, ours(10, -1), ours(20, 1)), RestoreState(20)),
+        ((MADE, ours(10, -1), OTHER, OTHER), RestoreState(10)),
+        ((MADE, OTHER), RestoreState(None)),  # an older version wrote it
+        ((MADE, ours(10, -1), ours(20, 1), restore(1)), RestoreState(10, 3)),
+        ((MADE, ours(10, -1), ours(20, 1), restore(0)), RestoreState(None, 3)),
+        ((MADE, ours(10, -1), ours(20, 1), restore(1), restore(2)), RestoreState(20, 4)),
+        ((MADE, ours(10, -1), ours(20, 1), restore(1), restore(3), OTHER), RestoreState(10, 4)),
         # It came between our look and our commit.
-        ((MADE, ours(10, -1), ours(20, 1), restore(1), ours(30, 2)), Standing(10, 3)),
+        ((MADE, ours(10, -1), ours(20, 1), restore(1), ours(30, 2)), RestoreState(10, 3)),
         # What it took came again.
-        ((MADE, ours(10, -1), ours(20, 1), restore(1), ours(20, 3)), Standing(20)),
+        ((MADE, ours(10, -1), ours(20, 1), restore(1), ours(20, 3)), RestoreState(20)),
     ],
 )
 def test_the_newest_note_or_restore_tells(
-    commits: tuple[dict[str, Any], ...], expected: Standing
+    commits: tuple[dict[str, Any], ...], expected: RestoreState
 ) -> None:
-    assert standing(*history(*commits), APP) == expected
+    assert restore_state(*history(*commits), APP) == expected
 
 
 def test_a_restore_is_found_behind_many_commits_of_others() -> None:
     """A night of somebody's OPTIMIZE and VACUUM, while the pipeline was stopped."""
     commits = (MADE, ours(10, -1), ours(20, 1), restore(1), *[OTHER] * 200)
-    assert standing(*history(*commits), APP) == Standing(10, 3)
+    assert restore_state(*history(*commits), APP) == RestoreState(10, 3)
 
 
 def test_notes_of_other_applications_and_removed_commits_tell_nothing() -> None:
     read, newest = history(ours(10, -1), {"userMetadata": note("another", 20, 0)}, OTHER)
-    assert standing(read, newest, APP) == Standing(10)
+    assert restore_state(read, newest, APP) == RestoreState(10)
     read, newest = history(OTHER, restore(2), OTHER, first=7)
-    assert standing(read, newest, APP) == Standing(None, 8)
+    assert restore_state(read, newest, APP) == RestoreState(None, 8)
 
 
 @pytest.mark.parametrize(
@@ -78,4 +78,4 @@ def test_notes_of_other_applications_and_removed_commits_tell_nothing() -> None:
 )
 def test_a_restore_by_a_time_is_taken_early(timestamp: str, offset: int | None) -> None:
     commits = (MADE, ours(10, -1, DAY_MS), ours(20, 1, 2 * DAY_MS), restore(None, timestamp))
-    assert standing(*history(*commits), APP) == Standing(offset, 3)
+    assert restore_state(*history(*commits), APP) == RestoreState(offset, 3)

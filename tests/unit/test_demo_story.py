@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.support.demo_documents import ENDED, KILLED, REPORT, RUNNING
 
-from tidelog.cli.live.demo import shown_story, story_screen
-from tidelog.demo.row_counts import DeltaRows
+from tidelog.cli.live.demo import open_story, story_screen
+from tidelog.demo.play import DeltaRows
 from tidelog.demo.story import Story
-from tidelog.system.fetching import Fetching
+from tidelog.system.download_progress import Download
 
 
 def screen(document: dict[str, Any], *, report: dict[str, Any] | None = None) -> list[str]:
@@ -38,7 +38,7 @@ def test_source_and_lake_stand_side_by_side_while_it_runs() -> None:
         "products           10,000        10,000  ████████████████████",
         "orders            103,110        41,216  ███████░░░░░░░░░░░░░",
         "order_items       148,909             0  ░░░░░░░░░░░░░░░░░░░░",
-        "now      capture follows the log, and dumps all tables meanwhile",
+        "now      capture reads the log while it dumps all tables",
         "source   1,618 transactions were committed",
         "capture  process 4711 leads; 5,310 records, 640 a second",
         "lag      ▁▁▁▃▅█▁▁ 200ms from source to event log",
@@ -51,8 +51,8 @@ def test_the_kill_is_seen_and_told() -> None:
     lines = screen(KILLED)
     assert "capture  process 4711 is dead" in lines
     assert lines[-2:] == [
-        "✗ 00:20  kill -9 of capture, process 4711, in the midst of the dump: 115,000",
-        "         rows (38 %) are durable in the event log.",
+        "✗ 00:20  kill -9 of capture, process 4711, during the dump: 115,000 rows (38 %)",
+        "         are durable in the event log.",
     ]
 
 
@@ -82,9 +82,9 @@ def test_each_moment_is_a_line_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fetching = {"what": "Delta's jars", "come": 0, "size": 16 << 20, "done": False}
-    with shown_story(as_json=False) as shown:
+    with open_story(as_json=False) as shown:
         for told in ({**RUNNING, "fetching": fetching, "story": []}, RUNNING, RUNNING, KILLED):
-            shown.told(told)
+            shown.update(told)
     shown.end(REPORT)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "demo: fetches Delta's jars, 16MiB"
@@ -97,9 +97,9 @@ def test_each_moment_is_a_line_where_there_is_no_terminal(
 
 
 def test_json_has_what_is_new_and_the_report(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown_story(as_json=True) as shown:
+    with open_story(as_json=True) as shown:
         for told in (RUNNING, RUNNING, KILLED):
-            shown.told(told)
+            shown.update(told)
     shown.end(REPORT)
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert documents == [RUNNING, KILLED, REPORT]
@@ -113,8 +113,8 @@ def test_the_last_picture_stays_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stdout", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
-    with shown_story(as_json=False) as shown:
-        shown.told(ENDED)
+    with open_story(as_json=False) as shown:
+        shown.update(ENDED)
     sys.stdout.truncate(0)
     shown.end(REPORT)
     text = sys.stdout.getvalue()  # type: ignore[attr-defined]
@@ -125,16 +125,16 @@ def test_the_last_picture_stays_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
 def test_the_story_is_told_whole_each_time() -> None:
     told: list[dict[str, Any]] = []
     story = Story("MySQL", 300, told.append)
-    story.does("MySQL starts")
-    story.fetches(Fetching("MySQL's server", 10, 40, False))
-    story.fetches(Fetching("MySQL's server", 40, 40, True))
-    story.happened("ok", "MySQL runs.")
-    story.counted(dict.fromkeys(("customers", "products", "orders", "order_items"), 5), {})
-    story.capture_is("leads", 7, 1.5, 100)
+    story.set_step("MySQL starts")
+    story.set_download(Download("MySQL's server", 10, 40, False))
+    story.set_download(Download("MySQL's server", 40, 40, True))
+    story.add_event("ok", "MySQL runs.")
+    story.set_row_counts(dict.fromkeys(("customers", "products", "orders", "order_items"), 5), {})
+    story.set_capture("leads", 7, 1.5, 100)
     table = {"table": "shop.orders", "rows_read": 4, "rows_superseded": 1}
     dump = {"dump_id": "initial", "status": "running", "tables": [table, table]}
-    story.status_is({"dumps": [dump], "updated_ms": 1, "leader": "a:7"})
-    story.shows(transactions=3)
+    story.set_status({"dumps": [dump], "updated_ms": 1, "leader": "a:7"})
+    story.publish(transactions=3)
     assert [each["step"] for each in told[:1]] == ["MySQL starts"]
     assert told[1]["fetching"]["share"] == 0.25
     assert "fetching" not in told[2]

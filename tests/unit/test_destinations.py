@@ -8,9 +8,9 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.pipeline.destinations import (
-    check_alone,
     check_apart,
-    check_unmoved,
+    check_not_moved,
+    check_other_pipelines,
     destinations,
 )
 from tidelog.cli import main
@@ -142,13 +142,13 @@ def test_an_output_that_goes_elsewhere_than_before_is_refused(tmp_path: Path) ->
         consumers.register("pipeline", 7, {"o": 7}, destinations(config(tmp_path, output)))
 
     def check(output: str) -> None:
-        check_unmoved(config(tmp_path, output), built.log)
+        check_not_moved(config(tmp_path, output), built.log)
 
     check("{kind: delta, name: o, path: lake}")  # it never ran
     ran("{kind: delta, name: o, path: lake}")
     check("{kind: delta, name: o, path: ./lake/, tables: [s.t]}")
     check("{kind: delta, name: other, path: elsewhere}")
-    told = "output o went to another place before.*Give the output a name that it never had"
+    told = "output o wrote to another place before.*Give the output a name that it never had"
     for moved in ("{kind: delta, name: o, path: elsewhere}", "{kind: files, name: o, path: lake}"):
         with pytest.raises(ConfigError, match=told):
             check(moved)
@@ -176,13 +176,13 @@ def test_an_output_of_another_pipeline_is_seen(tmp_path: Path) -> None:
     theirs = config(tmp_path, "{kind: files, name: a, path: f}", name="theirs")
     consumers = Consumers(built.log.storage)
     consumers.register("theirs", 0, {"a": 0}, destinations(theirs))
-    check_alone(theirs, built.log)
+    check_other_pipelines(theirs, built.log)
     ours = config(tmp_path, "{kind: files, name: b, path: f}", name="ours")
     told = "output b writes to the place of output a of the pipeline theirs"
     with pytest.raises(ConfigError, match=told):
-        check_alone(ours, built.log)
+        check_other_pipelines(ours, built.log)
     consumers.forget("theirs")
-    check_alone(ours, built.log)
+    check_other_pipelines(ours, built.log)
 
 
 @pytest.mark.parametrize(("one", "other"), ONE_PLACE)
@@ -198,7 +198,7 @@ def test_two_pipelines_of_one_place_are_refused(
     with pytest.raises(
         ConfigError, match=r"writes to the place of output .* of the pipeline theirs"
     ):
-        check_alone(ours, built.log)
+        check_other_pipelines(ours, built.log)
     if "iceberg" not in other:  # which asks for another Spark first
         with pytest.raises(SystemExit) as ended:
             main(["pipeline", str(tmp_path / "tidelog.yaml"), "--once"])

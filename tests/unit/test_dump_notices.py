@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidelog.capture.dumps.notices import NAMED_TABLES, DumpNotices
+from tidelog.capture.dumps.dump_notifications import NAMED_TABLES, DumpNotices
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.states import TableInput
+from tidelog.capture.dumps.state_machine import TableInput
 from tidelog.capture.notifications import Notification
 
 
@@ -14,7 +14,7 @@ def test_of_many_tables_what_one_is_told_by_names_no_other() -> None:
     tables = [TableProgress(f"public.t{number}") for number in range(NAMED_TABLES + 1)]
     dump, notices = DumpState("d", 1, tables), DumpNotices(told.append)
     notices.started(dump)
-    tables[3].meet(TableInput.BEGIN)
+    tables[3].transition(TableInput.BEGIN)
     notices.scanned(dump, tables[3])
     dump.tables.pop()
     notices.scanned(dump, tables[3])

@@ -28,7 +28,7 @@ class Capture:
     """The schedule of one leading capture after the other, at times that the test sets."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(schedule, "LOOK_EVERY_S", 0)
+        monkeypatch.setattr(schedule, "CHECK_EVERY_S", 0)
         self.state = SqliteState(f"sqlite:///{path}")
         self.mailbox = Mailbox(self.state)
         self.dumps: list[Any] = []

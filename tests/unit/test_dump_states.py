@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.states import (
+from tidelog.capture.dumps.state_machine import (
     CHUNKS,
     DUMPS,
     FINISHED,
@@ -22,8 +22,8 @@ from tidelog.capture.dumps.states import (
     TableInput,
     TableStatus,
 )
-from tidelog.capture.transitions import Row, Transitions
-from tidelog.capture.windows.states import WINDOWS, WindowStatus
+from tidelog.capture.state_machine import Row, Transitions
+from tidelog.capture.windows.state_machine import WINDOWS, WindowStatus
 from tidelog.errors import TransitionError
 from tidelog.state.sqlite import SqliteState
 
@@ -43,8 +43,8 @@ def test_texts_that_are_stored_are_those_of_former_versions() -> None:
 
 def test_stored_dump_is_plain_json_and_comes_back_as_it_was(tmp_path: Path) -> None:
     dump = DumpState("d", 1, [TableProgress("public.t")])
-    dump.meet(DumpInput.BEGIN)
-    dump.tables[0].meet(TableInput.BEGIN)
+    dump.transition(DumpInput.BEGIN)
+    dump.tables[0].transition(TableInput.BEGIN)
     state = SqliteState(tmp_path / "state.db")
     state.put("dump/d", dump.to_json(), None)
     stored = state.get("dump/d")
@@ -100,11 +100,11 @@ def test_what_has_ended_stays_ended() -> None:
 def test_what_stands_in_no_table_is_refused() -> None:
     dump = DumpState("d", 1, [], status=DumpStatus.COMPLETED)
     with pytest.raises(TransitionError, match="dump that is completed can't meet 'pause'"):
-        dump.meet(DumpInput.PAUSE)
+        dump.transition(DumpInput.PAUSE)
     assert dump.status is DumpStatus.COMPLETED
 
 
 def test_table_that_says_two_things_is_refused() -> None:
     row = Row(DumpStatus.QUEUED, DumpInput.BEGIN, DumpStatus.RUNNING)
-    with pytest.raises(TransitionError, match="stand twice"):
+    with pytest.raises(TransitionError, match="are there twice"):
         Transitions("dump", "", DumpStatus.QUEUED, (row, row._replace(then=DumpStatus.PAUSED)))

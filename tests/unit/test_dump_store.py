@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps import store as store_module
-from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
 from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress
-from tidelog.capture.dumps.states import TableStatus
-from tidelog.capture.dumps.store import DumpStore, HeldLog
+from tidelog.capture.dumps.state_machine import TableStatus
+from tidelog.capture.dumps.store import DumpStore, LogView
 from tidelog.capture.failed_dumps import last_failed, to_repeat
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -131,7 +131,7 @@ def test_range_may_be_cut_many_times(number: float) -> None:
     queue = ChunkQueue()
     request = ChunkRequest(TableName("public", "t"))
     orders = [number]
-    queue.put_rest(Task(request.table, None, None, request, order=number), None)
+    queue.put_rest(ChunkTask(request.table, None, None, request, order=number), None)
     for _ in range(50_000):
         rest = queue.next_retry(0.0)
         assert rest is not None
@@ -176,7 +176,7 @@ def test_what_ended_a_failed_initial_dump_is_never_forgotten(
         store.finish_if_done(dump)
 
     ended("initial", "initial", TableStatus.FAILED)
-    ended("auto-1", "the dump before failed", answer)
+    ended("auto-1", "the last dump failed", answer)
     for number in range(10):
         ended(f"mine-{number}", "requested", TableStatus.DONE, "public.other")
     assert to_repeat(store.all()) == []
@@ -224,7 +224,7 @@ def test_range_that_was_left_out_of_given_keys_is_no_range_of_the_table(state: S
     queue = ChunkQueue()
     queue.start(dump, dump.tables[0], 100)
     assert queue.next_retry(0.0) is None, "no rows that nobody asked for"
-    assert queue.keys_wanted(("d", "public.t")) == ("k", 0)
+    assert queue.keys_to_fetch(("d", "public.t")) == ("k", 0)
 
 
 def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -> None:
@@ -239,19 +239,19 @@ def test_keys_are_asked_for_ahead_of_their_chunks_and_once(state: SqliteState) -
         if task is not None:
             read += task.request.keys or ()
             continue
-        wanted = queue.keys_wanted(name)
+        wanted = queue.keys_to_fetch(name)
         if wanted is None:
             break
-        assert queue.keys_wanted(name) is None, "they are on their way"
+        assert queue.keys_to_fetch(name) is None, "they are on their way"
         assert queue.next_chunk(name, 2, planned=False) is None
-        queue.keys_fetched(name, wanted[1], keys[wanted[1] :][:3])
+        queue.add_fetched_keys(name, wanted[1], keys[wanted[1] :][:3])
     assert read == [("0",), ("2",), ("3",), ("4",)]
-    assert queue.exhausted(dump.tables[0])
+    assert queue.is_exhausted(dump.tables[0])
 
 
 def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteState) -> None:
     before, end = loaded(state), 100
-    before.reconcile([], HeldLog(lambda: end, lambda _offset: True))
+    before.reconcile([], LogView(lambda: end, lambda _offset: True))
     dump = requested(before)
     table = dump.tables[0]
     table.begin(10, 10)
@@ -262,11 +262,11 @@ def test_what_the_log_lost_is_taken_back_and_what_it_holds_counts(state: SqliteS
     before.flush()
     after = loaded(state)
     held = [(20, chunk(None, "1", 0)), (30, chunk("1", "2", 1))]
-    after.reconcile(held, HeldLog(lambda: 200, lambda offset: offset <= 50))
+    after.reconcile(held, LogView(lambda: 200, lambda offset: offset <= 50))
     [(known, _)] = [(t, d) for d in after.all() for t in d.tables]
     assert not known.complete
     assert [(done.low, done.high) for done in known.ranges] == [(None, ("2",))]
     after.flush()
     again = loaded(state)
-    again.reconcile(held, HeldLog(lambda: 200, lambda offset: offset <= 50 or offset >= 200))
-    assert not again.resting_on_nothing(), "it rests on the log as it is now"
+    again.reconcile(held, LogView(lambda: 200, lambda offset: offset <= 50 or offset >= 200))
+    assert not again.ahead_of_log(), "it rests on the log as it is now"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tidelog.capture.dumps.state import DumpState
-from tidelog.capture.steering.turns import DumpTurns
+from tidelog.capture.limits.dump_turns import DumpTurns
 
 
 def dump(number: int, priority: int = 0) -> DumpState:
@@ -16,7 +16,7 @@ def given(dumps: list[DumpState], chunks: int) -> list[str]:
     turns, found = DumpTurns(), []
     for _ in range(chunks):
         first = turns.order(dumps)[0]
-        turns.gave(first)
+        turns.took_turn(first)
         found.append(first.dump_id)
     return found
 

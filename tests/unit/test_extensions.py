@@ -114,7 +114,7 @@ def test_a_configuration_names_what_others_bring(site: Path) -> None:
     assert "outputs[0].kind: expected 'delta'," in unknown
     assert "or 'lines', not 'line'" in unknown  # what is broken is offered to nobody
     assert "of broken-kind (broken_kind:KIND) can't be loaded: ModuleNotFoundError" in bad
-    assert "its section is not derived from tidelog.OutputSection" in wrong
+    assert "its section is not derived from tidelog.ext.OutputSection" in wrong
     assert "expected 'debezium', 'flat', 'cloudevents', 'avro', 'avro_flat' or 'keys'" in formats
     assert (
         "expected sqlite:///path/to/state.db, or a URL of log, zookeeper, postgresql, folder"
@@ -135,7 +135,7 @@ except ConfigError as error:
     print(json.dumps(str(error)))
 """
     assert told(site, code) == (
-        "the format 'avro' is brought by kafka-again and by Tidelog: uninstall one of them"
+        "the format 'avro' is provided by kafka-again and by Tidelog: uninstall one of them"
     )
 
 
@@ -148,7 +148,7 @@ from tidelog import status, load_config
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.control.commands import PauseSnapshot
 from tidelog.ports import FormatOptions
-from tidelog.app.client import send_command
+from tidelog.app.remote_control import send_command
 from tidelog.app.sources.kinds import source_kind
 from tidelog.state.opening import open_election, open_state
 config = load_config(sys.argv[1])

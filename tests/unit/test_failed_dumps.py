@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.states import TableStatus
-from tidelog.capture.failed_dumps import FIRST_MS, LAST_MS, REST, Again, to_repeat
+from tidelog.capture.dumps.state_machine import TableStatus
+from tidelog.capture.failed_dumps import FIRST_MS, LAST_MS, REST, DueDump, to_repeat
 
 FAILED, DONE = TableStatus.FAILED, TableStatus.DONE
 ENDED = 1_000_000
@@ -19,8 +19,8 @@ def dump(
     return DumpState(dump_id, number, [TableProgress("public.t", status, **values)])  # type: ignore[arg-type]
 
 
-def again(pause: int) -> list[Again]:
-    return [Again("public.t", ENDED + pause, "broken")]
+def again(pause: int) -> list[DueDump]:
+    return [DueDump("public.t", ENDED + pause, "broken")]
 
 
 def test_pauses_grow_to_an_hour() -> None:

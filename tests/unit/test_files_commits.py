@@ -8,8 +8,7 @@ import pytest
 
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.files.attempts import Attempt, StagedFile
-from tidelog.outputs.files.commits import Commit, Commits
+from tidelog.outputs.files.commits import Attempt, Commit, Commits, StagedFile
 from tidelog.system import failpoints
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.files.attempts import Attempt
+from tidelog.outputs.files.commits import Attempt
 from tidelog.outputs.files.layout import FilesLayout
 from tidelog.outputs.files.writer import FileFormat, FilesWriter
 from tidelog.ports import SourceId, TargetTable, WriteTask

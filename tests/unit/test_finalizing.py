@@ -12,8 +12,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.dumps.finalize import wait_finalized
-from tidelog.capture.steering.pauses import PIPELINE_KEYS
-from tidelog.cli.watch.waiting import delivery_sentence, sentence
+from tidelog.capture.limits.pauses import PIPELINE_KEYS
+from tidelog.cli.watch.dump_wait import delivery_sentence, sentence
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox

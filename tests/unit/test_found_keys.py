@@ -15,7 +15,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.capture.windows import windows as windows_module
 from tidelog.capture.windows.windows import Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys
-from tidelog.eventlog.emitted import EmittedTransactions
+from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.model.records import Kind, LogBatch, ranges_of
 
 XID = 735
@@ -35,7 +35,7 @@ def test_a_transaction_is_read_no_further_than_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor are its records all asked for before the first of them is looked at."""
-    monkeypatch.setattr(windows_module, "FOUND_BYTES", 64 << 10)
+    monkeypatch.setattr(windows_module, "READ_BACK_BYTES", 64 << 10)
     read = 0
 
     def counted() -> Iterator[LogBatch]:

@@ -6,22 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.app.instances import InstanceRegistration
 from tidelog.app.overview.reader import StatusReader
-from tidelog.app.roster import Roster
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import StateConflictError
 from tidelog.ports import Document
-from tidelog.state.glance import Glance
-from tidelog.state.measured import MeasuredState
 from tidelog.state.opening import open_state
+from tidelog.state.wrappers import MeteredStateStore, StateReadCache
 
 
 def test_each_is_read_once_and_what_the_list_lacks_is_not_asked_for(tmp_path: Path) -> None:
     store = open_state(f"sqlite:///{tmp_path}/state.db")
     store.put("a/1", "one", 0)
-    state = MeasuredState(store)
-    seen = Glance(state)
+    state = MeteredStateStore(store)
+    seen = StateReadCache(state)
     store.put("a/2", "two", 0)
     assert seen.keys("a/") == seen.keys("") == ["a/1"]
     assert seen.get("a/1") == seen.get("a/1") == Document("one", 1)
@@ -31,7 +30,7 @@ def test_each_is_read_once_and_what_the_list_lacks_is_not_asked_for(tmp_path: Pa
     assert seen.put("a/1", "other", 1) == 2
     seen.delete("a/2")
     assert state.summary()["requests"] == {"get": 1, "put": 2, "delete": 1, "keys": 1}
-    assert Glance(store).keys("") == ["a/1"]
+    assert StateReadCache(store).keys("") == ["a/1"]
     store.close()
 
 
@@ -45,10 +44,10 @@ def test_a_status_costs_a_list_and_a_look_at_each_document_of_it(tmp_path: Path)
     with StatusReader(config) as reader:
         store = reader._state
         store.put(STATUS_KEY, {"updated_ms": 1}, 0)
-        Roster(store, "host:1", None).stand_by()
-        Roster(store, "host:2", None).stand_by("no way to the source")
-        state = reader._state = MeasuredState(store)
-        found = reader.noted()
+        InstanceRegistration(store, "host:1", None).stand_by()
+        InstanceRegistration(store, "host:2", None).stand_by("no way to the source")
+        state = reader._state = MeteredStateStore(store)
+        found = reader.from_state()
         assert [each["holder"] for each in found["standbys"]] == ["host:1"]
         assert [each["holder"] for each in found["failing"]] == ["host:2"]
         assert found["log_paused"] is None

@@ -8,7 +8,13 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.outputs.http.requests import Body, RequestMessages, arranged, cut, key_of
+from tidelog.outputs.http.requests import (
+    Body,
+    RequestMessages,
+    build_messages,
+    key_of,
+    split_requests,
+)
 
 
 def rows(messages: list[tuple[int, int]]) -> pa.RecordBatch:
@@ -31,10 +37,10 @@ def requests(messages: list[tuple[int, int]], parts: list[int], body: Body) -> l
         new = rows(messages[at : at + size])
         at += new.num_rows
         waiting = pa.concat_batches([waiting, new])
-        full, rest = cut(arranged(waiting, body), body, final=False)
+        full, rest = split_requests(build_messages(waiting, body), body, final=False)
         found += full
         waiting = waiting.slice(rest)
-    full, rest = cut(arranged(waiting, body), body, final=True)
+    full, rest = split_requests(build_messages(waiting, body), body, final=True)
     assert rest == waiting.num_rows
     return [each.body(body.kind) for each in [*found, *full]]
 
@@ -69,7 +75,7 @@ def test_requests_don_t_depend_on_how_messages_come(
 @given(some(), st.integers(1, 7))
 def test_no_two_requests_of_a_lane_have_one_key(messages: list[tuple[int, int]], size: int) -> None:
     body = Body("array", size, 100)
-    full, _ = cut(arranged(rows(messages), body), body, final=True)
+    full, _ = split_requests(build_messages(rows(messages), body), body, final=True)
     keys = [key_of("api", "g", "t", 0, each.span) for each in full]
     assert len(set(keys)) == len(keys)
 
@@ -79,7 +85,7 @@ def test_requests_keep_within_their_limits_but_for_one_version(
     messages: list[tuple[int, int]], size_bytes: int
 ) -> None:
     body = Body("ndjson", 5, size_bytes)
-    full, _ = cut(arranged(rows(messages), body), body, final=True)
+    full, _ = split_requests(build_messages(rows(messages), body), body, final=True)
     for each in full:
         several = len(set(each.versions[each.start : each.end].tolist())) > 1
         last = int((each.versions[each.start : each.end] == each.span[1]).sum())
@@ -89,7 +95,7 @@ def test_requests_keep_within_their_limits_but_for_one_version(
 
 def test_halves_part_between_versions() -> None:
     body = Body()
-    whole = arranged(rows([(1, 1), (2, 1), (2, 1), (2, 1)]), body)
+    whole = build_messages(rows([(1, 1), (2, 1), (2, 1), (2, 1)]), body)
     first, second = whole.halves() or (None, None)
     assert first is not None
     assert second is not None

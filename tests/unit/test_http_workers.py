@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from tidelog.app.metrics import routes as metrics
 from tidelog.control.channels import rest
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 
 
 def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:
@@ -25,7 +25,7 @@ def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:
             with pytest.raises(SilentError):
                 await workers.run(lambda: go_on.wait(30), 0.05)
         begun = time.monotonic()
-        with pytest.raises(BusyError, match=r"nothing was begun.*ask again in some seconds"):
+        with pytest.raises(BusyError, match=r"not started.*retry in some seconds"):
             await workers.run(lambda: 1, 30)
         assert time.monotonic() - begun < 5
         go_on.set()
@@ -129,7 +129,7 @@ def test_who_waits_for_status_or_metrics_keeps_nobody_from_health(
                 ]
                 assert kinds == ["NoAnswer"] * places + ["Busy"]
             busy = client.get("/status", headers=token)
-            assert "ask again in some seconds" in busy.json()["error"]["message"]
+            assert "retry in some seconds" in busy.json()["error"]["message"]
             for path in ("/health", "/health/live", "/health/ready"):
                 assert client.get(path).status_code == 200
         finally:

@@ -16,16 +16,15 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.pipeline.destinations import destinations
-from tidelog.app.pipeline.idle import checked_with, note_delivered
+from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.pipeline.run import pipeline
-from tidelog.capture.steering.pauses import PIPELINE_KEYS, pause
+from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
 from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
-from tidelog.eventlog.consumers import Consumers, Stopped
+from tidelog.eventlog.consumers import Consumers, OutputFailure
 from tidelog.outputs.base.progress import OutputProgress, RefusedNames
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.files.attempts import Attempt, StagedFile
-from tidelog.outputs.files.commits import Commits
+from tidelog.outputs.files.commits import Attempt, Commits, StagedFile
 from tidelog.state.opening import open_state
 from tidelog.system import failpoints
 
@@ -71,14 +70,14 @@ class Place:
         store.put(f"{staging}/a.json", Attempt("1", (staged,)).to_json())
         self.commits.publish(staging, generation, 0, end, "files-", ".parquet")
 
-    def note(self, stopped: Stopped | None = None) -> None:
+    def note(self, stopped: OutputFailure | None = None) -> None:
         """As a run that has delivered all there was."""
         log, found = self.built.log, destinations(self.config)
         told = {} if stopped is None else {"files": stopped}
         Consumers(log.storage).register(
             "shop", self.end, dict.fromkeys(found, self.end), found, told
         )
-        note_delivered(self.state, "shop", checked_with(self.config, log))
+        record_delivered(self.state, "shop", check_result_of(self.config, log))
 
     def run(self) -> None:
         pipeline(self.config, once=True, stop_event=threading.Event())
@@ -150,7 +149,7 @@ def an_output_without_the_hook(place: Place) -> None:
 
 
 def a_stopped_output(place: Place) -> None:
-    place.note(Stopped("OutputError", "full", 1))
+    place.note(OutputFailure("OutputError", "full", 1))
 
 
 def a_batch_that_was_begun(place: Place) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.control.channels.kafka import NO_TOPIC_ID, KafkaPlace, TopicFacts
+from tidelog.control.channels.kafka import NO_TOPIC_ID, KafkaTopic, TopicFacts
 from tidelog.control.channels.kafka_signals import STATE_KEY, KafkaSignals
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
@@ -25,7 +25,7 @@ def state(tmp_path: Path) -> Iterator[StateStore]:
 
 def signals(state: StateStore) -> KafkaSignals:
     intake: Any = None  # none comes
-    place = KafkaPlace("broker:9092", "shop-signal")
+    place = KafkaTopic("broker:9092", "shop-signal")
     found = KafkaSignals(place, key="shop", begin="latest", state=state, intake=intake)
     found.close()  # so that nothing waits to be polled
     return found
@@ -52,10 +52,10 @@ def test_a_topic_without_an_id_is_no_other_topic(
 
 def test_signals_keep_their_names_while_the_id_is_not_told(state: StateStore) -> None:
     nameless = TopicFacts(NO_TOPIC_ID, 1)
-    assert signals(state)._named(nameless) == nameless
+    assert signals(state)._with_known_id(nameless) == nameless
     state.put(STATE_KEY, {"topic": "shop-signal", "topic_id": ONE_ID, "offset": 7}, None)
-    assert signals(state)._named(nameless).topic_id == ONE_ID
-    assert signals(state)._named(TopicFacts(OTHER_ID, 1)).topic_id == OTHER_ID
+    assert signals(state)._with_known_id(nameless).topic_id == ONE_ID
+    assert signals(state)._with_known_id(TopicFacts(OTHER_ID, 1)).topic_id == OTHER_ID
 
 
 def test_a_topic_of_another_name_is_another_one(state: StateStore) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 TESTS = """
 import pytest
-from tidelog.spark.sessions.installed import check_java
+from tidelog.spark.sessions.installation import check_java
 from tidelog.demo.servers.opensearch import java_home
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pyte
 import pytest
 from rich.text import Text
 
-from tidelog.cli import exits
-from tidelog.cli.live.area import LiveArea, can_be_redrawn
+from tidelog.cli import exit_codes
+from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
 
 WIDTH, HEIGHT = 30, 10
 
@@ -89,11 +89,11 @@ def test_what_is_said_on_the_whole_screen_comes_when_it_ends(terminal: Terminal)
 def test_a_process_that_ends_at_once_gives_the_terminal_back(terminal: Terminal) -> None:
     with LiveArea(terminal, whole=False) as area:
         area.draw(texts("one"))
-        for restore in exits.before_exit:
+        for restore in exit_codes.before_exit:
             restore()
         assert terminal.lines == []
         assert not terminal.screen.cursor.hidden
-    assert exits.before_exit == []
+    assert exit_codes.before_exit == []
 
 
 def test_a_terminal_that_can_only_print_is_not_redrawn(

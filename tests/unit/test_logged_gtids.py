@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tidelog.codecs.mysql.binlog.items import BinlogServer, GtidSource, GtidsSeen, MariaDbSource
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.records import Resume
-from tidelog.sources.mysql.stream.executed import LoggedGtids, MariaDbGtids, parse, without
-from tidelog.sources.mysql.stream.gtids import GtidSet
+from tidelog.sources.mysql.stream.gtids import GtidSet, LoggedGtids, MariaDbGtids, difference, parse
 
 UUID_A = UUID(int=1)
 SOURCES: dict[Flavor, GtidSource] = {
@@ -56,13 +55,15 @@ def test_a_place_holds_what_begins_before_it(flavor: Flavor) -> None:
     found = logged(flavor, texts(flavor, 1))
     found.publish(seen(SOURCES[flavor], [(100, 2), (200, 3), (300, 4), (400, 5)]))
     # The transaction at 200 ends at 300, and all of it is written.
-    resume = found.located(Resume(300, 200, 4))
+    resume = found.with_gtids(Resume(300, 200, 4))
     assert (resume.executed, resume.begun) == (texts(flavor, 3), "")
     # The one at 300 in part.
-    resume = found.located(Resume(300, 300, 0))
+    resume = found.with_gtids(Resume(300, 300, 0))
     assert (resume.executed, resume.begun) == (texts(flavor, 3), SOURCES[flavor].text(4))
-    assert found.located(Resume(300, 300, 0)) == resume, "asked again where a write is tried again"
-    resume = found.located(Resume(500, 400, 0))
+    assert found.with_gtids(Resume(300, 300, 0)) == resume, (
+        "asked again where a write is tried again"
+    )
+    resume = found.with_gtids(Resume(500, 400, 0))
     assert (resume.executed, resume.begun) == (texts(flavor, 5), "")
 
 
@@ -70,15 +71,15 @@ def test_a_batch_that_is_cut_does_not_claim_its_rest(flavor: Flavor) -> None:
     """At a watermark: the place that may be acknowledged stays, records are written."""
     found = logged(flavor, texts(flavor, 1))
     found.publish(seen(SOURCES[flavor], [(100, 2), (200, 3), (300, 4)]))
-    resume = found.located(Resume(100, 200, 1))
+    resume = found.with_gtids(Resume(100, 200, 1))
     assert (resume.executed, resume.begun) == (texts(flavor, 2), SOURCES[flavor].text(3))
 
 
 def test_what_is_not_known_is_not_said(flavor: Flavor) -> None:
     found = LoggedGtids()
-    assert found.located(Resume(9, 3, 0)) == Resume(9, 3, 0)
+    assert found.with_gtids(Resume(9, 3, 0)) == Resume(9, 3, 0)
     found = logged(flavor, texts(flavor, 1))
-    assert found.located(Resume(150, 160, 0)).executed == "", "a transaction without a GTID"
+    assert found.with_gtids(Resume(150, 160, 0)).executed == "", "a transaction without a GTID"
 
 
 def numbered(parts: set[int]) -> GtidSet:
@@ -93,8 +94,8 @@ def test_sets_without_others(left: set[int], right: set[int]) -> None:
 def test_mariadbs_last_numbers() -> None:
     held = MariaDbGtids.parse("0-1-5,0-2-9,1-1-3")
     other = MariaDbGtids.parse("0-1-5,0-2-8")
-    assert str(without(held, other)) == "0-2-9,1-1-3"
-    assert not without(other, held)
+    assert str(difference(held, other)) == "0-2-9,1-1-3"
+    assert not difference(other, held)
     assert str(held.union(MariaDbGtids.parse("0-1-7"))) == "0-1-7,0-2-9,1-1-3"
-    assert held.holds(MariaDbSource(0, 2), np.array([8, 9, 10])).tolist() == [True, True, False]
-    assert held.holds(MariaDbSource(0, 3), np.array([1])).tolist() == [False]
+    assert held.contains(MariaDbSource(0, 2), np.array([8, 9, 10])).tolist() == [True, True, False]
+    assert held.contains(MariaDbSource(0, 3), np.array([1])).tolist() == [False]

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from tidelog.state.looks import MOST, RENEWALS, LeaseLooks
+from tidelog.state.lease_polling import POLL_SHARE, RENEWALS, LeasePolling
 
 TTL_S = 30.0
 PERIODS = 100
@@ -19,7 +19,7 @@ def looked(late_s: float, begun: float, request_s: float, rate: float) -> tuple[
     """
     every_s = (TTL_S / RENEWALS + late_s) * rate
     renewals = [begun + number * every_s for number in range(PERIODS)]
-    looks, count, seen, late = LeaseLooks(TTL_S * MOST), 0, -1, []
+    looks, count, seen, late = LeasePolling(TTL_S * POLL_SHARE), 0, -1, []
     now = begun + 0.4 * every_s
     while now < renewals[-1]:
         answered, count = now + request_s, count + 1
@@ -28,7 +28,7 @@ def looked(late_s: float, begun: float, request_s: float, rate: float) -> tuple[
         late += [answered - renewals[newest]] if renewed else []
         seen = newest
         planned = looks.next(now, answered, renewed=renewed, same_leader=True, ttl_s=TTL_S)
-        assert planned - answered <= TTL_S * MOST
+        assert planned - answered <= TTL_S * POLL_SHARE
         now = planned
     return count, late
 
@@ -47,7 +47,7 @@ def test_renewals_are_seen_within_a_second_by_three_looks_each(
 
 
 def test_a_lease_that_is_not_renewed_is_looked_at_as_seldom_as_others() -> None:
-    looks, now, times = LeaseLooks(5.0), 0.0, []
+    looks, now, times = LeasePolling(5.0), 0.0, []
     for number in range(20):
         renewed = number in (3, 6)
         times.append(now)

@@ -8,8 +8,8 @@ import pytest
 
 from tidelog.errors import StateConflictError, StateError
 from tidelog.ports import Document, StateStore
-from tidelog.state.measured import MeasuredState
 from tidelog.state.opening import open_state
+from tidelog.state.wrappers import MeteredStateStore
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def store(tmp_path: Path) -> StateStore:
 
 
 def test_requests_are_counted_by_what_they_do(store: StateStore) -> None:
-    state = MeasuredState(store)
+    state = MeteredStateStore(store)
     assert state.get("a") is None
     assert state.put("a", 1, 0) == 1
     assert state.get("a") == Document(1, 1)
@@ -32,7 +32,7 @@ def test_requests_are_counted_by_what_they_do(store: StateStore) -> None:
 
 
 def test_a_conflict_is_an_answer_and_a_store_that_is_away_fails(store: StateStore) -> None:
-    state = MeasuredState(store)
+    state = MeteredStateStore(store)
     state.put("a", 1, 0)
     with pytest.raises(StateConflictError):
         state.put("a", 2, 0)

@@ -12,8 +12,8 @@ from tests.unit.test_bare_machine import tidelog, without
 
 from tidelog.errors import MissingExtraError, OutputError
 from tidelog.model.mysql_urls import parse_url
-from tidelog.outputs.database.mysql_session import _failed
-from tidelog.sources.mysql.failures import connection_error
+from tidelog.outputs.database.mysql import _failed
+from tidelog.sources.mysql.errors import connection_error
 from tidelog.state.zookeeper import BACKEND
 from tidelog.system.extras import PACKAGES, check_installed, missing_extra
 

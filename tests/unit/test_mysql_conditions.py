@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.errors import ChunkRefusedError
-from tidelog.sources.mysql.chunks.conditions import checked
+from tidelog.sources.mysql.chunks.conditions import checked_condition
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from tidelog.sources.mysql.chunks.conditions import checked
     ],
 )
 def test_one_expression_is_taken(condition: str) -> None:
-    assert checked(condition) == condition
+    assert checked_condition(condition) == condition
 
 
 @pytest.mark.parametrize(
@@ -42,5 +42,5 @@ def test_one_expression_is_taken(condition: str) -> None:
 )
 def test_what_ends_early_is_refused_without_showing_it(condition: str) -> None:
     with pytest.raises(ChunkRefusedError) as caught:
-        checked(condition)
+        checked_condition(condition)
     assert condition not in str(caught.value)

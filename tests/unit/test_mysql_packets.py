@@ -14,7 +14,7 @@ from tidelog.codecs.mysql.binlog.position import pack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.sources.mysql.stream.replication import packets
-from tidelog.sources.mysql.stream.replication.seeking import Seeking
+from tidelog.sources.mysql.stream.replication.seeking import OffsetSeeker
 
 
 def framed(events: list[bytes], sequence: int) -> bytes:
@@ -103,7 +103,7 @@ def test_an_offset_is_found_whatever_32_bits_say_of_it(ahead: int) -> None:
     offset = log.offset
     log.gtid(2)
     log.query("DROP TABLE behind")
-    seeking = Seeking(offset)
+    seeking = OffsetSeeker(offset)
     scanner = BinlogScanner(Flavor.MYSQL, checksum=True, file_number=7, offset=offset)
     found: list[object] = []
     for index in range(len(log.events)):
@@ -135,4 +135,4 @@ def test_a_file_that_ends_before_the_offset_is_told() -> None:
     log.format_description()
     log.rotate("binlog.000008")
     with pytest.raises(EOFError):
-        Seeking(1 << 33).take(*log.arrays())
+        OffsetSeeker(1 << 33).take(*log.arrays())

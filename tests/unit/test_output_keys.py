@@ -17,8 +17,7 @@ from tidelog.outputs.base import scheduling
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.executors.tasks import Work
-from tidelog.outputs.base.parts import TablePart
-from tidelog.outputs.base.scheduling import JobScheduler
+from tidelog.outputs.base.scheduling import JobScheduler, TablePart
 from tidelog.outputs.base.targets import TargetTables
 from tidelog.ports import SourceId, TargetTable, WriteTask
 from tidelog.spark.transforms import Step, merges_keys, target_table
@@ -57,7 +56,7 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
         seen.append(len(arguments[4]))
         return []
 
-    monkeypatch.setattr(scheduling.jobs, "frame", frame)
+    monkeypatch.setattr(scheduling.jobs, "run_frame", frame)
     monkeypatch.setattr(scheduling.ranges, "truncated", lambda *_: ())
     delivery = Delivery("out", keyed=False, order=order, steps=(Step("filter", "v IS NULL"),))
     nothing = cast("Any", None)
@@ -103,7 +102,7 @@ def test_a_column_that_earlier_versions_lack_or_had_null_may_be_null() -> None:
     unchanged = {column.name: column for column in newest.columns}
     origin = SourceId("postgres", "1", "shop", 1)
     table = TargetTable(name, "t", newest, columns, newest.key, origin, unchanged)
-    found = TargetTables._once_null(cast("TargetTables", output), table)
+    found = TargetTables._with_nullable(cast("TargetTables", output), table)
     assert {n: column.nullable for n, column in found.unchanged.items()} == {
         "a": False,
         "b": True,

@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, Policy
-from tidelog.outputs.base.evolving import change, described
-from tidelog.outputs.base.parts import hash_partition_counts
 from tidelog.outputs.base.progress import OutputProgress
+from tidelog.outputs.base.scheduling import hash_partition_counts
+from tidelog.outputs.base.schema_evolution import plan_change, stored_columns
 from tidelog.state.sqlite import SqliteState
 
 OLD = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("gone", pa.string())])
@@ -38,7 +38,7 @@ def test_progress_that_an_earlier_leader_created_late_is_read_again(tmp_path: Pa
     state = SqliteState(f"sqlite:///{tmp_path / 'state.db'}")
     earlier, ours = OutputProgress(state, "g", "o"), OutputProgress(state, "g", "o")
     earlier.begin(10)
-    with pytest.raises(OutputError, match="noted its progress late") as told:
+    with pytest.raises(OutputError, match="stored its progress late") as told:
         ours.begin(7)
     assert told.value.policy is Policy.RETRY
     assert ours.begun == 10, "nothing shorter than what was begun is brought over"
@@ -61,7 +61,7 @@ def test_progress_that_could_not_be_stored_is_stored_by_the_next_try(
     for call in (
         lambda: one.begin(10),
         lambda: one.finish(7),
-        lambda: one.remember("t", [["a", "b"]]),
+        lambda: one.store_columns("t", [["a", "b"]]),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(state, "put", fail)
@@ -73,11 +73,11 @@ def test_progress_that_could_not_be_stored_is_stored_by_the_next_try(
 
 
 def test_evolving_adds_and_widens() -> None:
-    found = change("evolve", "t", described(OLD), NEW, ["id"])
+    found = plan_change("evolve", "t", stored_columns(OLD), NEW, ["id"])
     assert [field.name for field in found.added] == ["added"]
     assert [field.name for field in found.widened] == ["n"]
     assert found.dropped == ("gone",)
-    assert dict(found.remembered(described(OLD))) == {
+    assert dict(found.columns_after(stored_columns(OLD))) == {
         "id": "int64", "n": "int64", "gone": "string", "added": "string",
     }  # fmt: skip
 
@@ -85,19 +85,19 @@ def test_evolving_adds_and_widens() -> None:
 def test_policies_differ_in_what_can_t_be_followed() -> None:
     other = pa.schema([("id", pa.int64()), ("n", pa.string())])
     with pytest.raises(OutputRefusedError, match="columns n changed their type"):
-        change("evolve", "t", described(OLD), other, ["id"])
-    assert change("lenient", "t", described(OLD), other, ["id"]).delivered.names == ["id"]
-    assert change("ignore", "t", described(OLD), NEW, ["id"]).delivered.names == ["id"]
+        plan_change("evolve", "t", stored_columns(OLD), other, ["id"])
+    assert plan_change("lenient", "t", stored_columns(OLD), other, ["id"]).delivered.names == ["id"]
+    assert plan_change("ignore", "t", stored_columns(OLD), NEW, ["id"]).delivered.names == ["id"]
     with pytest.raises(OutputRefusedError):
-        change("fail", "t", described(OLD), NEW, ["id"])
-    assert not change("fail", "t", described(OLD), OLD, ["id"]).alters
+        plan_change("fail", "t", stored_columns(OLD), NEW, ["id"])
+    assert not plan_change("fail", "t", stored_columns(OLD), OLD, ["id"]).alters
 
 
 def test_a_key_that_changed_its_type_stops_every_policy() -> None:
     key = pa.schema([("id", pa.string())])
     for policy in ("evolve", "lenient", "ignore", "fail"):
         with pytest.raises(OutputRefusedError):
-            change(policy, "t", described(OLD), key, ["id"])
+            plan_change(policy, "t", stored_columns(OLD), key, ["id"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.app.overview import Overview, Severity, overview
-from tidelog.cli.status_lines import ChangedFacts, brief, closing, lines, on_screen
+from tidelog.cli.status_lines import ChangedFacts, brief, closing, fit_lines, lines
 
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,7 +104,7 @@ PROBLEMS = {
     ),
     "output-fails": (
         {"outputs": [output(behind_records=5, failed="no route", failed_ms=NOW_MS - 9)]},
-        Severity.WARNING, "Output shop/delta fails, and is tried again: no route",
+        Severity.WARNING, "Output shop/delta fails, and is retried: no route",
     ),
     "output-rejects": (
         {"outputs": [output(rejected=1200, rejected_ms=NOW_MS - 60_000)]},
@@ -158,7 +158,7 @@ PROBLEMS = {
     ),
     "dumps-held": (
         {**dump(table()), "dumps_held": [HELD]}, Severity.INFO,
-        "Capture has held all dumps for 10min: Much is kept.",
+        "Capture has blocked all dumps for 10min: Much is kept.",
     ),
     "channel-fails": (
         {"channels": [
@@ -452,7 +452,7 @@ def test_what_is_said_last_tells_how_far_it_came() -> None:
     running = dump(table(rows_read=100, estimated_rows=400), dump_id="initial")
     assert closing(overview(status(**running), NOW_MS)) == (
         "stopped: 1,234 records were captured, up to 0/208C0C0; shop/delta is up to date; dump "
-        "initial goes on at the next start."
+        "initial resumes at the next start."
     )
 
 
@@ -615,12 +615,12 @@ def test_what_is_asked_first_has_an_answer_each() -> None:
 def test_status_fits_a_terminal_and_tears_no_word_apart() -> None:
     many = [{**REFUSED, "table": f"public.t{at}", "since_ms": 0} for at in range(9)]
     found = overview(status(refused=many, **source(error="nothing answers")), NOW_MS)
-    shown = on_screen(list(lines(found)), 80, 12)
+    shown = fit_lines(list(lines(found)), 80, 12)
     assert len(shown) == 12
     assert max(map(len, shown)) <= 80
     assert shown[0] == "✗ The database does not answer: nothing answers"
     assert shown[-1] == "  … more than fits: tidelog status CONFIG | more"
-    whole = on_screen(list(lines(found)), 80, 100)
+    whole = fit_lines(list(lines(found)), 80, 100)
     assert "more than fits" not in whole[-1]
     words = " ".join("\n".join(lines(found)).split())
     assert " ".join("\n".join(whole).split()) == words

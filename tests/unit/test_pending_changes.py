@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.support.held_locks import asked_under_locks
 
-from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.patient_state import PatientState
-from tidelog.capture.pending_changes import PendingChanges
+from tidelog.capture.deferred_writes import DeferredWrites
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.state_retry import RetryingStateStore
 from tidelog.errors import StateError
 from tidelog.state.sqlite import SqliteState
 
@@ -51,7 +51,7 @@ def value(state: SqliteState, key: str) -> Any:
 
 
 def test_nothing_is_asked_before_it_is_flushed_and_all_in_order_then(state: HungState) -> None:
-    changes, told = PendingChanges(state), []
+    changes, told = DeferredWrites(state), []
     changes.put("a", 1)
     changes.call(lambda: told.append(value(state, "a")))
     changes.put("a", 2)
@@ -63,7 +63,7 @@ def test_nothing_is_asked_before_it_is_flushed_and_all_in_order_then(state: Hung
 
 
 def test_change_that_failed_is_made_before_those_behind_it(state: HungState) -> None:
-    changes = PendingChanges(state)
+    changes = DeferredWrites(state)
     state.fails = 1
     changes.put("a", 1)
     changes.put("a", 2)
@@ -78,7 +78,7 @@ def test_change_that_failed_is_made_before_those_behind_it(state: HungState) -> 
 def test_who_asks_for_more_waits_for_nobody_and_who_flushes_waits_for_all_before(
     state: HungState,
 ) -> None:
-    changes = PendingChanges(state)
+    changes = DeferredWrites(state)
     changes.put("a", 1)
     state.asked.clear()
     state.goes.clear()
@@ -101,8 +101,8 @@ def test_what_is_asked_under_the_lock_of_dumps_is_found(
 ) -> None:
     """What the tests of dumps look for."""
     with asked_under_locks(monkeypatch) as found:
-        patient = PatientState(state, lambda: None)
-        changes = PendingChanges(patient)
+        patient = RetryingStateStore(state, lambda: None)
+        changes = DeferredWrites(patient)
         actions = Actions(changes.flush)
         with actions.commanded():
             changes.put("a", 1)

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.client import status
 from tidelog.app.elections import (
-    LedElsewhereError,
+    AnotherLeaderError,
     PipelineElection,
-    acquired,
-    leave_to,
-    pipeline_lease,
+    acquire_lease,
+    pipeline_lease_name,
+    request_handover,
 )
+from tidelog.app.instances import PIPELINE_PREFIX, InstanceRegistration, pipeline_prefix, standbys
 from tidelog.app.overview import overview
-from tidelog.app.roster import PIPELINE_PREFIX, Roster, of_pipeline, standbys
+from tidelog.app.remote_control import status
 from tidelog.cli.status_lines import lines
 from tidelog.config import Config, load_config
 from tidelog.errors import LeaseLostError, UsageError
@@ -75,12 +75,12 @@ def test_pipelines_have_leases_of_their_own(config: Config) -> None:
         assert a.acquire() is not None
         assert b.acquire() is None
         assert c.acquire() is not None
-        with pytest.raises(LedElsewhereError, match=r"the pipeline shop leads \(a\)"):
-            acquired(b, what="the pipeline shop")
+        with pytest.raises(AnotherLeaderError, match=r"the pipeline shop leads \(a\)"):
+            acquire_lease(b, what="the pipeline shop")
 
 
 def test_whoever_delivers_sees_that_another_is_to(config: Config) -> None:
-    key, place = pipeline_lease("shop"), of_pipeline("shop")
+    key, place = pipeline_lease_name("shop"), pipeline_prefix("shop")
     with (
         closing(open_state(config.state.place)) as state,
         closing(PipelineElection(config, "a", state)) as a,
@@ -89,18 +89,18 @@ def test_whoever_delivers_sees_that_another_is_to(config: Config) -> None:
         lease = a.acquire()
         assert lease is not None
         with pytest.raises(UsageError, match="no process of the pipeline stands by"):
-            leave_to(state, key, place, "a", None)
-        assert not a.is_to_hand_over()
-        Roster(state, "b", None, place).stand_by()
-        leave_to(state, key, place, "former", None)  # of a leader that is gone
-        assert not a.is_to_hand_over()
-        leave_to(state, key, place, "a", "b")
-        assert a.is_to_hand_over()
-        assert not a.is_to_hand_over()  # it ends already
+            request_handover(state, key, place, "a", None)
+        assert not a.handover_requested()
+        InstanceRegistration(state, "b", None, place).stand_by()
+        request_handover(state, key, place, "former", None)  # of a leader that is gone
+        assert not a.handover_requested()
+        request_handover(state, key, place, "a", "b")
+        assert a.handover_requested()
+        assert not a.handover_requested()  # it ends already
         a.release(lease)
         assert a.acquire() is None  # the other one goes first
         assert b.acquire() is not None
-        assert not b.is_to_hand_over()
+        assert not b.handover_requested()
 
 
 def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None:
@@ -112,7 +112,7 @@ def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None
         assert lease is not None
         value = {"holder": "host:1", "epoch": 1, "zone": "a", "since_ms": 5}
         state.put(f"{PIPELINE_PREFIX}shop", value, None)
-        waiting = Roster(state, "host:2", "b", of_pipeline("shop"))
+        waiting = InstanceRegistration(state, "host:2", "b", pipeline_prefix("shop"))
         waiting.stand_by()
         assert standbys(state) == []
         told = status(config)
@@ -150,7 +150,7 @@ def fence_of(file: LeaseFile, epoch: int) -> FileFence:
 def test_a_tasks_lease_ends_while_the_host_is_suspended(
     file: LeaseFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.told(lease(3, 60))
+    file.renewed(lease(3, 60))
     fence = fence_of(file, 3)
     fence.check()
     monkeypatch.setattr(lease_file, "boot_clock", lambda: time.monotonic() + 2000)
@@ -159,35 +159,35 @@ def test_a_tasks_lease_ends_while_the_host_is_suspended(
 
 
 def test_a_task_may_write_until_the_lease_that_was_told_last_ends(file: LeaseFile) -> None:
-    file.told(lease(3, -1))
+    file.renewed(lease(3, -1))
     lost = fence_of(file, 3)
     with pytest.raises(LeaseLostError, match="epoch 3"):
         lost.check()
-    file.told(lease(3, 60))
+    file.renewed(lease(3, 60))
     with pytest.raises(LeaseLostError, match="epoch 3"):
         lost.check()  # else a later request of the task could go where an earlier one did not
     fence = fence_of(file, 3)
     fence.check()
-    file.told(lease(4, 60))
+    file.renewed(lease(4, 60))
     with pytest.raises(LeaseLostError):
         fence.check()
     fence_of(file, 4).check()
-    file.ended()
-    file.told(lease(4, 60))  # a renewal that was under way
+    file.end()
+    file.renewed(lease(4, 60))  # a renewal that was under way
     with pytest.raises(LeaseLostError):
         fence_of(file, 4).check()
-    file.told(lease(5, 60))
+    file.renewed(lease(5, 60))
     fence_of(file, 5).check()
     # Spark's workers may be another user's.
     assert stat.S_IMODE(Path(fence.path).stat().st_mode) == 0o644
 
 
 def test_a_task_ends_with_its_driver(file: LeaseFile, tmp_path: Path) -> None:
-    file.told(lease(1, 60))
+    file.renewed(lease(1, 60))
     code = (
         "import time; from tidelog.ports import Lease\n"
         "from tidelog.outputs.base.executors.lease_file import LeaseFile\n"
-        "made = LeaseFile(); made.told(Lease('a', 1, time.monotonic() + 60))\n"
+        "made = LeaseFile(); made.renewed(Lease('a', 1, time.monotonic() + 60))\n"
         "print(made.fence(1, '', 'shop').path, flush=True); input()"
     )
     driver = subprocess.Popen(
@@ -215,7 +215,7 @@ def test_a_task_that_cannot_see_the_file_asks_the_event_log(
 ) -> None:
     """On another host, with another /tmp, or as a user who may not look there."""
     built = BuiltLog(tmp_path / "log")
-    file.told(lease(3, -1))
+    file.renewed(lease(3, -1))
     fence = file.fence(3, str(built.path), "shop")
     elsewhere = fence.process | {"where": "elsewhere"}
     unseen = [
@@ -228,18 +228,22 @@ def test_a_task_that_cannot_see_the_file_asks_the_event_log(
             Consumers(built.log.storage).register("shop", 0, {"out": 0}, epoch=epoch)
             Consumers(built.log.storage).register("other", 0, {"out": 0}, epoch=epoch + 5)
         for each in unseen:
-            with pytest.raises(LeaseLostError, match="4 leads") if ended else nullcontext():
+            with (
+                pytest.raises(LeaseLostError, match="epoch 4 has the lease")
+                if ended
+                else nullcontext()
+            ):
                 replace(each).check()
 
 
 def test_a_file_that_the_system_cleared_away_is_made_again(file: LeaseFile) -> None:
     """Nobody writes to it while a process stands by, for days."""
-    file.told(lease(1, 60))
+    file.renewed(lease(1, 60))
     Path(fence_of(file, 1).path).unlink()
-    file.told(lease(1, -1))
+    file.renewed(lease(1, -1))
     with pytest.raises(LeaseLostError):
         fence_of(file, 1).check()
-    file.told(lease(1, 60))
+    file.renewed(lease(1, 60))
     fence_of(file, 1).check()
 
 
@@ -250,7 +254,7 @@ def test_a_lease_that_cannot_be_told_ends_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    file.told(lease(1, 60))
+    file.renewed(lease(1, 60))
     assert "No space left" in caplog.text
 
 
@@ -265,7 +269,7 @@ class Noting(Writer):
     def _does(self, what: str) -> None:
         self.did.append(what)
         if self._at in (what, f"{what} {self.did.count(what)}"):
-            self._file.ended()
+            self._file.end()
 
     def open(self, task: WriteTask) -> None:
         assert task.epoch == 2
@@ -292,9 +296,9 @@ class Noting(Writer):
     ],
 )
 def test_a_task_asks_before_each_step(file: LeaseFile, at: str, did: list[str]) -> None:
-    file.told(lease(2, 60))
+    file.renewed(lease(2, 60))
     if at == "before":
-        file.ended()
+        file.end()
     writer = Noting(file, at)
     work = Work(
         "", "events", WriteTask("out", "g", 0, 9, 0, {}, 2), writer, None, StopAtRejection(),

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidelog.capture.notifications import Notification
-from tidelog.control.channels.table import SignalIntake, SignalTable
+from tidelog.control.channels.signal_intake import SignalIntake, SignalTable
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.plain_conditions import FUNCTIONS, checked, names
 from tidelog.ports import SignalSeen

@@ -16,14 +16,13 @@ from tidelog.app.capture.notify import Notifier
 from tidelog.app.preflight import check_modes
 from tidelog.cli.watch.feed import watch
 from tidelog.config import load_config
-from tidelog.control.channels.table import skipped
+from tidelog.control.channels.signal_intake import skipped
 from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 from tidelog.spark.sessions.session import scratch_directory
-from tidelog.state.sqlite import SqliteState
-from tidelog.state.sqlite_election import SqliteElection
-from tidelog.system.private_files import seen_by_others
+from tidelog.state.sqlite import SqliteElection, SqliteState
+from tidelog.system.private_files import readable_by_others
 
 
 def modes(place: Path) -> dict[str, int]:
@@ -98,7 +97,7 @@ def test_a_directory_with_the_setgid_bit_is_shared_with_its_group(
     kinds = {name: (place / name).is_dir() for name in found if (place / name).exists()}
     assert {found[name] for name, is_dir in kinds.items() if is_dir} == {directories}
     assert {found[name] for name, is_dir in kinds.items() if not is_dir} == {files}
-    assert not seen_by_others(place / "log")
+    assert not readable_by_others(place / "log")
 
 
 def test_check_names_what_others_can_read_and_the_command_that_mends_it(place: Path) -> None:
@@ -139,7 +138,7 @@ def test_check_names_what_others_can_read_and_the_command_that_mends_it(place: P
 def test_what_stands_in_a_private_directory_is_not_seen(place: Path) -> None:
     (place / "log").mkdir(mode=0o755)
     place.chmod(0o700)
-    assert not seen_by_others(place / "log")
+    assert not readable_by_others(place / "log")
 
 
 def test_a_scratch_directory_that_somebody_else_may_have_made_is_not_used(

@@ -15,28 +15,33 @@ from pathlib import Path
 import pytest
 
 import tidelog
+import tidelog.commands
 import tidelog.errors
-import tidelog.pipeline
+import tidelog.ext
+import tidelog.spark
 import tidelog.testing
 
 ROOT = Path(__file__).parent.parent.parent
 PUBLIC = {
     "tidelog": set(tidelog.__all__),
-    "tidelog.pipeline": set(tidelog.pipeline.__all__),
+    "tidelog.commands": set(tidelog.commands.__all__),
+    "tidelog.ext": set(tidelog.ext.__all__),
+    "tidelog.spark": set(tidelog.spark.__all__),
     "tidelog.testing": set(tidelog.testing.__all__),
     "tidelog.errors": set(vars(tidelog.errors)),
 }
+SUBMODULES = {"commands", "errors", "ext", "spark"}
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("module", [tidelog, tidelog.pipeline])
+@pytest.mark.parametrize("module", [tidelog, tidelog.commands, tidelog.ext, tidelog.spark])
 def test_names_are_the_same_at_run_time_and_for_type_checkers(module: object) -> None:
     source = Path(str(getattr(module, "__file__", "")))
     (typed,) = (node for node in ast.parse(source.read_text()).body if isinstance(node, ast.If))
     told = {
         alias.asname or alias.name: (node.module, alias.name)
         for node in typed.body
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and node.module != "tidelog"
         for alias in node.names
     }
     lazy = {
@@ -44,10 +49,10 @@ def test_names_are_the_same_at_run_time_and_for_type_checkers(module: object) ->
         for name, place in vars(module)["_LAZY"].items()
     }
     assert told == lazy
-    assert set(vars(module)["__all__"]) - told.keys() <= {"__version__", "errors"}
+    assert set(vars(module)["__all__"]) - told.keys() <= SUBMODULES | {"__version__"}
     for name in vars(module)["__all__"]:
         assert getattr(module, name) is not None
-        assert name in dir(module) or module is tidelog.pipeline
+        assert name in dir(module) or module is not tidelog
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = module.nonsense  # type: ignore[attr-defined]
 
@@ -55,7 +60,7 @@ def test_names_are_the_same_at_run_time_and_for_type_checkers(module: object) ->
 def test_no_name_is_hidden_by_a_module_of_the_same_name() -> None:
     """Importing ``tidelog.x`` anywhere makes ``tidelog.x`` that module."""
     modules = {module.name for module in pkgutil.iter_modules(tidelog.__path__)}
-    assert modules & PUBLIC["tidelog"] == {"errors"}
+    assert modules & PUBLIC["tidelog"] == SUBMODULES
 
 
 def test_importing_tidelog_loads_next_to_nothing() -> None:
@@ -78,7 +83,9 @@ def test_pages_import_only_what_is_public(page: Path) -> None:
 
 def test_every_public_name_is_on_its_page() -> None:
     page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
-    for name in (PUBLIC["tidelog"] | PUBLIC["tidelog.pipeline"]) - {"__version__"}:
+    for name in set.union(*(PUBLIC[name] for name in PUBLIC if name != "tidelog.errors")) - {
+        "__version__"
+    }:
         assert f"`{name}`" in page, name
 
 
@@ -87,9 +94,11 @@ import threading
 
 import tidelog
 from pyspark.sql import DataFrame, SparkSession
-from tidelog import Capture, Config, CaptureGroup, ExecuteSnapshot, Outcome, Rejection, Writer
+from tidelog import Capture, Config, CaptureGroup
+from tidelog.commands import ExecuteSnapshot, Outcome
+from tidelog.ext import Rejection, Writer
 from tidelog.errors import ConfigError
-from tidelog.pipeline import as_of
+from tidelog.spark import as_of
 
 
 def captured(path: str) -> Outcome | None:
@@ -97,20 +106,21 @@ def captured(path: str) -> Outcome | None:
         config: Config = tidelog.load_config(path)
     except ConfigError:
         raise
-    capture = Capture(config, on_notification=lambda told: print(told.type))
-    capture.run(threading.Event(), print)
+    capture = Capture(config, on_notification=lambda told: print(told.type), on_status=print)
+    capture.run()
+    tidelog.Pipeline(config, once=True, on_status=print).run()
     with CaptureGroup([path], pipelines=False) as engine:
         engine.wait()
     return capture.send(ExecuteSnapshot(dump_id="d", tables=("public.*",)), timeout_s=1)
 
 
 def then(spark: SparkSession, log: str) -> DataFrame:
-    tidelog.register(spark)
+    tidelog.spark.register(spark)
     return as_of(spark, log, version=5).table("public.t")
 
 
 class Mine(Writer):
-    def open(self, task: tidelog.WriteTask) -> None:
+    def open(self, task: tidelog.ext.WriteTask) -> None:
         reveal_type(task.start)
 
     def commit(self) -> list[Rejection]:
@@ -125,13 +135,13 @@ Capture(5)
 tidelog.load_config(5)
 """
 FOUND = """\
-29: note: Revealed type is "int"
-35: note: Revealed type is "def (config: tidelog.config.models.Config | str | pathlib.Path,
-36: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
-37: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
-38: error: Module has no attribute "nonsense"
-39: error: Argument 1 to "Capture" has incompatible type "int"
-40: error: Argument 1 to "load_config" has incompatible type "int"
+32: note: Revealed type is "int"
+38: note: Revealed type is "def (config: tidelog.config.models.Config | str | pathlib.Path,
+39: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
+40: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
+41: error: Module has no attribute "nonsense"
+42: error: Argument 1 to "Capture" has incompatible type "int"
+43: error: Argument 1 to "load_config" has incompatible type "int"
 """
 
 
@@ -171,7 +181,7 @@ def test_a_project_of_a_user_is_type_checked_against_the_wheel(tmp_path: Path) -
     for line, expected in zip(said, FOUND.splitlines(), strict=False):
         assert line.startswith(expected), done.stdout
 
-    jar = "from tidelog.pipeline import s3_log_store_jar as jar; print(jar())"
+    jar = "from tidelog.spark import s3_log_store_jar as jar; print(jar())"
     done = subprocess.run(
         [python, "-c", jar], cwd=project, env=environment, capture_output=True, text=True
     )

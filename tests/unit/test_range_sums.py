@@ -15,9 +15,15 @@ import pyarrow as pa
 import pytest
 
 from tidelog.ports import Digest
-from tidelog.verify.md5_kernel import HALF_BITS, add_up
-from tidelog.verify.range_sums import PartitionSums, SumPlan, places_of
-from tidelog.verify.row_texts import column_text, row_texts
+from tidelog.verify.range_sums import (
+    HALF_BITS,
+    PartitionSums,
+    SumPlan,
+    add_up,
+    column_text,
+    places_of,
+    row_texts,
+)
 
 INSTANT = datetime(2024, 1, 1, tzinfo=UTC)
 ROW: dict[str, tuple[pa.DataType, Any, Sequence[Any]]] = {

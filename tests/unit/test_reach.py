@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.support.engines import until
 
-from tidelog.system import reach
-from tidelog.system.reach import Reach, peer_of
+from tidelog.system import peer_check
+from tidelog.system.peer_check import PeerCheck, peer_of
 
 SILENT_S = 1.0
 
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ASK_AFTER_S", "ANSWER_S", "ASK_AGAIN_S"):
-        monkeypatch.setattr(reach, name, 0.2)
+    for name in ("CHECK_AFTER_S", "ANSWER_S", "CHECK_AGAIN_S"):
+        monkeypatch.setattr(peer_check, name, 0.2)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def server() -> Iterator[socket.socket]:
         yield listening
 
 
-def connected(server: socket.socket) -> Reach:
+def connected(server: socket.socket) -> PeerCheck:
     """With a connection that lives on."""
     with socket.create_connection(server.getsockname()) as connection:
         server.accept()[0].close()
@@ -53,7 +53,7 @@ def test_nobody_is_asked_before_they_have_been_silent() -> None:
         asked.set()
         return True
 
-    found = Reach(ask)
+    found = PeerCheck(ask)
     for _ in range(20):
         assert not found.is_lost(0.1)
         time.sleep(0.02)
@@ -102,7 +102,7 @@ def test_who_refuses_or_closes_is_lost(server: socket.socket, how: str) -> None:
 
 def test_a_question_without_end_is_not_waited_for() -> None:
     never = threading.Event()
-    found = Reach(lambda: never.wait())
+    found = PeerCheck(lambda: never.wait())
     began = time.monotonic()
     until(lambda: found.is_lost(SILENT_S))
     assert time.monotonic() - began < 5
@@ -110,14 +110,14 @@ def test_a_question_without_end_is_not_waited_for() -> None:
 
 
 def test_who_speaks_again_begins_anew() -> None:
-    found = Reach(lambda: False)
+    found = PeerCheck(lambda: False)
     until(lambda: found.is_lost(SILENT_S))
     assert not found.is_lost(0.0)
     assert not found.is_lost(SILENT_S)
 
 
 def test_an_answer_of_a_silence_before_does_not_count() -> None:
-    found = Reach(lambda: False)
+    found = PeerCheck(lambda: False)
     until(lambda: found.is_lost(SILENT_S))
     time.sleep(0.5)
     # It spoke meanwhile, nobody looked, and it is silent again.

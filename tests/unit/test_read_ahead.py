@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.errors import StateError
 from tidelog.ports import Document
-from tidelog.state import read_ahead
-from tidelog.state.read_ahead import ReadAhead
+from tidelog.state import wrappers
 from tidelog.state.sqlite import SqliteState
+from tidelog.state.wrappers import PrefetchingStateStore
 
 
 class Slow(SqliteState):
@@ -49,7 +49,7 @@ KEYS = [f"doc/{number}" for number in range(8)]
 
 def test_documents_are_asked_for_at_once_and_each_once(store: Slow) -> None:
     begun = time.monotonic()
-    ahead = ReadAhead(store, [*KEYS, "absent"])
+    ahead = PrefetchingStateStore(store, [*KEYS, "absent"])
     found = [ahead.get(key) for key in KEYS]
     assert [one.value for one in found if one] == list(range(8))
     assert ahead.get("absent") is None
@@ -58,7 +58,7 @@ def test_documents_are_asked_for_at_once_and_each_once(store: Slow) -> None:
 
 
 def test_what_came_is_given_again_without_a_request(store: Slow) -> None:
-    ahead = ReadAhead(store, KEYS, ["doc/"])
+    ahead = PrefetchingStateStore(store, KEYS, ["doc/"])
     for _ in range(2):
         assert ahead.keys("doc/") == KEYS
         assert [one.value for one in map(ahead.get, KEYS) if one] == list(range(8))
@@ -67,7 +67,7 @@ def test_what_came_is_given_again_without_a_request(store: Slow) -> None:
 
 
 def test_what_is_listed_has_what_was_changed_through_it(store: Slow) -> None:
-    ahead = ReadAhead(store, (), ["doc/"])
+    ahead = PrefetchingStateStore(store, (), ["doc/"])
     assert ahead.keys("doc/") == KEYS
     ahead.put("doc/8", "ours", 0)
     ahead.delete("doc/1")
@@ -79,7 +79,7 @@ def test_what_is_listed_has_what_was_changed_through_it(store: Slow) -> None:
 
 
 def test_what_was_changed_through_it_is_not_what_came_before(store: Slow) -> None:
-    ahead = ReadAhead(store, KEYS)
+    ahead = PrefetchingStateStore(store, KEYS)
     ahead.put("doc/1", "ours", None)
     ahead.delete("doc/2")
     found = ahead.get("doc/1")
@@ -90,15 +90,15 @@ def test_what_was_changed_through_it_is_not_what_came_before(store: Slow) -> Non
 
 def test_a_change_waits_for_the_look_that_is_under_way(store: Slow) -> None:
     """A leader's first look marks the document as its own, and must not undo its first change."""
-    ahead = ReadAhead(store, KEYS)
+    ahead = PrefetchingStateStore(store, KEYS)
     begun = time.monotonic()
     ahead.put("doc/1", "ours", None)
     assert time.monotonic() - begun > store.takes_s / 2
 
 
 def test_what_came_long_ago_counts_no_more(store: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_ahead, "FRESH_S", 0.0)
-    ahead = ReadAhead(store, KEYS)
+    monkeypatch.setattr(wrappers, "FRESH_S", 0.0)
+    ahead = PrefetchingStateStore(store, KEYS)
     time.sleep(2 * store.takes_s)
     store.put("doc/1", "another's", None)
     found = ahead.get("doc/1")
@@ -107,7 +107,7 @@ def test_what_came_long_ago_counts_no_more(store: Slow, monkeypatch: pytest.Monk
 
 
 def test_what_is_listed_is_asked_for_below_its_folders_alone(store: Slow) -> None:
-    ahead = ReadAhead(store, (), ["doc/"])
+    ahead = PrefetchingStateStore(store, (), ["doc/"])
     assert ahead.keys("do") == KEYS
     assert not store.asked
     assert ahead.keys("doc/") == KEYS
@@ -118,7 +118,7 @@ def test_what_is_listed_is_asked_for_below_its_folders_alone(store: Slow) -> Non
 
 def test_a_store_that_is_away_is_told_once_and_asked_again(store: Slow) -> None:
     store.fails = True
-    ahead = ReadAhead(store, KEYS)
+    ahead = PrefetchingStateStore(store, KEYS)
     with pytest.raises(StateError, match="away"):
         ahead.get("doc/1")
     for _ in range(50):
@@ -134,7 +134,7 @@ def test_a_store_that_is_away_is_told_once_and_asked_again(store: Slow) -> None:
 
 
 def test_its_threads_end(store: Slow) -> None:
-    ahead = ReadAhead(store, KEYS)
+    ahead = PrefetchingStateStore(store, KEYS)
     for key in KEYS:
         ahead.get(key)
     time.sleep(0.2)
@@ -142,7 +142,7 @@ def test_its_threads_end(store: Slow) -> None:
 
 
 def test_what_is_known_to_be_absent_needs_no_request_to_be_deleted(store: Slow) -> None:
-    ahead = ReadAhead(store, ["absent"])
+    ahead = PrefetchingStateStore(store, ["absent"])
     assert ahead.get("absent") is None
     store.put("absent", "another's, since then", None)
     ahead.delete("absent")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.capture.steering.read_rate import BURST_S, ReadRate
+from tidelog.capture.limits.read_rate import BURST_S, ReadRate
 
 
 def test_without_a_limit_nothing_waits() -> None:
     rate = ReadRate(None)
-    rate.took(1 << 40)
+    rate.add(1 << 40)
     assert rate.wait_s(0.0) == 0.0
 
 
@@ -20,7 +20,7 @@ def test_as_much_is_read_as_the_limit_allows(turn_s: float) -> None:
     while now < 600.0:
         wait_s = rate.wait_s(now)
         if wait_s == 0.0:
-            rate.took(700)
+            rate.add(700)
             taken += 700
         now += max(turn_s, wait_s)
     assert taken <= 1000 * (600.0 + BURST_S) + 700
@@ -32,5 +32,5 @@ def test_a_rest_saves_little_up() -> None:
     rate = ReadRate(1000)
     rate.wait_s(0.0)
     rate.wait_s(3600.0)
-    rate.took(1000)
+    rate.add(1000)
     assert rate.wait_s(3600.0) == pytest.approx(1.0 - BURST_S)

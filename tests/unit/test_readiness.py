@@ -10,7 +10,7 @@ import pytest
 from tests.support.engines import until
 from tests.unit.test_leadership import Alone
 
-from tidelog.app.capture.readiness import Readiness
+from tidelog.app.capture.standby import Readiness
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.errors import ConfigError, ConnectionLostError, TidelogError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.notifications import Notification
 from tidelog.errors import NameRefusedError
 from tidelog.model.schema import TableName
@@ -25,32 +25,32 @@ def state(tmp_path: Path) -> Iterator[SqliteState]:
     made.close()
 
 
-def known(state: SqliteState) -> RefusedTables:
-    return RefusedTables(state, lambda _notification: None)
+def known(state: SqliteState) -> UnsupportedTables:
+    return UnsupportedTables(state, lambda _notification: None)
 
 
 def test_what_is_refused_and_owed_outlives_a_restart(state: SqliteState) -> None:
     refused = known(state)
     refused.refuse("log", T, Refusal("it has no key"))
     assert [line["table"] for line in known(state).summary()] == ["public.t"]
-    refused.owe(U)
-    refused.failed(T, "no right to read")
-    assert not known(state).owed(U), "what a decision owes is stored once its lock was let go"
+    refused.require_dump(U)
+    refused.on_dump_failed(T, "no right to read")
+    assert not known(state).needs_dump(U), "what a decision owes is stored once its lock was let go"
     refused.flush()
     after = known(state)
-    assert after.owed(U)
-    assert after.owed(T)
-    after.mend("log", T)
-    assert after.of(T) is not None, "the right is missing still"
-    assert known(state).of(T) == after.of(T)
+    assert after.needs_dump(U)
+    assert after.needs_dump(T)
+    after.resolve("log", T)
+    assert after.refusal_of(T) is not None, "the right is missing still"
+    assert known(state).refusal_of(T) == after.refusal_of(T)
 
 
 def test_table_that_is_gone_is_owed_nothing(state: SqliteState) -> None:
     """Also one that the log refused as well: nothing is left of it."""
     refused = known(state)
-    refused.owe(T)
+    refused.require_dump(T)
     refused.refuse("log", T, Refusal("it has no key"))
-    refused.keep([U])
+    refused.keep_only([U])
     assert not refused.any_left
     assert not known(state).any_left
 
@@ -59,11 +59,11 @@ def test_a_table_is_told_once_when_it_is_refused_and_once_when_it_is_not(
     state: SqliteState,
 ) -> None:
     told: list[Notification] = []
-    refused = RefusedTables(state, told.append)
+    refused = UnsupportedTables(state, told.append)
     for _ in range(2):
-        refused.hold("catalogue", {T: Refusal("it has no key")})
+        refused.set_all("catalogue", {T: Refusal("it has no key")})
     for _ in range(2):
-        refused.hold("catalogue", {})
+        refused.set_all("catalogue", {})
     assert [str(notification.type) for notification in told] == ["SKIPPED", "RESUMED"]
 
 

@@ -54,7 +54,7 @@ def test_what_was_captured_is_delivered_before_it_says_what_the_dump_lacks(
 def test_what_the_dump_lacks_is_said_also_while_the_pipeline_is_paused(
     alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paused = UsageError("pipeline main is paused by ann: `tidelog resume` lets it go on")
+    paused = UsageError("pipeline main is paused by ann: `tidelog resume` resumes it")
 
     def capture(*_config: Any, **_given: Any) -> None:
         if not alone:

@@ -14,7 +14,7 @@ from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.storage import opening
 from tidelog.eventlog.storage.local import LocalStorage
-from tidelog.spark.queries.run import _Book
+from tidelog.spark.delivery.run import _ProgressStore
 
 DESTINATIONS = {"lake": Destination("place", ("*.*",))}
 
@@ -77,7 +77,7 @@ def test_an_output_that_is_ahead_of_a_log_that_was_put_back_is_found(documents: 
     documents.register(documents.consumers, api=end + 100)
     documents.register(documents.of_the_log, api=end)
     none: Any = None
-    book = _Book(built.log, documents.consumers, "shop", [output], {}, none)
+    book = _ProgressStore(built.log, documents.consumers, "shop", [output], {}, none)
     with pytest.raises(OffsetAheadError):
         built.log.check_offsets(book.offsets[output])
 

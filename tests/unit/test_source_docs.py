@@ -79,8 +79,8 @@ def test_long_entries_quote_the_code() -> None:
     text = " ".join(section(SHARED, "When something fails").split())
     for quoted in (
         "as a statement, not as rows",
-        "of the binlog, which holds rows of it as it was before, and the binlog does not tell its "
-        "column names",
+        "of the binlog, which holds rows of it as it was before, and the binlog does not contain "
+        "its column names",
     ):
         assert quoted in text
         assert quoted in SOURCE

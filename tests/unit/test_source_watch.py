@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.steering.source_watch import KEPT_SAMPLES, SourceWatch
+from tidelog.capture.limits.source_monitor import KEPT_SAMPLES, SourceMonitor
 from tidelog.errors import SourceError
 from tidelog.ports import Retention, SourceLoad
 
@@ -17,12 +17,12 @@ def load(end: int, **retention: Any) -> SourceLoad:
 
 
 def test_nothing_is_known_before_the_first_answer() -> None:
-    found = SourceWatch().summary(10.0, 5)
+    found = SourceMonitor().summary(10.0, 5)
     assert set(found.values()) == {None}
 
 
 def test_lag_is_the_time_since_the_log_first_ended_behind_what_was_reached() -> None:
-    watch = SourceWatch()
+    watch = SourceMonitor()
     for second, end in enumerate((100, 100, 250, 300, 300, 300)):
         watch.observe(float(second), 100, load(end))
     assert watch.summary(6.0, 100)["lag_s"] == 4.0  # 250 was there at 2
@@ -32,14 +32,14 @@ def test_lag_is_the_time_since_the_log_first_ended_behind_what_was_reached() -> 
 
 
 def test_an_idle_source_is_never_late() -> None:
-    watch = SourceWatch()
+    watch = SourceMonitor()
     watch.observe(0.0, 100, load(100))
     watch.observe(3600.0, 100, load(100))
     assert watch.summary(7200.0, 100)["lag_s"] == 0.0
 
 
 def test_a_long_lag_is_remembered_in_bounded_room() -> None:
-    watch = SourceWatch()
+    watch = SourceMonitor()
     watch.observe(0.0, 0, load(0))
     for second in range(3 * KEPT_SAMPLES):
         watch.observe(float(second), 0, load(second + 1))
@@ -47,7 +47,7 @@ def test_a_long_lag_is_remembered_in_bounded_room() -> None:
     assert watch.summary(3.0 * KEPT_SAMPLES, 0)["lag_s"] == 3.0 * KEPT_SAMPLES
 
 
-def sawtooth(watch: SourceWatch, trend: int, seconds: int = 600) -> None:
+def sawtooth(watch: SourceMonitor, trend: int, seconds: int = 600) -> None:
     """Room that falls and comes back every 100 s, and goes by ``trend`` a second besides."""
     for second in range(0, seconds, 5):
         room = 100_000 - 300 * (second % 100) - trend * second
@@ -55,7 +55,7 @@ def sawtooth(watch: SourceWatch, trend: int, seconds: int = 600) -> None:
 
 
 def test_when_the_log_is_lost_is_told_from_the_room_that_went_in_minutes() -> None:
-    watch = SourceWatch()
+    watch = SourceMonitor()
     sawtooth(watch, trend=100)
     found = watch.summary(600.0, 0)["lost_in_s"]
     assert found is not None
@@ -64,12 +64,12 @@ def test_when_the_log_is_lost_is_told_from_the_room_that_went_in_minutes() -> No
 
 
 def test_how_long_the_room_lasts_without_capture_is_told_also_while_nothing_uses_it_up() -> None:
-    watch = SourceWatch()
+    watch = SourceMonitor()
     for second in range(0, 600, 5):
         watch.observe(float(second), 0, load(50 * second, spare_bytes=100_000))
     found = watch.summary(600.0, 0)
     assert (found["lost_in_s"], found["lasts_s"]) == (None, 2000.0)
-    idle = SourceWatch()
+    idle = SourceMonitor()
     for second in range(0, 600, 5):
         idle.observe(float(second), 0, load(7, spare_bytes=100_000))
     assert idle.summary(600.0, 0)["lasts_s"] is None
@@ -77,13 +77,13 @@ def test_how_long_the_room_lasts_without_capture_is_told_also_while_nothing_uses
 
 def test_room_that_comes_back_is_not_about_to_be_lost() -> None:
     for seconds in range(50, 600, 15):
-        watch = SourceWatch()
+        watch = SourceMonitor()
         sawtooth(watch, trend=0, seconds=seconds)
         assert watch.summary(float(seconds), 0)["lost_in_s"] is None
 
 
 def test_a_trend_is_not_told_from_a_moment_and_not_without_a_limit() -> None:
-    watch = SourceWatch()
+    watch = SourceMonitor()
     sawtooth(watch, trend=100, seconds=100)
     assert watch.summary(100.0, 0)["lost_in_s"] is None
     watch.observe(700.0, 0, load(1000))
@@ -92,7 +92,7 @@ def test_a_trend_is_not_told_from_a_moment_and_not_without_a_limit() -> None:
 
 
 def test_a_capture_that_was_away_is_as_late_as_what_it_captures_until_it_was_level() -> None:
-    watch = SourceWatch()
+    watch = SourceMonitor()
     watch.observe(0.0, 100, load(5_000))
     assert watch.summary(1.0, 100)["lag_s"] is None  # it is behind, and nobody knows how long
     days_ago = time.time_ns() // 1000 - 5 * 86_400 * 1_000_000
@@ -104,7 +104,7 @@ def test_a_capture_that_was_away_is_as_late_as_what_it_captures_until_it_was_lev
 
 def test_a_capture_that_is_never_level_is_not_as_late_as_its_last_row() -> None:
     """Others write all the time, and nobody to the captured tables: what lay there is read."""
-    watch = SourceWatch()
+    watch = SourceMonitor()
     days_ago = time.time_ns() // 1000 - 5 * 86_400 * 1_000_000
     for second in range(10):
         watch.observe(float(second), 1_000 * second, load(1_000 * (second + 1)))
@@ -112,7 +112,7 @@ def test_a_capture_that_is_never_level_is_not_as_late_as_its_last_row() -> None:
 
 
 def test_a_source_that_does_not_answer_is_told_since_it_first_did_not() -> None:
-    watch = SourceWatch()
+    watch = SourceMonitor()
 
     class Away:
         def load(self, _reached: int) -> SourceLoad:
@@ -120,7 +120,7 @@ def test_a_source_that_does_not_answer_is_told_since_it_first_did_not() -> None:
 
     for _ in range(2):
         with pytest.raises(SourceError):
-            watch.ask(Away(), 0)  # type: ignore[arg-type]
+            watch.refresh(Away(), 0)  # type: ignore[arg-type]
     first = watch.summary(0.0, 0)
     assert first["error"] == "nothing answers there"
     assert first["error_since_ms"] > 0

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.client import status
 from tidelog.app.overview import overview
+from tidelog.app.remote_control import status
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import OutputError
-from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
+from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.outputs.base.progress import OutputProgress
-from tidelog.spark.queries.output_loop import UnderWay
-from tidelog.spark.queries.run import BatchProgress, _Book
+from tidelog.spark.delivery.output_loop import RunningBatch
+from tidelog.spark.delivery.run import BatchProgress, _ProgressStore
 from tidelog.state.sqlite import SqliteState
 
 
@@ -32,8 +32,10 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
     state = SqliteState(config.state.url)
     state.put(STATUS_KEY, {"updated_ms": 0}, None)
     state.close()
-    stopped = {"files": Stopped("OutputRefusedError", "f can't be written", 77)}
-    delivered = {"delta": Delivered(12_000, 3.0, 55, 4, 44, Stopped("OutputError", "no route", 33))}
+    stopped = {"files": OutputFailure("OutputRefusedError", "f can't be written", 77)}
+    delivered = {
+        "delta": DeliveryStats(12_000, 3.0, 55, 4, 44, OutputFailure("OutputError", "no route", 33))
+    }
     outputs = {"delta": end, "files": 0}
     consumers = Consumers(built.log.storage)
     consumers.register("pipeline", 0, outputs, {}, stopped, delivered=delivered)
@@ -66,8 +68,8 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
 
 def test_what_another_version_told_of_deliveries_is_read(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
-    found = Delivered.from_json({"batch_s": 1.5, "of_a_later_version": 7})
-    assert found == Delivered(batch_s=1.5)
+    found = DeliveryStats.from_json({"batch_s": 1.5, "of_a_later_version": 7})
+    assert found == DeliveryStats(batch_s=1.5)
     Consumers(built.log.storage).register("before", 0, {"delta": 0})
     (read,) = Consumers(built.log.storage).all()
     assert read.delivered == {}
@@ -77,16 +79,18 @@ def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> 
     built = BuiltLog(tmp_path / "log")
     consumers = Consumers(built.log.storage)
 
-    def noted() -> dict[str, Delivered]:
+    def noted() -> dict[str, DeliveryStats]:
         (found,) = consumers.all()
         return dict(found.delivered)
 
-    book = _Book(built.log, Consumers(built.log.storage), "shop", ["lake", "api"], {}, None)
+    book = _ProgressStore(
+        built.log, Consumers(built.log.storage), "shop", ["lake", "api"], {}, None
+    )
     book.failed("api", OutputError("the API does not answer"))
     failure = noted()["api"].failure
     assert failure is not None
     assert (failure.kind, failure.message) == ("OutputError", "the API does not answer")
-    assert noted()["lake"] == Delivered()
+    assert noted()["lake"] == DeliveryStats()
     book.failed("lake", RuntimeError("a value of a row"))  # not ours: it may hold one
     failure = noted()["lake"].failure
     assert failure is not None
@@ -97,7 +101,7 @@ def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> 
     assert first.committed_ms is not None
     assert first.rejected_ms == first.committed_ms
     # A next leader goes on from there; no more rejections leave their time as it was.
-    book = _Book(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
+    book = _ProgressStore(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
     book.delivered(BatchProgress(1, 5, 9, 4, {}, 0.5, "api", rejected=3))
     second = noted()["api"]
     assert (second.records, second.rejected, second.rejected_ms) == (4, 3, first.rejected_ms)
@@ -111,7 +115,7 @@ def test_rejections_are_counted_once_for_each_batch_that_was_done(tmp_path: Path
     progress.begin(10)
     progress.finish(10, 3)
     progress.finish(10, 3)  # it came again, and was done already
-    progress.remember("public.t", [["id", "int64"]])
+    progress.store_columns("public.t", [["id", "int64"]])
     progress.begin(20)
     assert OutputProgress(state, "g", "api").rejected == 3
     progress.finish(20, 2)
@@ -122,21 +126,23 @@ def test_rejections_are_counted_once_for_each_batch_that_was_done(tmp_path: Path
 
 def test_a_batch_that_takes_long_is_noted_until_it_has_ended(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
-    book = _Book(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
+    book = _ProgressStore(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
 
-    def noted() -> Delivered:
+    def noted() -> DeliveryStats:
         (found,) = Consumers(built.log.storage).all()
         return found.delivered["api"]
 
-    book.takes_long("api", UnderWay(0.0, 5, 400))
+    book.report_long_batch("api", RunningBatch(0.0, 5, 400))
     assert (noted().begun_ms, noted().begun_records) == (5, 400)
     book.delivered(BatchProgress(0, 0, 5, 400, {}, 0.5, "api"))
     done_ms = noted().committed_ms
     assert noted().begun_ms is None
     assert done_ms is not None
-    book.takes_long("api", UnderWay(0.0, done_ms, 400))  # it was done while that was on its way
+    book.report_long_batch(
+        "api", RunningBatch(0.0, done_ms, 400)
+    )  # it was done while that was on its way
     assert noted().begun_ms is None
-    book.takes_long("api", UnderWay(0.0, done_ms + 10_000, 7))
+    book.report_long_batch("api", RunningBatch(0.0, done_ms + 10_000, 7))
     assert noted().begun_ms == done_ms + 10_000
     book.failed("api", OutputError("the API does not answer"))
     assert noted().begun_ms is None
@@ -159,7 +165,7 @@ def test_where_an_output_continues_is_stored_with_its_batch_which_counts_once(
     """Retention removes nothing behind the output that is least far."""
     built = BuiltLog(tmp_path / "log")
     consumers = Consumers(built.log.storage)
-    book = _Book(built.log, consumers, "shop", ["lake", "api"], {}, None)
+    book = _ProgressStore(built.log, consumers, "shop", ["lake", "api"], {}, None)
     start = built.log.head_offset
     batch = BatchProgress(1, start, start + 9, 4, {}, 0.5, "api")
     book.delivered(batch)

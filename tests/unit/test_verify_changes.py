@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.app.verify.compare import _chosen
+from tidelog.app.verify.compare import _choose_tables
 from tidelog.app.verify.copies import is_compared
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
@@ -29,9 +29,9 @@ def test_a_table_of_changes_is_not_compared() -> None:
 
 def test_nothing_to_compare_is_no_equality() -> None:
     some, none = section(holds={"public.events": "changes"}), section(holds={"*.*": "changes"})
-    assert _chosen([ORDERS, EVENTS], [], [some]) == [ORDERS, EVENTS]
+    assert _choose_tables([ORDERS, EVENTS], [], [some]) == [ORDERS, EVENTS]
     with pytest.raises(UsageError, match=r"no output keeps a copy of a table of .*events"):
-        _chosen([ORDERS, EVENTS], ["public.events"], [some])
+        _choose_tables([ORDERS, EVENTS], ["public.events"], [some])
     with pytest.raises(UsageError, match="changes are not compared"):
-        _chosen([ORDERS, EVENTS], [], [none])
-    assert _chosen([ORDERS, EVENTS], [], [none, some]) == [ORDERS, EVENTS]
+        _choose_tables([ORDERS, EVENTS], [], [none])
+    assert _choose_tables([ORDERS, EVENTS], [], [none, some]) == [ORDERS, EVENTS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tidelog.app.verify.noting import KEPT, KEY, note
+from tidelog.app.verify.last_result import KEPT, KEY, store_results
 from tidelog.state.sqlite import SqliteState
 
 
@@ -17,7 +17,7 @@ def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path)
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
 
     def noted(*reports: dict[str, object], whole: bool = False) -> list[str]:
-        note(state, reports, whole=whole)
+        store_results(state, reports, whole=whole)
         document = state.get(KEY)
         assert document is not None
         assert document.value["compared"] == len(reports)
@@ -36,8 +36,8 @@ def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path)
 def test_the_result_of_each_copy_is_kept_without_keys(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     differs = {**report("public.a", equal=False), "rows": 9, "missing": 2, "keys": [["secret"]]}
-    note(state, [differs, report("public.b", equal=True)], whole=True)
-    note(state, [report("public.c", equal=True)], whole=False)
+    store_results(state, [differs, report("public.b", equal=True)], whole=True)
+    store_results(state, [report("public.c", equal=True)], whole=False)
     document = state.get(KEY)
     assert document is not None
     assert "secret" not in json.dumps(document.value)
@@ -45,7 +45,7 @@ def test_the_result_of_each_copy_is_kept_without_keys(tmp_path: Path) -> None:
     assert next(iter(copies)) == "public.a in lake"  # what differs comes first
     assert (copies["public.a in lake"]["missing"], copies["public.a in lake"]["rows"]) == (2, 9)
     assert copies["public.c in lake"]["equal"]
-    note(state, [report(f"t{n}", equal=True) for n in range(KEPT + 9)], whole=False)
+    store_results(state, [report(f"t{n}", equal=True) for n in range(KEPT + 9)], whole=False)
     document = state.get(KEY)
     assert document is not None
     assert len(document.value["copies"]) == KEPT

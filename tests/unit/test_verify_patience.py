@@ -19,8 +19,8 @@ class Waiting(ComparedSource):
     """Its log ends at `END`, and holds a record of the table everywhere."""
 
     def __init__(self) -> None:
-        self._patience_s = 0.3
-        self._look_s = 0.01
+        self._max_wait_s = 0.3
+        self._poll_s = 0.01
         self._readers = [cast("Any", SimpleNamespace(position=lambda: END))]
         held = SimpleNamespace(
             check_offsets=lambda *offsets: None, bytes_between=lambda start, end: end - start
@@ -29,7 +29,7 @@ class Waiting(ComparedSource):
         self.told: list[str] = []
         self.on_stage = lambda _table, stage: self.told.append(stage)
 
-    def _covering(self, position: int, deadline: float, table: Any) -> int | None:
+    def _wait_for_position(self, position: int, deadline: float, table: Any) -> int | None:
         return position
 
     def _records(self, table: Any, start: int, end: int) -> bool:
@@ -51,7 +51,7 @@ def test_it_waits_as_long_as_the_copy_comes_nearer() -> None:
 def test_one_that_stands_still_is_not_waited_for_as_long_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compare, "IMPATIENT_S", 0.0)
+    monkeypatch.setattr(compare, "SHORT_WAIT_S", 0.0)
     source = Waiting()
     begun = time.monotonic()
     assert source.caught_up([copy_at(lambda: 3)]) == [False]

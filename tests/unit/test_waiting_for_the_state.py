@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tidelog.capture.catalogue.relation_names import RelationNames
-from tidelog.capture.patient_state import PatientState
+from tidelog.capture.state_retry import RetryingStateStore
 from tidelog.errors import LeaseLostError, StateConflictError, StateError
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed
@@ -59,8 +59,8 @@ def test_reads_wait_no_longer_than_the_lease(tmp_path: Path) -> None:
     no_longer = threading.Timer(5.0, session_ended.set)  # then StateError is raised
     no_longer.start()
     with closing(Away(tmp_path / "state.db")) as away:
-        patient = PatientState(away, check)
-        patient.until(session_ended)
+        patient = RetryingStateStore(away, check)
+        patient.retry_until(session_ended)
         with pytest.raises(LeaseLostError):
             patient.get("a")
     no_longer.cancel()
@@ -69,8 +69,8 @@ def test_reads_wait_no_longer_than_the_lease(tmp_path: Path) -> None:
 def test_a_put_waits_for_a_store_that_is_away_and_is_made_once_it_is_back(
     state: SqliteState, tmp_path: Path
 ) -> None:
-    patient = PatientState(state, held)
-    patient.until(threading.Event())
+    patient = RetryingStateStore(state, held)
+    patient.retry_until(threading.Event())
     thread = threading.Thread(target=lambda: patient.put("a", 2, None))
     with locked(tmp_path):
         thread.start()
@@ -83,11 +83,11 @@ def test_a_put_waits_for_a_store_that_is_away_and_is_made_once_it_is_back(
 
 
 def test_a_put_waits_no_longer_than_the_session(state: SqliteState, tmp_path: Path) -> None:
-    patient, ended = PatientState(state, held), threading.Event()
+    patient, ended = RetryingStateStore(state, held), threading.Event()
     with locked(tmp_path):
         with pytest.raises(StateError):  # nothing was begun
             patient.put("a", 2, None)
-        patient.until(ended)
+        patient.retry_until(ended)
         threading.Timer(1.5, ended.set).start()
         with pytest.raises(StateError):
             patient.put("a", 2, None)
@@ -95,8 +95,8 @@ def test_a_put_waits_no_longer_than_the_session(state: SqliteState, tmp_path: Pa
 
 
 def test_a_put_of_a_version_is_asked_for_once(state: SqliteState, tmp_path: Path) -> None:
-    patient = PatientState(state, held)
-    patient.until(threading.Event())
+    patient = RetryingStateStore(state, held)
+    patient.retry_until(threading.Event())
     with pytest.raises(StateConflictError):
         patient.put("a", 2, 7)
     with locked(tmp_path), pytest.raises(StateError):
@@ -107,7 +107,7 @@ def test_the_log_asks_about_a_relation_while_another_is_being_stored(
     state: SqliteState, tmp_path: Path
 ) -> None:
     names = RelationNames(state)
-    names.learn({"public.a": 1})
+    names.add_new({"public.a": 1})
     with locked(tmp_path):
         thread = threading.Thread(target=_learn, args=(names,))
         thread.start()
@@ -119,8 +119,8 @@ def test_the_log_asks_about_a_relation_while_another_is_being_stored(
             RelationNamed(1, table, captured=True, xid=5),
             RelationNamed(1, TableName("public", "aside"), captured=False, xid=5),
         ):
-            found = [str(each.table) for each in names.seen(named)]
-            names.bears(named)
+            found = [str(each.table) for each in names.find_wrong_rows(named)]
+            names.store_name(named)
         assert found == ["public.a"]
         assert thread.is_alive()
         assert time.monotonic() - begun < 0.5
@@ -129,6 +129,6 @@ def test_the_log_asks_about_a_relation_while_another_is_being_stored(
 
 def _learn(names: RelationNames) -> None:
     try:
-        names.learn({"public.b": 2})
+        names.add_new({"public.b": 2})
     except StateError:
         return

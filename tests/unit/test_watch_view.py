@@ -13,12 +13,11 @@ import pytest
 from tests.support.screens import FAULTS, FOLDER, pictures
 from tests.support.screens import status as many
 
-from tidelog.app.overview import Lane
-from tidelog.app.overview.lanes import lanes_of
+from tidelog.app.overview import ChunkSpan
+from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.cli import main
 from tidelog.cli.watch import feed
-from tidelog.cli.watch.lanes import bar
-from tidelog.cli.watch.screen import LEAST, screen
+from tidelog.cli.watch.screen import LEAST, bar, screen
 from tidelog.cli.watch.view import View
 from tidelog.errors import UsageError
 
@@ -150,7 +149,7 @@ def test_what_a_document_lacks_is_left_out() -> None:
 
 
 def test_an_old_status_says_how_old_it_is() -> None:
-    assert "it said so 40 s ago" in picture([status()], now_ms=NOW_MS + 40_000)
+    assert "reported 40 s ago" in picture([status()], now_ms=NOW_MS + 40_000)
 
 
 def test_names_are_not_taken_for_markup_and_do_nothing_to_a_terminal() -> None:
@@ -274,14 +273,14 @@ def test_a_window_older_than_the_events_is_shown() -> None:
 @pytest.mark.parametrize(
     ("lane", "expected"),
     [
-        (Lane("a", T, 0, 400, 1000, "durable"), "[━━━╌╌╌╌╌]"),
-        (Lane("a", T, 500), "    [━━━━▶"),
-        (Lane("a", T, 0, None, 500, "voided"), "[━━━✗     "),
-        (Lane("a", T, -9000, 400, 1000, "durable"), "━━━━╌╌╌╌╌]"),
-        (Lane("a", T, 1000, 1000, 1000, "durable"), "         ]"),
+        (ChunkSpan("a", T, 0, 400, 1000, "durable"), "[━━━╌╌╌╌╌]"),
+        (ChunkSpan("a", T, 500), "    [━━━━▶"),
+        (ChunkSpan("a", T, 0, None, 500, "voided"), "[━━━✗     "),
+        (ChunkSpan("a", T, -9000, 400, 1000, "durable"), "━━━━╌╌╌╌╌]"),
+        (ChunkSpan("a", T, 1000, 1000, 1000, "durable"), "         ]"),
     ],
 )
-def test_a_bar(lane: Lane, expected: str) -> None:
+def test_a_bar(lane: ChunkSpan, expected: str) -> None:
     drawn = bar(lane, 1000, 1000, 10).plain
     assert drawn == expected
 
@@ -343,7 +342,7 @@ def test_a_file_that_is_no_recording_is_refused(
 def test_a_recording_that_was_cut_off_plays_to_its_last_whole_line(tmp_path: Path) -> None:
     file = tmp_path / "run.jsonl"
     file.write_text(json.dumps(status()) + '\n{"updated_m')
-    assert len(list(feed.recorded(file))) == 1
+    assert len(list(feed.read_recording(file))) == 1
 
 
 def test_a_missing_recording_or_configuration_is_bad_usage(

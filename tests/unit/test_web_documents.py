@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.overview import Overview, overview
-from tidelog.app.web import audit, history
-from tidelog.app.web.files import page_files
-from tidelog.app.web.settings import FROM_VARIABLE, HIDDEN, settings_of
+from tidelog.app.web import history, instance
+from tidelog.app.web.instance import FROM_VARIABLE, HIDDEN, settings_of
+from tidelog.app.web.static_files import page_files
 from tidelog.config import parse_config
 from tidelog.state.sqlite import SqliteState
 
@@ -33,10 +33,10 @@ def seen(
 
 def test_records_are_counted_between_looks_and_the_worst_lag_is_kept() -> None:
     found = history.History()
-    assert not found.note(seen(T_S, 100))
-    assert not found.note(seen(T_S + 10, 150, lag_s=7.0, output_s=90.0))
-    assert not found.note(seen(T_S + 20, 160, lag_s=None))
-    assert found.note(seen(T_S + history.BUCKET_S, 200))
+    assert not found.add(seen(T_S, 100))
+    assert not found.add(seen(T_S + 10, 150, lag_s=7.0, output_s=90.0))
+    assert not found.add(seen(T_S + 20, 160, lag_s=None))
+    assert found.add(seen(T_S + history.BUCKET_S, 200))
     first = found.to_json()["day"][0]
     assert first == {
         "at_s": T_S, "records": 60, "over_s": 20.0, "lag_s": 7.0, "outputs": {"p/o": 90.0},
@@ -46,16 +46,16 @@ def test_records_are_counted_between_looks_and_the_worst_lag_is_kept() -> None:
 
 def test_a_new_leader_counts_anew() -> None:
     found = history.History()
-    found.note(seen(T_S, 1000))
-    found.note(seen(T_S + 5, 10, since=2))
-    found.note(seen(T_S + 10, 30, since=2))
+    found.add(seen(T_S, 1000))
+    found.add(seen(T_S + 5, 10, since=2))
+    found.add(seen(T_S + 10, 30, since=2))
     assert [point["records"] for point in found.to_json()["recent"]] == [0, 0, 20]
 
 
 def test_one_status_is_counted_once() -> None:
     found = history.History()
     for _ in range(3):
-        found.note(seen(T_S, 1000))
+        found.add(seen(T_S, 1000))
     assert len(found.to_json()["recent"]) == 1
 
 
@@ -64,7 +64,7 @@ def test_a_day_survives_a_restart_and_no_more(tmp_path: Path) -> None:
     try:
         before = history.History()
         for number in range(history.BUCKETS + 20):
-            before.note(seen(T_S + number * history.BUCKET_S, number))
+            before.add(seen(T_S + number * history.BUCKET_S, number))
         before.store(state)
         after = history.History()
         after.load(state)
@@ -92,10 +92,10 @@ def test_a_history_of_another_version_is_read(tmp_path: Path) -> None:
 def test_what_became_of_an_action_is_noted(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     try:
-        first, _ = (audit.note(state, name=name) for name in ("anna", "otto"))
-        audit.finish(state, first, audit.Result.REFUSED)
-        audit.finish(state, "gone meanwhile", audit.Result.DONE)
-        found = [(row["name"], row.get("result")) for row in audit.entries(state)]
+        first, _ = (instance.add_entry(state, name=name) for name in ("anna", "otto"))
+        instance.finish(state, first, instance.Result.REFUSED)
+        instance.finish(state, "gone meanwhile", instance.Result.DONE)
+        found = [(row["name"], row.get("result")) for row in instance.entries(state)]
         assert found == [("otto", None), ("anna", "refused")]
     finally:
         state.close()
@@ -107,21 +107,21 @@ def test_the_list_of_who_did_what_is_bounded_and_loses_nothing(tmp_path: Path) -
 
         def act(name: str) -> None:
             for number in range(10):
-                audit.note(state, name=name, action="pause-snapshot", about=str(number))
+                instance.add_entry(state, name=name, action="pause-snapshot", about=str(number))
 
         threads = [threading.Thread(target=act, args=(f"n{each}",)) for each in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        rows = audit.entries(state)
+        rows = instance.entries(state)
         assert {(row["name"], row["about"]) for row in rows} == {
             (f"n{each}", str(number)) for each in range(3) for number in range(10)
         }
-        for _ in range(audit.KEPT):
-            audit.note(state, name="last")
-        rows = audit.entries(state)
-        assert len(rows) == audit.KEPT
+        for _ in range(instance.KEPT):
+            instance.add_entry(state, name="last")
+        rows = instance.entries(state)
+        assert len(rows) == instance.KEPT
         assert {row["name"] for row in rows} == {"last"}
     finally:
         state.close()

@@ -14,13 +14,13 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.web import looks, routes
+from tidelog.app.web import poller, routes
 from tidelog.app.web.history import SAMPLE_S
-from tidelog.app.web.looks import Look
+from tidelog.app.web.instance import Instance
+from tidelog.app.web.poller import PollResult
 from tidelog.app.web.routes import Web
 from tidelog.app.web.sessions import Role
-from tidelog.app.web.site import Site
-from tidelog.app.web.stream import Teller
+from tidelog.app.web.stream import OverviewStream
 from tidelog.config import Config, parse_config
 from tidelog.errors import StateError
 
@@ -35,13 +35,13 @@ state: {{url: '{state}'}}
 
 
 @pytest.fixture
-def frozen(tmp_path: Path) -> Iterator[Site]:
+def frozen(tmp_path: Path) -> Iterator[Instance]:
     """Its state store takes connections and never says anything."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
         port = silent.getsockname()[1]
-        site = Site("frozen", config_of(tmp_path, f"postgresql://127.0.0.1:{port}/x"))
+        site = Instance("frozen", config_of(tmp_path, f"postgresql://127.0.0.1:{port}/x"))
         site.start()
         yield site
         silent.close()  # what waits for it fails
@@ -57,23 +57,23 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 
 
 def test_a_source_that_hangs_is_told_and_holds_up_no_other(
-    frozen: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    frozen: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    well = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    well = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
     well.start()
     try:
-        teller = Teller([frozen, well], 1, anyio.CapacityLimiter(1))
+        teller = OverviewStream([frozen, well], 1, anyio.CapacityLimiter(1))
         begun = time.monotonic()
         assert teller._beat(begun)
-        news = wait_for(lambda: b"".join(teller._news(time.monotonic())))
+        news = wait_for(lambda: b"".join(teller._changes(time.monotonic())))
         assert b'"site": 1' in news
         assert b"No capture has begun here" in news
-        assert frozen.look() is None
-        monkeypatch.setattr(looks, "SILENT_S", -SAMPLE_S)
-        monkeypatch.setattr(frozen._looks, "_sample_s", SAMPLE_S)
-        told = b"".join(teller._news(time.monotonic()))
+        assert frozen.latest() is None
+        monkeypatch.setattr(poller, "SILENT_S", -SAMPLE_S)
+        monkeypatch.setattr(frozen._poller, "_sample_s", SAMPLE_S)
+        told = b"".join(teller._changes(time.monotonic()))
         assert b'"site": 0, "trouble": "no answer since ' in told
-        assert teller._news(time.monotonic()) == []  # said once
+        assert teller._changes(time.monotonic()) == []  # said once
     finally:
         well.close()
 
@@ -103,14 +103,14 @@ def test_a_failed_look_is_remembered_and_mends_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     Reader.read_by, Reader.fails = set(), error
-    monkeypatch.setattr(looks, "StatusReader", Reader)
-    site = Site("failing", config_of(tmp_path, "sqlite:///state.db"))
+    monkeypatch.setattr(poller, "StatusReader", Reader)
+    site = Instance("failing", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:
-        found: Look = wait_for(site.look)
+        found: PollResult = wait_for(site.latest)
         assert (found.overview, found.trouble) == (None, said)
         Reader.fails = None
-        wait_for(lambda: (look := site.look()) and look.overview)
+        wait_for(lambda: (look := site.latest()) and look.overview)
         assert Reader.read_by == {"tidelog-web-look"}  # never by who asks
     finally:
         site.close()
@@ -118,22 +118,22 @@ def test_a_failed_look_is_remembered_and_mends_itself(
 
 def test_who_looks_again_gets_the_same_document(tmp_path: Path) -> None:
     """It is made once, not for each page that is open."""
-    site = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    site = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:
-        first = wait_for(site.look)
-        assert site.look() is first
+        first = wait_for(site.latest)
+        assert site.latest() is first
     finally:
         site.close()
 
 
 def test_a_store_that_hangs_holds_up_who_asks_it_and_nobody_else(
-    frozen: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    frozen: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "READ_S", 0.2)
     monkeypatch.setattr(routes, "SEND_S", 0.2)
     monkeypatch.setattr(routes, "SITE_THREADS", 3)
-    well = Site("well", config_of(tmp_path, "sqlite:///state.db"))
+    well = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
     web = Web([frozen, well], {Role.OPERATOR: "operator-token"})
     with TestClient(Starlette(routes=web.routes())) as client:
         client.post("/web/login", json={"token": "operator-token"})

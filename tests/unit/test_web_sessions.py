@@ -7,12 +7,12 @@ import base64
 import pytest
 
 from tidelog.app.web.sessions import LASTS_S, Role, Sessions
-from tidelog.control.channels.brake import (
+from tidelog.control.channels.rate_limit import (
     ADDRESSES,
     FAILURES_OVER_S,
     MOST_FAILURES,
     MOST_OF_ALL,
-    Failures,
+    FailureCounts,
 )
 
 NOW = 1_700_000_000.0
@@ -74,10 +74,10 @@ def test_the_check_against_forgery_is_of_one_session() -> None:
     one, other = (sessions.of(opened(sessions), NOW) for _ in range(2))
     assert one is not None
     assert other is not None
-    assert sessions.is_meant(one, sessions.csrf(one))
-    assert not sessions.is_meant(one, sessions.csrf(other))
-    assert not sessions.is_meant(one, "")
-    assert not sessions.is_meant(one, opened(sessions).partition(".")[2])
+    assert sessions.has_csrf(one, sessions.csrf(one))
+    assert not sessions.has_csrf(one, sessions.csrf(other))
+    assert not sessions.has_csrf(one, "")
+    assert not sessions.has_csrf(one, opened(sessions).partition(".")[2])
 
 
 def test_names_are_short_and_printable() -> None:
@@ -89,7 +89,7 @@ def test_names_are_short_and_printable() -> None:
 
 
 def test_failures_of_an_address_are_counted_for_a_minute() -> None:
-    failures = Failures()
+    failures = FailureCounts()
     for _ in range(MOST_FAILURES):
         assert not failures.too_many("a", 100.0)
         failures.add("a", 100.0)
@@ -99,7 +99,7 @@ def test_failures_of_an_address_are_counted_for_a_minute() -> None:
 
 
 def test_failures_of_all_addresses_are_counted_too() -> None:
-    failures = Failures()
+    failures = FailureCounts()
     for number in range(MOST_OF_ALL):
         assert not failures.too_many("new", 100.0)
         failures.add(str(number), 100.0)
@@ -123,7 +123,7 @@ def test_cookies_of_other_tokens_have_other_names() -> None:
 
 
 def test_so_many_addresses_are_remembered() -> None:
-    failures = Failures()
+    failures = FailureCounts()
     for number in range(ADDRESSES + 50):
         failures.add(str(number), 0.0)
     assert len(failures._at) == ADDRESSES

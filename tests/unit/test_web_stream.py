@@ -9,28 +9,28 @@ import anyio
 import pytest
 
 from tidelog.app.overview import overview
-from tidelog.app.web.looks import Look
-from tidelog.app.web.stream import BEAT_EVERY_S, TABLES_EVERY_S, Teller
+from tidelog.app.web.poller import PollResult
+from tidelog.app.web.stream import BEAT_EVERY_S, TABLES_EVERY_S, OverviewStream
 
 NOW_MS = 1_700_000_000_000
 
 
-def found(*tables: str, at_ms: int = NOW_MS, refused: int = 0) -> Look:
+def found(*tables: str, at_ms: int = NOW_MS, refused: int = 0) -> PollResult:
     status: dict[str, Any] = {
         "leader": "h:1", "updated_ms": at_ms, "captured": list(tables), "capture": {"records": 1},
         "refused": [{"table": f"r.{n}", "reason": "no key", "since_ms": 0} for n in range(refused)],
     }  # fmt: skip
     shown = overview(status, at_ms).to_json()
-    return Look(shown, {row["table"]: row for row in shown.pop("tables")})
+    return PollResult(shown, {row["table"]: row for row in shown.pop("tables")})
 
 
 class Looked:
     """A site that says what the test wants said."""
 
     def __init__(self) -> None:
-        self.next: Look | None = found()
+        self.next: PollResult | None = found()
 
-    def look(self) -> Look | None:
+    def latest(self) -> PollResult | None:
         return self.next
 
 
@@ -39,12 +39,12 @@ class Heard:
 
     def __init__(self) -> None:
         self.site = Looked()
-        self.teller = Teller([self.site], 0, anyio.CapacityLimiter(1))  # type: ignore[list-item]
+        self.teller = OverviewStream([self.site], 0, anyio.CapacityLimiter(1))  # type: ignore[list-item]
 
-    def at(self, now: float, *, says: Look | None) -> dict[str, Any]:
+    def at(self, now: float, *, says: PollResult | None) -> dict[str, Any]:
         self.site.next = says
         events = {}
-        for event in (*self.teller._beat(now), *self.teller._news(now)):
+        for event in (*self.teller._beat(now), *self.teller._changes(now)):
             name, _, data = event.decode().partition("\n")
             events[name.removeprefix("event: ")] = json.loads(data.partition("data: ")[2])
         return events
@@ -84,7 +84,9 @@ def test_a_page_hears_that_nothing_changed(heard: Heard) -> None:
 
 def test_a_state_store_that_is_away_is_told_and_so_is_its_return(heard: Heard) -> None:
     assert "overview" in heard.at(1.0, says=found(refused=1))["overview"]
-    told = heard.at(2.0, says=Look(None, trouble="the state store does not answer"))["overview"]
+    told = heard.at(2.0, says=PollResult(None, trouble="the state store does not answer"))[
+        "overview"
+    ]
     assert told == {"site": 0, "trouble": "the state store does not answer"}
     back = heard.at(3.0, says=found(refused=1))["overview"]["overview"]
     assert len(back["problems"]) == 1  # the page has lost them

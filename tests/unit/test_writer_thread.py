@@ -15,7 +15,7 @@ from tidelog.capture.buffer import OutputBuffer, PositionItem
 from tidelog.capture.writer_thread import WriterThread
 from tidelog.errors import OutcomeUnknownError, StorageError
 from tidelog.model.records import Kind, LogBatch, Resume
-from tidelog.system import reach
+from tidelog.system import peer_check
 
 FLUSH_S = 0.2
 LATER = Resume(1, 1, 0)
@@ -135,8 +135,8 @@ def test_nothing_may_be_acknowledged_whose_append_failed(writing: Writing, item:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ASK_AFTER_S", "ANSWER_S", "ASK_AGAIN_S"):
-        monkeypatch.setattr(reach, name, 0.1)
+    for name in ("CHECK_AFTER_S", "ANSWER_S", "CHECK_AGAIN_S"):
+        monkeypatch.setattr(peer_check, name, 0.1)
 
 
 @pytest.mark.usefixtures("soon")

@@ -14,7 +14,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from tidelog import (
+from tidelog.ext import (
     ExecutorSection,
     FormatOptions,
     Output,
@@ -54,7 +54,7 @@ class LinesWriter(Writer):
 
 
 class Lines:
-    """The kind; see `tidelog.OutputKind`."""
+    """The kind; see `tidelog.ext.OutputKind`."""
 
     section = LinesSection
 

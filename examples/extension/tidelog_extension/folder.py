@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidelog import Document, Lease
 from tidelog.errors import LeaseLostError, StateConflictError
+from tidelog.ext import Document, Lease
 
 T = TypeVar("T")
 MARGIN = 0.2  # of a lease, in which its holder acts no more and nobody else begins
 
 
 class Folder:
-    """`tidelog.StateStore`: documents as JSON, by key ``[value, version]``."""
+    """`tidelog.ext.StateStore`: documents as JSON, by key ``[value, version]``."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Folder:
 
 
 class FolderElection:
-    """`tidelog.Election`: who leads is a document; its version is the fencing token."""
+    """`tidelog.ext.Election`: who leads is a document; its version is the fencing token."""
 
     def __init__(self, store: Folder, name: str, holder: str, ttl_s: float, first: int) -> None:
         self.store, self.key, self.holder = store, f"election/{name}", holder
@@ -117,7 +117,7 @@ class FolderElection:
 
 
 class FolderBackend:
-    """`tidelog.StateBackend` of ``folder:PATH``."""
+    """`tidelog.ext.StateBackend` of ``folder:PATH``."""
 
     def checked(self, url: str, base: Path) -> str:
         path = url.removeprefix("folder:")

@@ -1,22 +1,29 @@
 """Connects adapters to ports; the command line and embedding programs call it."""
 
 from tidelog.app.async_engine.forget import forget_engine
-from tidelog.app.capture.group import CaptureGroup, capture_databases
+from tidelog.app.capture.multi_capture import CaptureGroup, capture_databases
 from tidelog.app.capture.run import Capture, capture
-from tidelog.app.checked import note_check
-from tidelog.app.client import dump_wait, hand_over, log_lines, read_log, send_command, status
 from tidelog.app.dumps.finalize import wait_finalized
+from tidelog.app.dumps.gap_recovery import reset, reset_plan
 from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
 from tidelog.app.dumps.repair import repair
-from tidelog.app.dumps.reset import reset, reset_plan
+from tidelog.app.last_check import store_check_result
 from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
 from tidelog.app.preflight import check, check_script
+from tidelog.app.remote_control import (
+    dump_wait,
+    hand_over,
+    log_lines,
+    read_log,
+    send_command,
+    status,
+)
 from tidelog.app.schema_versions import fix_schema, schemas
 from tidelog.app.state_copy import copy_state
-from tidelog.app.status_feed import OnStatus, StatusFeed
-from tidelog.app.verify.compare import verify
-from tidelog.app.web.alone import serve_page
+from tidelog.app.status_stream import OnStatus, StatusFeed
+from tidelog.app.verify.compare import verify_outputs as verify
+from tidelog.app.web.standalone import serve_page
 
 __all__ = [
     "Capture",
@@ -35,7 +42,6 @@ __all__ = [
     "hand_over",
     "log_lines",
     "missing_keys",
-    "note_check",
     "pipeline",
     "plan",
     "read_log",
@@ -48,6 +54,7 @@ __all__ = [
     "serve_page",
     "start_spark",
     "status",
+    "store_check_result",
     "store_key_file",
     "verify",
     "wait_finalized",

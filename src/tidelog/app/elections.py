@@ -1,4 +1,7 @@
-"""Who captures, and who delivers: elections in the state store, held against the event log."""
+"""Elects the capture leader and the pipeline leader with leases in the state store.
+
+Each new lease gets an epoch above every epoch that the event log records.
+"""
 
 from __future__ import annotations
 
@@ -8,62 +11,63 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.app.log_location import log_place
-from tidelog.app.roster import PREFIX, of_pipeline, standbys
+from tidelog.app.instances import PREFIX, pipeline_prefix, standbys
+from tidelog.app.log_location import event_log_path
 from tidelog.capture.generation import STATUS_KEY
-from tidelog.capture.leadership import ASK_EVERY_S
+from tidelog.capture.leadership import POLL_EVERY_S
 from tidelog.config import Config
 from tidelog.errors import StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Election, Lease, StateStore
-from tidelog.state.looks import MOST
-from tidelog.state.opening import open_election, sparing
+from tidelog.state.lease_polling import POLL_SHARE
+from tidelog.state.opening import open_election, pays_per_request
 
 LEASE_NAME = "capture"
 HANDOVER_KEY = "handover"
 PATIENCE_S = 10.0
 
 
-class LedElsewhereError(UsageError):
-    """Another process leads what a command wants for itself."""
+class AnotherLeaderError(UsageError):
+    """Raised when another process leads and a command needs the lease for itself."""
 
 
-def pipeline_lease(name: str) -> str:
-    """What the lease of the pipeline of this name is called."""
+def pipeline_lease_name(name: str) -> str:
+    """Return the name of this pipeline's lease."""
     return f"pipeline-{name}"
 
 
 def handover_key(lease: str) -> str:
-    """The key of the document that names the next leader."""
+    """Return the key of the document that names the next leader."""
     return HANDOVER_KEY if lease == LEASE_NAME else f"{HANDOVER_KEY}-{lease}"
 
 
-def leave_to(
+def request_handover(
     state: StateStore, lease: str, standby_prefix: str, leader: str, to: str | None
 ) -> str:
-    """Have the lease left by ``leader`` to ``to`` (None: to any other): the id of this handover.
+    """Request that ``leader`` hands the lease over to ``to`` (None: to any standby).
 
-    Raises UsageError: it leads already, or it, or anybody, does not stand by.
+    Returns the id of the handover. Raises UsageError if ``to`` leads already or does not stand by,
+    or if there is no standby.
     """
-    found = [one["holder"] for one in standbys(state, standby_prefix)]
-    if not found:
+    names = [one["holder"] for one in standbys(state, standby_prefix)]
+    if not names:
         what = "capture" if lease == LEASE_NAME else "process of the pipeline"
-        raise UsageError(f"no {what} stands by: nobody would take over")
+        raise UsageError(f"no {what} stands by: there is nobody to take over")
     if to == leader:
-        raise UsageError(f"{to} leads already; {', '.join(found)} stands by")
-    if to is not None and to not in found:
-        raise UsageError(f"{to} does not stand by; {', '.join(found)} does")
+        raise UsageError(f"{to} leads already; {', '.join(names)} stands by")
+    if to is not None and to not in names:
+        raise UsageError(f"{to} does not stand by; {', '.join(names)} does")
     handover = secrets.token_hex(8)
     state.put(handover_key(lease), {"id": handover, "from": leader, "to": to}, None)
     return handover
 
 
 class LogElection:
-    """`tidelog.ports.Election` whose epochs are above all that the event log knows of.
+    """An election whose epochs are above every epoch in the event log (`tidelog.ports.Election`).
 
-    A state store that was wiped, or restored from a backup, counts from anew. The log knows better.
-    It is asked each time a lease is won.
+    A state store that was deleted, or restored from a backup, restarts its epochs. So each time a
+    lease is acquired, its epoch is compared with the newest one in the event log.
     """
 
     def __init__(
@@ -78,13 +82,14 @@ class LogElection:
         standby_prefix: str,
     ) -> None:
         """Args:
-        config: of the capture or the pipeline.
-        name: what is led.
-        holder: who this is.
-        newest_epoch: the greatest that the event log knows of.
-        handicap_s: so long others go before us.
-        state: where handovers are, and who stands by; it stays open. None: nobody is told of.
-        standby_prefix: of the documents of those that stand by.
+        config: the configuration of the capture or the pipeline.
+        name: the name of the lease.
+        holder: the id of this process.
+        newest_epoch: returns the greatest epoch in the event log.
+        handicap_s: seconds to wait before taking a free lease, so that preferred zones win.
+        state: the store of handover requests and standbys; the caller closes it. None: no
+            handovers.
+        standby_prefix: the key prefix of the standbys' documents.
         """
         self._config = config
         self._name = name
@@ -92,9 +97,11 @@ class LogElection:
         self._newest_epoch = newest_epoch
         self._election = self._open(1)
         self._handicap_s = handicap_s
-        # As often as it is asked for where each look is paid for.
-        self._look_every_s = config.renewal_s[0] * MOST if sparing(config.state.place) else 0.0
-        self._look_at = 0.0
+        # Where requests cost money, no more often than the lease election polls.
+        self._poll_every_s = (
+            config.renewal_s[0] * POLL_SHARE if pays_per_request(config.state.place) else 0.0
+        )
+        self._poll_at = 0.0
         self._free_since: float | None = None
         self._state = state
         self._standby_prefix = standby_prefix
@@ -103,22 +110,22 @@ class LogElection:
         self._seen_handover = ""
 
     @property
-    def patience_s(self) -> float:
-        """See `acquired`."""
-        return _patience_s(self._election, 0.0)
+    def max_wait_s(self) -> float:
+        """Seconds to wait for a lease that is not renewed, see `acquire_lease`."""
+        return _max_wait_s(self._election, 0.0)
 
     def acquire(self) -> Lease | None:
-        if self._handing_over:  # the lease was lost before it was given back
+        if self._handing_over:  # the lease was lost before it was released
             self._let_others_go_first()
-        if time.monotonic() < self._not_before and not self._has_gone_first():
+        if time.monotonic() < self._not_before and not self._another_leads():
             return None
-        if self._handicap_s and not self._is_our_turn():
+        if self._handicap_s and not self._may_try():
             return None
         lease = self._election.acquire()
         if lease is None:
             return None
         try:
-            if not self._is_meant():
+            if not self._may_keep_lease():
                 self._election.release(lease)
                 return None
             newest = self._newest_epoch()
@@ -133,13 +140,15 @@ class LogElection:
         return self._election.acquire()
 
     @property
-    def on_watch(self) -> bool:
-        """Is the lease about to be given back by who has it?"""
-        return bool(getattr(self._election, "on_watch", False))
+    def release_announced(self) -> bool:
+        """Whether the leader has announced that it will release the lease."""
+        return bool(getattr(self._election, "release_announced", False))
 
     def announce(self, lease: Lease) -> float:
-        """See `tidelog.state.lease.LeaseElection.announce`; 0: nobody has to be told."""
-        if not self._look_every_s or not self._are_others():
+        """Announce the release, see `tidelog.state.lease.LeaseElection.announce`; 0: nothing to
+        wait for.
+        """
+        if not self._poll_every_s or not self._has_standbys():
             return 0.0
         announce = getattr(self._election, "announce", None)
         return 0.0 if announce is None else float(announce(lease))
@@ -155,101 +164,117 @@ class LogElection:
                 self._let_others_go_first()
 
     def hand_over(self, to: str | None) -> None:
-        """Before the lease is released: leave it to ``to`` (None: to any other) for a while.
+        """Request that ``to`` (None: any standby) takes the lease after its release; call it
+        before.
 
-        Raises UsageError: it, or anybody, does not stand by.
+        Raises UsageError if ``to`` does not stand by, or if there is no standby.
         """
         assert self._state is not None
-        self._seen_handover = leave_to(
+        self._seen_handover = request_handover(
             self._state, self._name, self._standby_prefix, self._holder, to
         )
         self._handing_over = True
 
-    def is_to_hand_over(self) -> bool:
-        """Has somebody asked the leader, us, that another lead (`leave_to`)? Others go first, once
-        the lease is released.
+    def handover_requested(self) -> bool:
+        """Return True once an operator asked this leader to give up the lease.
+
+        After the release, this process lets the standbys acquire the lease first.
         """
-        given = self._handover()
-        if given is None or given["from"] != self._holder or given["id"] == self._seen_handover:
+        handover = self._handover()
+        if (
+            handover is None
+            or handover["from"] != self._holder
+            or handover["id"] == self._seen_handover
+        ):
             return False
-        self._seen_handover = given["id"]
+        self._seen_handover = handover["id"]
         self._handing_over = True
         return True
 
     def leader(self) -> str | None:
         return self._election.leader()
 
-    def seen_leader(self) -> str | None:
-        """Who led when `acquire` last looked, without another look where looks are paid for."""
-        seen: Callable[[], str | None] | None = getattr(self._election, "seen_leader", None)
-        return self.leader() if seen is None or not self._look_every_s else seen()
+    def last_seen_leader(self) -> str | None:
+        """Return the leader that `acquire` saw last, without a request where requests cost."""
+        last_seen: Callable[[], str | None] | None = getattr(
+            self._election, "last_seen_leader", None
+        )
+        return self.leader() if last_seen is None or not self._poll_every_s else last_seen()
 
     def close(self) -> None:
         self._election.close()
 
-    def _are_others(self) -> bool:
-        """Does anybody stand by?"""
+    def _has_standbys(self) -> bool:
+        """Return whether any process stands by."""
         return self._state is not None and bool(standbys(self._state, self._standby_prefix))
 
     def _let_others_go_first(self) -> None:
-        """From now on: to end what we led may have taken as long as others have patience."""
+        """Let standbys acquire the lease first, for `PATIENCE_S` from now.
+
+        Called after the release, because stopping the session may have taken as long as
+        `PATIENCE_S`.
+        """
         self._handing_over = False
         self._not_before = time.monotonic() + PATIENCE_S
 
-    def _has_gone_first(self) -> bool:
-        """Does another process lead by now? Then nobody has to be let go first."""
-        if not self._is_time_to_look():
+    def _another_leads(self) -> bool:
+        """Return whether another process leads by now, so that this one can stop waiting."""
+        if not self._is_poll_due():
             return False
         if self._election.leader() in (None, self._holder):
             return False
         self._not_before = 0.0
         return True
 
-    def _is_time_to_look(self) -> bool:
+    def _is_poll_due(self) -> bool:
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._poll_at:
             return False
-        self._look_at = now + self._look_every_s
+        self._poll_at = now + self._poll_every_s
         return True
 
-    def _is_meant(self) -> bool:
-        """By a handover, once the lease is ours; one that is not taken up for a while counts no
-        more.
+    def _may_keep_lease(self) -> bool:
+        """Return whether this process may keep the lease that it has just acquired.
+
+        A pending handover that names another process gives that process `PATIENCE_S` to take the
+        lease; after that, the handover is ignored.
         """
-        given = self._handover()
-        if self._state is None or given is None:
+        handover = self._handover()
+        if self._state is None or handover is None:
             return True
-        ours = given["to"] in (None, self._holder) and given["from"] != self._holder
-        if not ours and self._seen_handover != given["id"]:
-            self._seen_handover = given["id"]
+        ours = handover["to"] in (None, self._holder) and handover["from"] != self._holder
+        if not ours and self._seen_handover != handover["id"]:
+            self._seen_handover = handover["id"]
             self._not_before = time.monotonic() + PATIENCE_S
             return False
         self._state.delete(handover_key(self._name))
         return True
 
-    def _is_named(self) -> bool:
-        """Are we to lead by name?"""
-        given = self._handover()
-        return given is not None and given["to"] == self._holder
+    def _named_in_handover(self) -> bool:
+        """Return whether the pending handover names this process."""
+        handover = self._handover()
+        return handover is not None and handover["to"] == self._holder
 
     def _handover(self) -> dict[str, Any] | None:
-        found = None if self._state is None else self._state.get(handover_key(self._name))
-        return None if found is None else found.value
+        document = None if self._state is None else self._state.get(handover_key(self._name))
+        return None if document is None else document.value
 
-    def _is_our_turn(self) -> bool:
-        """Has the lease been free for as long as preferred zones have priority, or is it left to us
-        by name?
+    def _may_try(self) -> bool:
+        """Return whether this process may try to take the lease.
+
+        True once the lease has been free for `handicap_s`, or if a handover names this process.
         """
         now = time.monotonic()
-        if not self._is_time_to_look():
+        if not self._is_poll_due():
             return False
         if self._election.leader() is not None:
             self._free_since = None
-            return True  # the lease decides: by hosts' clocks it may seem to last
+            # the election decides: by the clocks of other hosts the lease may have expired
+            return True
         self._free_since = self._free_since or now
         if now - self._free_since >= self._handicap_s:
             return True
-        return self._is_named()
+        return self._named_in_handover()
 
     def _open(self, first_epoch: int) -> Election:
         return open_election(
@@ -262,7 +287,7 @@ class LogElection:
 
 
 class CaptureElection(LogElection):
-    """Who captures. The event log's chain has the fence of every leader."""
+    """Elects the capture leader; every leader's fence in the event log has its epoch."""
 
     def __init__(
         self,
@@ -273,7 +298,7 @@ class CaptureElection(LogElection):
         *,
         newest_epoch: Callable[[], int] | None = None,
     ) -> None:
-        """``newest_epoch``: the greatest that the event log's chain knows of; None: it is asked."""
+        """``newest_epoch``: returns the greatest epoch in the event log; None: read from there."""
         super().__init__(
             config,
             LEASE_NAME,
@@ -286,7 +311,7 @@ class CaptureElection(LogElection):
 
 
 class PipelineElection(LogElection):
-    """Who delivers a pipeline. What the log notes of those who read it has their epochs."""
+    """Elects the leader of a pipeline; the event log's consumer documents have its epochs."""
 
     def __init__(
         self,
@@ -296,80 +321,83 @@ class PipelineElection(LogElection):
         *,
         waits: bool = True,
     ) -> None:
-        """``waits``: those of preferred zones go before us."""
+        """``waits``: whether preferred zones may acquire the lease first."""
         name = config.pipeline.name
         super().__init__(
             config,
-            pipeline_lease(name),
+            pipeline_lease_name(name),
             holder,
             lambda: _newest_reader(config),
             config.capture.handicap_s if waits else 0.0,
             state=state,
-            standby_prefix=of_pipeline(name),
+            standby_prefix=pipeline_prefix(name),
         )
 
 
-def acquired(
+def acquire_lease(
     election: Election,
-    untold_s: float = 0.0,
+    default_wait_s: float = 0.0,
     where: str = "",
     what: str = "a capture",
-    remedy: str = "stop it, and those that stand by, first",
+    remedy: str = "stop it and its standbys first",
     stop: threading.Event | None = None,
 ) -> Lease:
-    """The lease, for a command that must be alone. A lease that is not renewed is waited for:
-    nothing else shows that its holder was killed on another host.
+    """Acquire the lease for a command that must run alone.
+
+    If another process has the lease but does not renew it, wait until it expires: nothing else
+    shows that a holder on another host was killed.
 
     Args:
-        election: may have a ``patience_s``, for how long the lease that it found may still run.
-        untold_s: that of one which does not say.
-        where: for people.
-        what: leads, for people.
-        remedy: what they do then.
-        stop: nobody waits any more.
+        election: the election; its ``max_wait_s``, if any, is the longest remaining time of the
+            lease.
+        default_wait_s: the remaining time to assume if the election has no ``max_wait_s``.
+        where: a place for the error message.
+        what: what leads, for the error message.
+        remedy: what to do, for the error message.
+        stop: ends the wait when set.
 
     Raises:
-        LedElsewhereError: one leads, or ``stop`` was set.
+        AnotherLeaderError: another process leads, or ``stop`` was set.
     """
     begun = time.monotonic()
     stop = stop or threading.Event()
     while (lease := election.acquire()) is None:
-        waited = time.monotonic() >= begun + _patience_s(election, untold_s)
-        if waited or stop.wait(ASK_EVERY_S):
+        waited = time.monotonic() >= begun + _max_wait_s(election, default_wait_s)
+        if waited or stop.wait(POLL_EVERY_S):
             leader = election.leader() or "unknown"
-            raise LedElsewhereError(f"{what} leads{where} ({leader}): {remedy}")
+            raise AnotherLeaderError(f"{what} leads{where} ({leader}): {remedy}")
     return lease
 
 
-def _patience_s(election: Election, untold_s: float) -> float:
-    return float(getattr(election, "patience_s", untold_s))
+def _max_wait_s(election: Election, default_wait_s: float) -> float:
+    return float(getattr(election, "max_wait_s", default_wait_s))
 
 
 def _newest_fence(config: Config) -> int:
-    path = log_place(config)
+    path = event_log_path(config)
     newest = EventLog.open(path).newest() if EventLog.exists(path) else None
     return 0 if newest is None else newest.epoch
 
 
 def _newest_reader(config: Config) -> int:
-    path = log_place(config)
+    path = event_log_path(config)
     if not EventLog.exists(path):
         return 0
-    # All pipelines count: one may have a new name, and its destinations compare epochs.
-    found = Consumers(EventLog.open(path).storage).all()
-    return max((each.epoch for each in found), default=0)
+    # Epochs of all pipelines: a pipeline may have been renamed, and its destinations compare them.
+    consumers = Consumers(EventLog.open(path).storage).all()
+    return max((each.epoch for each in consumers), default=0)
 
 
 def leader_of(election: LogElection) -> str | None:
-    """Who leads, as `acquire` saw; None if nobody does, or the state store can't say."""
+    """Return the leader that `acquire` saw last; None: nobody leads, or the state store fails."""
     try:
-        return election.seen_leader()
+        return election.last_seen_leader()
     except StateError:
         return None
 
 
 def leader_url(state: StateStore, election: Election) -> str | None:
-    """Where the HTTP interface of who leads is, if it told."""
+    """Return the URL of the leader's HTTP interface, if it has published one."""
     try:
         document = state.get(STATUS_KEY)
         if document is None or document.value.get("holder") != election.leader():

@@ -1,4 +1,4 @@
-"""A first configuration for a database: what is there, and what a user would want to change."""
+"""Writes a first configuration file from the URL of a database."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SECRETS = {"password", "sslpassword"}
 
 @dataclass(frozen=True, slots=True)
 class FirstConfig:
-    """A configuration that works.
+    """A configuration that works as it is.
 
     Attributes:
-        text: of the file, without the password.
-        password: whether the url had one, so that `PASSWORD` has to be exported.
-        schemas: how many tables each schema (MySQL: database) has.
+        text: the text of the file, without the password.
+        password: whether the URL had one, so that `PASSWORD` has to be exported.
+        schemas: the number of tables in each schema (MySQL: database).
     """
 
     text: str
@@ -38,11 +38,11 @@ class FirstConfig:
 
 
 def first_config(url: str) -> FirstConfig:
-    """The configuration that captures all that the database of ``url`` has.
+    """Return a configuration that captures all tables of the database at ``url``.
 
     Raises:
-        UsageError: no such kind of database.
-        SourceError, PreflightError: it can't be reached, or refuses the login.
+        UsageError: the kind of database is unknown.
+        SourceError, PreflightError: the database can't be reached, or refuses the login.
     """
     parts = urlsplit(url)
     kind = _KINDS.get(parts.scheme)
@@ -69,14 +69,14 @@ def first_config(url: str) -> FirstConfig:
         catalogue.close()
     own = unquote(parts.path.strip("/")) if kind != "postgres" else ""
     here = [t for t in tables if own in ("", t.namespace)]
-    found = Counter(t.namespace for t in here or tables if _alike(t.namespace, own))
-    schemas = dict(sorted(found.items()))
+    counts = Counter(t.namespace for t in here or tables if _alike(t.namespace, own))
+    schemas = dict(sorted(counts.items()))
     hidden = _without_password(url)
     return FirstConfig(_text(kind, hidden, [*schemas] or [own]), hidden != url, schemas)
 
 
 def _alike(namespace: str, own: str) -> bool:
-    """Is it the URL's database, however the server spells it? No database: all are wanted."""
+    """Return whether the namespace is the URL's database, in any case; without one, all are."""
     return not own or namespace.casefold() == own.casefold()
 
 

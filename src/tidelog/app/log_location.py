@@ -1,4 +1,4 @@
-"""Where a configuration's event log is, and where it begins."""
+"""Finds the event log of a configuration, and the first offset of a new one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import provide_options
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.ports import StateStore
 
 logger = logging.getLogger(__name__)
@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 STATUS_MARGIN = 1 << 40  # far more than is written between two status documents
 
 
-def log_place(config: Config) -> str:
-    """The event log's directory or URL; from now on this process can open it, and so can those that
-    it starts.
+def event_log_path(config: Config) -> str:
+    """Return the event log's directory or URL, and register its storage options.
 
-    Raises ConfigError: the configuration is of several databases, which have a log each.
+    From then on, this process and those that it starts can open the log. Raises ConfigError for a
+    configuration of several databases: each has its own log.
     """
     of_one_database(config)
     options = config.log.storage_options
@@ -37,57 +37,58 @@ def log_place(config: Config) -> str:
     return config.log.path
 
 
-def which_copy(place: str) -> str:
-    """A few letters that tell an event log from its copies, whose generation is the same; the same
-    from every host that sees this one. Empty: there is none.
+def log_copy_id(place: str) -> str:
+    """Return a short hash that differs between an event log and its copies; empty: no log.
 
-    A copy may have the times and the inode of what was copied, but not its change time as well.
+    A copy has the same generation, so the hash is of the log's URL, or of its file's inode and
+    change time: a copy may keep the other times and the inode, but not the change time as well. It
+    is the same on every host that sees this log.
     """
-    known = place.rstrip("/")
+    identity = place.rstrip("/")
     if not is_url(place):
         try:
             status = (Path(place) / LOG_FILE).stat()
         except OSError:
             return ""
-        known = f"{status.st_ino} {status.st_ctime_ns}"
-    return hashlib.sha256(known.encode()).hexdigest()[:6]
+        identity = f"{status.st_ino} {status.st_ctime_ns}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:6]
 
 
-def seen_offset(state: StateStore, log: EventLog) -> int:
-    """Below it, offsets of the log were issued, as state and consumers know; both may be older than
-    the log, or restored with it.
+def highest_issued_offset(state: StateStore, log: EventLog) -> int:
+    """Return the offset below which offsets were issued, as state and consumers know.
 
-    Says so where the log ends before: it was restored alone, or lost its end.
+    Both may be older than the log, or restored with it. Logs a warning if the log ends before that
+    offset: it was restored alone, or lost its end.
     """
     status = state.get(STATUS_KEY)
-    known = [0] if status is None else [int(status.value["capture"]["next_offset"])]
+    offsets = [0] if status is None else [int(status.value["capture"]["next_offset"])]
     try:
-        known += [each.offset for each in Consumers(log.storage).all()]
+        offsets += [each.offset for each in Consumers(log.storage).all()]
     except SegmentCorruptError as error:
         logger.warning("how far consumers have read is not known: %s", error)
-    seen, tail = max(known), log.tail if log.is_known else log.newest()
-    if tail is not None and seen > tail.next:
+    issued, tail = max(offsets), log.tail if log.is_known else log.newest()
+    if tail is not None and issued > tail.next:
         logger.warning(
             "the event log ends at offset %d, but offsets up to %d were issued: it was put back to "
-            "an earlier state, or lost its end. Its next offsets begin above all that were issued; "
-            "whoever has read beyond its end is told so (docs/how-to/restore.md)",
+            "an earlier state, or lost its end. Its next offsets start above all that were issued; "
+            "readers that are beyond its end get an error (docs/how-to/restore.md)",
             tail.next,
-            seen,
+            issued,
         )
-    return seen
+    return issued
 
 
-def seen_later(state: StateStore, log: EventLog) -> Future[int]:
-    """`seen_offset`, asked for while others are asked for other things."""
+def issued_offset_future(state: StateStore, log: EventLog) -> Future[int]:
+    """Start reading `highest_issued_offset` in a thread."""
     pool = ThreadPoolExecutor(1, "tidelog-seen-offset")
     try:
-        return pool.submit(seen_offset, state, log)
+        return pool.submit(highest_issued_offset, state, log)
     finally:
         pool.shutdown(wait=False)
 
 
 def start_offset(state: StateStore) -> int:
-    """Where a new log begins: above every version that one before it may have issued."""
+    """Return the first offset of a new log, above every version that an older one may have."""
     status = state.get(STATUS_KEY)
     if status is None:
         return 0

@@ -1,4 +1,4 @@
-"""Is everything set up for capture?"""
+"""Checks that database, event log, outputs and channels are ready for capture."""
 
 from __future__ import annotations
 
@@ -10,39 +10,83 @@ from shlex import quote
 from typing import Any
 
 from tidelog.app.capture.channels import check_channels, notification_place, signal_place
-from tidelog.app.destination_names import check_names
-from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.destinations import check_apart
-from tidelog.app.pipeline.installed import (
+from tidelog.app.log_location import event_log_path
+from tidelog.app.pipeline.dependencies import (
     check_installed,
     check_spark,
     installed_versions,
     untested_versions,
 )
+from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
-from tidelog.app.table_patterns import unmatched
+from tidelog.app.table_patterns import unmatched_patterns
 from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.printable import printable
-from tidelog.model.schema import TableName
-from tidelog.ports import ProbedOutputKind
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.registry import OutputSection
+from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
 from tidelog.sources.scripts import script
 from tidelog.state.opening import state_path
-from tidelog.system.private_files import seen_by_others, users_of
+from tidelog.system.private_files import readable_by_others, users_of
+
+
+def check_names(config: Config, catalogue: Catalogue) -> Iterator[dict[str, Any]]:
+    """Yield a warning for each table that an output would leave out."""
+    if not config.outputs:
+        return
+    schemas = list(_schemas(config, catalogue))
+    for output in config.outputs:
+        kind = OUTPUT_KINDS.get(output.kind)
+        if not isinstance(kind, NamingOutputKind):
+            continue
+        try:
+            for text in kind.refused_names(output, list(_delivered_tables(output, schemas))):
+                message, _, fix = text.rpartition(". ")
+                finding = {"check": f"output {output.name}", "level": "warning", "fix": fix}
+                yield finding | {"message": f"a table would be left out: {message}"}
+        except (TidelogError, ModuleNotFoundError):
+            continue  # the checks of Spark and of the destination report it
+
+
+def _schemas(config: Config, catalogue: Catalogue) -> Iterator[TableSchema]:
+    for table in catalogue.tables(config.source.tables):
+        try:
+            shape = catalogue.shape(table)
+        except TidelogError:
+            continue  # the check of the source reports it
+        if shape is not None:
+            yield shape.schema
+
+
+def _delivered_tables(
+    output: OutputSection, schemas: Sequence[TableSchema]
+) -> Iterator[TargetTable]:
+    from tidelog.outputs.base.sections import SteppedSection
+    from tidelog.outputs.delivery_settings import transform_steps
+    from tidelog.spark.transforms import named_table
+
+    steps = transform_steps(output) if isinstance(output, SteppedSection) else ()
+    for schema in schemas:
+        if matches(output.tables, schema.table):
+            target = named_table(schema, steps, SourceId("", "", ""))
+            if target is not None:
+                yield target
+
 
 LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
 LEAST_FREE_BYTES = 1 << 30
 
 
 def check(config: Config) -> list[dict[str, Any]]:
-    """What `tidelog check` found: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``.
+    """Run the checks of `tidelog check`; changes nothing.
 
-    It changes nothing.
+    Returns findings: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``.
     """
     findings = [
         {
@@ -66,16 +110,17 @@ def check(config: Config) -> list[dict[str, Any]]:
 
 
 def check_script(config: Config) -> tuple[list[str], bool]:
-    """The SQL that `check` prints, as the lines of one script, and whether nothing that was found
-    has to be mended. Only the source is asked.
+    """Return the SQL that `check` prints as lines of one script, and whether there is no error.
+
+    Only the source is checked.
     """
     findings = source_kind(config).check()
     return list(script(findings)), all(finding.level != "fail" for finding in findings)
 
 
 def _check_store(config: Config) -> dict[str, Any]:
-    """Can the event log's object store be listed and read?"""
-    place = log_place(config)
+    """Check that the event log's object store can be listed and read."""
+    place = event_log_path(config)
     try:
         storage = storage_at(place)
         storage.names()
@@ -83,12 +128,12 @@ def _check_store(config: Config) -> dict[str, Any]:
     except (StorageError, UsageError) as error:
         message, _, fix = str(error).partition(". ")
         return {"check": "log", "level": "error", "message": message, "fix": fix or message}
-    found = "holds the event log" if there else "can be listed; it holds no event log yet"
-    return {"check": "log", "level": "ok", "message": f"{place} {found}", "fix": ""}
+    contents = "holds the event log" if there else "can be listed; it holds no event log yet"
+    return {"check": "log", "level": "ok", "message": f"{place} {contents}", "fix": ""}
 
 
 def _check_disk(config: Config) -> dict[str, Any]:
-    """Room for the event log."""
+    """Check the free disk space for the event log."""
     place = Path(config.log.path)
     while not place.exists():
         place = place.parent
@@ -103,7 +148,7 @@ def _check_disk(config: Config) -> dict[str, Any]:
 
 
 def check_modes(config: Config) -> Iterator[dict[str, Any]]:
-    """Can other users of this machine read rows and state?"""
+    """Check that other users of this machine can't read rows and state."""
     places = {"state": state_path(config.state.place)}
     if not is_url(config.log.path):
         places["log"] = Path(config.log.path)
@@ -117,51 +162,53 @@ def check_modes(config: Config) -> Iterator[dict[str, Any]]:
         if place is None:
             continue
         try:
-            users, seen = users_of(place), seen_by_others(place)
+            users, readable = users_of(place), readable_by_others(place)
         except OSError:
-            continue  # not there yet, or not ours to look at: capture will say so
+            continue  # it does not exist yet, or can't be read by us: capture reports it
         files = f"-R {quote(str(place))}" if place.is_dir() else f"{quote(str(place))}*"
         yield {
             "check": f"{name} files",
-            "level": "warning" if seen else "ok",
-            "message": f"{place} is {'not ' if seen else ''}for its {users} alone",
-            "fix": f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if seen else "",
+            "level": "warning" if readable else "ok",
+            "message": f"{place} is {'not ' if readable else ''}for its {users} alone",
+            "fix": f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if readable else "",
         }
 
 
 def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
-    """Does each pattern name a table, in the source and in each output, and can the outputs hold
-    the names?
+    """Check that each pattern matches a table, in the source and in each output, and that the
+    outputs can have the names.
     """
     catalogue = source_kind(config).catalogue()
     try:
         captured = catalogue.tables(config.source.tables)
-        lost = [("source.tables", p) for p in unmatched(config.source.tables, catalogue)]
+        unused = [("source.tables", p) for p in unmatched_patterns(config.source.tables, catalogue)]
         names = list(check_names(config, catalogue))
     except TidelogError:
-        return  # told by what looked at the source
+        return  # the check of the source reports it
     finally:
         catalogue.close()
     if not captured:
-        return  # told already
+        return  # already reported
     for output in config.outputs:
         place = f"tables of output {output.name}"
-        lost += [(place, p) for p in output.tables if not any(matches([p], t) for t in captured)]
-    for place, pattern in lost:
+        unused += [(place, p) for p in output.tables if not any(matches([p], t) for t in captured)]
+    for place, pattern in unused:
         of = "table" if place == "source.tables" else "captured table"
         yield {
             "check": "tables",
             "level": "warning",
             "message": f"{place}: no {of} matches '{printable(pattern)}', others do",
-            "fix": _spelled_so(pattern, captured)
+            "fix": _case_hint(pattern, captured)
             or "correct it, or leave it if its tables are yet to be created",
         }
     yield from names
 
 
-def _spelled_so(pattern: str, captured: Sequence[TableName]) -> str:
-    """How to write the pattern of an output, where only its case is another one: a server may take
-    names in any, and capture then does; the event log has them as the server lists them.
+def _case_hint(pattern: str, captured: Sequence[TableName]) -> str:
+    """Return how to write an output's pattern that differs from a table's name only in case.
+
+    A server may ignore case, and so does capture then; the event log has names as the server lists
+    them. Empty: there is no such table.
     """
     for table in captured:
         if matches([pattern.lower()], TableName(table.namespace.lower(), table.name.lower())):
@@ -170,47 +217,49 @@ def _spelled_so(pattern: str, captured: Sequence[TableName]) -> str:
 
 
 def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
-    """Can the pipeline run here too, with the outputs that are configured? A host that only
-    captures needs no Spark.
+    """Check that the pipeline with its outputs can also run here.
+
+    A host that only captures needs no Spark.
     """
-    found = {"check": "spark", "level": "ok", "fix": ""}
+    finding = {"check": "spark", "level": "ok", "fix": ""}
     try:
         check_installed(config.outputs)
         check_spark(config)
     except UsageError as error:
-        found["level"] = "warning"
-        found["message"] = f"on this host only `tidelog capture` can run. {error}"
+        finding["level"] = "warning"
+        finding["message"] = f"on this host only `tidelog capture` can run. {error}"
     else:
-        found["message"] = f"{installed_versions()} fit the outputs"
+        finding["message"] = f"{installed_versions()} fit the outputs"
         if doubts := "; ".join(untested_versions()):
-            found["level"] = "warning"
-            found["message"] = f"it may not run: {doubts}"
-    yield found
+            finding["level"] = "warning"
+            finding["message"] = f"it may not run: {doubts}"
+    yield finding
 
 
 def _check_outputs(config: Config) -> Iterator[dict[str, Any]]:
-    """Can this host reach each destination? Capture goes on without them, and the pipeline waits
-    for them.
+    """Check that this host can reach each destination.
+
+    Without them capture runs on, and the pipeline waits.
     """
     for output in config.outputs:
         kind = OUTPUT_KINDS.get(output.kind)
         if not isinstance(kind, ProbedOutputKind):
             continue
-        found = {"check": f"output {output.name}", "level": "ok", "fix": ""}
+        finding = {"check": f"output {output.name}", "level": "ok", "fix": ""}
         try:
-            told = kind.probe(output)
+            message = kind.probe(output)
         except TidelogError as error:
-            found["level"], told = "warning", " ".join(str(error).split())
+            finding["level"], message = "warning", " ".join(str(error).split())
         except ModuleNotFoundError:
-            continue  # told with Spark, by the command that mends it
-        except Exception as error:  # noqa: BLE001 - of a kind from elsewhere: the rest is told
-            found["level"], told = "warning", f"can't be looked at ({type(error).__name__})"
-        if told is not None:
-            yield found | {"message": told}
+            continue  # reported with Spark, with the command that fixes it
+        except Exception as error:  # noqa: BLE001 - the output is a plugin: check the others
+            finding["level"], message = "warning", f"can't be checked ({type(error).__name__})"
+        if message is not None:
+            yield finding | {"message": message}
 
 
 def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
-    """Are the topics of signals and notifications there? Capture goes on without them."""
+    """Check that the topics of signals and notifications exist. Capture runs without them."""
     try:
         check_channels(config)
         places = [
@@ -226,26 +275,26 @@ def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
         from tidelog.control.channels.kafka import (
             ONE_PARTITION,
             ChannelError,
-            several,
+            several_partitions,
             topic_facts,
         )
 
-        found = {"check": f"control.{name}", "level": "warning"}
+        finding = {"check": f"control.{name}", "level": "warning"}
         try:
             partitions = topic_facts(place).partitions
         except ChannelError as error:
-            found |= {"message": f"topic {place.topic}: {error.reason}", "fix": error.remedy}
+            finding |= {"message": f"topic {place.topic}: {error.reason}", "fix": error.remedy}
         else:
             if partitions == 1 or name != "signal_kafka":
-                found |= {"level": "ok", "message": f"topic {place.topic} is there", "fix": ""}
+                finding |= {"level": "ok", "message": f"topic {place.topic} exists", "fix": ""}
             else:
-                found["message"] = f"topic {place.topic}: {several(partitions)}"
-                found["fix"] = ONE_PARTITION
-        yield found
+                finding["message"] = f"topic {place.topic}: {several_partitions(partitions)}"
+                finding["fix"] = ONE_PARTITION
+        yield finding
 
 
 def _check_places(config: Config) -> Iterator[dict[str, Any]]:
-    """Do outputs write where another one does?"""
+    """Check that no two outputs write to the same place."""
     try:
         check_apart(config)
     except ConfigError as error:
@@ -254,17 +303,17 @@ def _check_places(config: Config) -> Iterator[dict[str, Any]]:
 
 
 def check_authorities(config: Config) -> Iterator[dict[str, Any]]:
-    """Do the files hold certificates that outputs name? One finding for each."""
+    """Check that each output's ``ca_file`` has certificates; one finding for each."""
     for output in config.outputs:
         ca_file = getattr(output, "ca_file", None)
         if ca_file is None:
             continue
-        found = {"check": f"output {output.name}", "level": "ok", "fix": ""}
+        finding = {"check": f"output {output.name}", "level": "ok", "fix": ""}
         try:
             ssl.create_default_context(cafile=ca_file)
-            found["message"] = f"ca_file {ca_file} holds certificates"
+            finding["message"] = f"ca_file {ca_file} holds certificates"
         except OSError as error:
             why = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
-            found["level"], found["message"] = "error", f"ca_file {ca_file}: {why}"
-            found["fix"] = "name a file of certificates of authorities, PEM"
-        yield found
+            finding["level"], finding["message"] = "error", f"ca_file {ca_file}: {why}"
+            finding["fix"] = "name a file of certificates of authorities, PEM"
+        yield finding

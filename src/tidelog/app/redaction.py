@@ -12,5 +12,5 @@ _KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)
 
 
 def redacted(text: str) -> str:
-    """Without passwords and keys of URLs, wherever in it they stand."""
+    """Return the text without the passwords and keys of URLs in it."""
     return _KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))

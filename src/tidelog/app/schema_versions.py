@@ -1,4 +1,4 @@
-"""The versions of tables' columns: those that are stored, and those given by hand."""
+"""Lists the schema versions of tables, and sets columns by hand."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tidelog.app.elections import CaptureElection, acquired
-from tidelog.app.log_location import log_place
+from tidelog.app.elections import CaptureElection, acquire_lease
+from tidelog.app.log_location import event_log_path
 from tidelog.app.sources.kinds import SchemaNotes, source_kind
 from tidelog.config import Config
 from tidelog.errors import UsageError
@@ -18,11 +18,13 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state
+from tidelog.state.wrappers import ReadOnlyStateStore
 
 
-class _Told(BaseModel):
+class _Column(BaseModel):
+    """A column in the document of ``--columns``."""
+
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     name: str = Field(min_length=1)
@@ -32,20 +34,22 @@ class _Told(BaseModel):
 
 
 class _Columns(BaseModel):
+    """The document of ``--columns``."""
+
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    columns: list[_Told] = Field(min_length=1)
+    columns: list[_Column] = Field(min_length=1)
     key: list[str] = []
 
 
 def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
-    """The tables with their stored versions, and from which positions of the source's log on they
-    hold; with ``table``: of one, column by column.
+    """Return the tables with their schema versions, and the source position at which each starts.
 
-    Raises UsageError if there is no event log, or it does not know the table.
+    ``table``: only this one, column by column. Raises UsageError if there is no event log, or the
+    table is not in it.
     """
     store = _store(config)
-    state = LookedAt(config.state.place)
+    state = ReadOnlyStateStore(config.state.place)
     try:
         notes = source_kind(config).schema_notes(store, state)
         names = store.tables()
@@ -53,24 +57,26 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
             names = [name for name in names if str(name) == table]
             if not names:
                 raise UsageError(f"the event log holds no version of a table {table!r}")
-        return {"tables": [_described(name, store, notes, whole=bool(table)) for name in names]}
+        return {
+            "tables": [_describe_table(name, store, notes, whole=bool(table)) for name in names]
+        }
     finally:
         state.close()
 
 
 def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str, Any]:
-    """Say which columns a table had from position ``at`` of the source's log on.
+    """Set the columns that a table had from position ``at`` of the source's log on.
 
     Args:
-        config: of the capture.
+        config: the configuration of the capture.
         table: ``namespace.table``.
-        at: the position, as the error names it.
+        at: the position, as in the error message.
         columns: JSON or YAML: ``{columns: [{name, type, nullable, collation}], key: [name]}``.
 
     Raises:
-        UsageError: one of them is wrong, a capture leads, or the source's log needs no such help.
+        UsageError: an argument is wrong, a capture leads, or the source needs no such help.
     """
-    told = _parsed(columns)
+    given = _parse_columns(columns)
     store = _store(config)
     try:
         name = TableName.parse(table)
@@ -81,27 +87,27 @@ def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str
     state = open_state(config.state.place)
     try:
         notes = source_kind(config).schema_notes(store, state)
-        with _no_capture(config):
-            schema = notes.fix(name, at, [c.model_dump() for c in told.columns], told.key)
+        with _exclude_capture(config):
+            schema = notes.fix(name, at, [c.model_dump() for c in given.columns], given.key)
         return {"table": table, "from": at, **_version(schema, notes, whole=True)}
     finally:
         state.close()
 
 
-def _described(
+def _describe_table(
     table: TableName, store: SchemaStore, notes: SchemaNotes, *, whole: bool
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "table": str(table),
         "versions": [_version(schema, notes, whole=whole) for schema in store.versions(table)],
     }
-    noted = notes.of(table)
-    if noted:
-        found["noted"] = [
+    positions = notes.of(table)
+    if positions:
+        description["noted"] = [
             {"from": at, "version": "not known" if number is None else number}
-            for at, number in noted
+            for at, number in positions
         ]
-    return found
+    return description
 
 
 def _version(schema: TableSchema, notes: SchemaNotes, *, whole: bool) -> dict[str, Any]:
@@ -112,15 +118,15 @@ def _version(schema: TableSchema, notes: SchemaNotes, *, whole: bool) -> dict[st
 
 
 def _store(config: Config) -> SchemaStore:
-    path = log_place(config)
+    path = event_log_path(config)
     if not EventLog.exists(path):
-        raise UsageError(f"{path} holds no event log; `tidelog capture` begins one")
+        raise UsageError(f"{path} holds no event log; `tidelog capture` creates one")
     return SchemaStore(path)
 
 
-def _parsed(text: str) -> _Columns:
+def _parse_columns(text: str) -> _Columns:
     try:
-        document = yaml.safe_load(text)  # of which JSON is a part
+        document = yaml.safe_load(text)  # JSON is a part of YAML
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark is not None else ""
@@ -139,11 +145,11 @@ def _parsed(text: str) -> _Columns:
 
 
 @contextmanager
-def _no_capture(config: Config) -> Iterator[None]:
-    """Hold the lease, so that no capture leads meanwhile."""
+def _exclude_capture(config: Config) -> Iterator[None]:
+    """Keep the capture lease, so that no capture leads."""
     election = CaptureElection(config, "tidelog schema")
     try:
-        lease = acquired(election)
+        lease = acquire_lease(election)
         try:
             yield
         finally:

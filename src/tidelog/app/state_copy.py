@@ -8,66 +8,68 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.app.elections import LEASE_NAME, acquired, pipeline_lease
-from tidelog.app.roster import PIPELINE_PREFIX
+from tidelog.app.elections import LEASE_NAME, acquire_lease, pipeline_lease_name
+from tidelog.app.instances import PIPELINE_PREFIX
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
 from tidelog.errors import UsageError
-from tidelog.eventlog.led_by import STORE_KEY
+from tidelog.eventlog.owner import STORE_KEY
 from tidelog.kinds.sections import StateUrl
 from tidelog.ports import StateStore
 from tidelog.state.opening import checked_url, open_election, open_state, state_exists
 
 COPYING: Final = "copying"
-"""A document of a store that a copy is being made into; the last one to go."""
+"""Key of a document that marks a store during a copy into it; it is deleted last."""
 
 _OF_ONE_STORE: Final = (COPYING, STORE_KEY)
 _HOLDER: Final = "tidelog state copy"
 _LEASE_S: Final = 20.0
 PATIENCE_S: Final = 30.0
-"""For a lease to run out, in a store that does not say how long it may last."""
+"""Seconds until a lease expires, in a store that does not report its duration."""
 
 
 Load = Callable[[Path], Config]
 
 
 def one_database(path: Path) -> Config:
-    """The configuration of a file. Raises ConfigError if it has several databases."""
+    """Load a configuration file. Raises ConfigError if it has several databases."""
     return of_one_database(load_config(path))
 
 
 def copy_state(source: str, target: str, load: Load = one_database) -> dict[str, Any]:
-    """Copy all documents; each place is a URL, or a configuration file, whose state it is, as
-    ``load`` reads it.
+    """Copy all documents of a state store; the source keeps them.
 
-    Both elections are held meanwhile, and the target's epochs go on above the source's. What was
-    copied stays in the source.
+    ``source`` and ``target`` are URLs, or configuration files, read with ``load``, whose state they
+    mean. The leases of both stores are kept during the copy; the target's epochs continue above the
+    source's.
 
     Raises:
-        UsageError: a capture leads, there is nothing to copy, or the target holds a state already.
+        UsageError: a capture leads, there is nothing to copy, or the target has a state already.
     """
-    taken, given = _place(source, load), _place(target, load)
-    if taken == given:
-        raise UsageError(f"both are {taken}")
-    if not state_exists(taken):
-        raise UsageError(f"{taken} holds no state")
+    origin, destination = _place(source, load), _place(target, load)
+    if origin == destination:
+        raise UsageError(f"both are {origin}")
+    if not state_exists(origin):
+        raise UsageError(f"{origin} holds no state")
     with ExitStack() as opened:
-        held = opened.enter_context(_leading(taken, LEASE_NAME, 1))
-        holds = opened.enter_context(_leading(given, LEASE_NAME, held.lease.epoch + 1))
-        old = opened.enter_context(closing(open_state(taken)))
-        for key in old.keys(PIPELINE_PREFIX):  # what outputs have is kept there, too
+        origin_lease = opened.enter_context(_leading(origin, LEASE_NAME, 1))
+        destination_lease = opened.enter_context(
+            _leading(destination, LEASE_NAME, origin_lease.lease.epoch + 1)
+        )
+        old = opened.enter_context(closing(open_state(origin)))
+        for key in old.keys(PIPELINE_PREFIX):  # the outputs' state is there, too
             name = key.removeprefix(PIPELINE_PREFIX)
             what = f"the pipeline {name}"
-            opened.enter_context(_leading(taken, pipeline_lease(name), 1, what))
-        new = opened.enter_context(closing(open_state(given)))
-        _make_room(new, given)
+            opened.enter_context(_leading(origin, pipeline_lease_name(name), 1, what))
+        new = opened.enter_context(closing(open_state(destination)))
+        _make_room(new, destination)
         keys = [key for key in old.keys("") if key not in _OF_ONE_STORE]
         copied = 0
         for key in keys:
             document = old.get(key)
-            held.check()
-            holds.check()
+            origin_lease.check()
+            destination_lease.check()
             if document is not None:
                 new.put(key, document.value, 0)
                 copied += 1
@@ -75,22 +77,24 @@ def copy_state(source: str, target: str, load: Load = one_database) -> dict[str,
             key for key in new.keys("") if key not in _OF_ONE_STORE
         )
         if missing:
-            raise UsageError(f"{taken} was changed meanwhile: is a capture running? Copy again")
+            raise UsageError(
+                f"{origin} was changed during the copy: is a capture running? Copy again"
+            )
         new.delete(COPYING)
-    return {"from": str(taken), "to": str(given), "documents": copied}
+    return {"from": str(origin), "to": str(destination), "documents": copied}
 
 
 def check_whole(state: StateStore) -> None:
-    """Raises UsageError for a store that a copy has begun to fill and did not end."""
+    """Raise UsageError if a copy into this store was started but not completed."""
     if state.get(COPYING) is not None:
         raise UsageError(
-            "a `tidelog state copy` into this state store did not end: give the command again, or "
+            "a `tidelog state copy` into this state store is not complete: run it again, or "
             "use the store that it copied from"
         )
 
 
 def _make_room(state: StateStore, place: StateUrl) -> None:
-    """What a copy that did not end has left is removed; anything else is not."""
+    """Delete the documents of an incomplete copy. Raises UsageError if there are others."""
     if state.get(COPYING) is None:
         if state.keys(""):
             raise UsageError(f"{place} holds a state already")
@@ -107,7 +111,7 @@ def _leading(
     with closing(
         open_election(place, name, _HOLDER, _LEASE_S, first_epoch=first_epoch)
     ) as election:
-        lease = acquired(election, PATIENCE_S, f" with the state at {place}", what)
+        lease = acquire_lease(election, PATIENCE_S, f" with the state at {place}", what)
         keeper = LeaseKeeper(election, lease, _LEASE_S / 4)
         try:
             yield keeper

@@ -1,4 +1,4 @@
-"""Which of the configured patterns name no table."""
+"""Finds configured table patterns that match no table."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tidelog.ports import Catalogue
 logger = logging.getLogger(__name__)
 
 
-def unmatched(patterns: Sequence[str], catalogue: Catalogue) -> list[str]:
-    """Patterns that match no table of the source: misspelled, or of tables to come."""
+def unmatched_patterns(patterns: Sequence[str], catalogue: Catalogue) -> list[str]:
+    """Return the patterns that match no table of the source: misspelled, or for future tables."""
     return [pattern for pattern in patterns if not catalogue.tables([pattern])]
 
 
-def tell_unmatched(patterns: Sequence[str], catalogue: Catalogue) -> None:
-    """In the log lines."""
+def log_unmatched(patterns: Sequence[str], catalogue: Catalogue) -> None:
+    """Log a warning for each pattern that matches no table."""
     try:
-        lost = unmatched(patterns, catalogue)
+        unused = unmatched_patterns(patterns, catalogue)
     except TidelogError:
-        return  # what needs the catalogue next will tell
-    for pattern in lost:
+        return  # the next user of the catalogue reports the error
+    for pattern in unused:
         logger.warning(
             "source.tables: no table matches %r; one that is created later is captured", pattern
         )

@@ -1,6 +1,6 @@
-"""The paper's output buffer: what the reader appends in order and the writer drains in order.
+"""The output buffer of the DBLog paper: a queue from the log reader to the writer.
 
-Bounded by bytes: a slow disk slows the reader (back-pressure); nothing is ever dropped.
+It is bounded in bytes: a slow disk slows the reader (back-pressure). Nothing is ever dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Done = Callable[[int], None]  # called with the offset of the item's first recor
 
 @dataclass(slots=True)
 class ChunkItem:
-    """A closed window's rows; a segment of its own."""
+    """The rows of a closed window; they become a segment of their own."""
 
     rows: LogBatch
     meta: ChunkMeta
@@ -37,7 +37,7 @@ class ControlItem:
 
 @dataclass(slots=True)
 class PositionItem:
-    """A position to remember although no record stands there."""
+    """A position to store although no record has it."""
 
     resume: Resume
 
@@ -46,7 +46,7 @@ Item = LogBatch | ChunkItem | ControlItem | PositionItem
 
 
 def item_bytes(item: Item) -> int:
-    """What an item counts against the buffer's limit."""
+    """The item's size as counted against the buffer's limit."""
     rows = item.rows if isinstance(item, ChunkItem) else item
     if isinstance(rows, LogBatch):
         return rows.payload_bytes + 45 * len(rows)
@@ -73,9 +73,9 @@ class OutputBuffer:
         return self._bytes
 
     def put(self, item: Item, while_full: Callable[[], None], now: float) -> None:
-        """Append; while there is no room, ``while_full`` is called every 100 ms.
+        """Append an item; while there is no room, call ``while_full`` every 100 ms.
 
-        Raises what made the writer fail, if it did.
+        Raises the writer's error if it failed.
         """
         size = item_bytes(item)
         with self._changed:
@@ -94,7 +94,9 @@ class OutputBuffer:
             self._changed.notify_all()
 
     def take(self, timeout_s: float) -> tuple[Item, float] | None:
-        """The next item and when it was put (monotonic seconds); None after ``timeout_s``."""
+        """Remove and return the next item and when it was put (monotonic seconds); None after
+        ``timeout_s``.
+        """
         with self._changed:
             if not self._items:
                 self._changed.wait(timeout_s)
@@ -102,8 +104,8 @@ class OutputBuffer:
                 return None
             return self._items.popleft()
 
-    def wrote(self, size: int) -> None:
-        """``size`` bytes taken earlier are durable: their room is free again."""
+    def release(self, size: int) -> None:
+        """Free the room of ``size`` bytes that were taken earlier and are durable now."""
         with self._changed:
             self._bytes -= size
             self._changed.notify_all()

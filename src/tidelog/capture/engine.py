@@ -1,7 +1,7 @@
 """The capture loop of one leadership: reader → windows → output buffer → writer.
 
-One engine lives from the event log's tail to the first failure; what comes after starts from the
-tail again with a new engine, so that nothing in memory can disagree with what is durable.
+An engine starts at the event log's end and runs until the first failure; then a new engine starts
+at the end again, so that nothing in memory can disagree with what is durable.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tidelog.capture.buffer import ChunkItem, ControlItem, Item, OutputBuffer, PositionItem
-from tidelog.capture.dumps.actions import acquired
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.emitted_log import EmittedLog
-from tidelog.capture.progress import CaptureProgress
-from tidelog.capture.steering.log_pause import LogPause
-from tidelog.capture.steering.read_rate import ReadRate
-from tidelog.capture.windows.windows import Closed, Voided, Window, Windows
+from tidelog.capture.dumps.thread_messages import acquired
+from tidelog.capture.limits.log_pause import LogPause
+from tidelog.capture.limits.read_rate import ReadRate
+from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow, Window, Windows
 from tidelog.capture.writer_thread import Appender, WriterThread
 from tidelog.errors import OffsetGoneError
-from tidelog.model.records import LogBatch, Resume, Snapshot, ranges_of
+from tidelog.model.records import LogBatch, Resume, Snapshot, XidRanges, ranges_of
 from tidelog.model.schema import TableName
 from tidelog.ports import (
     CatalogueChanged,
@@ -40,6 +38,53 @@ from tidelog.ports import (
 )
 from tidelog.system import failpoints
 
+
+@dataclass(slots=True)
+class CaptureProgress:
+    """Counts and positions of an engine, for status.
+
+    ``covered``: all commits before this position in the source are durable in the event log, even
+    if no record shows it. ``bytes``: of the records' payloads; ``append_s``: total time of
+    appending, until each segment was durable.
+    """
+
+    position: int = 0
+    covered: int = 0
+    durable: Resume | None = None
+    records: int = 0
+    segments: int = 0
+    bytes: int = 0
+    append_s: float = 0.0
+    next_offset: int = 0
+    last_commit_ts: int = 0
+    buffer_bytes: int = 0
+    buffer_waited_s: float = 0.0
+    open_windows: int = 0
+    retained_bytes: int = 0
+    unseen_transactions: int = 0
+    held: bool = False
+
+
+class EmittedTransactionsLog(Protocol):
+    """Reads what was emitted before this engine started, or is not in its memory any more."""
+
+    def changed_by(self, xids: XidRanges) -> dict[int, set[int]]:
+        """Xid → schema ids of its records, for those ``xids`` that are in the event log."""
+        ...
+
+    def records_of(self, xids: XidRanges, table: TableName) -> Iterable[LogBatch]:
+        """The records of ``xids`` on ``table``, in log order, read lazily."""
+        ...
+
+    def first_offset_of(self, xids: XidRanges, table: TableName) -> int | None:
+        """The lowest offset of a durable record of ``xids`` on ``table``; None if there is none."""
+        ...
+
+    def max_xid(self) -> int:
+        """The greatest xid in the event log; 0 if there is none."""
+        ...
+
+
 END_S = 30.0
 PAUSED_TURN_S = 0.02
 DURABLE_WAIT_S = 5.0
@@ -53,15 +98,15 @@ class CaptureOptions:
     flush_s: float = 0.05
     buffer_bytes: int = 32 << 20
     retain_bytes: int = 64 << 20
-    settle_s: float = 1.0  # without records, before a position is appended; then …
-    idle_position_s: float = 10.0  # … at most this often
+    settle_s: float = 1.0  # time without records before a position is appended …
+    idle_position_s: float = 10.0  # … and between two such positions
     journal_entries: int = 500_000
     journal_prune_entries: int = 50_000
     read_bytes_per_s: int | None = None
 
 
 class CaptureEngine:
-    """Runs until `stop`, or until something fails, which `run` then raises.
+    """Runs until `stop`, or until an error, which `run` raises.
 
     Lock order: the engine's lock may be held while the coordinator is called, never the reverse.
     """
@@ -74,7 +119,7 @@ class CaptureEngine:
         coordinator: DumpCoordinator,
         log: Appender,
         log_answers: Callable[[], bool] = lambda: True,
-        emitted: EmittedLog,
+        emitted: EmittedTransactionsLog,
         resume: Resume,
         options: CaptureOptions,
         on_schema: Callable[[SchemaSeen], None],
@@ -101,18 +146,20 @@ class CaptureEngine:
         self._resume = resume
         self._appends: deque[ControlItem | ChunkItem] = deque()
         self._log_pause: LogPause | None = None
-        self._paused = False  # the log has paused where a dump wants it
+        self._paused = False  # the log is paused at a dump's position
         self._stopped = threading.Event()
         self._reached = resume.acknowledge
-        # Between transactions: none is half-way through. An idle source may show nothing more.
+        # True between two transactions. An idle source may show nothing more.
         self._between = resume.acknowledge > resume.position
-        self._idle = False  # the last thing appended is a position
+        self._idle = False  # the last appended item is a position
         self._last_put_at = 0.0
 
     # ------------------------------------------------------------ the loop
 
     def run(self, stop: threading.Event) -> None:
-        """Stream from the resume point until ``stop``; what was read is made durable at the end."""
+        """Stream from the resume point until ``stop``; at the end all that was read is made
+        durable.
+        """
         self._writer.start()
         self._stopped = stop
         try:
@@ -141,12 +188,12 @@ class CaptureEngine:
 
     @property
     def reads_slowly(self) -> bool:
-        """Is the log read later than it could be, because somebody wants it so?"""
+        """Does a configured limit delay the reading of the log?"""
         return self._options.read_bytes_per_s is not None
 
     def _wait_s(self) -> float:
-        """How long not to read the log now. A blocking dump that has begun is read to its end
-        before the log is paused: it wants the log to come to its snapshot, and holds that open.
+        """Seconds for which not to read the log now. While a blocking dump runs, the log is read on
+        even if it is to be paused: the dump waits for it to reach its snapshot, which is kept open.
         """
         log_pause = self._log_pause
         reads_on = log_pause is not None and log_pause.at is not None
@@ -155,8 +202,8 @@ class CaptureEngine:
         return min(PAUSED_TURN_S, self._rate.wait_s(time.monotonic()))
 
     def _handle_all(self, events: Iterable[LogEvent]) -> None:
-        """Signals that come one behind the other are told together. They are kept before anything
-        is appended that stands behind them, or a crash could lose them.
+        """Handle events; signals in a row are passed on together. They are stored before a later
+        record is appended, or a crash could lose them.
         """
         signals: list[SignalSeen] = []
         for event in events:
@@ -172,7 +219,7 @@ class CaptureEngine:
 
     def _handle(self, event: LogEvent) -> None:
         if isinstance(event, LogBatch):
-            self._take(event)
+            self._append_batch(event)
         elif isinstance(event, WatermarkSeen):
             with self._lock:
                 outcome = self._windows.on_watermark(event)
@@ -190,11 +237,11 @@ class CaptureEngine:
             self._reached = max(self._reached, event.position)
             self._between = True
             self._at_boundary(self._reached)
-            self._remember_idle(event)
+            self._store_idle_position(event)
 
-    def _take(self, batch: LogBatch) -> None:
-        """Append a batch; what is due in its midst comes between two of its transactions."""
-        self._rate.took(batch.payload_bytes)
+    def _append_batch(self, batch: LogBatch) -> None:
+        """Append a batch; windows that close within it are appended between two transactions."""
+        self._rate.add(batch.payload_bytes)
         while True:
             log_pause = None if self._stopped.is_set() else self._log_pause
             with self._lock:
@@ -213,14 +260,14 @@ class CaptureEngine:
 
     def _emit(self, batch: LogBatch) -> None:
         for moved in self._windows.on_batch(batch):
-            self._coordinator.moved(moved)
+            self._coordinator.on_keys_changed(moved)
         self._put(batch)
         self._resume = batch.resume
         self._reached = max(self._reached, batch.resume.acknowledge)
         self._between = False
 
     def _at_boundary(self, position: int) -> None:
-        """All before ``position`` has come: close what is due, and pause if asked to."""
+        """Close due windows, and pause if requested: all before ``position`` was read."""
         with self._lock:
             for outcome in self._windows.close_due(position):
                 self._end_window(outcome)
@@ -232,34 +279,35 @@ class CaptureEngine:
             self._append_waiting()
             self._buffer.raise_failure()
             self._while_full()
-        self._append_waiting()  # rows given before the pause was released belong here
+        self._append_waiting()  # rows queued before the pause was released belong here
         self._paused = False
 
-    def _end_window(self, outcome: Closed | Voided) -> None:
-        if isinstance(outcome, Closed):
+    def _end_window(self, outcome: ClosedWindow | VoidedWindow) -> None:
+        if isinstance(outcome, ClosedWindow):
             failpoints.hit("window.closed")
-            item = self._coordinator.closed(outcome)
+            item = self._coordinator.on_window_closed(outcome)
             if item is not None:
                 self._put(item)
         else:
-            self._coordinator.voided(outcome)
+            self._coordinator.on_window_voided(outcome)
 
     def _append_waiting(self) -> None:
         while self._appends:
             item = self._appends.popleft()
             if isinstance(item, ChunkItem) and not self._paused:
-                # Capture ends, and the log went on: here its rows would be stale. The dump begins
-                # anew after the start, so the record that ends it must not come either.
+                # Capture stops, and the log was read on: here the rows would be stale. The dump
+                # restarts with the next session, so its completion record must not come either.
                 self._appends.clear()
                 return
             with self._lock:
                 self._put(item)
 
-    def _remember_idle(self, event: IdleAt) -> None:
-        """Append a position without records now and then, so that an idle database's log can go.
+    def _store_idle_position(self, event: IdleAt) -> None:
+        """Append a position from time to time without records, so that an idle database can remove
+        log.
 
-        Only after it is durable may it be acknowledged: else a restart would find the slot ahead of
-        the event log and could not tell it from a gap.
+        It may be acknowledged only after it is durable: otherwise a restart would find the slot
+        ahead of the event log and could not distinguish it from a gap.
         """
         now = time.monotonic()
         if event.resume.acknowledge <= self._resume.acknowledge or len(self._buffer):
@@ -300,13 +348,13 @@ class CaptureEngine:
             self._windows.forget(table)
 
     def append_control(self, value: dict[str, Any], done: Callable[[int], None]) -> None:
-        """Append soon, on the engine's thread: only that one may wait for room in the buffer, since
-        it keeps the reader's connection alive meanwhile.
+        """Queue a record for the engine's thread: only that one may wait for room in the buffer,
+        since it keeps the reader's connection alive.
         """
         self._appends.append(ControlItem(value, done))
 
     def append_chunk(self, item: ChunkItem) -> None:
-        """The same for rows that need no window, because the log is paused where they stand."""
+        """Queue rows that need no window, because the log is paused at their position."""
         self._appends.append(item)
 
     def pause_log(self) -> LogPause:
@@ -316,7 +364,7 @@ class CaptureEngine:
 
     @property
     def reached(self) -> int:
-        """All that was committed before this position has come."""
+        """The position up to which all commits were read."""
         return self._reached
 
     def retain(self, table: TableName) -> None:
@@ -328,8 +376,8 @@ class CaptureEngine:
         return self._emitted.first_offset_of(unseen, table) if len(unseen) else None
 
     @property
-    def decided(self) -> bool:
-        """Is it known which emitted transactions a snapshot of now can't see?"""
+    def unseen_known(self) -> bool:
+        """Is it known which emitted transactions a current snapshot can't see?"""
         return self._windows.journal.complete
 
     def resolve_unseen(self, snapshot: Snapshot) -> None:
@@ -340,20 +388,20 @@ class CaptureEngine:
 
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:
         wanted = set(xids)
-        if not self._durable_so_far():
-            return  # what waits in the buffer can't be read back: the chunk asks again
+        if not self._wait_until_durable():
+            return  # records in the buffer can't be read back: the chunk asks again
         try:
-            found = self._windows.keys_of(self._emitted.records_of(ranges_of(wanted), table))
+            keys = self._windows.keys_of(self._emitted.records_of(ranges_of(wanted), table))
         except OffsetGoneError:
-            return  # what retention removed can't be known: the chunk waits until all is visible
-        if found is None:
-            return  # nor can more than there is room for be held
+            return  # removed by retention, so not known: the chunk waits until all is visible
+        if keys is None:
+            return  # too many to keep: the chunk waits as well
         with self._lock:
-            self._windows.seed_keys(table, wanted, found)
+            self._windows.seed_keys(table, wanted, keys)
 
-    def _durable_so_far(self) -> bool:
-        """Wait until all that was emitted by now is in the event log; False if it does not come."""
-        with self._lock:  # under which a batch is put and `_resume` set
+    def _wait_until_durable(self) -> bool:
+        """Wait until all that was emitted by now is in the event log; False after a time limit."""
+        with self._lock:  # a batch is put and `_resume` set under it
             upto = self._resume.position, self._resume.ordinal
         deadline = time.monotonic() + DURABLE_WAIT_S
         while not self._stopped.is_set():
@@ -365,7 +413,7 @@ class CaptureEngine:
             time.sleep(0.005)
         return False
 
-    # ------------------------------------------------------------ housekeeping
+    # ------------------------------------------------------------ maintenance
 
     def prune_journal(self, take_snapshot: Callable[[], Snapshot]) -> None:
         """Forget transactions that are visible by now, if many are remembered."""
@@ -376,7 +424,7 @@ class CaptureEngine:
 
     def progress(self) -> CaptureProgress:
         writer = self._writer
-        # In this order: what came before `reached` was put, and remembered as `resume`, before.
+        # In this order: all before `reached` was put, and stored as `resume`, earlier.
         reached = self._reached
         resume = self._resume
         durable = writer.durable

@@ -1,7 +1,7 @@
-"""One leader at a time: acquire the lease, capture until something ends it, start again.
+"""One leader at a time: acquire the lease, capture until the session ends, start again.
 
-Whatever ends a session, the next one starts from the event log's tail with nothing carried over in
-memory; so a crash, a lost race and a lost connection all are the same case.
+Whatever ends a session, the next one starts at the event log's end with nothing kept in memory; so
+a crash, a lost race and a lost connection are the same case.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tidelog.capture.farewell import Farewell
+from tidelog.capture.handover import HandoverWait
 from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogError
 from tidelog.ports import Document, Election, Lease, StateStore
 from tidelog.system.boot_clock import boot_clock, suspended_s
 
 logger = logging.getLogger(__name__)
 
-ASK_EVERY_S = 0.2
-ASK_ON_WATCH_S = 0.05
+POLL_EVERY_S = 0.2
+POLL_ON_WATCH_S = 0.05
 RENEW_AGAIN_S = 1.0
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 5.0
-"""Nothing is captured while the only process waits, also if what failed is back by then."""
+"""Short, because the only process captures nothing while it waits, even if the cause has gone."""
 
 
 class LeaderSession(Protocol):
-    """One leadership's work, from the tail on."""
+    """The work of one leadership, from the event log's end on."""
 
     def run(self, stop: threading.Event) -> bool:
-        """Until ``stop``, a failure, which is raised, or until nothing is left to do: then True."""
+        """Run until ``stop``, a failure, which is raised, or until all work is done: then True."""
         ...
 
     def close(self) -> None: ...
@@ -42,7 +42,7 @@ class LeaderSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, for `tidelog status`; since when by its clock; ``url``: of its HTTP interface."""
+    """The leader, for `tidelog status`; since when by its clock; ``url``: of its HTTP interface."""
 
     holder: str
     epoch: int
@@ -52,7 +52,7 @@ class Leader:
 
 
 class LeaseKeeper:
-    """Renews a lease in a thread of its own; `check` fails closed once it is in doubt."""
+    """Renews a lease in its own thread; `check` raises once the lease may have ended."""
 
     def __init__(
         self,
@@ -64,16 +64,16 @@ class LeaseKeeper:
         suspended: float | None = None,
     ) -> None:
         """Args:
-        election: gave the lease.
-        lease: which is held.
-        every_s: between two renewals.
-        on_lease: told of the lease, and of each renewal; the deadline is on `boot_clock`.
-        suspended: `suspended_s` as of before the lease was asked for; None: as of now.
+        election: the election that gave the lease.
+        lease: the lease to renew.
+        every_s: seconds between two renewals.
+        on_lease: called with the lease and after each renewal; its deadline is on `boot_clock`.
+        suspended: `suspended_s` as of before the lease was requested; None: as of now.
         """
         self._election = election
         self._every_s = every_s
         self._on_lease = on_lease
-        self._hold(lease, suspended_s() if suspended is None else suspended)
+        self._set_lease(lease, suspended_s() if suspended is None else suspended)
         self._stopped = threading.Event()
         self._releasing, self._released = threading.Lock(), False
         self._lost: LeaseLostError | None = None
@@ -85,21 +85,21 @@ class LeaseKeeper:
     def lease(self) -> Lease:
         return self._lease
 
-    def _hold(self, lease: Lease, suspended: float) -> None:
-        """``suspended``: as of before the lease was asked for, as its deadline is."""
+    def _set_lease(self, lease: Lease, suspended: float) -> None:
+        """``suspended``: as of before the lease was requested, as its deadline is."""
         self._lease, self._until = lease, lease.deadline + suspended
         self._on_lease(replace(lease, deadline=self._until))
 
     def check(self) -> None:
-        """Raises LeaseLostError if the lease may have ended, from then on for good: whoever is told
-        ends the session, which may wait for a request under way, and nobody else could lead
-        meanwhile if the lease were renewed. Called before every append, and before the state is
+        """Raises LeaseLostError if the lease may have ended, and from then on always: the caller
+        ends the session, which may wait for a running request, and a renewed lease would keep all
+        others from leading in the meantime. Called before every append and before the state is
         changed.
         """
         if self._lost is not None:
             raise self._lost
         if self._stopped.is_set():  # a thread outlived its session
-            raise LeaseLostError(f"the lease of epoch {self._lease.epoch} was given back")
+            raise LeaseLostError(f"the lease of epoch {self._lease.epoch} was released")
         if boot_clock() >= self._until:
             self._lost = LeaseLostError(
                 f"the lease of epoch {self._lease.epoch} ended before it was renewed; another "
@@ -108,7 +108,7 @@ class LeaseKeeper:
             raise self._lost
 
     def summary(self) -> dict[str, Any]:
-        """For metrics: how long the lease lasts, and how its renewals went."""
+        """For metrics: the lease's remaining time, and the counts of its renewals."""
         remaining_s = max(0.0, self._until - boot_clock())
         return {
             "remaining_s": round(remaining_s, 3),
@@ -118,8 +118,8 @@ class LeaseKeeper:
 
     @property
     def announce(self) -> Callable[[], float] | None:
-        """Announces that the lease will be given back; returns how long to lead on. None: all
-        standbys look often enough without it.
+        """Announces that the lease will be released; returns the seconds to keep leading. None: all
+        standbys poll often enough without it.
         """
         announce: Callable[[Lease], float] | None = getattr(self._election, "announce", None)
         return None if announce is None else lambda: announce(self._lease)
@@ -130,36 +130,36 @@ class LeaseKeeper:
             pause_s = self._every_s
             try:
                 suspended = suspended_s()
-                self._hold(self._election.renew(self._lease), suspended)
+                self._set_lease(self._election.renew(self._lease), suspended)
                 self._renewals += 1
             except LeaseLostError as error:
                 self._lost = error
                 return
-            except TidelogError as error:  # the state store is away: the deadline decides
+            except TidelogError as error:  # the state store is down: the deadline decides
                 self._failures += 1
                 logger.warning("the lease could not be renewed: %s", error)
                 pause_s = min(self._every_s, RENEW_AGAIN_S)
 
     def release(self) -> None:
-        """Give the lease back, once; `check` raises from now on."""
+        """Release the lease, once; `check` raises from now on."""
         self._stopped.set()
         with self._releasing:
-            given, self._released = self._released, True
-        if given:
+            was_released, self._released = self._released, True
+        if was_released:
             return
         self._thread.join(5)
-        # Also one that was lost: a renewal may have been under way. Another's is left alone.
+        # Also a lost one: a renewal may have been running. Another process's lease is left alone.
         with contextlib.suppress(TidelogError):
             self._election.release(self._lease)
 
 
 class LeasedState:
-    """A state store that only the holder of a lease changes: one that was frozen and wakes up late
-    must not undo, or answer in the place of, the one that leads by now. The store itself refuses
-    what was checked in time and arrives late, if it can (`tidelog.ports.FencedStore`).
+    """A state store that only the holder of a lease changes: a process that was frozen and wakes up
+    late must not overwrite the current leader's state. The store itself rejects a write that was
+    checked in time and arrives late, if it can (`tidelog.ports.FencedStore`).
 
     Args:
-        state: what is kept; all may read it.
+        state: the store; all may read it.
         check: `LeaseKeeper.check`.
     """
 
@@ -182,7 +182,7 @@ class LeasedState:
         return self._state.keys(prefix)
 
     def close(self) -> None:
-        """Whoever opened the store closes it."""
+        """Does nothing: the store's opener closes it."""
 
 
 def lead(
@@ -196,25 +196,26 @@ def lead(
     on_lease: Callable[[Lease], None] = lambda _lease: None,
     ready: Callable[[bool], None] = lambda _failed: None,
 ) -> None:
-    """Stand by until leader, lead until the session ends, and so on until ``stop``.
+    """Stand by until this process is the leader, lead until the session ends, repeat until
+    ``stop``.
 
     Args:
         election: gives the leases.
-        open_session: builds a session on the event log's tail; it appends the fence.
+        open_session: opens a session at the event log's end; it appends the fence.
         stop: ends everything; what was read is made durable first.
-        renew_every_s: at most half of the lease's length. It is asked for more often, as one that
-            was given back is to be taken at once.
-        on_state: told ``standby``, ``leading`` or ``retrying``, and why.
-        what: is led, for people.
-        on_lease: as `LeaseKeeper` has it.
-        ready: called before the lease is asked for, with whether the last session failed; raises if
-            what a session needs is away, as it may be for this process alone: another may have it.
-            Returns soon once ``stop`` is set.
+        renew_every_s: seconds between renewals, at most half of the lease's length. It is polled
+            more often, so that a released lease is acquired at once.
+        on_state: called with ``standby``, ``leading`` or ``retrying``, and the reason.
+        what: the thing that is led, for messages.
+        on_lease: as in `LeaseKeeper`.
+        ready: called before the lease is requested, with whether the last session failed; raises if
+            something that a session needs is missing, perhaps for this process only. Returns soon
+            once ``stop`` is set.
 
     Raises:
-        TidelogError: whose policy is to stop.
+        TidelogError: if its policy is to stop.
     """
-    retry_s, told_at = RETRY_FIRST_S, 0.0
+    retry_s, reported_at = RETRY_FIRST_S, 0.0
     failed = False
     while not stop.is_set():
         try:
@@ -226,18 +227,18 @@ def lead(
         except TidelogError as error:
             if error.policy is Policy.STOP:
                 raise
-            logger.warning("the lease is not asked for, or not got: %s", error)
+            logger.warning("the lease was not acquired: %s", error)
             on_state("retrying", str(error))
             stop.wait(min(renew_every_s, RETRY_MOST_S))
             continue
         if lease is None:
-            if time.monotonic() >= told_at:
+            if time.monotonic() >= reported_at:
                 on_state("standby", f"another {what} leads")
-                told_at = time.monotonic() + renew_every_s
+                reported_at = time.monotonic() + renew_every_s
             on_watch = getattr(election, "on_watch", False)
-            stop.wait(min(renew_every_s, ASK_ON_WATCH_S if on_watch else ASK_EVERY_S))
+            stop.wait(min(renew_every_s, POLL_ON_WATCH_S if on_watch else POLL_EVERY_S))
             continue
-        told_at = 0.0
+        reported_at = 0.0
         keeper = LeaseKeeper(election, lease, renew_every_s, on_lease, suspended=suspended)
         began = math.inf
         session: LeaderSession | None = None
@@ -245,13 +246,13 @@ def lead(
             session = open_session(keeper)
             began = time.monotonic()
             on_state("leading", "")
-            with Farewell(stop, keeper.announce) as farewell:
-                if session.run(farewell.ends):
+            with HandoverWait(stop, keeper.announce) as handover:
+                if session.run(handover.ends):
                     return
         except TidelogError as error:
             if error.policy is Policy.STOP:
                 raise
-            if time.monotonic() - began >= retry_s:  # it was a good one
+            if time.monotonic() - began >= retry_s:  # it ran for some time
                 retry_s = RETRY_FIRST_S
             logger.warning("%s starts again from what is durable: %s", what, error)
             failed = not isinstance(error, LeaseLostError)
@@ -261,8 +262,9 @@ def lead(
             session = None
             keeper.release()
             if isinstance(error, (LeaseLostError, AppendRaceLostError)):
-                # No failure: the lease says when it may be led again. Who waits stands by for none.
-                # But a race may be lost to nobody, where it can't be told what became of a put.
+                # No failure: the lease decides when this process may lead again. Report standby
+                # only if another one leads: a race may have no winner, if a put's result is not
+                # known.
                 if not failed:
                     on_state("standby", str(error))
                 stop.wait(RETRY_FIRST_S)

@@ -1,4 +1,4 @@
-"""What a dump tells those who watch it, in Debezium's types and words (its page on them)."""
+"""Notifications about dumps, in Debezium's types and words (see its page on notifications)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class NotificationType(StrEnum):
-    """What happened."""
+    """The kind of event."""
 
     STARTED = "STARTED"
     IN_PROGRESS = "IN_PROGRESS"
@@ -22,7 +22,7 @@ class NotificationType(StrEnum):
 
 
 class TableScanStatus(StrEnum):
-    """How a table's scan ended."""
+    """The result of a table's scan."""
 
     SUCCEEDED = "SUCCEEDED"
     EMPTY = "EMPTY"
@@ -44,7 +44,7 @@ class Notification:
     """One message. ``data`` holds names, counts and statuses, never cell values.
 
     Attributes:
-        dump_id: of the dump.
+        dump_id: id of the dump.
         aggregate_type: a value of `AGGREGATES`.
         type: what happened.
         timestamp_ms: milliseconds since 1970.
@@ -71,4 +71,4 @@ class Notification:
 
 
 Notify = Callable[[Notification], None]
-"""Called by any thread, once what it tells is durable; must be quick and must not raise."""
+"""Called from any thread once its subject is durable; must be quick and must not raise."""

@@ -1,4 +1,4 @@
-"""One leadership's work: the engine's loop, the dumps' thread and the housekeeping beside them."""
+"""The work of one leadership: the engine's loop, the dumps' thread and maintenance threads."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dataclasses import asdict
 from typing import Any
 
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.store import HeldLog
+from tidelog.capture.dumps.store import LogView
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import StatusStore, bind, note_lost_end
-from tidelog.capture.housekeeping import Housekeeping
 from tidelog.capture.leadership import Leader
-from tidelog.capture.patient_state import PatientState
-from tidelog.capture.start_dumps import AtStart, StartDumps
-from tidelog.capture.steering.guard import LogGuard, note_given_up
-from tidelog.capture.steering.pauses import LogSwitch
-from tidelog.capture.steering.source_watch import SourceWatch
+from tidelog.capture.limits.log_guard import LogGuard, note_given_up
+from tidelog.capture.limits.pauses import LogSwitch
+from tidelog.capture.limits.source_monitor import SourceMonitor
+from tidelog.capture.maintenance import SessionMaintenance
+from tidelog.capture.start_dumps import StartDumps, StartPlan
+from tidelog.capture.state_retry import RetryingStateStore
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
@@ -52,32 +52,33 @@ logger = logging.getLogger(__name__)
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0
 END_S = 0.3
-"""How long other threads have to end, and to store what they know, before the lease is given back.
-"""
+"""Time for other threads to end, and to store what they know, before the lease is released."""
 ACT_S = 5.0
-"""The same, while a command is acted on."""
+"""The same, while a command is executed."""
 COMMANDS = "tidelog-commands"
 FINISHED_SHOWN = 20
-LOOK_EVERY_S = 5.0
-LOOK_SHARE = 0.01
-"""Looking at the catalogue may take so much of the time; of many tables it is looked at less often,
-down to every `LOOKS_LEFT_OUT` times `LOOK_EVERY_S`."""
-LOOKS_LEFT_OUT = 24
+POLL_EVERY_S = 5.0
+POLL_SHARE = 0.01
+"""Polling the catalogue may take this share of the time; with many tables it is polled less often,
+at least every `MOST_POLL_INTERVALS` times `POLL_EVERY_S`."""
+MOST_POLL_INTERVALS = 24
 HINT_LEAST_S = 1.0
 HINT_SHARE = 0.05
-"""Looks that somebody hints at come at once, but not sooner after another than `HINT_LEAST_S`, and
-may take so much of the time: whoever may give hints must not load the source with looks."""
-REFUSED_LOOKS_S = 60.0
-"""For so long after a table is refused, or a start, looks may take `HINT_SHARE` of the time."""
+"""A hint polls the catalogue at once, but not sooner than `HINT_LEAST_S` after the last poll, and
+such polls may take this share of the time: whoever gives hints must not load the source."""
+UNSUPPORTED_POLLS_S = 60.0
+"""For this time after a start, or after a table becomes unsupported, polls may take
+`HINT_SHARE`.
+"""
 MAINTAIN_EVERY_S = 30.0
 TRANSIENT: tuple[type[TidelogError], ...] = (SourceError,)
-"""What housekeeping tries again later, e.g. a lock that another session holds: the log goes on."""
+"""Errors that maintenance retries later, e.g. a lock of another session: the log is read on."""
 WAITED_FOR: tuple[type[TidelogError], ...] = (SourceError, StateError)
-"""The same, of commands."""
+"""The same for commands."""
 
 
 class CaptureSession:
-    """Runs engine, coordinator and housekeeping until one of them ends."""
+    """Runs engine, coordinator and maintenance until one of them ends."""
 
     def __init__(
         self,
@@ -87,13 +88,13 @@ class CaptureSession:
         reader: LogReader,
         catalogue: Catalogue,
         snapshot_reader: ChunkReader,
-        refused: RefusedTables,
-        state: PatientState,
-        housekeeping: Housekeeping,
+        unsupported: UnsupportedTables,
+        state: RetryingStateStore,
+        maintenance: SessionMaintenance,
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
         patterns: Sequence[str],
         chunks: Iterable[tuple[int, ChunkMeta]],
-        at_start: AtStart,
+        at_start: StartPlan,
         leader: Leader,
         generation: str,
         close_log: Callable[[], None],
@@ -104,15 +105,17 @@ class CaptureSession:
         holds: Callable[[int], bool] = lambda _offset: True,
         status_store: StatusStore,
     ) -> None:
-        """``give_back``: gives the lease back: all is another's then. ``holds``: `HeldLog`."""
+        """``give_back``: releases the lease; nothing may be written after it. ``holds``: as in
+        `LogView`.
+        """
         self.engine = engine
         self.coordinator = coordinator
         self._reader = reader
         self._catalogue = catalogue
         self._snapshot_reader = snapshot_reader
-        self._refused = refused
+        self._unsupported = unsupported
         self._state = state
-        self._housekeeping = housekeeping
+        self._maintenance = maintenance
         self._chunks, self._holds, self._status_store = chunks, holds, status_store
         self._at_start = StartDumps(at_start, coordinator, catalogue, state, patterns, leader.epoch)
         self._complete = self._acts = False
@@ -134,32 +137,32 @@ class CaptureSession:
             reached=lambda: engine.reached,
             repeats=not at_start.then_end,
         )
-        self._source = SourceWatch()
-        self._look_soon = threading.Event()
-        self._look_often_until = time.monotonic() + REFUSED_LOOKS_S
-        self._turn_s = SLOW_TURN_S if housekeeping.look_every_s else TURN_S
+        self._source = SourceMonitor()
+        self._poll_soon = threading.Event()
+        self._poll_often_until = time.monotonic() + UNSUPPORTED_POLLS_S
+        self._turn_s = SLOW_TURN_S if maintenance.look_every_s else TURN_S
         self._publish_at = 0.0
-        self._published: list[Any] = []  # what is told at once
+        self._published: list[Any] = []  # a change of this is published at once
 
     def run(self, stop: threading.Event) -> bool:
-        """Until ``stop`` or the first failure of any part, which is raised; True once all is done
-        that was wanted, where that is only the first dump.
+        """Run until ``stop`` or the first failure of any part, which is raised; True if only the
+        initial dump was wanted and it is done.
         """
-        bind(self._state, self._generation, self._refused)
-        end = HeldLog(lambda: self.engine.progress().next_offset, self._holds)
+        bind(self._state, self._generation, self._unsupported)
+        end = LogView(lambda: self.engine.progress().next_offset, self._holds)
         self._status_store.note_if_older(self._state, end.now())
         note_lost_end(self._state, end.holds, end.now())
         self.coordinator.recover(self.engine, self._chunks, end)
         self._automatic.watch.begin()
         self._at_start.request()
-        self._state.until(self._ended)
+        self._state.retry_until(self._ended)
         threads = [
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
                 ("tidelog-dumps", lambda: self.coordinator.run(self._ended)),
                 (COMMANDS, self._act_on_commands),
-                ("tidelog-status", self._tell_status),
-                ("tidelog-housekeeping", self._keep_house),
+                ("tidelog-status", self._report_status),
+                ("tidelog-source-polls", self._run_periodic_work),
                 ("tidelog-maintenance", self._maintain),
                 ("tidelog-stop", lambda: self._wait_for(stop)),
             )
@@ -169,7 +172,7 @@ class CaptureSession:
         try:
             self.engine.run(self._ended)
         except BaseException as failure:  # noqa: BLE001 - raised by _end
-            # Once another part has ended the session, a store that is away is no news.
+            # After another part has ended the session, an unavailable store adds nothing.
             known = self._failure
             is_news = known is None or not isinstance(failure, StateError)
             if is_news and not isinstance(known, LogInDangerError):
@@ -177,19 +180,19 @@ class CaptureSession:
         return self._end(threads)
 
     def _end(self, threads: list[threading.Thread]) -> bool:
-        """Let another lead, now that nothing more is appended, and only then wait for threads that
-        may wait long themselves, for the source or the state store.
+        """Release the lease, now that nothing more is appended; only then wait for threads that may
+        themselves wait long for the source or the state store.
         """
         self._ended.set()
         with suppress(TidelogError):
             self._reader.close()  # the next leader reads from where this one does
         _join(threads, END_S)
-        if self._acts:  # what it does for a command is not to be done again by the next leader
+        if self._acts:  # else the next leader would execute the command again
             _join((each for each in threads if each.name == COMMANDS), ACT_S)
         failure = self._failure
         try:
             if isinstance(failure, LogInDangerError):
-                # Neither may take the place of why capture stops: it would be started again.
+                # Neither may replace the reason why capture stops: it would be restarted.
                 with suppress(StateError):
                     self._publish_status()
                 self._give_up_log()
@@ -197,13 +200,13 @@ class CaptureSession:
                 self._publish_status()
         finally:
             self._give_back()
-            _join(threads, JOIN_S)  # these may find that they lead no more
+            _join(threads, JOIN_S)  # these may find that the lease is lost
         if failure is not None:
             raise failure
         return self._complete
 
     def _give_up_log(self) -> None:
-        """Have the source keep no more of its log, if that was asked for."""
+        """Let the source remove its log, if that is configured."""
         if not self._guard_log.drops_slot:
             return
         try:
@@ -225,27 +228,27 @@ class CaptureSession:
         self._close_log()
 
     def on_schema(self, seen: SchemaSeen) -> None:
-        """Told by the engine, on its thread."""
+        """Called by the engine, on its thread."""
         self._automatic.on_schema(seen)
 
     def on_unlogged(self, seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
-        """Told by the engine, on its thread."""
+        """Called by the engine, on its thread."""
         if isinstance(seen, RowsUnlogged):
             self._automatic.on_unlogged(seen)
         elif isinstance(seen, RelationNamed):
             self._automatic.on_relation(seen)
         else:
-            self._look_soon.set()
+            self._poll_soon.set()
 
     def on_refused(self, seen: TableRefused) -> None:
-        """Called by the engine, on its thread. It is stored before the log goes on: what the log
-        leaves out has to be dumped.
+        """Called by the engine, on its thread. Stored before the log is read on: the changes that
+        the log leaves out require a dump.
         """
-        if self._refused.of(seen.table) is None:
-            self._look_often_until = time.monotonic() + REFUSED_LOOKS_S
-            self._look_soon.set()
-        self._refused.owe(seen.table)
-        self._refused.refuse("log", seen.table, seen.refusal)
+        if self._unsupported.refusal_of(seen.table) is None:
+            self._poll_often_until = time.monotonic() + UNSUPPORTED_POLLS_S
+            self._poll_soon.set()
+        self._unsupported.require_dump(seen.table)
+        self._unsupported.refuse("log", seen.table, seen.refusal)
 
     # ------------------------------------------------------------ threads
 
@@ -263,11 +266,11 @@ class CaptureSession:
                 self._ended.set()
 
     def _act_on_commands(self) -> None:
-        """Apart from the rest: most ask the source nothing, and must not wait for it."""
+        """Execute commands in a thread of their own: most need nothing from the source."""
         while not self._ended.wait(self._turn_s):
             self._acts = True
             try:
-                self._housekeeping.commands()
+                self._maintenance.commands()
             except GapError:
                 raise
             except WAITED_FOR as error:
@@ -275,8 +278,8 @@ class CaptureSession:
             finally:
                 self._acts = False
 
-    def _tell_status(self) -> None:
-        """From memory, whether or not the source answers."""
+    def _report_status(self) -> None:
+        """Publish the status from memory, whether or not the source answers."""
         while not self._ended.is_set():
             self._publish_status()
             self._end_if_complete()
@@ -291,61 +294,61 @@ class CaptureSession:
         self._complete = True
         self._ended.set()
 
-    def _keep_house(self) -> None:
-        due = dict.fromkeys(("load", "look"), 0.0)
-        every = {"load": STATUS_EVERY_S, "look": LOOK_EVERY_S}
+    def _run_periodic_work(self) -> None:
+        due = dict.fromkeys(("load", "catalogue"), 0.0)
+        every = {"load": STATUS_EVERY_S, "catalogue": POLL_EVERY_S}
         hints_from = 0.0
         while not self._ended.wait(self._turn_s):
             try:
-                self._automatic.act()
+                self._automatic.request_due()
             except TRANSIENT as error:
                 logger.info("dumps of tables that changed wait: %s", error)
             now = time.monotonic()
-            if self._look_soon.is_set() and now >= hints_from:
-                self._look_soon.clear()
-                due["look"] = now
+            if self._poll_soon.is_set() and now >= hints_from:
+                self._poll_soon.clear()
+                due["catalogue"] = now
             for work in [name for name, at in due.items() if now >= at]:
                 due[work] = now + every[work]
                 began = time.monotonic()
                 try:
-                    self._do(work)
+                    self._run_work(work)
                 except (GapError, LogInDangerError):
-                    raise  # the log must not go on
+                    raise  # the log must not be read on
                 except TRANSIENT as error:
                     logger.warning("%s: %s", work, error)
-                if work == "look":
+                if work == "catalogue":
                     took_s = time.monotonic() - began
-                    often = self._refused.any_left and now < self._look_often_until
-                    due[work] = now + look_pause(took_s, HINT_SHARE if often else LOOK_SHARE)
+                    often = self._unsupported.any_left and now < self._poll_often_until
+                    due[work] = now + poll_interval(took_s, HINT_SHARE if often else POLL_SHARE)
                     hints_from = now + max(HINT_LEAST_S, took_s / HINT_SHARE)
 
-    def _do(self, work: str) -> None:
+    def _run_work(self, work: str) -> None:
         if work == "load":
             self.engine.prune_journal(self._snapshot_reader.current_snapshot)
-            self._ask_source()
+            self._refresh_source()
         else:
-            self._automatic.watch.look()
+            self._automatic.watch.poll()
 
-    def _ask_source(self) -> None:
+    def _refresh_source(self) -> None:
         progress = self.engine.progress()
         try:
-            load = self._source.ask(self._catalogue, progress.covered)
+            load = self._source.refresh(self._catalogue, progress.covered)
         except ConnectionLostError as error:
             if self._switch.pause is not None or self.engine.reads_slowly:
-                # A server that is being shut down waits for all who read its log, until they have
-                # read it to its end, and we would not come there, or much later.
+                # A server that shuts down waits for all who read its log until they have read it to
+                # its end, which this process would reach much later or never.
                 self._failure = self._failure or error
                 self._ended.set()
             raise
         self.coordinator.observe(load.lag_bytes, load.replica_lag_s, load.commits)
         now, last_commit = time.monotonic(), progress.last_commit_ts
-        self._guard_log.look(self._source.summary(now, progress.covered, last_commit))
+        self._guard_log.check(self._source.summary(now, progress.covered, last_commit))
 
     def _maintain(self) -> None:
-        """Apart from the rest: rolling up thousands of segments takes its time."""
+        """Run maintenance in a thread of its own: rolling up thousands of segments takes long."""
         while not self._ended.is_set():
             try:
-                self._housekeeping.maintain()
+                self._maintenance.maintain()
             except (SourceError, StateError) as error:
                 logger.warning("maintenance: %s", error)
             self._ended.wait(MAINTAIN_EVERY_S)
@@ -356,15 +359,15 @@ class CaptureSession:
         status = self.status()
         source = status["source"]
         lag_s = source["lag_s"] if source["error"] is None else None
-        self._housekeeping.activity.look(time.time(), lag_s)
+        self._maintenance.activity.poll(time.time(), lag_s)
         now = time.monotonic()
         dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
         if now >= self._publish_at or dumps != self._published:
-            with suppress(StateError):  # told later: the lease says how long capture goes on
+            with suppress(StateError):  # published later: the lease limits how long capture runs
                 self._status_store.put(self._state.at_once, status)
                 self._published = dumps
-                self._publish_at = now + 2 * self._housekeeping.look_every_s
-        self._housekeeping.on_status(status)
+                self._publish_at = now + 2 * self._maintenance.look_every_s
+        self._maintenance.on_status(status)
 
     def status(self) -> dict[str, Any]:
         """What `tidelog status` shows, as JSON."""
@@ -380,21 +383,21 @@ class CaptureSession:
             "capture": progress,
             "log_paused": None if pause is None else pause.to_json(),
             "log_guard": self._guard_log.summary(),
-            "refused": self._refused.summary(),
-            "drops": self._housekeeping.activity.drops(),
-            **self._housekeeping.troubles(),
+            "refused": self._unsupported.summary(),
+            "drops": self._maintenance.activity.drops(),
+            **self._maintenance.troubles(),
             **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }
 
 
 def _join(threads: Iterable[threading.Thread], within_s: float) -> None:
-    """``within_s`` is for all threads together: several may wait for the same source."""
+    """Join threads; ``within_s`` is for all together: several may wait for the same source."""
     deadline = time.monotonic() + within_s
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def look_pause(took_s: float, share: float) -> float:
-    """How long until the next look at the catalogue, so that looks take this share of the time."""
-    return min(max(LOOK_EVERY_S, took_s / share), LOOKS_LEFT_OUT * LOOK_EVERY_S)
+def poll_interval(took_s: float, share: float) -> float:
+    """Seconds until the next poll of the catalogue, so that polls take this share of the time."""
+    return min(max(POLL_EVERY_S, took_s / share), MOST_POLL_INTERVALS * POLL_EVERY_S)

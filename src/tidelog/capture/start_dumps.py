@@ -1,4 +1,4 @@
-"""The dumps that capture asks for itself when it starts: of everything, and behind a gap."""
+"""The dumps that capture requests when it starts: of all tables, and after a gap."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import Mode
-from tidelog.capture.failed_dumps import lacking
+from tidelog.capture.failed_dumps import tables_failed
 from tidelog.capture.generation import GAP_KEY
-from tidelog.capture.steering.order import in_order
+from tidelog.capture.limits.dump_turns import in_order
 from tidelog.errors import IncompleteDumpError
 from tidelog.ports import Catalogue, StateStore
 
@@ -20,15 +20,15 @@ GAP_DUMP = "gap-"
 
 
 @dataclass(frozen=True, slots=True)
-class AtStart:
+class StartPlan:
     """What is dumped at start.
 
     Attributes:
-        dump: the id of a dump of everything that is asked for, None: there is none; given whether
-            one was ever asked for at a start, and whether one is not done. `INITIAL_DUMP`, or one
-            that begins with `START_DUMP`; the same again is the same dump.
-        then_end: capture ends when all dumps are done.
-        mode: how it is read.
+        dump: returns the id of a dump of all tables to request, or None; its arguments: whether one
+            was ever requested at a start, and whether one is unfinished. The id is `INITIAL_DUMP`,
+            or begins with `START_DUMP`; the same id again is the same dump.
+        then_end: whether capture ends when all dumps are done.
+        mode: mode of the dump.
     """
 
     dump: Callable[[bool, bool], str | None] = lambda begun, unfinished: INITIAL_DUMP
@@ -37,20 +37,20 @@ class AtStart:
 
 
 class StartDumps:
-    """Asks for them, and knows when they are done.
+    """Requests these dumps, and checks whether they are done.
 
     Args:
-        at_start: what is wanted.
-        coordinator: of the dumps.
-        catalogue: of the source.
-        state: where a gap is noted.
-        patterns: of the captured tables.
-        epoch: of this leadership.
+        at_start: the plan.
+        coordinator: coordinator of the dumps.
+        catalogue: the source's.
+        state: store in which a gap is noted.
+        patterns: patterns of the captured tables.
+        epoch: epoch of this leadership.
     """
 
     def __init__(
         self,
-        at_start: AtStart,
+        at_start: StartPlan,
         coordinator: DumpCoordinator,
         catalogue: Catalogue,
         state: StateStore,
@@ -65,25 +65,25 @@ class StartDumps:
         self._epoch = epoch
 
     def request(self) -> None:
-        """Dump every captured table, as the mode says, and behind a gap."""
+        """Request a dump of every captured table, as planned, and one after a gap."""
         at_start, now_ms = self._at_start, int(time.time() * 1000)
         wanted = []
         gap = self._state.get(GAP_KEY)
-        starts = [dump for dump in self._coordinator.dumps() if _of_a_start(dump.dump_id)]
+        starts = [dump for dump in self._coordinator.dumps() if _is_start_dump(dump.dump_id)]
         begun = any(dump.dump_id == INITIAL_DUMP for dump in starts)
-        asked = at_start.dump(begun, not all(dump.finished for dump in starts))
-        if gap is not None and (begun or asked != INITIAL_DUMP):
-            wanted.append((f"{GAP_DUMP}{gap.value}", "the source could not give what was missed"))
-        if asked == INITIAL_DUMP:
+        start_id = at_start.dump(begun, not all(dump.finished for dump in starts))
+        if gap is not None and (begun or start_id != INITIAL_DUMP):
+            wanted.append((f"{GAP_DUMP}{gap.value}", "the source no longer had all of the log"))
+        if start_id == INITIAL_DUMP:
             wanted.insert(0, (INITIAL_DUMP, "initial"))
-        elif asked is not None:
-            self._cancel_earlier(asked)
-            ours = [dump for dump in starts if dump.dump_id.startswith(asked)]
+        elif start_id is not None:
+            self._cancel_earlier(start_id)
+            ours = [dump for dump in starts if dump.dump_id.startswith(start_id)]
             if ours and (ours[-1].status != "aborted" or ours[-1] is starts[-1]):
-                asked = ours[-1].dump_id  # it goes on, is done, or somebody cancelled it
+                start_id = ours[-1].dump_id  # it is resumed, is done, or was cancelled by a user
             elif ours:
-                asked += f"-{self._epoch}"  # another capture led meanwhile, and cancelled it
-            wanted.append((asked, "every start dumps"))
+                start_id += f"-{self._epoch}"  # another capture led in between, and cancelled it
+            wanted.append((start_id, "every start dumps"))
         tables = self._catalogue.tables(self._patterns)
         known = {dump.dump_id for dump in self._coordinator.dumps()}
         if any(dump_id not in known for dump_id, _ in wanted):
@@ -96,27 +96,27 @@ class StartDumps:
             self._state.delete(GAP_KEY)
 
     def _cancel_earlier(self, start_id: str) -> None:
-        """What an earlier start began to dump is dumped by this one."""
+        """Cancel dumps of earlier starts: the new dump includes their tables."""
         for dump in self._coordinator.dumps():
-            if _of_a_start(dump.dump_id) and not dump.dump_id.startswith(start_id):
+            if _is_start_dump(dump.dump_id) and not dump.dump_id.startswith(start_id):
                 self._coordinator.cancel(dump.dump_id)
 
     def all_done(self) -> bool:
-        """Is all done that was wanted, where that is only the first dump?
+        """Is all done, if capture was to end after its dumps?
 
         Raises:
-            IncompleteDumpError: it is, and tables are lacking.
+            IncompleteDumpError: if all dumps have ended and tables are missing.
         """
         if not self._at_start.then_end:
             return False
         dumps = self._coordinator.dumps()
         if not all(dump.finished for dump in dumps):
             return False
-        self._coordinator.flush()  # else they would go on after a restart
-        starts = [dump for dump in dumps if _of_a_start(dump.dump_id)][-1:]
+        self._coordinator.flush()  # otherwise they would be resumed after a restart
+        starts = [dump for dump in dumps if _is_start_dump(dump.dump_id)][-1:]
         gaps = [dump for dump in dumps if dump.dump_id.startswith(GAP_DUMP)]
         counted = [*starts, *(gap for gap in gaps if not starts or gap.number > starts[0].number)]
-        tables = ", ".join(lacking(counted))
+        tables = ", ".join(tables_failed(counted))
         if tables:
             initial, dump = f"the initial dump lacks {tables}", counted[-1].dump_id
             raise IncompleteDumpError(
@@ -125,5 +125,5 @@ class StartDumps:
         return True
 
 
-def _of_a_start(dump_id: str) -> bool:
+def _is_start_dump(dump_id: str) -> bool:
     return dump_id == INITIAL_DUMP or dump_id.startswith(START_DUMP)

@@ -1,4 +1,4 @@
-"""The writer thread: drains the output buffer, in order, into the event log."""
+"""The writer thread: appends the items of the output buffer to the event log, in order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidelog.capture.buffer import (
 )
 from tidelog.errors import OutcomeUnknownError
 from tidelog.model.records import ChunkMeta, LogBatch, Resume
-from tidelog.system.reach import Reach
+from tidelog.system.peer_check import PeerCheck
 
 
 class Appended(Protocol):
-    """What the event log says of a segment it has made durable."""
+    """A durable segment, as the event log returns it."""
 
     @property
     def first(self) -> int: ...
@@ -41,24 +41,24 @@ class Appender(Protocol):
     def append_control(self, message: dict[str, Any]) -> Appended: ...
     def append_position(self, resume: Resume) -> Appended: ...
     def idle(self) -> None:
-        """There is nothing to append now. Takes no time, raises nothing."""
+        """Called when there is nothing to append. Takes no time, raises nothing."""
 
 
-_LATE: Final = 20  # flush intervals: changes that come later are a backlog's
+_LATE: Final = 20  # flush intervals: later changes are part of a backlog
 _IN_BACKLOG: Final = 4
 _IN_BACKLOG_S: Final = 1.0
-"""A backlog's segments take so many flush intervals, but no longer than this: what each segment
-costs, here and all who read it, is shared by more rows."""
+"""In a backlog a segment takes this many flush intervals, but no longer than this: its costs, here
+and for all readers, are shared by more rows."""
 
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 
 
 class WriterThread(threading.Thread):
-    """Flushes when ``flush_bytes`` are waiting or the oldest record is ``flush_s`` old; a backlog
-    may wait longer.
+    """Flushes when ``flush_bytes`` are waiting or the oldest record is ``flush_s`` old; in a
+    backlog it may wait longer.
 
-    ``durable`` is the resume of what is in the event log; only that may be acknowledged. A failure
-    reaches the reader through the buffer.
+    ``durable``: the resume of what is in the event log; only that may be acknowledged. A failure is
+    passed to the reader through the buffer.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class WriterThread(threading.Thread):
         flush_s: float,
         answers: Callable[[], bool],
     ) -> None:
-        """``answers``: does what holds the event log answer a short question? May take for ever."""
+        """``answers``: does the event log's storage answer a short request? May block for ever."""
         super().__init__(name="tidelog-writer", daemon=True)
         self._buffer = buffer
         self._log = log
         self._flush_bytes = flush_bytes
         self._flush_s = flush_s
         self._stopping = threading.Event()
-        self._reach = Reach(answers)
+        self._reach = PeerCheck(answers)
         self._begun: float | None = None
         self.durable = resume
         self.records = 0
@@ -88,8 +88,8 @@ class WriterThread(threading.Thread):
         self.last_commit_ts = 0
 
     def check(self) -> None:
-        """Raises OutcomeUnknownError if an append does not end, and the log does not answer either.
-        It may still be made later, as that of a process that was frozen.
+        """Raises OutcomeUnknownError if an append does not end, and the storage does not answer
+        either. The append may still succeed later, as that of a frozen process.
         """
         begun = self._begun
         silent_s = 0.0 if begun is None else time.monotonic() - begun
@@ -106,7 +106,7 @@ class WriterThread(threading.Thread):
         with suppress(OutcomeUnknownError):
             while self.is_alive() and time.monotonic() < until:
                 self.check()
-                self.join(_LOOK_S)
+                self.join(_POLL_S)
 
     def run(self) -> None:
         try:
@@ -162,28 +162,28 @@ class WriterThread(threading.Thread):
         began = self._begun = time.monotonic()
         appended = self._log.append_log(batches, batches[-1].resume)
         payload = sum(batch.payload_bytes for batch in batches)
-        self._written(appended, batches[-1].resume, began, payload)
+        self._note_appended(appended, batches[-1].resume, began, payload)
         self.records += sum(len(batch) for batch in batches)
         self.last_commit_ts = int(batches[-1].commit_ts[-1])
-        self._buffer.wrote(size)
+        self._buffer.release(size)
 
     def _append(self, item: ChunkItem | ControlItem | PositionItem) -> None:
         size = item_bytes(item)
         began = self._begun = time.monotonic()
         if isinstance(item, PositionItem):
-            self._written(self._log.append_position(item.resume), item.resume, began, 0)
+            self._note_appended(self._log.append_position(item.resume), item.resume, began, 0)
         elif isinstance(item, ChunkItem):
             appended = self._log.append_chunk(item.rows, item.meta, item.position)
-            self._written(appended, None, began, item.rows.payload_bytes)
+            self._note_appended(appended, None, began, item.rows.payload_bytes)
             self.records += len(item.rows)
             item.done(appended.first)
         else:
             appended = self._log.append_control(item.value)
-            self._written(appended, None, began, 0)
+            self._note_appended(appended, None, began, 0)
             item.done(appended.first)
-        self._buffer.wrote(size)
+        self._buffer.release(size)
 
-    def _written(
+    def _note_appended(
         self, appended: Appended, resume: Resume | None, began: float, payload: int
     ) -> None:
         self._begun = None

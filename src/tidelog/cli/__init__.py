@@ -1,7 +1,7 @@
 """The ``tidelog`` command line (docs/reference/cli.md).
 
-Every command reads the configuration, calls one function of `tidelog.app` and shows what it
-returns. What is slow to import is imported inside the commands: ``tidelog --help`` is quick.
+Every command reads the configuration, calls one function of `tidelog.app` and shows the result.
+Slow modules are imported inside the commands, so that ``tidelog --help`` is quick.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.cli import client, control, dump, init, inspect, reset, state, terminal
+from tidelog.cli import client, dump, dump_control, init, inspect, reset, state, terminal
 from tidelog.cli import run as running
-from tidelog.cli.exits import exit_code_of
+from tidelog.cli.exit_codes import exit_code_of
 from tidelog.cli.log_format import FORMATS
 from tidelog.system.version import __version__
 
@@ -27,20 +27,20 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "capture": running.capture,
         "pipeline": running.pipeline,
         "serve": running.serve,
-        "handover": control.handover,
+        "handover": dump_control.handover,
         "reset": reset.reset,
-        "forget-engine": control.forget_engine,
+        "forget-engine": dump_control.forget_engine,
     },
     "Dump": {
         "dump": dump.dump,
         "wait": dump.wait,
-        "pause": control.pause,
-        "resume": control.resume,
-        "cancel": control.cancel,
-        "set": control.set_options,
-        "signal": control.send_signal,
+        "pause": dump_control.pause,
+        "resume": dump_control.resume,
+        "cancel": dump_control.cancel,
+        "set": dump_control.set_options,
+        "signal": dump_control.send_signal,
     },
-    "Look": {
+    "Inspect": {
         "check": inspect.check,
         "plan": inspect.plan,
         "status": inspect.status,
@@ -50,12 +50,12 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "schema": inspect.schema,
     },
 }
-"""By the panel of ``--help``, in its order."""
+"""The commands by panel of ``--help``, in its order."""
 
 GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "state": ("The state store.", {"copy": state.copy}),
 }
-"""Commands of two words, by the first: what it is about, and the second words."""
+"""Commands of two words: the first word, its help, and the second words."""
 
 app = typer.Typer(
     name="tidelog",
@@ -69,7 +69,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        terminal.say(f"tidelog {__version__}")
+        terminal.print_line(f"tidelog {__version__}")
         raise typer.Exit
 
 
@@ -125,7 +125,7 @@ for _panel, _commands in COMMANDS.items():
 
 for _name, (_help, _commands) in GROUPS.items():
     _group = typer.Typer(help=_help, no_args_is_help=True, pretty_exceptions_enable=False)
-    # With a callback a group of one command is a group.
+    # Without a callback, typer makes a group of one command a command.
     _group.callback()(lambda: None)
     for _second, _command in _commands.items():
         _group.command(_second)(_command)

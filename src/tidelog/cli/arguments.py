@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog.cli.exits import EXIT_FAILED
+from tidelog.cli.exit_codes import EXIT_FAILED
 
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration file, e.g. tidelog.yaml.")
@@ -27,13 +27,13 @@ Wait = Annotated[
     typer.Option(
         "--timeout",
         metavar="SECONDS",
-        help="How long to wait until capture has acted on it; default: 10, and 30 with log: state.",
+        help="How long to wait until capture has handled it; default: 10, and 30 with log: state.",
     ),
 ]
-"""None: `tidelog.cli.client.send` knows."""
+"""None: `tidelog.cli.client.send` has the default."""
 
 
 def exit_unless(done: bool) -> None:
-    """End the command with exit code 1 if what it was about is not so."""
+    """Exit with code 1 unless ``done``."""
     if not done:
         raise typer.Exit(EXIT_FAILED)

@@ -1,26 +1,127 @@
-"""Reading the configuration, and giving a command to the capture that leads."""
+"""Loads the configuration and sends commands to the leading capture."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
 from tidelog.errors import TidelogError, UsageError
+from tidelog.model.printable import printable
 
 if TYPE_CHECKING:
     from tidelog.config import Config
     from tidelog.control.commands import Command
 
+NAMED = 20
+"""How many tables to name; ``--json`` has all."""
+
+Details = Mapping[str, Any]
+
+
+def sentences(kind: str, details: Details) -> list[str]:
+    """Return sentences about a command's result, or else a line for each detail.
+
+    Args:
+        kind: the command's type, `tidelog.control.commands.Command.type`.
+        details: the details of capture's answer.
+    """
+    describe = _SENTENCES.get(kind)
+    lines = terminal.plain_lines(details) if describe is None else describe(details)
+    return [printable(line) for line in lines]
+
+
+def _dump_requested(details: Details) -> Iterator[str]:
+    dump, tables = details["dump_id"], details.get("tables", ())
+    if tables:
+        yield f"dump {dump} is requested: {_name_tables(tables)}"
+    else:
+        yield f"dump {dump}: no table is dumped"
+    yield from _rejected(details)
+
+
+def _name_tables(tables: Sequence[str]) -> str:
+    named = ", ".join(tables[:NAMED])
+    if len(tables) == 1:
+        return f"table {named}"
+    more = f", and {len(tables) - NAMED} more" if len(tables) > NAMED else ""
+    return f"{len(tables)} tables: {named}{more}"
+
+
+def _rejected(details: Details) -> Iterator[str]:
+    for each in details.get("rejected", ()):
+        yield f"not dumped: {each['table']}: {each['reason']}"
+
+
+def _dumps(one: str, many: str, none: str) -> Callable[[Details], Iterator[str]]:
+    def describe(details: Details) -> Iterator[str]:
+        dump_ids = details["dumps"]
+        if len(dump_ids) > 1:
+            yield f"dumps {', '.join(dump_ids)} {many}"
+        else:
+            yield f"dump {dump_ids[0]} {one}" if dump_ids else none
+        for each in details.get("rejected", ()):
+            yield f"left as it is: {each['table']}: {each['reason']}"
+
+    return describe
+
+
+def _log_sentence(what: str) -> Callable[[Details], Iterator[str]]:
+    def describe(details: Details) -> Iterator[str]:
+        was = details.get("resumed", True)
+        yield f"the log is {what}" if was else "the log was not paused"
+
+    return describe
+
+
+def _pipeline_sentence(what: str) -> Callable[[Details], Iterator[str]]:
+    def describe(details: Details) -> Iterator[str]:
+        was, name = details.get("resumed", True), details["pipeline"]
+        yield f"pipeline {name} {what}" if was else f"pipeline {name} was not paused"
+
+    return describe
+
+
+def _options(details: Details) -> Iterator[str]:
+    yield from (f"{name} is {value} now" for name, value in details.items())
+
+
+_SENTENCES: Mapping[str, Callable[[Details], Iterator[str]]] = {
+    "execute-snapshot": _dump_requested,
+    "stop-snapshot": _dumps(
+        "is cancelled; rows that were read stay",
+        "are cancelled; rows that were read stay",
+        "no dump was under way",
+    ),
+    "pause-snapshot": _dumps(
+        "is paused; `tidelog resume` resumes it",
+        "are paused; `tidelog resume` resumes them",
+        "no dump was under way",
+    ),
+    "resume-snapshot": _dumps("is resumed", "are resumed", "no dump was paused"),
+    "pause-log": _log_sentence(
+        "paused, and the server keeps it; `tidelog resume CONFIG --log` resumes it"
+    ),
+    "resume-log": _log_sentence("read again"),
+    "pause-pipeline": _pipeline_sentence(
+        "is paused; `tidelog resume CONFIG --pipeline` resumes it"
+    ),
+    "resume-pipeline": _pipeline_sentence("delivers again"),
+    "set-dump-options": _options,
+    "log": lambda _details: iter(("logged",)),
+}
+
 
 chosen_database: ContextVar[str | None] = ContextVar("chosen_database", default=None)
-"""``--database``, which stands before the command."""
+"""The value of ``--database``, which comes before the command."""
 
 
 def load(path: Path, *, several: bool = False) -> Config:
-    """The configuration, of the database that ``--database`` names if there are several; what is
-    wrong with it is raised as ConfigError. ``several``: the command takes all of them, too.
+    """Load the configuration, of the database that ``--database`` names if there are several.
+
+    ``several``: whether the command accepts all of them. Raises ConfigError.
     """
     from tidelog.config import load_config
     from tidelog.config.databases import of_database, of_one_database
@@ -41,15 +142,14 @@ def send(
     name: str | None = None,
     quiet: bool = False,
 ) -> None:
-    """Give a command to capture and show what became of it; ``quiet``: only if it waits.
+    """Send a command to capture and print the result; ``quiet``: only if it still waits.
 
-    ``timeout_s``: None: see `tidelog.app.client.patience_s`.
+    ``timeout_s``: None: see `tidelog.app.remote_control.command_timeout_s`.
     """
     from tidelog import app
-    from tidelog.app.client import patience_s
-    from tidelog.cli.results import sentences
+    from tidelog.app.remote_control import command_timeout_s
 
-    timeout_s = patience_s(config) if timeout_s is None else timeout_s
+    timeout_s = command_timeout_s(config) if timeout_s is None else timeout_s
     result = app.send_command(config, command, timeout_s=timeout_s)
     if result["error"] is not None:
         raise (UsageError if result.get("usage") else TidelogError)(result["error"])
@@ -57,10 +157,10 @@ def send(
         if not quiet:
             terminal.emit({"dump": name, **result} if name else result)
     elif result["state"] == "waiting":
-        terminal.say(
-            f"{f'dump {name}: ' if name else ''}no capture has acted on it within {timeout_s:g} s; "
-            "the next one that leads will"
+        terminal.print_line(
+            f"{f'dump {name}: ' if name else ''}no capture has handled it within {timeout_s:g} s; "
+            "the next leader will"
         )
     elif not quiet:
         for line in sentences(command.type, result["details"]):
-            terminal.say_in_words(line)
+            terminal.print_sentence(line)

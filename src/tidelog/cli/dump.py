@@ -1,4 +1,4 @@
-"""Asking for dumps, and waiting for them."""
+"""The commands ``dump`` and ``wait``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def dump(
     ] = None,
     missing: Annotated[
         str,
-        typer.Option(metavar="delete|list", help="What becomes of given keys the table lacks."),
+        typer.Option(
+            metavar="delete|list", help="What to do with given keys that are not in the table."
+        ),
     ] = "delete",
     mode: Annotated[
         str,
@@ -71,7 +73,7 @@ def dump(
     timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
-    """Dump all captured tables, some, or some of a table's rows, while the log goes on."""
+    """Dump all captured tables, some, or some of a table's rows, while the log is read on."""
     from tidelog.control.commands import ExecuteSnapshot, build
     from tidelog.control.key_files import parse_keys
     from tidelog.control.mailbox import new_id
@@ -103,12 +105,12 @@ def dump(
 
         data |= app.store_key_file(loaded, keys_file, data["tables"])
         command = build(ExecuteSnapshot, data, "dump")
-    shown_later = wait and (as_json or sys.stdout.isatty())
-    client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shown_later)
+    shows_report = wait and (as_json or sys.stdout.isatty())
+    client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shows_report)
     if wait:
-        from tidelog.cli.watch.waiting import show_dump
+        from tidelog.cli.watch.dump_wait import show_dump
 
-        with going_on(config, data["dump_id"]):
+        with explain_interrupt(config, data["dump_id"]):
             report = _wait_for(loaded, data["dump_id"], delivered=delivered, as_json=as_json)
         if missing == "list":
             from tidelog import app
@@ -122,7 +124,7 @@ def dump(
 
 def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -> dict[str, Any]:
     from tidelog import app
-    from tidelog.cli.watch.waiting import dump_bars
+    from tidelog.cli.watch.dump_wait import dump_bars
 
     with dump_bars(as_json=as_json) as bars:
         report = app.dump_wait(config, dump_id, on_progress=bars.update)
@@ -133,13 +135,13 @@ def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -
 
 
 @contextmanager
-def going_on(config: Path, dump_id: str) -> Iterator[None]:
-    """Says, where somebody ends the waiting, that the dump does not end with it."""
+def explain_interrupt(config: Path, dump_id: str) -> Iterator[None]:
+    """On Ctrl-C, print that the dump continues, and how to wait for it again or cancel it."""
     try:
         yield
     except KeyboardInterrupt:
-        terminal.say_in_words(
-            f"dump {dump_id} goes on; to wait again: tidelog wait {config} {dump_id}; to end it: "
+        terminal.print_sentence(
+            f"dump {dump_id} continues; to wait again: tidelog wait {config} {dump_id}; to end it: "
             f"tidelog cancel {config} {dump_id}",
             error=True,
         )
@@ -158,18 +160,22 @@ def wait(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until the outputs hold a dump's tables completely. Exits 1 if one of them failed."""
+    """Wait until the outputs have a dump's tables completely. Exits 1 if one of them failed."""
     loaded = client.load(config)
     from tidelog import app
-    from tidelog.cli.watch.waiting import delivery_sentence, dump_bars
+    from tidelog.cli.watch.dump_wait import delivery_sentence, dump_bars
 
-    with going_on(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
-        told = None if as_json else bars.delivery
+    with explain_interrupt(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
+        on_progress_or_none = None if as_json else bars.delivery
         report = app.wait_finalized(
-            loaded, dump, output, timeout_s=timeout, on_progress=told or (lambda _found: None)
+            loaded,
+            dump,
+            output,
+            timeout_s=timeout,
+            on_progress=on_progress_or_none or (lambda _found: None),
         )
     if as_json:
         terminal.emit(report)
     else:
-        terminal.say_in_words(delivery_sentence(report))
+        terminal.print_sentence(delivery_sentence(report))
     exit_unless(report["delivered"])

@@ -1,4 +1,4 @@
-"""The first configuration."""
+"""The command ``init``."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ def init(
         ),
     ] = None,
 ) -> None:
-    """Look at a database and write a first configuration for it.
+    """Read a database's list of tables and write a first configuration for it.
 
-    Reads the list of tables and changes nothing. A password in the url is not written down.
+    Changes nothing in the database. A password in the url is not written to the file.
     """
     if config.exists():
-        raise UsageError(f"{config} is there already; name another file")
+        raise UsageError(f"{config} exists already; name another file")
     if url is None:
         if not sys.stdin.isatty():
             raise UsageError("--url is missing, e.g. postgresql://user:password@host:5432/shop")
         url = typer.prompt("The database's url (not shown)", hide_input=True)
     from tidelog.app.first_config import PASSWORD, first_config
 
-    found = first_config(url)
+    first = first_config(url)
     try:
         with config.open("x", encoding="utf-8") as file:
-            file.write(found.text)
+            file.write(first.text)
     except OSError as error:
         raise UsageError(f"{config} can't be written: {error.strerror}") from None
-    count = sum(found.schemas.values())
-    several = len(found.schemas) > 1
-    shown = list(found.schemas.items())[:5]
+    count = sum(first.schemas.values())
+    several = len(first.schemas) > 1
+    shown = list(first.schemas.items())[:5]
     named = ", ".join(f"{name} ({n})" if several else name for name, n in shown)
-    more = f" and {len(found.schemas) - 5} more" if len(found.schemas) > 5 else ""
+    more = f" and {len(first.schemas) - 5} more" if len(first.schemas) > 5 else ""
     tables = "1 table" if count == 1 else f"{count:,} tables"
-    terminal.say(f"wrote {config}: {tables} in {named or 'no schema yet'}{more}")
-    terminal.say("next:")
-    if found.password:
-        terminal.say(f"  export {PASSWORD}=…       # the password is not in the file")
-    terminal.say(f"  tidelog check {config}   # what the database still needs, with the SQL")
-    terminal.say(f"  tidelog run {config}")
+    terminal.print_line(f"wrote {config}: {tables} in {named or 'no schema yet'}{more}")
+    terminal.print_line("next:")
+    if first.password:
+        terminal.print_line(f"  export {PASSWORD}=…       # the password is not in the file")
+    terminal.print_line(f"  tidelog check {config}   # what the database still needs, with the SQL")
+    terminal.print_line(f"  tidelog run {config}")

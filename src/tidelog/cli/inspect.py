@@ -1,20 +1,41 @@
-"""Looking at the source, at capture, at dumps and at what was delivered."""
+"""The commands that read and compare: ``check``, ``plan``, ``status``, ``log``, ``verify``, …."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, Tables, exit_unless
-from tidelog.cli.exits import stopping
+from tidelog.cli.exit_codes import stop_on_signals
+from tidelog.cli.live.fetching import progress
 from tidelog.errors import UsageError
+from tidelog.system.download_progress import Download
+
+
+def verify_facts(document: Mapping[str, Any]) -> list[tuple[str, str, float | None]]:
+    """Return facts about the progress of `verify`: its downloads, then the table it compares."""
+    fetching = document.get("fetching")
+    if isinstance(fetching, Download):
+        if fetching.done:
+            return [("verify", f"has {fetching.what}", None)]
+        text, share = progress(fetching), fetching.share
+        return [("verify", f"fetches {fetching.what}", None), ("", text, share)]
+    if "number" not in document:
+        return [("verify", document["stage"], None)]
+    number, of = document["number"], document["of"]
+    text = f"table {number} of {of}: {document['table']} with {document['output']}"
+    shown: list[tuple[str, str, float | None]] = [("verify", text, (number - 1) / of)]
+    if "stage" in document:
+        shown.append(("", document["stage"], None))
+    return shown
 
 
 def check(
@@ -22,12 +43,13 @@ def check(
     sql: Annotated[
         bool,
         typer.Option(
-            "--sql", help="Only the SQL that mends what was found, as a script, by who runs it."
+            "--sql",
+            help="Only the SQL that fixes the problems, as a script, grouped by who must run it.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check that the source is ready for capture; each failure comes with the SQL that mends it.
+    """Check that the source is ready for capture, and print the SQL that fixes each problem.
 
     Exits 2 if capture could not start.
     """
@@ -38,14 +60,14 @@ def check(
 
     if sql:
         lines, can_start = app.check_script(loaded)
-        for line in lines or ["-- nothing is to be mended"]:
-            terminal.say(line)
+        for line in lines or ["-- nothing to fix"]:
+            terminal.print_line(line)
         if not can_start:
             raise typer.Exit(UsageError.exit_code)
         return
     findings = app.check(loaded)
     terminal.show_findings(findings, as_json=as_json)
-    app.note_check(loaded, findings)
+    app.store_check_result(loaded, findings)
     if terminal.any_error(findings):
         raise typer.Exit(UsageError.exit_code)
 
@@ -86,20 +108,20 @@ def status(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say in a few lines whether all is well, how late it is, and what to do."""
+    """Show in a few lines whether all is well, how far behind it is, and what to do."""
     loaded = client.load(config)
     from tidelog import app
 
-    found = app.status(loaded, ranges=ranges)
+    document = app.status(loaded, ranges=ranges)
     if as_json:
-        terminal.emit(found)
+        terminal.emit(document)
         return
     from tidelog.app.overview import overview
     from tidelog.cli import status_lines
 
-    status_lines.show(overview(found, time.time_ns() // 1_000_000))
-    for each in found.get("failed_ranges", ()):
-        terminal.say(f"unread: {terminal.plain_line(each)}")
+    status_lines.show(overview(document, time.time_ns() // 1_000_000))
+    for each in document.get("failed_ranges", ()):
+        terminal.print_line(f"unread: {terminal.plain_line(each)}")
 
 
 def schema(
@@ -126,9 +148,9 @@ def schema(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the tables' versions and where they hold; say which columns a table had.
+    """Show the schema versions of tables, or set the columns that a table had.
 
-    The latter (MySQL, MariaDB) is needed where capture ends because it can't know them; see
+    The latter (MySQL, MariaDB) is needed when capture stops because it can't know the columns; see
     docs/how-to/schema-unknown.md.
     """
     if (at is None) != (columns is None) or (at is not None and table is None):
@@ -139,8 +161,8 @@ def schema(
     if at is None or columns is None or table is None:
         terminal.show(app.schemas(loaded, table=table), as_json=as_json)
         return
-    told = sys.stdin.read() if str(columns) == "-" else columns.read_text(encoding="utf-8")
-    terminal.show(app.fix_schema(loaded, table=table, at=at, columns=told), as_json=as_json)
+    given = sys.stdin.read() if str(columns) == "-" else columns.read_text(encoding="utf-8")
+    terminal.show(app.fix_schema(loaded, table=table, at=at, columns=given), as_json=as_json)
 
 
 def watch(
@@ -163,12 +185,12 @@ def watch(
     ] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Show whether all is well, how late it is, and dumps in motion; keys steer them."""
+    """Show live whether all is well, how far behind it is, and running dumps; keys control them."""
     from tidelog.cli.watch import feed as watching
 
     if (config is None) == (replay is None):
         raise UsageError("give a configuration, or --replay FILE")
-    with stopping() as stop:
+    with stop_on_signals() as stop:
         if replay is not None:
             if record is not None or as_json:
                 raise UsageError(
@@ -179,7 +201,7 @@ def watch(
         assert config is not None
         loaded = client.load(config)
         from tidelog import app
-        from tidelog.cli.watch.steering import Steering
+        from tidelog.cli.watch.commands import KeyCommands
 
         with app.StatusFeed(loaded) as feed:
             watching.watch(
@@ -188,8 +210,8 @@ def watch(
                 record=record,
                 once=once,
                 as_json=as_json,
-                every_s=feed.ask_every_s,
-                steering=Steering(loaded, str(config)),
+                every_s=feed.poll_interval_s,
+                key_commands=KeyCommands(loaded, str(config)),
             )
 
 
@@ -228,15 +250,15 @@ def log(
     from tidelog import app
 
     if follow and tail == 0 and sys.stderr.isatty():  # else nothing would show that it works
-        terminal.say_in_words("new events follow as they come; Ctrl-C ends", error=True)
+        terminal.print_sentence("new events follow as they come; Ctrl-C ends", error=True)
     try:
         lines = app.log_lines(
             loaded, table=table, start=first, tail=tail, follow=follow, dumps=dumps
         )
         for line in lines:
-            terminal.say(line)
+            terminal.print_line(line)
     except BrokenPipeError:
-        # Whoever reads has enough (`| head`). Python must not fail again when it flushes at exit.
+        # The reader has enough (`| head`). Python must not fail again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -251,16 +273,15 @@ def verify(
     """Compare source and outputs, and list the keys that differ. Exits 1 if any does."""
     loaded = client.load(config)
     from tidelog import app
-    from tidelog.cli.facts import verify_facts
     from tidelog.cli.live.facts import live_facts
     from tidelog.cli.live.fetching import to_stderr
-    from tidelog.system.fetching import told_of_fetching
+    from tidelog.system.download_progress import report_downloads
 
     quiet = as_json or not sys.stdout.isatty()  # a pipe gets the report alone
-    with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as told, ExitStack() as to:
+    with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as given, ExitStack() as to:
         if not as_json:
-            fetched = to_stderr("verify") if quiet else lambda now: told({"fetching": now})
-            to.enter_context(told_of_fetching(fetched))
-        report = app.verify(loaded, tables=table or [], repair=repair, on_progress=told)
+            on_fetch = to_stderr("verify") if quiet else lambda now: given({"fetching": now})
+            to.enter_context(report_downloads(on_fetch))
+        report = app.verify(loaded, tables=table or [], repair=repair, on_progress=given)
     terminal.show(report, as_json=as_json)
     exit_unless(report["equal"])

@@ -1,4 +1,4 @@
-"""The forms of log lines."""
+"""Formats log records as text or JSON."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import Any
 from tidelog.model.printable import printable
 
 
-class OneLine(logging.Formatter):
-    """A record is a line, whatever the names in it hold; a traceback follows on its own lines."""
+class OneLineFormatter(logging.Formatter):
+    """Writes a record as one line, whatever names it has; a traceback follows on its own lines."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return printable(super().formatMessage(record))
 
 
-class JsonLines(logging.Formatter):
-    """A record is a JSON object on a line: ``at``, ``level``, ``logger``, ``message``, ``thread``;
-    of an error also its ``kind`` and ``where`` it happened, not its text: that may hold values.
+class JsonFormatter(logging.Formatter):
+    """Writes a record as a JSON object: ``at``, ``level``, ``logger``, ``message``, ``thread``.
+
+    An error also has its ``kind`` and ``where`` it happened, but not its text, which may have
+    values.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -39,7 +41,7 @@ class JsonLines(logging.Formatter):
 
 
 FORMATS: dict[str, logging.Formatter] = {
-    "text": OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"),
-    "json": JsonLines(),
+    "text": OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"),
+    "json": JsonFormatter(),
 }
 """The formatters for the values of ``--log-format``."""

@@ -1,4 +1,4 @@
-"""The way out of a gap."""
+"""The command ``reset``: accepts a gap in the source's log."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Let capture go on behind a gap (GapError): what is lost, what is dumped again, and your word.
+    """Accept a gap (GapError): show what is lost and what is dumped again, then ask.
 
-    Changes nothing but a note in the state store: the next start acts on it, if there is a gap.
+    Changes nothing but a document in the state store: the next start acts on it, if there is a gap.
     Exits 2 while a capture leads.
     """
     loaded = client.load(config)
@@ -32,22 +32,22 @@ def reset(
 
     plan = app.reset_plan(loaded)
     if not as_json:
-        for line in _told(plan):
-            terminal.say_in_words(line)
+        for line in _plan_lines(plan):
+            terminal.print_sentence(line)
     if not yes:
         if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("nothing was changed: no one can be asked here. Add --yes to do it")
         if not typer.confirm("Go on without what is lost?"):
-            terminal.say("nothing is changed")
+            terminal.print_line("nothing is changed")
             return
     app.reset(loaded)
     if as_json:
         terminal.emit(plan)
     else:
-        terminal.say(f"next: tidelog run {config}   # or tidelog capture")
+        terminal.print_line(f"next: tidelog run {config}   # or tidelog capture")
 
 
-def _told(plan: Mapping[str, Any]) -> Iterator[str]:
+def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     until = plan["captured_until_ms"]
     at = (
         ""
@@ -59,33 +59,33 @@ def _told(plan: Mapping[str, Any]) -> Iterator[str]:
     if not plan.get("log_exists", True):
         yield (
             f"{plan['log']} holds no event log{at}. If it is not mounted here, stop, and mount it: "
-            "else a new one begins, of another generation, which outputs refuse until they have "
-            "other names and places (docs/how-to/restore.md)."
+            "else capture creates a new one, of another generation, which outputs refuse until "
+            "they have other names and places (docs/how-to/restore.md)."
         )
-        yield f"Dumped into it: {_counted(plan['tables'])}."
+        yield f"Dumped into it: {_name_tables(plan['tables'])}."
         return
     yield f"The event log is {plan['log']}{at}."
     yield (
-        "Lost: each change after that which the server can't give any more. It will never be in "
-        "the event log: outputs that keep every change (Kafka, files, HTTP) lack it."
+        "Lost: each change after that which the server no longer has. It will never be in the "
+        "event log: it is missing in outputs that keep every change (Kafka, files, HTTP)."
     )
-    yield f"Dumped again, so that copies are right: {_counted(plan['tables'])}."
+    yield f"Dumped again, so that copies are right: {_name_tables(plan['tables'])}."
     if left := plan["not_dumped"]:
-        found = [f"{each['table']} ({each['reason']})" for each in left]
+        reasons = [f"{each['table']} ({each['reason']})" for each in left]
         yield (
-            f"Not dumped, for no dump can read them: {_counted(found)}. What is lost of these "
-            "stays lost, in copies too: mend the reason first (tidelog check tells how), and they "
-            "are dumped with the others."
+            f"Not dumped, because no dump can read them: {_name_tables(reasons)}. Their lost "
+            "changes stay lost, in copies, too: fix the reason first (tidelog check shows how), "
+            "so that they are dumped with the others."
         )
     yield (
-        "Until that dump (gap-…) is delivered, copies may hold rows that the source has no more. "
-        "The event log, the outputs and their progress stay; if there is no gap, capture goes on "
-        "as ever."
+        "Until that dump (gap-…) is delivered, copies may have rows that are no longer in the "
+        "source. The event log, the outputs and their progress stay; if there is no gap, capture "
+        "resumes as usual."
     )
 
 
-def _counted(tables: Sequence[str]) -> str:
-    """How many there are, and the first of them."""
+def _name_tables(tables: Sequence[str]) -> str:
+    """Return the number of tables, and the names of the first ones."""
     if not tables:
         return "none"
     named = ", ".join(map(printable, tables[:_NAMED]))

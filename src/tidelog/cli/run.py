@@ -1,4 +1,4 @@
-"""What runs until it is interrupted: the demo, capture, the pipeline."""
+"""The commands that run until they are interrupted: ``demo``, ``capture``, ``pipeline``, …."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.arguments import ConfigFile, Json, exit_unless
-from tidelog.cli.exits import stopping
-from tidelog.cli.watch.beside import beside
+from tidelog.cli.exit_codes import stop_on_signals
+from tidelog.cli.watch.combined import show_beside
 from tidelog.errors import UsageError
 
 ROWS, SECONDS = 300_000, 30
@@ -44,29 +44,29 @@ def demo(
 ) -> None:
     """Run everything embedded: a database, a workload, capture, a dump, Spark, Delta; then verify.
 
-    Capture is killed (kill -9) in the midst of its dump, and started again. Exits 0 only if every
-    table equals its Delta copy.
+    Capture is killed (kill -9) during its dump, and started again. Exits 0 only if every table
+    equals its Delta copy.
     """
-    from tidelog.cli.live.demo import shown_story
+    from tidelog.cli.live.demo import open_story
     from tidelog.demo.run import SOURCES
     from tidelog.demo.run import demo as run_demo
 
-    known = [kind for kind in SOURCES if kind == source]
-    if not known:
+    matching = [kind for kind in SOURCES if kind == source]
+    if not matching:
         raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
     try:
-        with stopping() as stop, shown_story(as_json=as_json) as shown:
+        with stop_on_signals() as stop, open_story(as_json=as_json) as shown:
             report = run_demo(
-                source=known[0],
+                source=matching[0],
                 directory=directory,
                 rows=rows or (QUICK_ROWS if quick else ROWS),
                 seconds=seconds or (QUICK_SECONDS if quick else SECONDS),
                 keep=keep,
-                on_status=shown.told,
+                on_status=shown.update,
                 stop_event=stop,
             )
     except KeyboardInterrupt:
-        terminal.say_in_words(
+        terminal.print_sentence(
             "The demo was interrupted; all that it had started has ended.", error=True
         )
         raise
@@ -81,12 +81,12 @@ def run(config: ConfigFile, as_json: Json = False) -> None:
     from tidelog.config.databases import databases_of
 
     parts = ("capture", *(("pipeline",) if loaded.outputs else ()))
-    shown = beside(loaded, config, "run", parts, as_json=as_json)
-    with stopping() as stop, shown as told:
+    shown = show_beside(loaded, config, "run", parts, as_json=as_json)
+    with stop_on_signals() as stop, shown as on_status:
         if databases_of(loaded):
-            app.capture_databases(loaded, on_status=told, stop_event=stop)
+            app.capture_databases(loaded, on_status=on_status, stop_event=stop)
         else:
-            app.run(loaded, on_status=told, stop_event=stop)
+            app.run(loaded, on_status=on_status, stop_event=stop)
 
 
 def capture(config: ConfigFile, as_json: Json = False) -> None:
@@ -95,10 +95,10 @@ def capture(config: ConfigFile, as_json: Json = False) -> None:
     from tidelog import app
     from tidelog.config.databases import databases_of
 
-    shown = beside(loaded, config, "capture", ("capture",), as_json=as_json)
-    with stopping() as stop, shown as told:
+    shown = show_beside(loaded, config, "capture", ("capture",), as_json=as_json)
+    with stop_on_signals() as stop, shown as on_status:
         work = app.capture_databases if databases_of(loaded) else app.capture
-        work(loaded, on_status=told, stop_event=stop)
+        work(loaded, on_status=on_status, stop_event=stop)
 
 
 def serve(
@@ -126,9 +126,9 @@ def serve(
         if as_json:
             terminal.emit({"url": url})
         else:
-            terminal.say(f"The page is at {url}")
+            terminal.print_line(f"The page is at {url}")
 
-    with stopping() as stop:
+    with stop_on_signals() as stop:
         app.serve_page(loaded, host=host, port=port, stop_event=stop, on_start=on_start)
 
 
@@ -145,6 +145,6 @@ def pipeline(
         raise UsageError(f"{config}: there are no outputs; add one under 'outputs'")
     from tidelog import app
 
-    shown = beside(loaded, config, "pipeline", ("pipeline",), as_json=as_json)
-    with stopping() as stop, shown as told:
-        app.pipeline(loaded, once=once, on_progress=told, stop_event=stop)
+    shown = show_beside(loaded, config, "pipeline", ("pipeline",), as_json=as_json)
+    with stop_on_signals() as stop, shown as on_status:
+        app.pipeline(loaded, once=once, on_progress=on_status, stop_event=stop)

@@ -1,4 +1,4 @@
-"""``tidelog state``: what concerns the state store itself."""
+"""The command ``state copy``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def copy(
     ],
     as_json: Json = False,
 ) -> None:
-    """Copy a stopped capture's state to another store; a running one is refused.
+    """Copy a stopped capture's state to another store; refuse if it runs.
 
-    Of several databases name one: `tidelog --database NAME state copy`. docs/how-to/state-store.md.
+    With several databases, name one: `tidelog --database NAME state copy`.
+    docs/how-to/state-store.md.
     """
     from tidelog import app
 

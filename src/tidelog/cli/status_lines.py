@@ -1,5 +1,6 @@
-"""`tidelog status`: an overview as about ten lines of sentences, the same on a terminal and in a
-pipe, where there is no colour.
+"""Describes an overview in about ten lines of sentences, for `tidelog status`.
+
+They are the same on a terminal and in a pipe, except for the colours.
 """
 
 from __future__ import annotations
@@ -13,49 +14,50 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from tidelog.cli.terminal import SIGNS, coloured, say
+from tidelog.cli.terminal import SIGNS, coloured, print_line
 from tidelog.model.printable import printable
 from tidelog.model.units import brief_span, counted, format_bytes
 
 if TYPE_CHECKING:
     from tidelog.app.overview import (
-        Answer,
-        Delivering,
-        Drop,
-        Dumping,
         EngineHealth,
+        OperationDrop,
         OutputHealth,
         Overview,
+        PipelineOverview,
         Problem,
+        RunningDump,
         SourceHealth,
+        SummaryLine,
     )
 
 SHOWN, OF_A_KIND = 8, 2
-"""Outputs and problems that are shown of each; ``--json`` has all."""
+"""How many outputs and problems to show of each kind; ``--json`` has all."""
 BRIEFLY = 3
-"""Outputs that a line of a log names."""
+"""How many outputs a line of a log names."""
 MESSAGE = 120
-"""Characters of an error that is over; ``--json`` has all."""
+"""The longest error text, in characters; ``--json`` has all of it."""
 _NAME = 9
 
 
-def show(found: Overview) -> None:
-    """Write the overview to stdout; on a terminal, no word is torn apart, and what it has no room
-    for is counted.
+def show(overview: Overview) -> None:
+    """Write the overview to stdout.
+
+    On a terminal, lines break between words, and the lines that do not fit are left out.
     """
     if not sys.stdout.isatty():
-        for line in lines(found):
-            say(line)
+        for line in lines(overview):
+            print_line(line)
         return
     width, height = shutil.get_terminal_size()
-    for line in on_screen(list(lines(found)), width, height - 1):
-        say(_painted(line))
+    for line in fit_lines(list(lines(overview)), width, height - 1):
+        print_line(_colour_sign(line))
 
 
-def on_screen(told: Sequence[str], width: int, height: int) -> list[str]:
-    """So many lines of `lines` as such a terminal shows, broken between words."""
+def fit_lines(all_lines: Sequence[str], width: int, height: int) -> list[str]:
+    """Return the lines that fit on a terminal of this size, broken between words."""
     shown: list[str] = []
-    for at, line in enumerate(told):
+    for at, line in enumerate(all_lines):
         blank = len(line) - len(line.lstrip())
         hang = 2 + _NAME if blank == 2 else blank or 2
         broken = textwrap.wrap(
@@ -65,57 +67,59 @@ def on_screen(told: Sequence[str], width: int, height: int) -> list[str]:
             break_long_words=False,
             break_on_hyphens=False,
         )
-        left = at + 1 < len(told)
+        left = at + 1 < len(all_lines)
         if len(shown) + len(broken) + left > height and shown:
             return [*shown[: height - 1], "  … more than fits: tidelog status CONFIG | more"]
         shown += broken
     return shown
 
 
-def _painted(line: str) -> str:
+def _colour_sign(line: str) -> str:
     for code, sign in SIGNS.values():
         if line.startswith(f"{sign} "):
             return coloured(sign, code) + line[len(sign) :]
     return line
 
 
-def lines(found: Overview) -> Iterator[str]:
-    """The worst first: verdict and what to do, answers, facts, then the other problems."""
-    yield _signed(found.severity, found.verdict)
-    few = few_of_each(found.problems)
-    if few and few[0].sentence == found.verdict:
+def lines(overview: Overview) -> Iterator[str]:
+    """Yield the lines, the worst first: verdict and remedy, answers, facts, other problems."""
+    yield _with_sign(overview.severity, overview.verdict)
+    few = few_of_each(overview.problems)
+    if few and few[0].sentence == overview.verdict:
         yield from _remedy(few.pop(0))
-    if found.at_ms is not None:
-        yield _fact("source", of_source(found))
-    for answer in found.answers:
+    if overview.at_ms is not None:
+        yield _fact("source", of_source(overview))
+    for answer in overview.answers:
         if answer.name != "dump":  # each has its own line
             yield _fact(answer.name, of_answer(answer))
-    for dump in found.dumps[:SHOWN]:
+    for dump in overview.dumps[:SHOWN]:
         yield _fact("dump", of_dump(dump))
-    yield from _more(len(found.dumps), "dumps")
-    if found.dumps and found.throttled:
-        yield _fact("", f"slowed down: {found.throttled}")
-    for output in found.outputs[:SHOWN]:
-        yield _fact("output", of_output(output, down=bool(found.source.silent_s)))
-        if told := of_deliveries(output):
-            yield _fact("", told)
-    yield from _more(len(found.outputs), "outputs")
-    for engine in found.engines[:SHOWN]:
+    yield from _more(len(overview.dumps), "dumps")
+    if overview.dumps and overview.throttled:
+        yield _fact("", f"slowed down: {overview.throttled}")
+    for output in overview.outputs[:SHOWN]:
+        yield _fact("output", of_output(output, down=bool(overview.source.silent_s)))
+        if batches := of_deliveries(output):
+            yield _fact("", batches)
+    yield from _more(len(overview.outputs), "outputs")
+    for engine in overview.engines[:SHOWN]:
         yield _fact("engine", of_engine(engine))
-    yield from _more(len(found.engines), "engines")
-    if found.drops:
-        yield _fact("activity", of_drops(found.drops))
+    yield from _more(len(overview.engines), "engines")
+    if overview.drops:
+        yield _fact("activity", of_drops(overview.drops))
     for problem in few:
-        yield _signed(problem.severity, problem.sentence)
+        yield _with_sign(problem.severity, problem.sentence)
         yield from _remedy(problem)
-    told_of = len(few) + (bool(found.problems) and found.problems[0].sentence == found.verdict)
-    if more := len(found.problems) - told_of:
+    shown_problems = len(few) + (
+        bool(overview.problems) and overview.problems[0].sentence == overview.verdict
+    )
+    if more := len(overview.problems) - shown_problems:
         yield f"  … {counted(more, 'more problem')}: --json has them"
-    if found.at_ms is not None:
-        yield _fact("capture", of_capture(found))
-    for pipeline in found.pipelines[:SHOWN]:
+    if overview.at_ms is not None:
+        yield _fact("capture", of_capture(overview))
+    for pipeline in overview.pipelines[:SHOWN]:
         yield _fact("pipeline", of_pipeline(pipeline))
-    yield from _more(len(found.pipelines), "pipelines")
+    yield from _more(len(overview.pipelines), "pipelines")
 
 
 def _remedy(problem: Problem) -> Iterator[str]:
@@ -124,28 +128,30 @@ def _remedy(problem: Problem) -> Iterator[str]:
 
 
 def few_of_each(problems: Sequence[Problem]) -> list[Problem]:
-    """At most so many of each kind, so that none hides another kind."""
+    """Return a few problems of each kind, so that none hides another kind."""
     kinds: Counter[str] = Counter()
-    found = []
+    few = []
     for problem in problems:
         kinds[problem.kind] += 1
         if kinds[problem.kind] <= OF_A_KIND:
-            found.append(problem)
-    return found[:SHOWN]
+            few.append(problem)
+    return few[:SHOWN]
 
 
-def brief(found: Overview) -> list[str]:
-    """What moves, a fact a line, for logs: capture, its outputs and dumps, and what is wrong."""
-    source = found.source
+def brief(overview: Overview) -> list[str]:
+    """Return one line each for capture, its outputs, dumps and problems, for logs."""
+    source = overview.source
     where = f" at {source.position}" if source.position is not None else ""
     late = f"{_late(source)}{where}; " if source.lag_s is not None else ""
-    told = [f"{late}{found.records:,} records"]
-    told += [of_output(output) for output in found.outputs if output.error is None][:BRIEFLY]
-    for dump in found.dumps[:1]:
-        told.append(of_dump(dump) + _and_more(len(found.dumps) - 1, "dump"))
-    if found.problems:
-        told.append(found.problems[0].sentence + _and_more(len(found.problems) - 1, "problem"))
-    return [printable(line) for line in told]
+    facts = [f"{late}{overview.records:,} records"]
+    facts += [of_output(output) for output in overview.outputs if output.error is None][:BRIEFLY]
+    for dump in overview.dumps[:1]:
+        facts.append(of_dump(dump) + _and_more(len(overview.dumps) - 1, "dump"))
+    if overview.problems:
+        facts.append(
+            overview.problems[0].sentence + _and_more(len(overview.problems) - 1, "problem")
+        )
+    return [printable(line) for line in facts]
 
 
 def _and_more(count: int, of: str, when: str = "") -> str:
@@ -153,15 +159,15 @@ def _and_more(count: int, of: str, when: str = "") -> str:
 
 
 class ChangedFacts:
-    """The facts of `brief` that have changed, and always the first one, which sums them up."""
+    """Returns the facts of `brief` that have changed, and always the first one, the summary."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
-    def of(self, found: Overview) -> list[str]:
-        facts = brief(found)
-        changed = [fact for at, fact in enumerate(facts) if not at or fact not in self._told]
-        self._told = set(facts)
+    def of(self, overview: Overview) -> list[str]:
+        facts = brief(overview)
+        changed = [fact for at, fact in enumerate(facts) if not at or fact not in self._shown]
+        self._shown = set(facts)
         return changed
 
 
@@ -174,54 +180,54 @@ def _more(count: int, of: str) -> Iterator[str]:
         yield f"  … {count - SHOWN} more {of}: --json has them"
 
 
-def _signed(severity: str, sentence: str) -> str:
+def _with_sign(severity: str, sentence: str) -> str:
     _code, sign = SIGNS[severity]
     return f"{sign} {printable(sentence)}"
 
 
-def of_answer(answer: Answer) -> str:
-    """With its time, in this machine's time zone."""
+def of_answer(answer: SummaryLine) -> str:
+    """Describe an answer, with its time in this machine's time zone."""
     return answer.text if answer.at_ms is None else f"{answer.text} {_local(answer.at_ms)}"
 
 
-def of_capture(found: Overview) -> str:
-    """Who leads capture, and how much was captured."""
-    return f"{_who(found, 'leads')}; {found.records:,} records"
+def of_capture(overview: Overview) -> str:
+    """Describe capture: its leader, and the number of records."""
+    return f"{_who(overview, 'leads')}; {overview.records:,} records"
 
 
-def of_pipeline(found: Delivering) -> str:
-    """Who delivers."""
+def of_pipeline(pipeline: PipelineOverview) -> str:
+    """Describe a pipeline's leader."""
     paused = ""
-    if found.paused_ms is not None:
-        by = f" by {found.paused_by}" if found.paused_by else ""
-        paused = f"paused{by} since {_local(found.paused_ms)}; "
-    return f"{found.pipeline}: {paused}{_who(found, 'delivers')}"
+    if pipeline.paused_ms is not None:
+        by = f" by {pipeline.paused_by}" if pipeline.paused_by else ""
+        paused = f"paused{by} since {_local(pipeline.paused_ms)}; "
+    return f"{pipeline.pipeline}: {paused}{_who(pipeline, 'delivers')}"
 
 
-def _who(found: Overview | Delivering, does: str) -> str:
-    if found.leader is None:
+def _who(led: Overview | PipelineOverview, does: str) -> str:
+    if led.leader is None:
         who = f"nobody {does}"
     else:
-        who = f"{found.leader} {does}"
-        if found.zone:
-            who += f" in zone {found.zone}"
-        if found.since_ms is not None:
-            who += f" since {_local(found.since_ms)}"
-        if found.epoch is not None:
-            who += f" (epoch {found.epoch})"
-    if found.standbys:
-        verb = "stands" if len(found.standbys) == 1 else "stand"
-        zones = (f" in zone {zone}" if zone else "" for zone in found.standby_zones)
-        named = (name + zone for name, zone in zip_longest(found.standbys, zones, fillvalue=""))
+        who = f"{led.leader} {does}"
+        if led.zone:
+            who += f" in zone {led.zone}"
+        if led.since_ms is not None:
+            who += f" since {_local(led.since_ms)}"
+        if led.epoch is not None:
+            who += f" (epoch {led.epoch})"
+    if led.standbys:
+        verb = "stands" if len(led.standbys) == 1 else "stand"
+        zones = (f" in zone {zone}" if zone else "" for zone in led.standby_zones)
+        named = (name + zone for name, zone in zip_longest(led.standbys, zones, fillvalue=""))
         who += f"; {', '.join(named)} {verb} by"
-    elif found.leader is not None:
+    elif led.leader is not None:
         who += "; nobody stands by"
     return who
 
 
-def of_source(found: Overview) -> str:
-    """Where capture is, and how late."""
-    source = found.source
+def of_source(overview: Overview) -> str:
+    """Describe the source: capture's position and lag."""
+    source = overview.source
     parts = []
     if source.position is not None:
         parts.append(f"at {source.position}")
@@ -239,8 +245,9 @@ def _late(source: SourceHealth) -> str:
 
 
 def of_output(output: OutputHealth, *, down: bool = False) -> str:
-    """How late an output is, whether it fails, how many records it rejected. ``down``: capture is
-    down, so newer changes are not known.
+    """Describe an output: its lag, failures, and rejected records.
+
+    ``down``: capture is down, so newer changes are not known.
     """
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
@@ -259,7 +266,7 @@ def of_output(output: OutputHealth, *, down: bool = False) -> str:
 
 
 def of_engine(engine: EngineHealth) -> str:
-    """How late an engine is, and where it runs."""
+    """Describe an engine: its lag, and where it runs."""
     late = ""
     if engine.lag_s is not None:
         late = f"{brief_span(engine.lag_s * 1000)} behind, "
@@ -274,7 +281,7 @@ def of_engine(engine: EngineHealth) -> str:
 
 
 def of_deliveries(output: OutputHealth) -> str:
-    """The batch under way if it takes long, how the last one went, and what failed last."""
+    """Describe an output's batches: a long current one, the last one, and the last error."""
     parts = []
     if output.begun_ms is not None:
         records = counted(output.begun_records, "record")
@@ -286,17 +293,17 @@ def of_deliveries(output: OutputHealth) -> str:
             records = f"{output.batch_records or 0:,} records"
             text += f": {records} in {took}, {output.records_per_s:,.0f} a second"
         parts.append(text)
-    if output.last_error_ms is not None and (failed := _failed(output)):
+    if output.last_error_ms is not None and (failed := _last_failure(output)):
         parts.append(f"failed last at {_local(output.last_error_ms)}: {failed}")
     return "; ".join(parts)
 
 
 def of_failure(output: OutputHealth) -> str:
-    """What stopped it, or fails now; empty: nothing does."""
+    """Return the error that stopped the output, or that it has now; empty: none."""
     return _brief(output.error or (output.last_error if output.fails else ""))
 
 
-def _failed(output: OutputHealth) -> str:
+def _last_failure(output: OutputHealth) -> str:
     return "" if output.error else _brief(output.last_error)
 
 
@@ -305,18 +312,18 @@ def _brief(error: str | None) -> str:
     return failed if len(failed) <= MESSAGE else f"{failed[: MESSAGE - 1]}…"
 
 
-def of_drops(drops: Sequence[Drop]) -> str:
-    """The first of them, and how many more there are."""
+def of_drops(drops: Sequence[OperationDrop]) -> str:
+    """Describe the first drop of activity, and count the others."""
     first, more = drops[0], len(drops) - 1
-    said = f"{first.table}: {first.kind}s fell from {first.before_per_min:,.0f} to "
-    said += f"{first.then_per_min:,.0f} a minute at {_local(first.at_ms)}"
+    text = f"{first.table}: {first.kind}s fell from {first.before_per_min:,.0f} to "
+    text += f"{first.then_per_min:,.0f} a minute at {_local(first.at_ms)}"
     if first.until_ms is not None:
-        said += f", and came back at {_local(first.until_ms)}"
-    return said + _and_more(more, "drop", " today")
+        text += f", and came back at {_local(first.until_ms)}"
+    return text + _and_more(more, "drop", " today")
 
 
-def of_dump(dump: Dumping) -> str:
-    """How far a dump is."""
+def of_dump(dump: RunningDump) -> str:
+    """Describe the progress of a dump."""
     by = f" by {dump.paused_by}" if dump.paused_by and dump.status == "paused" else ""
     text = f"{dump.dump_id} is {dump.status}{by}: {dump.tables_done} of {dump.tables} tables"
     text += f", {dump.rows:,} rows"
@@ -331,18 +338,18 @@ def of_dump(dump: Dumping) -> str:
     return text
 
 
-def closing(found: Overview) -> str:
-    """What is left behind when a process ends that ran capture, a pipeline or both."""
-    parts = [f"stopped: {found.records:,} records were captured"]
-    if found.source.position is not None:
-        parts[0] += f", up to {found.source.position}"
-    parts += [of_output(output) for output in found.outputs[:BRIEFLY]]
-    parts += [f"dump {each.dump_id} goes on at the next start" for each in found.dumps[:1]]
+def closing(overview: Overview) -> str:
+    """Describe the state at the end of a process that ran capture, a pipeline or both."""
+    parts = [f"stopped: {overview.records:,} records were captured"]
+    if overview.source.position is not None:
+        parts[0] += f", up to {overview.source.position}"
+    parts += [of_output(output) for output in overview.outputs[:BRIEFLY]]
+    parts += [f"dump {each.dump_id} resumes at the next start" for each in overview.dumps[:1]]
     return printable("; ".join(parts) + ".")
 
 
 def _local(at_ms: int) -> str:
-    """The time in this machine's time zone; with the date if it is another day."""
+    """Return the time in this machine's time zone; with the date if it is another day."""
     at = time.localtime(at_ms / 1000)
     today = time.localtime()
     same_day = (at.tm_year, at.tm_yday) == (today.tm_year, today.tm_yday)

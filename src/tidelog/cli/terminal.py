@@ -1,8 +1,8 @@
-"""What people and programs see of a command: tables and live views, plain lines, or JSON.
+"""Prints a command's output: tables and live views, plain lines, or JSON.
 
-A terminal gets colour and a view that is redrawn; anything else gets one line at a time; ``--json``
-gets one JSON document a line. Documents are plain dicts shown by their shape, so that a new field
-needs no change here.
+A terminal gets colours and a view that is redrawn; anything else gets one line at a time;
+``--json`` gets one JSON document a line. Documents are plain dicts shown by their shape, so that a
+new field needs no change here.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PLAIN_INTERVAL_S = 10.0
-MOMENTS = frozenset({"events", "windows"})
+WATCH_ONLY = frozenset({"events", "windows"})
 SIGNS = {
     "ok": ("32", "✓"), "info": ("36", "·"), "warning": ("33", "!"),
     "error": ("31", "✗"), "critical": ("31", "✗"),
 }  # fmt: skip
-"""How good or bad something is: its colour, as a terminal's code, and its sign."""
+"""The colour, as a terminal's code, and the sign of each severity."""
 
 # ---------------------------------------------------------------- lines
 
 
 def to_json(value: Any) -> str:
-    """One line; what JSON has no form for becomes text."""
+    """Return the value as one line of JSON; types that JSON does not have become text."""
     return json.dumps(value, ensure_ascii=False, default=_json_default)
 
 
@@ -54,17 +54,17 @@ def _json_default(value: Any) -> Any:
 
 def emit(document: Any) -> None:
     """Write a JSON document as a line of stdout, at once."""
-    say(to_json(document))
+    print_line(to_json(document))
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Write a line to stdout, at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def say_in_words(sentence: str, *, error: bool = False) -> None:
-    """As `say`; on a terminal in lines that break between words. ``error``: to stderr."""
+def print_sentence(sentence: str, *, error: bool = False) -> None:
+    """As `print_line`; on a terminal in lines that break between words. ``error``: to stderr."""
     stream = sys.stderr if error else sys.stdout
     width = max(20, shutil.get_terminal_size().columns) if stream.isatty() else sys.maxsize
     for line in textwrap.wrap(sentence, width, break_long_words=False, break_on_hyphens=False):
@@ -72,22 +72,22 @@ def say_in_words(sentence: str, *, error: bool = False) -> None:
     stream.flush()
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Write an error to stderr; on a terminal in lines that break between words."""
-    said = f"error: {printable(text, lines=True)}"
+    text_of_error = f"error: {printable(text, lines=True)}"
     if sys.stderr.isatty():
         width = max(20, shutil.get_terminal_size().columns)
         broken = (
             textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-            for line in said.split("\n")
+            for line in text_of_error.split("\n")
         )
-        said = "\n".join(chain.from_iterable(broken))
-        said = f"{coloured('error:', '1;31')}{said.removeprefix('error:')}"
-    sys.stderr.write(f"{said}\n")
+        text_of_error = "\n".join(chain.from_iterable(broken))
+        text_of_error = f"{coloured('error:', '1;31')}{text_of_error.removeprefix('error:')}"
+    sys.stderr.write(f"{text_of_error}\n")
 
 
 def coloured(text: str, code: str) -> str:
-    """For a terminal; ``code``: of `SIGNS`."""
+    """Return the text in a terminal colour; ``code``: of `SIGNS`."""
     return f"\033[{code}m{text}\033[0m"
 
 
@@ -95,18 +95,18 @@ def coloured(text: str, code: str) -> str:
 
 
 def show(document: Mapping[str, Any], *, as_json: bool) -> None:
-    """A command's result."""
+    """Print a command's result."""
     if as_json:
         emit(document)
     elif sys.stdout.isatty():
         _console().print(view(document))
     else:
         for line in plain_lines(document):
-            say(line)
+            print_line(line)
 
 
 def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Findings of ``check``: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``."""
+    """Print the findings of `tidelog.app.check`."""
     if as_json:
         emit({"ok": not any_error(findings), "findings": list(findings)})
         return
@@ -114,33 +114,33 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
         colour, sign = SIGNS[finding["level"]]
         if sys.stdout.isatty():
             sign = coloured(sign, colour)
-        say(f"{sign} {printable(finding['check'])}: {printable(finding['message'])}")
-        if finding["level"] != "ok":  # what is not needed is in the JSON alone
+        print_line(f"{sign} {printable(finding['check'])}: {printable(finding['message'])}")
+        if finding["level"] != "ok":  # the JSON has the other fixes, too
             for line in (finding.get("fix") or "").split("\n"):
                 if line:
-                    say(f"      {printable(line)}")
-    say(_count(findings))
+                    print_line(f"      {printable(line)}")
+    print_line(_count(findings))
 
 
 def _count(findings: Sequence[Mapping[str, Any]]) -> str:
     by_level = Counter(finding["level"] for finding in findings)
     parts = [f"{by_level['ok']} in order"]
     if warnings := by_level["warning"]:
-        parts.append(f"{warnings} to look at")
+        parts.append(f"{warnings} with a warning")
     if errors := by_level["error"]:
-        parts.append(f"{errors} to mend")
-    mended = "; --sql writes the SQL as one script" if warnings or errors else ""
-    return f"{len(findings)} checks: {', '.join(parts)}{mended}"
+        parts.append(f"{errors} to fix")
+    hint = "; --sql writes the SQL as one script" if warnings or errors else ""
+    return f"{len(findings)} checks: {', '.join(parts)}{hint}"
 
 
 def any_error(findings: Sequence[Mapping[str, Any]]) -> bool:
-    """Is there one to mend? Until then capture does not start, or leaves a table out."""
+    """Return whether there is an error: capture does not start, or leaves a table out."""
     return any(finding["level"] == "error" for finding in findings)
 
 
 def plain_lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """``name: value`` a line; the elements of a list of dicts one a line."""
-    for name, value in _without_moments(document):
+    """Yield ``name: value`` lines; a list of dicts gets a line for each element."""
+    for name, value in _without_watch_only(document):
         if _is_table(value):
             yield from _row_lines(name, value)
         else:
@@ -156,7 +156,7 @@ def _row_lines(name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def plain_line(document: Mapping[str, Any]) -> str:
-    """All scalars of ``document`` on one line, for progress where there is no terminal."""
+    """Return all scalars of ``document`` on one line, for progress without a terminal."""
     return " ".join(
         f"{name}={_text(name, value)}" for name, value in _flat(document) if not _is_table(value)
     )
@@ -170,7 +170,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested names joined by dots; lists of dicts last."""
+    """Yield fields with nested names joined by dots; lists of dicts last."""
     tables = []
     for name, value in document.items():
         full = f"{prefix}{name}"
@@ -206,15 +206,15 @@ def _rich_text(name: str, value: Any) -> str:
     return escape(_text(name, value))
 
 
-def _without_moments(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """As `_flat`, without what `tidelog watch` shows: hundreds of events say nothing as lines."""
+def _without_watch_only(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """As `_flat`, without the hundreds of events that only `tidelog watch` shows."""
     for name, value in _flat(document):
-        if name.rpartition(".")[2] not in MOMENTS:
+        if name.rpartition(".")[2] not in WATCH_ONLY:
             yield name, value
 
 
 def view(document: Mapping[str, Any], title: str = "") -> Group:
-    """Scalars as names and values, then each list of dicts as a table."""
+    """Return scalars as names and values, then each list of dicts as a table."""
     from rich.console import Group
     from rich.table import Table
 
@@ -222,7 +222,7 @@ def view(document: Mapping[str, Any], title: str = "") -> Group:
     facts.add_column(style="dim")
     facts.add_column()
     tables: list[Table] = []
-    for name, value in _without_moments(document):
+    for name, value in _without_watch_only(document):
         if _is_table(value):
             tables.extend(_tables(name, value))
         else:
@@ -231,7 +231,7 @@ def view(document: Mapping[str, Any], title: str = "") -> Group:
 
 
 def _tables(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """A table of the rows' scalars, then those of the lists that the rows hold."""
+    """Yield a table of the rows' scalars, then tables of the lists in the rows."""
     from rich import box
     from rich.table import Table
 

@@ -1,6 +1,8 @@
-"""Network-order integers in byte arrays, for kernels. The caller has checked the bounds.
+"""Reads and writes network-order integers in byte arrays, for kernels. The caller has checked the
+bounds.
 
-numba caches a kernel by its own file's time stamp: touch the kernels' files when this one changes.
+numba's cache depends on the time stamp of a kernel's own file only: touch the kernels' files when
+this one changes.
 """
 
 from __future__ import annotations

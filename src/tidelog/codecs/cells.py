@@ -1,7 +1,7 @@
-"""HOT PATH. Where each cell of a batch of payloads begins and how long it is.
+"""HOT PATH. Finds where each cell of a batch of payloads begins and how long it is.
 
-Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData. Payloads of the wire
-format ``binlog`` are `tidelog.codecs.mysql.rows.cells`'s.
+Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
+`tidelog.codecs.mysql.rows.cells` handles payloads of the wire format ``binlog``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.images import MISSING, NULL, CellPlaces, Image, integers, matrices, payloads
+from tidelog.codecs.cell_positions import (
+    MISSING,
+    NULL,
+    CellPlaces,
+    Image,
+    integers,
+    matrices,
+    payloads,
+)
 from tidelog.codecs.mysql.rows import cells
 from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
 from tidelog.codecs.tuple_kernel import MALFORMED, REASONS, UNKNOWN_KIND, read_tuple
@@ -39,14 +47,14 @@ def parse(
 
     Args:
         records: a batch in the event log's record layout.
-        schema: the version the records were written under.
+        schema: the version that the records were written under.
         wanted: wire column numbers; row ``i`` of the matrices is column ``wanted[i]``.
-        old: also give the old images (else they serve only to fill unchanged cells).
-        old_columns: wire column numbers; old images may leave out (`MISSING`) all others where
-            that saves time. None: none may be left out.
+        old: whether to return the old images too (otherwise they only fill unchanged cells).
+        old_columns: wire column numbers; old images may leave out (`MISSING`) all others where that
+            saves time. None: none may be left out.
 
     Raises:
-        DecodeError: a payload is not what ``schema`` says; names table and version.
+        DecodeError: a payload does not fit ``schema``; names table and version.
     """
     if schema.wire_format == BINLOG:
         return cells.parse(records, schema, wanted, old=old, old_columns=old_columns)
@@ -87,7 +95,9 @@ def _parse(  # type: ignore[no-untyped-def]
     data, offsets, kind, slot, identity, keep_old,
     old_start, old_length, old_present, new_start, new_length, new_present,
 ):  # fmt: skip
-    """Fill the matrices; the first bad record (-1 if none), reason, is a new cell missing?"""
+    """Fill the matrices; returns the first bad row (-1 if none), the reason, and whether a new cell
+    is missing.
+    """
     columns = len(slot)
     wire = np.empty(len(slot), dtype=np.int64)  # matrix row -> wire column
     rows = 0
@@ -125,7 +135,7 @@ def _parse(  # type: ignore[no-untyped-def]
                 if what != _A:
                     # Columns outside the identity are sent as NULL (logicalrep_write_tuple). Tag
                     # and identity are the root's, the tuple is the partition's, which may log more
-                    # (FULL), or less than its root says.
+                    # (FULL) or less than its root.
                     for c in range(columns):
                         if not identity[c] and scratch_old_length[c] == NULL:
                             scratch_old_length[c] = MISSING

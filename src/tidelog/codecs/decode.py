@@ -1,7 +1,7 @@
-"""Records of one table schema version → typed Arrow columns, on executors.
+"""Decodes records of one table schema version to typed Arrow columns, on executors.
 
-Two passes of numba kernels over the whole batch and no Python per row: `tidelog.codecs.cells` finds
-the cells, `tidelog.codecs.columns.values` converts column by column.
+It makes two passes of numba kernels over the whole batch, without Python code per row:
+`tidelog.codecs.cells` finds the cells, `tidelog.codecs.columns.values` converts column by column.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ class Decoded:
     """``n`` decoded records, in record order.
 
     Attributes:
-        version: int64[n], what downstream orders by.
+        version: int64[n], the order for downstream.
         op: string[n]: c, u, d, r (dump row), t (truncate).
-        before: struct[n] of the output columns, null where the record holds no old image. Of an old
-            image that carries the replica identity only, the other columns are null. None if not
-            asked for.
-        after: struct[n], null for d and t. None if not asked for.
-        missing: bool[n, output columns]: the record does not say what the column holds (unchanged
-            TOAST); the value in ``after`` is null. None if there is no such cell.
+        before: struct[n] of the output columns, null where the record has no old image. In an old
+            image with only the replica identity, the other columns are null. None if not requested.
+        after: struct[n], null for d and t. None if not requested.
+        missing: bool[n, output columns]: True where the record does not contain the column's value
+            (unchanged TOAST); the value in ``after`` is null. None if there is no such cell.
         position: int64[n]; xid: int64[n]; commit_ts: int64[n], microseconds since 1970 UTC.
     """
 
@@ -75,16 +74,16 @@ def decode(
 
     Args:
         records: a batch in the event log's record layout.
-        schema: the version the records were written under.
-        target: a version to give the rows in: columns match by name, an added one is null, a
-            widened one is cast (docs/reference/types.md).
-        columns: names of the columns to give; the others are not converted.
-        before: give the old images.
-        after: give the new images.
+        schema: the version that the records were written under.
+        target: the version of the result: columns match by name, an added one is null, a widened
+            one is cast (docs/reference/types.md).
+        columns: names of the columns to return; the others are not converted.
+        before: return the old images.
+        after: return the new images.
 
     Raises:
-        DecodeError: a payload or a cell is not what ``schema`` says; names table, column and
-            version, never the value.
+        DecodeError: a payload or a cell does not fit ``schema``; names table, column and version,
+            never the value.
     """
     projection = project(schema, target, columns)
     cells = parse(records, schema, projection.wanted, old=before)

@@ -1,4 +1,4 @@
-"""Encoded keys: per key column a big-endian int32 length (-1: NULL) and the value's bytes."""
+"""Encoded keys: for each key column a big-endian int32 length (-1: NULL) and the value's bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidelog.model.schema import TableSchema
 
 
 class EncodedKeys:
-    """What `tidelog.ports.KeyExtractor`s of all wire formats share."""
+    """Base class of the `tidelog.ports.KeyExtractor`s of all wire formats."""
 
     def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
-        """An encoded match key of ``schema`` as texts that chunks are asked for by.
+        """An encoded match key of ``schema`` as the texts by which chunks are requested.
 
         Raises:
             DecodeError: ``key`` is not an encoded key.
@@ -45,7 +45,7 @@ class EncodedKeys:
         return tuple(texts)
 
     def encode(self, texts: Sequence[str | None]) -> bytes:
-        """The encoded key of the key columns' texts, in match key order."""
+        """Encode the texts of the key columns, in match key order."""
         parts = []
         for text in texts:
             value = b"" if text is None else text.encode("utf-8", "surrogateescape")

@@ -1,6 +1,6 @@
-"""The newest state of every key in a batch of records: what a copy by key needs of it.
+"""Folds a batch of records to the newest state of every key, for copies by key.
 
-Fewer rows are decoded than came in, and the order inside the batch is settled here, exactly.
+Fewer rows are decoded than the batch has, and the order inside the batch is resolved here, exactly.
 """
 
 from __future__ import annotations
@@ -9,31 +9,201 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
-from tidelog.codecs import fold_kernels
 from tidelog.codecs.cells import MISSING, Image, parse
-from tidelog.codecs.missing import missing_indices
+from tidelog.codecs.missing_columns import missing_indices
 from tidelog.codecs.projection import Projection, project
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, Kind, UInt8s
 from tidelog.model.schema import TableSchema
+
+_I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
+_R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
+_MISSING = -2
+_FNV_PRIME = np.uint64(0x100000001B3)
+_FNV_BASIS = np.uint64(0xCBF29CE484222325)
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(cache=True, nogil=True)
+def _hash(data, start, length, key_rows, i):  # type: ignore[no-untyped-def]
+    h = _FNV_BASIS
+    for r in key_rows:
+        size = np.int64(length[r, i])
+        h = (h ^ np.uint64(size + 1)) * _FNV_PRIME
+        position = np.int64(start[r, i])
+        for k in range(size):
+            h = (h ^ np.uint64(data[position + k])) * _FNV_PRIME
+    h = (h ^ (h >> np.uint64(32))) * _MIX
+    return h ^ (h >> np.uint64(29))
+
+
+@njit(cache=True, nogil=True)
+def _same(data, start, length, i, other_start, other_length, j, key_rows):  # type: ignore[no-untyped-def]
+    for r in key_rows:
+        size = np.int64(length[r, i])
+        if size != np.int64(other_length[r, j]):
+            return False
+        a = np.int64(start[r, i])
+        b = np.int64(other_start[r, j])
+        for k in range(size):
+            if data[a + k] != data[b + k]:
+                return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _key_missing(length, key_rows, i):  # type: ignore[no-untyped-def]
+    for r in key_rows:  # noqa: SIM110 - numba has no any()
+        if length[r, i] == _MISSING:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def link_entries(  # type: ignore[no-untyped-def]
+    data, kind, first, key_rows, old_present, old_start, old_length, new_start, new_length,
+    record, is_old, base, newest,
+):  # fmt: skip
+    """Add the records from ``first`` on to the key table.
+
+    Fills for each entry ``record`` (int32), ``is_old`` (bool: a delete of the record's old key),
+    ``base`` (int32: the entry whose state an upsert builds on, -1 if there is none) and ``newest``
+    (bool: the last entry of its key).
+
+    Returns:
+        (entries, -1), or (0, row) for the first row whose key is not in its record.
+    """
+    capacity = 16
+    while capacity < 3 * (len(kind) - first):
+        capacity *= 2
+    mask = np.uint64(capacity - 1)
+    slots = np.full(capacity, -1, dtype=np.int32)  # the newest entry of the slot's key
+    hashes = np.empty(capacity, dtype=np.uint64)
+    entries = 0
+    for i in range(first, len(kind)):
+        what = kind[i]
+        upsert = what in (_I, _U, _R)
+        delete = False
+        if upsert:
+            if _key_missing(new_length, key_rows, i):
+                return 0, i
+            # An old tuple exists if the identity changed, is stored out of line, or is FULL.
+            if old_present[i]:
+                if _key_missing(old_length, key_rows, i):
+                    return 0, i
+                delete = not _same(
+                    data, old_start, old_length, i, new_start, new_length, i, key_rows
+                )
+        else:
+            if not old_present[i] or _key_missing(old_length, key_rows, i):
+                return 0, i
+            delete = True
+        moved_from = -1
+        for step in range(2):
+            if step == 0:
+                if not delete:
+                    continue
+                start, length = old_start, old_length
+            else:
+                if not upsert:
+                    continue
+                start, length = new_start, new_length
+            h = _hash(data, start, length, key_rows, i)
+            at = np.int64(h & mask)
+            previous = -1
+            while slots[at] >= 0:
+                if hashes[at] == h:
+                    other = slots[at]
+                    j = record[other]
+                    if is_old[other]:
+                        equal = _same(data, start, length, i, old_start, old_length, j, key_rows)
+                    else:
+                        equal = _same(data, start, length, i, new_start, new_length, j, key_rows)
+                    if equal:
+                        previous = other
+                        break
+                at = (at + 1) & (capacity - 1)
+            if previous >= 0:
+                newest[previous] = False
+            slots[at] = entries
+            hashes[at] = h
+            record[entries] = i
+            is_old[entries] = step == 0
+            newest[entries] = True
+            base[entries] = -1
+            if step == 0:
+                moved_from = previous
+            elif delete:
+                base[entries] = moved_from
+            elif what == _U:
+                base[entries] = previous
+            entries += 1
+    return entries, -1
+
+
+@njit(cache=True, nogil=True)
+def collect(  # type: ignore[no-untyped-def]
+    chosen, record, is_old, base, key_rows, old_start, old_length, new_start, new_length,
+    out_start, out_length,
+):  # fmt: skip
+    """Collect the cells of the chosen entries; returns whether one of them stays missing.
+
+    An upsert's missing cell is the last present one of the entries that it builds on; `MISSING` if
+    they don't have it. A delete has only its key's cells.
+    """
+    rows = out_start.shape[0]
+    missing = False
+    for n in range(len(chosen)):
+        entry = chosen[n]
+        i = record[entry]
+        if is_old[entry]:
+            for r in range(rows):
+                out_start[r, n] = 0
+                out_length[r, n] = -1
+            for r in key_rows:
+                out_start[r, n] = old_start[r, i]
+                out_length[r, n] = old_length[r, i]
+            continue
+        for r in range(rows):
+            length = new_length[r, i]
+            begin = new_start[r, i]
+            if length == _MISSING:
+                at = base[entry]
+                while at >= 0 and not is_old[at]:
+                    j = record[at]
+                    if new_length[r, j] != _MISSING:
+                        length = new_length[r, j]
+                        begin = new_start[r, j]
+                        break
+                    at = base[at]
+                if length == _MISSING:
+                    missing = True
+            out_start[r, n] = begin
+            out_length[r, n] = length
+    return missing
+
 
 _NEGATIVE_ZERO = b"-0"
 
 
 @dataclass(slots=True)
 class KeyedChanges:
-    """One row per match key that the batch touches after its last truncate, by ascending version
-    (a key change: the old key's delete, then the new key's upsert, at one version).
+    """One row for each match key that the batch changes after its last truncate, by ascending
+    version.
+
+    A key change has two rows of one version: the old key's delete, then the new key's upsert.
 
     Attributes:
-        op: string[n], ``u`` (insert or update: the key has this state) or ``d`` (the key is gone).
+        op: string[n], ``u`` (insert or update: the key has this state) or ``d`` (the key is
+            deleted).
         version: int64[n].
-        rows: the target's columns; of a delete only the key's are set.
-        missing: list<int16>[n], indices of the target's columns that no record of the batch tells
-            (unchanged TOAST); null for a complete row. Such a row may only update these other
-            columns of a row that is there, never be inserted.
-        truncated_at: version of the batch's last truncate, which everything before it fell to; None
+        rows: the target's columns; a delete has only the key's.
+        missing: list<int16>[n], indices of the target's columns that no record of the batch
+            contains (unchanged TOAST); null for a complete row. An incomplete row may only update
+            the other columns of an existing row, never be inserted.
+        truncated_at: version of the batch's last truncate, which removed everything before it; None
             if there is none.
     """
 
@@ -47,8 +217,9 @@ class KeyedChanges:
         return len(self.op)
 
     def to_batch(self, prefix: str = "_") -> pa.RecordBatch:
-        """Flat: ``_op, _version``, the target's columns, ``_missing``. ``prefix`` must keep these
-        three apart from the table's own columns.
+        """Flat: ``_op, _version``, the target's columns, ``_missing``.
+
+        ``prefix`` must distinguish these three from the table's own columns.
         """
         names = [f"{prefix}op", f"{prefix}version", *self.rows.schema.names, f"{prefix}missing"]
         if len(set(names)) < len(names):
@@ -60,13 +231,13 @@ class KeyedChanges:
 def fold(
     records: pa.RecordBatch, schema: TableSchema, target: TableSchema | None = None
 ) -> KeyedChanges:
-    """Fold row changes that are all of ``schema`` to the newest state per match key.
+    """Fold row changes that are all of ``schema`` to the newest state of each match key.
 
     Args:
         records: a batch in the event log's record layout, in log order.
-        schema: the version the records were written under; its `match_key` is compared by the bytes
-            of the key's texts.
-        target: a version to give the rows in, as in `tidelog.codecs.decode.decode`.
+        schema: the version that the records were written under; its `match_key` is compared by the
+            bytes of the key's texts.
+        target: the version of the result, as in `tidelog.codecs.decode.decode`.
 
     Raises:
         DecodeError: as `decode`; or the table has no key, or a record lacks it.
@@ -89,7 +260,7 @@ def fold(
     is_old = np.empty(2 * n, dtype=np.bool_)
     base = np.empty(2 * n, dtype=np.int32)
     newest = np.empty(2 * n, dtype=np.bool_)
-    entries, bad = fold_kernels.link_entries(
+    entries, bad = link_entries(
         cells.data, cells.kind, first, key_rows, old.present, old.start, old.length,
         cells.new.start, cells.new.length, record, is_old, base, newest,
     )  # fmt: skip
@@ -101,7 +272,7 @@ def fold(
     chosen = np.flatnonzero(newest[:entries]).astype(np.int32)
     start = np.empty((len(projection.wanted), len(chosen)), dtype=np.int32)
     length = np.empty_like(start)
-    any_missing = fold_kernels.collect(
+    any_missing = collect(
         chosen, record, is_old, base, key_rows, old.start, old.length,
         cells.new.start, cells.new.length, start, length,
     )  # fmt: skip
@@ -122,7 +293,7 @@ def _key_rows(projection: Projection) -> Int32s:
 
 
 def _float_rows(projection: Projection) -> list[int]:
-    """Matrix rows of floating-point columns of the match key."""
+    """The matrix rows of the match key's floating-point columns."""
     schema = projection.schema
     numbers = [schema.column_index(name) for name in schema.match_key]
     floats = [n for n in numbers if schema.columns[n].logical.startswith("float")]
@@ -130,7 +301,7 @@ def _float_rows(projection: Projection) -> list[int]:
 
 
 def _without_sign_of_zero(data: UInt8s, start: Int32s, length: Int32s) -> None:
-    """``-0`` is the key ``0``: databases say that they are equal."""
+    """Replace ``-0`` by the key ``0``: databases treat them as equal."""
     chosen = np.flatnonzero(length == len(_NEGATIVE_ZERO))
     for at, byte in enumerate(_NEGATIVE_ZERO):
         chosen = chosen[data[start[chosen] + at] == byte]

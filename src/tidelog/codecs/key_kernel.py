@@ -1,4 +1,4 @@
-"""Kernel that finds the keys in pgoutput rows without decoding them.
+"""A kernel that extracts the keys of pgoutput rows without decoding them.
 
 Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData. An old tuple has all
 columns; those outside the replica identity are sent as NULL (``logicalrep_write_tuple``). It is an
@@ -78,7 +78,7 @@ def walk_tuple(
     lengths: Int64s,
     tags: UInt8s,
 ) -> int:
-    """Walk the tuple at ``at``: where it ends, or the negated fault.
+    """Parse the tuple at ``at``; returns its end, or the negated fault.
 
     Fills the key columns' starts and lengths (or NULL, UNCHANGED) and every column's tag.
     """
@@ -119,7 +119,7 @@ def walk_tuple(
 def put_key(
     data: UInt8s, at: int, payload: UInt8s, starts: Int64s, lengths: Int64s, slots: int
 ) -> int:
-    """Write an encoded key; where it ends, or -1 if a column's value is not known."""
+    """Write an encoded key; returns its end, or -1 if a column's value is unknown."""
     for slot in range(slots):
         length = lengths[slot]
         if length == UNCHANGED:
@@ -151,24 +151,24 @@ def extract_keys(
     data: UInt8s,
     fault_at: Int32s,
 ) -> int:
-    """Write the key entries of ``records``; their number, or the negated fault.
+    """Write the key entries of ``records``; returns their number, or the negated fault.
 
     Args:
         payload: uint8[...], the batch's.
         payload_offsets: int32[n + 1], the batch's.
         kind: uint8[n], the batch's.
         records: indices into the batch.
-        key_slot: int32[columns], a column's place in the match key, or -1.
-        in_identity: bool[columns], does an old tuple carry the column?
-        slots: columns of the match key.
-        identity_has_key: does an old tuple carry the whole match key?
-        record: int32[2 * records], out, as all that follow: the columns of `KeyEntries`.
+        key_slot: int32[columns], a column's position in the match key, or -1.
+        in_identity: bool[columns], whether an old tuple has the column.
+        slots: number of columns of the match key.
+        identity_has_key: whether an old tuple has the whole match key.
+        record: int32[2 * records], out, like all that follow: the columns of `KeyEntries`.
         hashes: uint64[2 * records].
         effect: uint8[2 * records].
         offsets: int32[2 * records + 1].
         data: uint8[...], twice the records' payload bytes (an old value may serve both keys) plus 8
             for each slot of each record.
-        fault_at: int32[1], out: the record that is at fault.
+        fault_at: int32[1], out: the record with the fault.
     """
     columns = len(key_slot)
     starts = np.zeros(slots, dtype=np.int64)

@@ -1,6 +1,7 @@
-"""Little-endian integers in byte arrays, for kernels. The caller has checked the bounds.
+"""Reads little-endian integers in byte arrays, for kernels. The caller has checked the bounds.
 
-numba caches a kernel by its own file's time stamp: touch the kernels' files when this one changes.
+numba's cache depends on the time stamp of a kernel's own file only: touch the kernels' files when
+this one changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From one schema version's columns to the columns an output wants."""
+"""Maps the columns of a schema version to the columns that an output requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tidelog.model.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """``row``: the column's row in the cell matrices, -1 if the written schema lacks the column."""
+    """A column of the output.
+
+    ``row``: the column's row in the cell matrices, -1 if the written schema lacks the column.
+    """
 
     name: str
     row: int
@@ -32,13 +35,15 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Output columns, and which wire columns they need: ``wanted[i]`` is matrix row ``i``."""
+    """The output columns, and the wire columns that they need: ``wanted[i]`` is matrix
+    row ``i``.
+    """
 
     schema: TableSchema
     outputs: tuple[OutputColumn, ...]
     wanted: tuple[int, ...]
     keys: frozenset[str] = frozenset()
-    """Columns of a key: no two of their values may become one."""
+    """Columns of a key: different values must stay different."""
 
     @property
     def fields(self) -> list[pa.Field]:
@@ -47,7 +52,7 @@ class Projection:
     def arrays(
         self, data: UInt8s, start: Int32s, length: Int32s, version: Int64s
     ) -> list[pa.Array]:
-        """The output columns of cells in matrices ``[wanted, n]``; ``version`` serves errors only.
+        """The output columns of cells in matrices ``[wanted, n]``; ``version`` is for errors only.
 
         Raises:
             DecodeError: a cell is not of its column's type.
@@ -97,10 +102,10 @@ def project(
     columns: Sequence[str] | None = None,
     extra: Sequence[str] = (),
 ) -> Projection:
-    """How records of ``schema`` become columns of ``target`` (``schema`` itself if None).
+    """Map columns of ``schema`` to columns of ``target`` (``schema`` itself if None).
 
-    Columns match by name; one that ``schema`` lacks is null. ``columns`` keeps only these, in
-    their order. ``extra`` names columns of ``schema`` whose cells are wanted besides.
+    Columns match by name; one that ``schema`` lacks is null. ``columns`` keeps only these, in their
+    order. ``extra`` names columns of ``schema`` whose cells are needed in addition.
 
     Raises:
         DecodeError: ``columns`` or ``extra`` names a column that does not exist.

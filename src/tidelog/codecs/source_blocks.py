@@ -1,7 +1,7 @@
 """The block ``source`` of Debezium's envelope, as the connector of each kind of source fills it.
 
-What is the same for all connectors (``version``, ``name``, ``ts_ms``, ``snapshot``) is not here.
-Members stand in Debezium's order.
+Members that all connectors share (``version``, ``name``, ``ts_ms``, ``snapshot``) are not here. The
+members are in Debezium's order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import TextCells
+from tidelog.codecs.columns.concatenation import TextCells
 from tidelog.codecs.mysql.binlog.position import OFFSET_BITS
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId
@@ -23,14 +23,14 @@ _FILE_DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class SourceBlock:
-    """Fields of ``n`` records of one table.
+    """The block's fields for ``n`` records of one table.
 
     Attributes:
-        connector: what Debezium calls it.
+        connector: Debezium's name of the connector.
         db: the database.
-        sequence: what orders changes of one source, JSON texts.
-        own: the connector's own fields: a JSON value that all records have, or Cells of integers or
-            JSON texts.
+        sequence: JSON texts that order changes of one source.
+        own: the connector's own fields: a JSON value that all records share, or TextCells of
+            integers or JSON texts.
     """
 
     connector: str
@@ -40,7 +40,7 @@ class SourceBlock:
 
 
 def source_block(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
-    """What says of ``records``, all of ``table``, where they came from."""
+    """The origin of ``records``, all of ``table``."""
     return _BLOCKS.get(source.kind, _other)(source, table, records)
 
 
@@ -61,10 +61,11 @@ def _postgres(source: SourceId, table: TableName, records: pa.RecordBatch) -> So
 
 
 def _binlog(source: SourceId, table: TableName, records: pa.RecordBatch) -> SourceBlock:
-    """``file`` and ``pos`` are where the transaction begins, ``row`` counts in the transaction.
-    Files of a server that was promoted are numbered behind those of the one before.
+    """``file`` and ``pos`` are the transaction's beginning, ``row`` counts within the transaction.
+    The files of a promoted server have higher numbers than those of the former one.
 
-    What is not captured is as Debezium's snapshots have it: ``server_id`` 0, the others null.
+    Fields that are not captured have the values of Debezium's snapshots: ``server_id`` 0, the
+    others null.
     """
     position = records.column("position")
     number = pc.shift_right(position, OFFSET_BITS)

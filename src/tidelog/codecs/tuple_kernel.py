@@ -1,4 +1,4 @@
-"""HOT PATH. Kernel that finds the cells of one pgoutput tuple.
+"""HOT PATH. A kernel that finds the cells of one pgoutput tuple.
 
 Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.images import MISSING, NULL
+from tidelog.codecs.cell_positions import MISSING, NULL
 
 MALFORMED = 1
 COLUMN_COUNT = 2
@@ -24,7 +24,9 @@ _CELL_NULL, _CELL_UNCHANGED, _CELL_TEXT = ord("n"), ord("u"), ord("t")
 
 @njit(cache=True, nogil=True)
 def read_tuple(data, position, end, columns, start, length):  # type: ignore[no-untyped-def]
-    """Parse TupleData at ``position`` into the scratch row; the position after it, or -reason."""
+    """Parse TupleData at ``position`` into the scratch row; returns the position after it, or
+    -reason.
+    """
     if position + 2 > end:
         return -MALFORMED
     if ((np.int64(data[position]) << 8) | np.int64(data[position + 1])) != columns:

@@ -1,4 +1,4 @@
-"""``tidelog.yaml``: what it says, as a `Config`."""
+"""Loads ``tidelog.yaml`` as a `Config`."""
 
 from tidelog.config.control import Rest
 from tidelog.config.loading import load_config, parse_config

@@ -1,4 +1,4 @@
-"""The section ``control`` of ``tidelog.yaml``: the HTTP interface, signals, who is told what."""
+"""The section ``control`` of ``tidelog.yaml``: HTTP interface, signals, notifications, alerts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tidelog.kinds.sections import LocalPath, Section
 
 
 class Rest(Section):
-    """The HTTP interface for commands and status, served by the capture that leads."""
+    """The HTTP interface for commands and status, served by the leading capture."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=8490, ge=0, le=65_535, description="0: a free one.")
     url: str | None = Field(
         default=None,
         pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$",
-        description="Where other hosts reach this process's interface. While it leads, those that "
-        "stand by answer with this URL (status 307). Unset: they name the leader alone (503).",
+        description="Where other hosts reach this process's interface. While it leads, standbys "
+        "answer with this URL (status 307). Unset: they only name the leader (503).",
         examples=["http://host1.internal:8490"],
     )
     token: SecretStr = Field(
@@ -32,34 +32,34 @@ class Rest(Section):
     schema_token: SecretStr | None = Field(
         default=None,
         min_length=8,
-        description="With this token schemas of Avro messages can be read, and nothing else. "
+        description="This token gives access to schemas of Avro messages, and nothing else. "
         "Unset: `token` is needed for that, too.",
         examples=["${TIDELOG_SCHEMA_TOKEN}"],
     )
     metrics_token: SecretStr | None = Field(
         default=None,
         min_length=8,
-        description="With this token `/metrics` can be read, and nothing else: for Prometheus. "
+        description="This token gives access to `/metrics`, and nothing else: for Prometheus. "
         "Unset: `token` is needed for that, too.",
         examples=["${TIDELOG_METRICS_TOKEN}"],
     )
     viewer_token: SecretStr | None = Field(
         default=None,
         min_length=8,
-        description="Who logs in to the web page with this token sees all and changes nothing; "
-        "with `token` one may act, too. Unset: the page is for those who have `token`.",
+        description="A user who logs in to the web page with this token sees all and changes "
+        "nothing; with `token` one may act, too. Unset: only users with `token` can log in.",
         examples=["${TIDELOG_VIEWER_TOKEN}"],
     )
 
     behind_proxy: bool = Field(
         default=False,
-        description="All that comes from this host comes through a proxy that sets "
-        "`X-Forwarded-For` and `X-Forwarded-Proto`, whatever it was sent: these say who asks, and "
-        "whether by TLS. Otherwise they are not believed.",
+        description="All requests from this host come through a proxy that sets "
+        "`X-Forwarded-For` and `X-Forwarded-Proto`, whatever it received: these name the client, "
+        "and whether it uses TLS. Otherwise they are ignored.",
     )
 
     @model_validator(mode="after")
-    def _viewers_are_not_operators(self) -> Rest:
+    def _check_viewer_token(self) -> Rest:
         if self.viewer_token is not None and self.viewer_token == self.token:
             raise ValueError("viewer_token must differ from token: a viewer could act with it")
         return self
@@ -93,11 +93,11 @@ class Control(Section):
         default=None, description="Unset: metrics are not pushed by OpenTelemetry."
     )
     alerts: list[AnyAlert] = Field(
-        default=[], description="Who is told when something is wrong, and when that is over."
+        default=[], description="Who gets an alert when something is wrong, and when that is over."
     )
 
     @model_validator(mode="after")
-    def _places_are_named(self) -> Control:
+    def _check_notification_targets(self) -> Control:
         if "file" in self.notifications and self.notification_file is None:
             raise ValueError("notifications to a file need notification_file")
         if "kafka" in self.notifications and self.notification_kafka is None:
@@ -106,7 +106,7 @@ class Control(Section):
 
     @field_validator("alerts")
     @classmethod
-    def _alerts_differ(cls, alerts: list[AnyAlert]) -> list[AnyAlert]:
+    def _check_alert_names(cls, alerts: list[AnyAlert]) -> list[AnyAlert]:
         keys = [each.key for each in alerts]
         if len(set(keys)) < len(keys):
             raise ValueError("several alerts of one kind: give each a name of its own")

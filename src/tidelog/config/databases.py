@@ -1,4 +1,4 @@
-"""``source.databases``: one configuration for each of several databases of a server."""
+"""Derives a configuration for each database of ``source.databases``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _LONGEST_SLOT: Final = 63
 
 
 def databases_of(config: Config) -> list[str]:
-    """The databases of ``source.databases``; empty: the configuration has one database."""
+    """Return the databases of ``source.databases``; empty: the configuration has one database."""
     return list(getattr(config.source, "databases", ()))
 
 
 def of_database(config: Config, database: str) -> Config:
-    """What ``config`` says of one of its databases: a configuration like any other.
+    """Return the configuration of one of the databases of ``config``.
 
     Raises:
-        ConfigError: it is none of ``source.databases``.
+        ConfigError: it is not one of ``source.databases``.
     """
-    known = databases_of(config)
-    if database not in known:
-        told = f"they are {', '.join(known)}" if known else "there are none"
-        raise ConfigError(f"{database!r} is not in source.databases: {told}")
+    names = databases_of(config)
+    if database not in names:
+        known_names = f"they are {', '.join(names)}" if names else "there are none"
+        raise ConfigError(f"{database!r} is not in source.databases: {known_names}")
     source: Any = config.source
     label = label_of(database)
     slot = _slot(source.slot, label)
@@ -46,12 +46,12 @@ def of_database(config: Config, database: str) -> Config:
         kafka = kafka.model_copy(update={"key": f"{kafka.key}_{label}"})
     otlp = config.control.otlp
     if otlp is not None and otlp.service_name is not None:
-        # Series of two databases that are called alike would be one.
+        # Otherwise two databases of one name would share one series.
         otlp = otlp.model_copy(update={"service_name": f"{otlp.service_name}_{label}"})
     control = config.control.model_copy(
         update={
-            "notification_file": file and file.with_name(_named(file.name, label)),
-            "signal_file": signals and signals.with_name(_named(signals.name, label)),
+            "notification_file": file and file.with_name(_with_label(file.name, label)),
+            "signal_file": signals and signals.with_name(_with_label(signals.name, label)),
             "signal_kafka": kafka,
             "otlp": otlp,
         }
@@ -63,13 +63,13 @@ def of_database(config: Config, database: str) -> Config:
 
 
 def of_each_database(config: Config) -> dict[str, Config]:
-    """By the database's name; of a configuration of one database: itself, under an empty name."""
+    """Return the configurations by database; with one database: itself, under an empty name."""
     names = databases_of(config)
     return {name: of_database(config, name) for name in names} if names else {"": config}
 
 
 def of_one_database(config: Config) -> Config:
-    """Returns ``config``. Raises ConfigError if it has several databases."""
+    """Return ``config``. Raises ConfigError if it has several databases."""
     names = databases_of(config)
     if names:
         raise ConfigError(
@@ -81,7 +81,7 @@ def of_one_database(config: Config) -> Config:
 
 
 def label_of(database: str) -> str:
-    """What stands for it in names of slots, directories and files; no two have one."""
+    """Return the database's label in names of slots, directories and files; each has its own."""
     if _PLAIN.fullmatch(database):
         return database
     plain = re.sub(r"[^a-z0-9_]", "_", database.lower())[:20]
@@ -99,27 +99,29 @@ def _slot(slot: str, label: str) -> str:
 def _url(url: str, database: str) -> str:
     if "://" not in url:
         escaped = database.replace("\\", "\\\\").replace("'", "\\'")
-        return f"{url} dbname='{escaped}'"  # libpq takes the last one
+        return f"{url} dbname='{escaped}'"  # libpq uses the last one
     parts = urlsplit(url)
     options = [(k, v) for k, v in parse_qsl(parts.query, keep_blank_values=True) if k != "dbname"]
     query = f"?{urlencode(options, quote_via=quote)}" if options else ""
-    # By hand: urlunsplit leaves the slashes out before an empty host.
+    # By hand: urlunsplit omits the slashes before an empty host.
     return f"{parts.scheme}://{parts.netloc}/{quote(database, safe='')}{query}"
 
 
-def _named(file: str, label: str) -> str:
+def _with_label(file: str, label: str) -> str:
     stem, dot, suffix = file.rpartition(".")
     return f"{stem}-{label}.{suffix}" if dot and stem else f"{file}-{label}"
 
 
 def _state_url(url: StateUrl, label: str) -> StateUrl:
-    """``…/state.db`` → ``…/state-shop.db``; PostgreSQL: a part of its own of the one table, which
-    stays in the schema that is never captured; else ``…/path/shop``, as the event log's path.
+    """Return the database's state URL: ``…/state.db`` → ``…/state-shop.db``.
+
+    PostgreSQL: a part of the one table, which stays in the schema that is never captured; else
+    ``…/path/shop``, as the event log's path.
     """
     place, asked, query = url.reveal().partition("?")
     if place.startswith("postgresql:"):
         return url.with_options({"part": label})
     if place.startswith("sqlite:"):
         folder, _, file = place.rpartition("/")
-        return StateUrl(f"{folder}/{_named(file, label)}{asked}{query}")
+        return StateUrl(f"{folder}/{_with_label(file, label)}{asked}{query}")
     return StateUrl(f"{place.rstrip('/')}/{label}{asked}{query}")

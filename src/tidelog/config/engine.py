@@ -10,8 +10,10 @@ from tidelog.kinds.sections import LocalPath, Milliseconds, Section
 
 
 class EngineSection(Section):
-    """How an [engine in your program](../how-to/embed.md) gives it events; arguments of
-    `AsyncEngine` go before. The command line does not read it.
+    """Options of an [engine in your program](../how-to/embed.md); arguments of `AsyncEngine`
+    override them.
+
+    The command line ignores it.
     """
 
     record_processing_threads: int | None = Field(
@@ -49,14 +51,13 @@ class EngineSection(Section):
     polling_shutdown_timeout_ms: Milliseconds = Field(
         default=1_000,
         ge=0,
-        description="What is being processed when the engine stops may take so long. 0: it is "
-        "given up at once.",
+        description="How long events may still be processed when the engine stops. 0: not at all.",
     )
     errors_max_retries: int = Field(
         default=-1,
         ge=-1,
-        description="How often an error that may pass is tried again, also one that capture meets "
-        "at the source or the state store. -1: without end.",
+        description="How often a transient error is retried, also one that capture meets at the "
+        "source or the state store. -1: without limit.",
     )
     errors_retry_delay_initial_ms: Milliseconds = Field(
         default=300, ge=1, description="Before the first retry; doubled before each further one."
@@ -66,9 +67,9 @@ class EngineSection(Section):
     )
     errors_tolerance: Literal["none", "dead_letter"] = Field(
         default="none",
-        description="What becomes of an event at which a transform, the serializer or a consumer "
-        "of single events raises. `none`: the engine ends. `dead_letter`: it is told in "
-        "`dead_letter`, and passed over.",
+        description="What to do with an event for which a transform, the serializer or a consumer "
+        "of single events raises. `none`: the engine ends. `dead_letter`: it is written to "
+        "`dead_letter`, and skipped.",
     )
     dead_letter: LocalPath | None = Field(
         default=None,
@@ -79,7 +80,7 @@ class EngineSection(Section):
     offset_commit_policy: Literal["always", "periodic"] = Field(
         default="always",
         description="`always`: after every batch. `periodic`: every `offset_commit_interval_ms`. "
-        "What is done is committed at the end in either case.",
+        "In either case, done events are committed at the end.",
     )
     offset_commit_interval_ms: Milliseconds = Field(
         default=5_000, ge=1, description="For `periodic`."

@@ -12,10 +12,10 @@ TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 
 class KafkaChannel(Section):
-    """What channels on Kafka have in common."""
+    """Options that channels on Kafka share."""
 
     OURS: ClassVar[frozenset[str]] = frozenset({"bootstrap.servers"})
-    """Settings that are never the user's."""
+    """Settings that the user can't change."""
 
     servers: str = Field(
         min_length=1,
@@ -26,7 +26,7 @@ class KafkaChannel(Section):
 
     @field_validator("settings")
     @classmethod
-    def _ours_are_not_given(cls, settings: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    def _check_own_settings(cls, settings: dict[str, SecretStr]) -> dict[str, SecretStr]:
         taken = sorted(cls.OURS & settings.keys())
         if taken:
             raise ValueError(f"{', '.join(taken)} can't be set here: Tidelog sets it")
@@ -34,7 +34,7 @@ class KafkaChannel(Section):
 
 
 class SignalKafka(KafkaChannel):
-    """A topic whose messages are signals, as Debezium has it (docs/how-to/control.md)."""
+    """A topic whose messages are signals, as in Debezium (docs/how-to/control.md)."""
 
     OURS: ClassVar[frozenset[str]] = KafkaChannel.OURS | {
         "auto.offset.reset",
@@ -55,18 +55,18 @@ class SignalKafka(KafkaChannel):
         default=None,
         min_length=1,
         description="Messages with this key are for this capture, as those with Debezium's "
-        "`topic.prefix`; all others are passed over. Unset: the `connector_name` of notifications.",
+        "`topic.prefix`; all others are ignored. Unset: the `connector_name` of notifications.",
         examples=["shop"],
     )
     begin: Literal["earliest", "latest"] = Field(
         default="earliest",
-        description="Where a topic is begun that was never read: with what it holds, or with what "
-        "comes from then on.",
+        description="Where to start in a topic that was never read: at its first message, or at "
+        "the next new one.",
     )
 
 
 class NotificationKafka(KafkaChannel):
-    """A topic for notifications, as Debezium's sink channel has it (docs/how-to/control.md)."""
+    """A topic for notifications, as Debezium's sink channel (docs/how-to/control.md)."""
 
     OURS: ClassVar[frozenset[str]] = KafkaChannel.OURS | {
         "acks",

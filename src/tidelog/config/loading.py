@@ -1,39 +1,177 @@
-"""How a file becomes a `Config`.
+"""Loads and validates a configuration file.
 
-Relative paths are resolved against the directory of the file. Everything wrong in a file is
-reported at once, each with its line.
+Relative paths are resolved against the directory of the file. All errors of a file are reported at
+once, each with its line.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
+from urllib.parse import quote
 
+import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from tidelog.config.file import MarkedData, read_yaml
 from tidelog.config.models import SECTIONS, Config
 from tidelog.config.source import SOURCES, SourceBase
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS
-from tidelog.kinds.brought import add_sections, section_of
+from tidelog.kinds.plugins import add_sections, section_of
 from tidelog.kinds.registry import Registry
 from tidelog.kinds.sections import Section
 from tidelog.outputs.registry import OUTPUTS, DeadLetter, OutputSection, StepSection
 
+KeyPath = tuple[str | int, ...]
 
-def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
-    """Read ``path`` and fill in ``${NAME}`` from ``environ`` (None: the process's; ``HOSTNAME`` is
-    known without being set, for shells keep it for themselves).
+# ${NAME} must be set, ${NAME:-default} may be unset, $${ is a literal ${.
+_VARIABLE = re.compile(r"(\$\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|(\$\{)")
+_USER_INFO = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
+
+
+@dataclass(slots=True)
+class MarkedData:
+    """The data of a file, with its lines.
+
+    Attributes:
+        data: mappings, lists and scalars.
+        lines: the 1-based line of each value by its path; a mapping's value has the line of its
+            key.
+        interpolated: the paths whose text came from a variable, and may be secret.
+    """
+
+    data: Any = None
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    interpolated: set[KeyPath] = field(default_factory=set)
+
+    def line(self, path: KeyPath) -> int:
+        """Return the line of ``path``, or of the nearest part of it that the file has."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read_yaml(text: str, file_name: str, environ: Mapping[str, str]) -> MarkedData:
+    """Parse ``text`` and fill in variables from ``environ``.
 
     Raises:
-        ConfigError: names file and line of everything that is wrong.
+        ConfigError: a syntax error, a duplicate key, a variable that is not set; each with
+            ``file_name`` and line. All missing variables are named at once.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        reader = _Reader(loader, file_name, environ)
+        if node is not None:
+            reader.marked.data = reader.read(node, (), ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{file_name}:{mark.line + 1}" if mark else file_name
+        raise ConfigError(f"{where}: not valid YAML: {_yaml_problem(error)}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file_name}: not valid YAML: {error}") from None
+    finally:
+        loader.dispose()
+    if reader.problems:
+        raise ConfigError("\n".join(reader.problems))
+    return reader.marked
+
+
+def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or "syntax error"
+    return f"{error.context}, {problem}" if error.context else problem
+
+
+class _Reader:
+    """Converts YAML nodes to data, and fills in variables."""
+
+    def __init__(self, loader: yaml.SafeLoader, file_name: str, environ: Mapping[str, str]) -> None:
+        self.loader = loader
+        self.file_name = file_name
+        self.environ = environ
+        self.marked = MarkedData()
+        self.problems: list[str] = []
+
+    def read(self, node: yaml.Node, path: KeyPath, parents: tuple[int, ...]) -> Any:
+        line = node.start_mark.line + 1
+        self.marked.lines.setdefault(path, line)
+        if id(node) in parents:
+            raise ConfigError(f"{self.file_name}:{line}: an alias refers to what contains it")
+        parents = (*parents, id(node))
+        if isinstance(node, yaml.MappingNode):
+            return {
+                key: self.read(value, (*path, key), parents)
+                for key, value in self._entries(node, path)
+            }
+        if isinstance(node, yaml.SequenceNode):
+            return [
+                self.read(item, (*path, index), parents) for index, item in enumerate(node.value)
+            ]
+        value = self.loader.construct_object(node, deep=True)
+        return self._fill_in(value, path, line) if isinstance(value, str) else value
+
+    def _entries(self, node: yaml.MappingNode, path: KeyPath) -> Iterator[tuple[str, yaml.Node]]:
+        seen: dict[Hashable, int] = {}
+        for key_node, _ in node.value:
+            line = key_node.start_mark.line + 1
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None:
+                self.problems.append(f"{self.file_name}:{line}: a key must be a plain word")
+            elif key in seen and key != "<<":
+                self.problems.append(
+                    f"{self.file_name}:{line}: {key!r} is given twice, first on line {seen[key]}"
+                )
+            else:
+                seen[key] = line
+        self.loader.flatten_mapping(node)
+        for key_node, value_node in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                self.marked.lines[(*path, key_node.value)] = key_node.start_mark.line + 1
+                yield key_node.value, value_node
+
+    def _fill_in(self, text: str, path: KeyPath, line: int) -> str:
+        user_info = _USER_INFO.match(text)
+        encode_before = user_info.end() if user_info else 0
+
+        def replacement(match: re.Match[str]) -> str:
+            escaped, name, default, malformed = match.group(1, 2, 3, 4)
+            if escaped:
+                return "${"
+            if malformed:
+                self.problems.append(
+                    f"{self.file_name}:{line}: ${{ does not start a variable; "
+                    "write ${NAME} or ${NAME:-default}, or $${ for a literal ${"
+                )
+                return ""
+            value: str | None = self.environ.get(name, default)
+            if value is None:
+                self.problems.append(
+                    f"{self.file_name}:{line}: environment variable {name} is not set; "
+                    f"export it, or write ${{{name}:-default}}"
+                )
+                return ""
+            self.marked.interpolated.add(path)
+            # A password is inserted as it is; in a URL's user:password@ it must be percent-encoded.
+            return quote(value, safe="") if match.start() < encode_before else value
+
+        return _VARIABLE.sub(replacement, text)
+
+
+def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Read ``path`` and fill in ``${NAME}`` from ``environ``.
+
+    None: the process's environment; ``HOSTNAME`` is always known, because shells do not export it.
+
+    Raises:
+        ConfigError: names file and line of every error.
     """
     path = Path(path)
     try:
@@ -58,17 +196,17 @@ def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, st
     if add_sections(SOURCE_KINDS, SourceBase, SOURCES) or new:
         Config.model_rebuild(force=True)
     try:
-        found = Config.model_validate(marked.data, context={"base": base})
+        config = Config.model_validate(marked.data, context={"base": base})
     except ValidationError as error:
         problems = [
             (marked.line(_place(details)), _explain(details, marked)) for details in error.errors()
         ]
     else:
-        return found.with_variables(marked.interpolated)
+        return config.with_variables(marked.interpolated)
     raise ConfigError("\n".join(f"{file_name}:{line}: {text}" for line, text in sorted(problems)))
 
 
-# pydantic's error type → ours, with the values of its context
+# pydantic's error type → our message, with the values of its context
 _EXPLANATIONS = {
     "missing": "is missing",
     "string_type": "expected a text (put it in quotes)",
@@ -88,7 +226,7 @@ _EXPLANATIONS = {
     "string_too_long": "must have at most {max_length} characters",
 }
 
-# Options that hold secrets, or mappings whose values are; whoever writes them into the file itself.
+# Options that may have secrets, or mappings whose values may, if the file has them in plain text.
 SECRET = frozenset(
     (
         *(
@@ -107,7 +245,7 @@ SECRET = frozenset(
 
 
 def _explain(details: ErrorDetails, marked: MarkedData) -> str:
-    """One problem as text. Values are shown only where they can't be secret."""
+    """Describe one problem. Values are shown only where they can't be secret."""
     location, context = _place(details), details.get("ctx", {})
     name = _dotted(location)
     if details["type"] == "extra_forbidden":
@@ -121,7 +259,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     elif details["type"] in _EXPLANATIONS:
         explanation = _EXPLANATIONS[details["type"]].format(**context)
         if context.get("min_length", 1) > 1 and details["input"]:
-            # To pydantic a secret is short as a list is.
+            # For pydantic a short secret is "too short", as a list is.
             unit = "characters" if isinstance(details["input"], str) else "entries"
             explanation = f"must have at least {context['min_length']} {unit}"
     else:
@@ -134,7 +272,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
 
 
 def _place(details: ErrorDetails) -> tuple[str | int, ...]:
-    """Where in the file: pydantic puts a kind behind ``source`` and ``outputs[n]``."""
+    """Return the path in the file: pydantic adds the kind after ``source`` and ``outputs[n]``."""
     location = details["loc"]
     if details["type"] == "union_tag_invalid":
         return (*location, "kind")
@@ -152,7 +290,7 @@ def _kinds(location: tuple[str | int, ...]) -> str:
 
 
 def _unusable(location: tuple[str | int, ...], kind: str) -> str:
-    """Why a kind is none: it may be one that another distribution brings, and be broken."""
+    """Explain why a kind is unusable: a plugin may have it, and be broken."""
     outputs = location[0] == "outputs"
     registry: Registry[Any] = OUTPUT_KINDS if outputs else SOURCE_KINDS
     if kind in registry.others:
@@ -171,7 +309,7 @@ def _dotted(location: tuple[str | int, ...]) -> str:
 
 
 def _did_you_mean(location: tuple[str | int, ...]) -> str:
-    """``location`` as pydantic gives it, with the source's kind."""
+    """Return a hint for an unknown key; ``location``: pydantic's, with the source's kind."""
     section, unknown = _section_at(location[:-1]), str(location[-1])
     kinds: Mapping[str, type[Section]] = OUTPUTS if section in OUTPUTS.values() else SOURCES
     if section in kinds.values():
@@ -197,15 +335,15 @@ def _section_at(location: tuple[str | int, ...]) -> type[Section]:
     if location[0] == "source" and len(location) > 1:
         return SOURCES[str(location[1])]
     if location[0] == "outputs" and len(location) > 2:
-        found: Any = OUTPUTS[str(location[2])]
+        model: Any = OUTPUTS[str(location[2])]
         if len(location) > 3:  # a section inside an output
-            found = {"steps": StepSection, "dead_letter": DeadLetter}.get(str(location[3]), found)
-        return found  # type: ignore[no-any-return]
+            model = {"steps": StepSection, "dead_letter": DeadLetter}.get(str(location[3]), model)
+        return model  # type: ignore[no-any-return]
     return _inner(SECTIONS[str(location[0])], location[1:])
 
 
 def _inner(section: type[Section], location: tuple[str | int, ...]) -> type[Section]:
-    """The section of an option, where that holds just one, such as ``control.rest``."""
+    """Return the section of an option that has just one, such as ``control.rest``."""
     field = section.model_fields.get(str(location[0])) if location else None
     if field is None:
         return section

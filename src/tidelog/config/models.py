@@ -1,4 +1,4 @@
-"""``tidelog.yaml``: the models of its sections."""
+"""The models of ``tidelog.yaml`` and its sections."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from tidelog.kinds.sections import (
     base_directory,
 )
 from tidelog.model.dump_options import DumpOptions
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.outputs.base.stores.section import FileStoreSection
 from tidelog.outputs.registry import (
     AnyOutput,
     DeltaSection,
 )
-from tidelog.state.looks import RENEWALS
-from tidelog.state.opening import checked_url, sparing
+from tidelog.state.lease_polling import RENEWALS
+from tidelog.state.opening import checked_url, pays_per_request
 
 UNSET_STATE = StateUrl("")
-_UNSET: Any = ""  # validated to the former
+_UNSET: Any = ""  # validated to UNSET_STATE
 DEFAULT_STATE = "sqlite:///data/state.db"
-LEASE_S, SPARING_LEASE_S = 10.0, 30.0
+LEASE_S, PAID_LEASE_S = 10.0, 30.0
 
 
 class Log(Section):
@@ -80,20 +80,20 @@ class Log(Section):
     )
 
     @model_validator(mode="after")
-    def _cap_not_below_retention(self) -> Log:
+    def _check_retention_cap(self) -> Log:
         if self.retention and self.retention_cap and self.retention_cap < self.retention:
             raise ValueError("retention_cap is shorter than retention")
         return self
 
     @model_validator(mode="after")
-    def _options_have_a_store(self) -> Log:
+    def _check_storage_options(self) -> Log:
         if self.storage_options and not is_url(self.path):
             raise ValueError("storage_options are for an object store; path is a local directory")
         return self
 
 
 class State(Section):
-    """Where progress of dumps, commands and leadership are kept."""
+    """The store for progress of dumps, commands and leadership."""
 
     url: StateUrl = Field(
         default=_UNSET,
@@ -113,14 +113,14 @@ class State(Section):
 
     @field_validator("url")
     @classmethod
-    def _url_of_a_store(cls, url: StateUrl, info: ValidationInfo) -> StateUrl:
+    def _check_url(cls, url: StateUrl, info: ValidationInfo) -> StateUrl:
         if url == UNSET_STATE:
             return url
         return StateUrl(checked_url(url.reveal(), base_directory(info)))
 
     @field_validator("options")
     @classmethod
-    def _options_of_the_store(
+    def _check_options(
         cls, options: dict[str, SecretStr], info: ValidationInfo
     ) -> dict[str, SecretStr]:
         url = info.data.get("url")
@@ -167,16 +167,15 @@ class CaptureSection(Section):
     lease_ms: Milliseconds | None = Field(
         default=None,
         ge=1_000,
-        description="Leadership ends this long after its last renewal; a capture that stands by "
-        "takes over then. Unset: `10s`, and `30s` with the state in `log:`, where each renewal is "
-        "paid for.",
+        description="Leadership ends this long after its last renewal; then a standby takes over. "
+        "Unset: `10s`, and `30s` with the state in `log:`, where each renewal costs money.",
         examples=["10s"],
     )
 
     read_bytes_per_second: Bytes | None = Field(
         default=None,
         ge=1024,
-        description="Read at most so much of the source's log a second, on average. Where more is "
+        description="Read at most so much of the source's log a second, on average. If more is "
         "written for long, capture falls behind, and the source keeps its log. Unset: no limit.",
         examples=["20MiB"],
     )
@@ -188,55 +187,54 @@ class CaptureSection(Section):
     )
     prefer_zones: list[str] = Field(
         default=[],
-        description="Captures outside these zones take over later. Who leads already goes on.",
+        description="Captures outside these zones take over later. A leader keeps its lease.",
         examples=[["eu-central-1a"]],
     )
     takeover_delay_ms: Milliseconds = Field(
         default=5_000,
-        description="So much later, if nobody in a preferred zone takes over.",
+        description="How much later, if nobody in a preferred zone takes over.",
         examples=["5s"],
     )
 
     @property
     def handicap_s(self) -> float:
-        """How long this process waits before it takes over."""
+        """Seconds to wait before taking a free lease, so that preferred zones win."""
         preferred = not self.prefer_zones or self.zone in self.prefer_zones
         return 0.0 if preferred else self.takeover_delay_ms / 1000
 
     @model_validator(mode="after")
-    def _buffer_holds_a_flush(self) -> CaptureSection:
+    def _check_buffer(self) -> CaptureSection:
         if self.buffer_bytes < self.flush_bytes:
             raise ValueError("buffer_bytes is smaller than flush_bytes")
         return self
 
 
 class Dump(DumpOptions, Section):
-    """How dumps read; `tidelog set` changes these at run time, but for the last three."""
+    """How dumps read; `tidelog set` changes these at run time, except for the last three."""
 
     statement_timeout_ms: Milliseconds = Field(
         default=600_000,
         ge=1,
-        description="A chunk's SELECT that takes longer is ended; the chunk is tried again, then "
+        description="A chunk's SELECT that takes longer is ended; the chunk is read again, then "
         "halved.",
         examples=["10m"],
     )
 
 
-class Pipeline(Section):
+class PipelineOptions(Section):
     """How Spark runs."""
 
     name: str = Field(
         default="pipeline",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        description="Names it among those that read the event log, which keeps for each what it "
-        "has not read. Pipelines that read one log side by side have names of their "
-        "own.",
+        description="The name of this consumer of the event log, which keeps for each consumer "
+        "what it has not read. Pipelines that read one log need different names.",
     )
     checkpoint: Location = Field(
         default="./data/checkpoint",
-        description="Directory, or URL of an object store, where it is kept a second time how far "
-        "each output is, apart from the event log: an output that is ahead of a log that was put "
-        "back to an earlier state is found by it. It may be lost.",
+        description="Directory, or URL of an object store, for a second copy of each output's "
+        "progress, apart from the event log: it shows that an output is ahead of a log that was "
+        "put back to an earlier state. It may be lost.",
     )
     trigger_ms: Milliseconds = Field(
         default=1_000,
@@ -262,12 +260,12 @@ class Pipeline(Section):
     )
 
 
-# Validated like a section of the file, so that default paths are resolved too.
+# Validated like a section of the file, so that default paths are resolved, too.
 _EMPTY: Any = {}
 
 
 class Config(Section):
-    """All of ``tidelog.yaml``."""
+    """The whole ``tidelog.yaml``."""
 
     source: AnySource = Field(
         description="The database that is captured; `kind` decides its options."
@@ -277,10 +275,10 @@ class Config(Section):
     capture: CaptureSection = Field(default=_EMPTY)
     dump: Dump = Field(default=_EMPTY)
     dumps: list[ScheduledDump] = Field(
-        default=[], description="Dumps that are asked for again and again, at times."
+        default=[], description="Dumps that are requested at given times."
     )
     control: Control = Field(default=_EMPTY)
-    pipeline: Pipeline = Field(default=_EMPTY)
+    pipeline: PipelineOptions = Field(default=_EMPTY)
     engine: EngineSection = Field(default=_EMPTY)
     outputs: list[AnyOutput] = Field(
         default=[], description="Destinations of the pipeline; none: capture alone."
@@ -289,7 +287,7 @@ class Config(Section):
 
     @field_validator("state")
     @classmethod
-    def _state_beside_the_log(cls, state: State, info: ValidationInfo) -> State:
+    def _default_state(cls, state: State, info: ValidationInfo) -> State:
         log, base = info.data.get("log"), base_directory(info)
         text = state.url.reveal()
         if log is None or text not in ("", "log:"):
@@ -313,39 +311,39 @@ class Config(Section):
 
     @field_validator("outputs")
     @classmethod
-    def _settings_of_spark(cls, outputs: list[Any], info: ValidationInfo) -> list[Any]:
+    def _pass_spark_settings(cls, outputs: list[Any], info: ValidationInfo) -> list[Any]:
         pipeline = info.data.get("pipeline")
-        if pipeline is None:  # it is wrong, and told
+        if pipeline is None:  # it is wrong, which is reported
             return outputs
         return [
-            each.with_settings_of(pipeline.conf) if isinstance(each, FileStoreSection) else each
+            each.with_pipeline_conf(pipeline.conf) if isinstance(each, FileStoreSection) else each
             for each in outputs
         ]
 
     @property
     def from_variables(self) -> frozenset[tuple[str | int, ...]]:
-        """Where in the file options stand whose text came from ``${…}``, and may be secret."""
+        """The options in the file whose text came from ``${…}``, and may be secret."""
         return self._from_variables
 
     def with_variables(self, places: Iterable[tuple[str | int, ...]]) -> Self:
-        """With these as `from_variables`."""
-        found = self.model_copy()
-        found._from_variables = frozenset(places)
-        return found
+        """Return a copy with these as `from_variables`."""
+        config = self.model_copy()
+        config._from_variables = frozenset(places)
+        return config
 
     @property
     def renewal_s(self) -> tuple[float, float]:
-        """How long the lease lasts, and how often it is renewed."""
+        """How long the lease lasts, and how often it is renewed, in seconds."""
         given = self.capture.lease_ms
         lease_s = (
-            (SPARING_LEASE_S if sparing(self.state.place) else LEASE_S)
+            (PAID_LEASE_S if pays_per_request(self.state.place) else LEASE_S)
             if given is None
             else given / 1000
         )
-        return lease_s, lease_s / (RENEWALS if sparing(self.state.place) else 4)
+        return lease_s, lease_s / (RENEWALS if pays_per_request(self.state.place) else 4)
 
     @model_validator(mode="after")
-    def _what_several_databases_can_not_share(self) -> Config:
+    def _check_several_databases(self) -> Config:
         if not getattr(self.source, "databases", ()):
             return self
         rest = self.control.rest
@@ -362,7 +360,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Config:
+    def _check_names(self) -> Config:
         for what, named in (("outputs", self.outputs), ("dumps", self.dumps)):
             names = [each.name for each in named]
             for name in names:
@@ -381,7 +379,7 @@ SECTIONS: dict[str, type[Section]] = {
     "dump": Dump,
     "dumps": ScheduledDump,
     "control": Control,
-    "pipeline": Pipeline,
+    "pipeline": PipelineOptions,
     "engine": EngineSection,
     "outputs": DeltaSection,
 }

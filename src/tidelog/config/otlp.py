@@ -25,9 +25,9 @@ class Otlp(Section):
     service_name: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,100}$",
-        description="The resource's `service.name`, in the namespace `tidelog`: alike for a leader "
-        "and those that stand by for it. With `source.databases` each one's name is added. Unset: "
-        "the source's name in notifications.",
+        description="The resource's `service.name`, in the namespace `tidelog`: the same for a "
+        "leader and its standbys. With `source.databases` each one's name is added. Unset: the "
+        "source's name in notifications.",
         examples=["shop"],
     )
     every_ms: Milliseconds = Field(
@@ -43,8 +43,8 @@ class Otlp(Section):
 
     @field_validator("endpoint")
     @classmethod
-    def _it_needs_no_secret(cls, endpoint: SecretUrl) -> SecretUrl:
-        """Log lines name its host."""
+    def _check_endpoint(cls, endpoint: SecretUrl) -> SecretUrl:
+        """Check that the endpoint has no secret: log lines name its host."""
         if not re.fullmatch(r"https?://[^?#@\s]+", endpoint.reveal()):
             raise ValueError("expected http://host:port/path without login and query")
         return endpoint

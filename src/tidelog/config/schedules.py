@@ -1,4 +1,4 @@
-"""Sections of dumps that are asked for again and again: ``dumps``."""
+"""The section ``dumps``: dumps that are requested at given times."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FIELDS = 5
 
 
 class ScheduledDump(Section):
-    """A dump that capture asks for by itself, at the times that ``cron`` tells
+    """A dump that capture requests by itself, at the times of ``cron``
     (docs/how-to/dump-a-table.md).
     """
 
     name: str = Field(
         pattern=r"^[A-Za-z0-9_-]{1,40}$",
-        description="Its dumps are called this, and the time they are of.",
+        description="Its dumps are named after it and their time.",
         examples=["nightly"],
     )
     cron: str = Field(
         description="When: minute, hour, day of month, month, day of week, as Debian's cron has "
-        "them. A time that passed while no capture led is made up for, once.",
+        "them. Times that passed while no capture led are made up for, once.",
         examples=["0 3 * * *"],
     )
     time_zone: str = Field(default="UTC", description="Of `cron`.", examples=["Europe/Berlin"])
@@ -54,14 +54,14 @@ class ScheduledDump(Section):
 
     @field_validator("name")
     @classmethod
-    def _is_not_ours(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         if OUR_IDS.fullmatch(f"{name}-0"):
             raise ValueError("this name is used by capture itself: choose another")
         return name
 
     @field_validator("time_zone")
     @classmethod
-    def _is_known(cls, name: str) -> str:
+    def _check_time_zone(cls, name: str) -> str:
         try:
             ZoneInfo(name)
         except (KeyError, ValueError, OSError):
@@ -70,7 +70,7 @@ class ScheduledDump(Section):
 
     @field_validator("cron")
     @classmethod
-    def _is_understood(cls, cron: str) -> str:
+    def _check_cron(cls, cron: str) -> str:
         try:
             if len(cron.split()) != FIELDS:
                 raise CronSimError("wrong number of fields")
@@ -82,19 +82,19 @@ class ScheduledDump(Section):
         return cron
 
     @model_validator(mode="after")
-    def _can_be_asked_for(self) -> ScheduledDump:
+    def _check_command(self) -> ScheduledDump:
         self.command(datetime.now(UTC))
         return self
 
     def last_due(self, now: datetime) -> datetime | None:
-        """The newest time of it until ``now``, inclusive; None: there was none."""
-        # Backward from a time with a fraction its own second is the first.
+        """Return the newest time until ``now``, inclusive; None: there was none."""
+        # Backward from a time with a fraction, its own second comes first.
         local = now.astimezone(ZoneInfo(self.time_zone)).replace(microsecond=1)
-        found = next(CronSim(self.cron, local, reverse=True), None)
-        return None if found is None else found.astimezone(UTC)
+        due = next(CronSim(self.cron, local, reverse=True), None)
+        return None if due is None else due.astimezone(UTC)
 
     def command(self, due: datetime) -> ExecuteSnapshot:
-        """What asks for the dump of that time."""
+        """Return the command that requests the dump of that time."""
         try:
             return ExecuteSnapshot(
                 dump_id=f"{self.name}-{due.astimezone(UTC):%Y%m%dT%H%MZ}",

@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tidelog.errors import ConfigError
-from tidelog.kinds.brought import OneOf
+from tidelog.kinds.plugins import OneOf
 from tidelog.kinds.sections import (
     Bytes,
     LocalPath,
@@ -33,8 +33,8 @@ _SNAPSHOT: Any = Field(
     description="What is dumped at start. `initial`: the first start dumps every captured table. "
     "`initial_only`: the same, then capture ends. `no_data`: nothing; dump later with "
     "`tidelog dump`. A table that is created later is dumped where the log may lack its first rows "
-    "(PostgreSQL). `when_needed`: as `initial`, and again when the source can no longer give "
-    "what was missed. `always`: every start dumps every table. `configuration_based`: as "
+    "(PostgreSQL). `when_needed`: as `initial`, and again after a gap in the "
+    "source's log. `always`: every start dumps every table. `configuration_based`: as "
     "`snapshot_configuration` says. `custom`: as `snapshot_class` says.",
 )
 _SNAPSHOT_MODE: Any = Field(
@@ -43,12 +43,12 @@ _SNAPSHOT_MODE: Any = Field(
     "all tables under one snapshot while the log waits.",
 )
 _SNAPSHOT_CONFIGURATION: Any = Field(
-    default=None, description="Of `snapshot: configuration_based`: each decision by itself."
+    default=None, description="For `snapshot: configuration_based`: the single decisions."
 )
 _SNAPSHOT_CLASS: Any = Field(
     default=None,
     pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-    description="Of `snapshot: custom`: `module:Class` of a `tidelog.Snapshotter`.",
+    description="For `snapshot: custom`: `module:Class` of a `tidelog.Snapshotter`.",
     examples=["shop.dumps:OnMondays"],
 )
 _SIGNAL_TABLE = (
@@ -80,7 +80,7 @@ Snapshot = Literal[
 
 
 class SnapshotConfiguration(Section):
-    """What `source.snapshot` says by one word, decision by decision."""
+    """The decisions of `source.snapshot`, one by one."""
 
     data: Literal["once", "always", "never"] = Field(
         default="once",
@@ -88,12 +88,13 @@ class SnapshotConfiguration(Section):
         "or not at all.",
     )
     stream: bool = Field(
-        default=True, description="Go on with the log. `false`: end when all dumps are done."
+        default=True,
+        description="Read the log after the dumps. `false`: end when all dumps are done.",
     )
     on_gap: bool = Field(
         default=False,
-        description="When the source can no longer give what was missed: go on behind the gap and "
-        "dump every table. `false`: stop.",
+        description="After a gap in the source's log: resume after it and dump every table. "
+        "`false`: stop.",
     )
     new_tables: bool = Field(
         default=True,
@@ -102,7 +103,7 @@ class SnapshotConfiguration(Section):
     )
 
 
-def _its_details_are_there(section: Any) -> Any:
+def _check_snapshot_details(section: Any) -> Any:
     for mode, option in (
         ("configuration_based", "snapshot_configuration"),
         ("custom", "snapshot_class"),
@@ -113,13 +114,13 @@ def _its_details_are_there(section: Any) -> Any:
 
 
 class SourceBase(Section):
-    """What the sections of all kinds of sources derive from."""
+    """The base of the sections of all kinds of sources."""
 
     kind: str
 
 
 class SourceSection(SourceBase):
-    """For kinds that other distributions bring: what capture asks of every section."""
+    """The section of a plugin's kind of source, with the options that capture needs."""
 
     tables: list[TablePattern] = _TABLES
     snapshot: Snapshot = _SNAPSHOT
@@ -131,11 +132,11 @@ class SourceSection(SourceBase):
     when_log_in_danger: Literal["warn", "pause_dumps"] = _PAUSES_DUMPS
     log_danger_bytes: int | None = None
 
-    _whole = model_validator(mode="after")(_its_details_are_there)
+    _whole = model_validator(mode="after")(_check_snapshot_details)
 
     @property
     def connector(self) -> str:
-        """What notifications call this capture."""
+        """The name of this capture in notifications."""
         return "tidelog"
 
 
@@ -191,7 +192,7 @@ class PostgresSourceSection(SourceBase):
         default="warn",
         description=f"{_WHEN_LOG_IN_DANGER}. `stop`: also, if that does not help within five "
         "minutes, capture ends. `drop_slot`: also, it drops its slot as it ends, so that the "
-        "server's disk gets free; what is written from then on is lost to capture.",
+        "server can free its disk; later changes are lost to capture.",
     )
     log_danger_bytes: Bytes | None = Field(
         default=None,
@@ -201,11 +202,11 @@ class PostgresSourceSection(SourceBase):
         examples=["50GiB"],
     )
 
-    _whole = model_validator(mode="after")(_its_details_are_there)
+    _whole = model_validator(mode="after")(_check_snapshot_details)
 
     @field_validator("url")
     @classmethod
-    def _url_of_postgres(cls, url: SecretUrl) -> SecretUrl:
+    def _check_url(cls, url: SecretUrl) -> SecretUrl:
         text = url.reveal()
         scheme = text.split("://")[0] if "://" in text else ""
         if scheme not in ("postgresql", "postgres") and "=" not in text:
@@ -214,7 +215,7 @@ class PostgresSourceSection(SourceBase):
 
     @field_validator("databases")
     @classmethod
-    def _databases_differ(cls, databases: list[str]) -> list[str]:
+    def _check_databases(cls, databases: list[str]) -> list[str]:
         for name in databases:
             if databases.count(name) > 1:
                 raise ValueError(f"{name!r} is listed {databases.count(name)} times")
@@ -222,12 +223,12 @@ class PostgresSourceSection(SourceBase):
 
     @property
     def connector(self) -> str:
-        """What notifications call this capture."""
+        """The name of this capture in notifications."""
         return self.slot
 
     @property
     def publication_name(self) -> str:
-        """The publication, which is the slot's alone unless another one is named."""
+        """The name of the publication; the slot's, unless configured."""
         return self.publication or self.slot
 
 
@@ -265,7 +266,7 @@ class MySqlSourceSection(SourceBase):
         ge=1,
         le=2**32 - 1,
         description="The id under which capture reads the binlog, as a replica does; no other "
-        "server or replica may have it. Unset: one that is made of the event log's own id.",
+        "server or replica may have it. Unset: derived from the event log's own id.",
         examples=[5400],
     )
     ssl_mode: (
@@ -278,7 +279,7 @@ class MySqlSourceSection(SourceBase):
     )
     ssl_ca: LocalPath | None = Field(
         default=None,
-        description="File of the certificates of authorities that are trusted.",
+        description="File with the certificates of trusted authorities.",
         examples=["./ca.pem"],
     )
     ssl_cert: LocalPath | None = Field(
@@ -305,13 +306,13 @@ class MySqlSourceSection(SourceBase):
 
     @property
     def log_danger_bytes(self) -> None:
-        """The server keeps its binlog by time, whoever reads it."""
+        """None: the server keeps its binlog by time, whoever reads it."""
 
-    _whole = model_validator(mode="after")(_its_details_are_there)
+    _whole = model_validator(mode="after")(_check_snapshot_details)
 
     @field_validator("url")
     @classmethod
-    def _url_of_mysql(cls, url: SecretUrl) -> SecretUrl:
+    def _check_url(cls, url: SecretUrl) -> SecretUrl:
         if urlsplit(url.reveal()).scheme not in SCHEMES:
             raise ValueError("expected mysql://user:password@host:port/database (or mariadb://…)")
         try:
@@ -321,19 +322,19 @@ class MySqlSourceSection(SourceBase):
         return url
 
     @model_validator(mode="after")
-    def _key_and_certificate_go_together(self) -> MySqlSourceSection:
+    def _check_key_and_certificate(self) -> MySqlSourceSection:
         if (self.ssl_key is None) != (self.ssl_cert is None):
             raise ValueError("ssl_cert and ssl_key need each other")
         return self
 
     @property
     def connector(self) -> str:
-        """What notifications call this capture."""
+        """The name of this capture in notifications."""
         return "tidelog" if self.server_id is None else f"tidelog-{self.server_id}"
 
     @property
     def server_url(self) -> str:
-        """The URL with its password and the options for TLS."""
+        """The URL with its password and the TLS options."""
         options = {
             "ssl-mode": self.ssl_mode,
             "ssl-ca": self.ssl_ca,

@@ -1,6 +1,6 @@
-"""Commands to a running capture, as values. Every channel parses into them.
+"""Commands to a running capture, as values that every channel parses into.
 
-As JSON a command is ``{"type": …, "data": {…}}`` with the type names of Debezium's signals where
+As JSON a command is ``{"type": …, "data": {…}}`` with the type name of Debezium's signal where
 there is one. Handlers must be idempotent: after a crash a command may be handled again.
 """
 
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from tidelog.control.conditions import checked
-from tidelog.control.table_choice import MAX_PATTERN, MAX_PATTERNS, Matching, is_expression
+from tidelog.control.table_selection import MAX_PATTERN, MAX_PATTERNS, Matching, is_expression
 from tidelog.errors import UsageError
 from tidelog.model import patterns as table_patterns
 from tidelog.model.dump_options import RunTimeOptions
@@ -30,7 +30,7 @@ Key = tuple[str, ...]
 DumpId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Priority = Annotated[int, Field(ge=-100, le=100)]
 PipelineName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-# Dumps, chunks and key sets that capture names itself.
+# Ids of dumps, chunks and key sets that capture itself uses.
 OUR_IDS = re.compile(r"initial|reread|(auto|gap|start|missing|given)-.*")
 TablePattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN)]
 
@@ -42,7 +42,7 @@ class Command(BaseModel):
     type: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
-        """As a document that `from_json` reads."""
+        """The document that `from_json` reads."""
         return {"type": self.type, "data": self.model_dump(mode="json", exclude_none=True)}
 
 
@@ -50,22 +50,22 @@ class ExecuteSnapshot(Command):
     """Start a dump.
 
     Attributes:
-        dump_id: names the dump; a second command with the same id does nothing.
+        dump_id: id of the dump; a second command with the same id does nothing.
         tables: patterns; empty: all captured tables.
-        matching: what the patterns are: ``glob``: ``namespace.table`` with ``*``; ``regex``.
-        where: SQL condition on the rows of the one table; with keys it does not go.
-        conditions: table pattern → SQL condition on that table's rows; the first that names it.
-        keys: keys of the one table, each the texts of its key columns.
-        key_set: in place of ``keys``: names keys that were stored before (`KeySets`).
-        key_columns: what order ``keys`` are in; None: the table's own key order.
-        missing: what of given keys that the table lacks: ``delete`` (a delete event each) or
-            ``list`` (no event; they are listed with the dump).
+        matching: kind of the patterns: ``glob``: ``namespace.table`` with ``*``; ``regex``.
+        where: SQL condition on the rows of the one table; not together with keys.
+        conditions: table pattern → SQL condition on that table's rows; the first that matches it.
+        keys: keys of the one table, each as the texts of its key columns.
+        key_set: in place of ``keys``: name of keys that were stored before (`KeySets`).
+        key_columns: order of the columns in ``keys``; None: the order in the table's key.
+        missing: for keys that the table does not have: ``delete`` (a delete event each) or ``list``
+            (no event; they are listed with the dump).
         mode: ``incremental`` (chunks between watermarks) or ``blocking`` (one exported snapshot).
-        priority: of several dumps those of the highest are read first.
-        surrogate_key: of a Debezium signal; tables are read in the order of their own key.
-        signal_id: of a Debezium signal. Signals may use an id again, for another dump.
-        plain: whoever gave the conditions may have fewer rights than capture: they are
-            `plain_conditions`, and the source holds what they name to that, too.
+        priority: dumps with the highest one are read first.
+        surrogate_key: from a Debezium signal; tables are read in the order of their own key.
+        signal_id: from a Debezium signal. Signals may use an id again, for another dump.
+        plain: whether the conditions' author may have fewer privileges than capture: then they are
+            `plain_conditions`, and the source checks what they name.
     """
 
     type: ClassVar[str] = "execute-snapshot"
@@ -87,7 +87,7 @@ class ExecuteSnapshot(Command):
 
     def to_json(self) -> dict[str, Any]:
         document = super().to_json()
-        # As versions before them wrote it: what is given again must be the same.
+        # Absent in documents of earlier versions: a repeated command must be identical.
         for name in ("plain", "priority"):
             if not document["data"][name]:
                 del document["data"][name]
@@ -133,7 +133,7 @@ def _check_patterns(matching: Matching, patterns: tuple[str, ...], field: str) -
     for pattern in patterns:
         if matching == "glob":
             try:
-                table_patterns.checked(pattern)
+                table_patterns.check_pattern(pattern)
             except ValueError as error:
                 raise ValueError(f"{field}: {error}, not '{printable(pattern)}'") from None
         elif not is_expression(pattern):
@@ -149,8 +149,8 @@ def _has_surrogate(text: str) -> bool:
 
 
 class StopSnapshot(Command):
-    """Cancel a dump, or some of its tables; what is done stays. ``dump_id`` None: all dumps; with
-    ``mode``: all of that mode.
+    """Cancel a dump, or some of its tables; completed progress is kept. ``dump_id`` None: all
+    dumps; with ``mode``: all of that mode.
     """
 
     type: ClassVar[str] = "stop-snapshot"
@@ -166,8 +166,8 @@ class StopSnapshot(Command):
 
 
 class PauseSnapshot(Command):
-    """Stop starting chunks, also after a restart, until resumed. ``dump_id`` None: all dumps.
-    ``by``: who wants it, for status.
+    """Start no more chunks until resumed, also after a restart. ``dump_id`` None: all dumps.
+    ``by``: the requester, for status.
     """
 
     type: ClassVar[str] = "pause-snapshot"
@@ -176,15 +176,15 @@ class PauseSnapshot(Command):
 
 
 class ResumeSnapshot(Command):
-    """Go on with a paused dump. ``dump_id`` None: all dumps."""
+    """Resume a paused dump. ``dump_id`` None: all dumps."""
 
     type: ClassVar[str] = "resume-snapshot"
     dump_id: DumpId | None = None
 
 
 class PauseLog(Command):
-    """Read no more of the source's log, also after a restart, until resumed. The source keeps its
-    log meanwhile, as far as it does. ``by``: who wants it, for status.
+    """Stop reading the source's log until resumed, also after a restart. The source retains its log
+    in the meantime, within its limits. ``by``: the requester, for status.
     """
 
     type: ClassVar[str] = "pause-log"
@@ -192,14 +192,14 @@ class PauseLog(Command):
 
 
 class ResumeLog(Command):
-    """Read the source's log on."""
+    """Resume reading the source's log."""
 
     type: ClassVar[str] = "resume-log"
 
 
 class PausePipeline(Command):
-    """Bring nothing more to a pipeline's outputs, also after a restart, until resumed. ``by``: who
-    wants it, for status.
+    """Stop delivering to a pipeline's outputs until resumed, also after a restart. ``by``: the
+    requester, for status.
     """
 
     type: ClassVar[str] = "pause-pipeline"
@@ -208,7 +208,7 @@ class PausePipeline(Command):
 
 
 class ResumePipeline(Command):
-    """Deliver on."""
+    """Resume delivering."""
 
     type: ClassVar[str] = "resume-pipeline"
     pipeline: PipelineName = "pipeline"
@@ -220,14 +220,14 @@ def _without_defaults(schema: dict[str, Any]) -> None:
 
 
 class SetDumpOptions(RunTimeOptions, Command):
-    """Change how running and later dumps read; what is not given, or null, stays as it is."""
+    """Change the options of running and later dumps; an option that is absent or null is kept."""
 
     model_config = ConfigDict(json_schema_extra=_without_defaults)
     type: ClassVar[str] = "set-dump-options"
 
     @property
     def changes(self) -> dict[str, int]:
-        """What is given, by option."""
+        """The given options."""
         return self.model_dump(exclude_unset=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -251,20 +251,20 @@ class SetDumpOptions(RunTimeOptions, Command):
 
 
 class LogMessage(Command):
-    """Write ``message`` to capture's own log lines: shows that a channel works. Its author answers
-    for what it holds.
+    """Write ``message`` to capture's log, to show that a channel works. Its author is responsible
+    for its contents.
     """
 
     type: ClassVar[str] = "log"
     message: str = Field(max_length=1000)
 
 
-class HandOver(Command):
+class Handover(Command):
     """Let another capture lead.
 
     Attributes:
-        leader: who led when this was given; another one has nothing to do.
-        to: who is to lead; None: any that stands by.
+        leader: the leader when this was sent; another leader ignores it.
+        to: the next leader; None: any standby.
     """
 
     type: ClassVar[str] = "hand-over"
@@ -285,7 +285,7 @@ _TYPES: dict[str, type[Command]] = {
         ResumePipeline,
         SetDumpOptions,
         LogMessage,
-        HandOver,
+        Handover,
     )
 }
 
@@ -305,8 +305,8 @@ def from_json(document: Any) -> Command:
 
 
 def build(command: type[Command], data: Any, called: str | None = None) -> Command:
-    """``command`` with the values of ``data``; raises UsageError like `from_json`, in which the
-    command is ``called`` as its user knows it.
+    """``command`` with the values of ``data``. Raises UsageError like `from_json`; its message uses
+    the name ``called``, which the user knows.
     """
     try:
         return command.model_validate(data)
@@ -320,7 +320,7 @@ def build(command: type[Command], data: Any, called: str | None = None) -> Comma
 
 
 def _option(location: tuple[int | str, ...]) -> str:
-    """The option that a problem is in, and which of its entries."""
+    """The option with the problem, and which of its entries."""
     if not location:
         return ""
     places = [str(part + 1) for part in location[1:] if isinstance(part, int)]

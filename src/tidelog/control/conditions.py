@@ -1,8 +1,8 @@
-"""SQL conditions that commands carry: what we take of them, without understanding SQL.
+"""Checks the SQL conditions that commands carry, without parsing SQL.
 
 A condition is put into a chunk's SELECT between parentheses, so it must be one expression that ends
 where its text ends. Debezium's blocking snapshots take a whole SELECT instead; its condition is
-taken out of the plain form that their manual shows.
+extracted from the plain form that their manual shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 MAX_CONDITION = 20_000  # characters
 _NOT_IN_PAIRS = "the SQL condition's quotes or parentheses are not in pairs"
 
-# postgresql.org/docs/current/sql-syntax-lexical.html, as far as it decides where things end.
+# The parts of postgresql.org/docs/current/sql-syntax-lexical.html that decide where tokens end.
 _TOKEN = re.compile(
     r"""(?P<quoted> [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*"
                   | \$(?P<tag>[A-Za-z_]\w*|)\$.*?\$(?P=tag)\$ )
@@ -43,10 +43,10 @@ class _Token:
 
 
 def checked(condition: str) -> str:
-    """The condition, if it is one expression.
+    """Return the condition if it is one expression.
 
     Raises:
-        ValueError: says what it may not hold; never the condition.
+        ValueError: says what is not allowed; never contains the condition.
     """
     if not condition.strip():
         raise ValueError("the condition is empty")
@@ -65,14 +65,14 @@ def checked(condition: str) -> str:
     return condition
 
 
-def of_filter(text: str) -> str | None:
+def from_filter(text: str) -> str | None:
     """The condition of a Debezium ``filter``: a condition, or ``SELECT * FROM t WHERE …``.
 
     Returns:
-        None for a SELECT without WHERE. An ORDER BY is left out: chunks have an order of their own.
+        None for a SELECT without WHERE. An ORDER BY is ignored: chunks have their own order.
 
     Raises:
-        ValueError: any other SELECT, or what `checked` refuses.
+        ValueError: for any other SELECT, or what `checked` rejects.
     """
     _check_length(text)
     text = text.strip().removesuffix(";")
@@ -108,9 +108,9 @@ def _check_length(text: str) -> None:
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    """``depth`` is that of what surrounds the token; a closing one has that after it.
+    """The tokens. ``depth``: nesting around the token; for a closing one, the depth after it.
 
-    Raises ValueError at a quote that has no end: to look for one behind each takes too long.
+    Raises ValueError at an unclosed quote: searching for the end of each would take too long.
     """
     depth = 0
     for match in _TOKEN.finditer(text):
@@ -127,7 +127,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 def _is_one_name(tokens: list[_Token]) -> bool:
-    """Is it a table's name, quoted as this or that database does it, and no more?"""
+    """Are the tokens exactly one table name, in any database's quotes?"""
     text = "".join(token.text if token.kind != "quoted" else "q" for token in tokens)
     adjoining = all(
         before.start + len(before.text) == after.start for before, after in pairwise(tokens)

@@ -1,10 +1,10 @@
-"""Debezium's signals as our commands, so that scripts written for it work as they are.
+"""Parses Debezium's signals into commands, so that scripts written for it work unchanged.
 
 Types and fields as in its manual, "Sending signals to a Debezium connector", and in its package
-``io.debezium.pipeline.signal.actions``. Fields that it doesn't know it ignores; so do we. What
-differs: a signal's id names the dump; ``priority`` is ours; ``surrogate-key`` is not needed,
-because tables are read in the order of their own key; a blocking snapshot's filter must be a plain
-SELECT (`conditions`).
+``io.debezium.pipeline.signal.actions``. As in Debezium, unknown fields are ignored. Differences: a
+signal's id names the dump; ``priority`` is an addition; ``surrogate-key`` is not needed, because
+tables are read in the order of their own key; a blocking snapshot's filter must be a plain SELECT
+(`conditions`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog.control.commands import (
     StopSnapshot,
     build,
 )
-from tidelog.control.table_choice import any_case
+from tidelog.control.table_selection import any_case
 from tidelog.errors import UsageError
 
 MAX_MESSAGE = 1000
@@ -48,13 +48,13 @@ def parse_line(line: str) -> Signal:
     """A signal of Debezium's file channel: ``{"id": …, "type": …, "data": …}``.
 
     Raises:
-        UsageError: not that; the text is not shown.
+        UsageError: if it is none; its text is not shown.
     """
     return from_document(_object(line, "the signal"))
 
 
 def from_document(document: Any) -> Signal:
-    """Like `parse_line`, of a parsed document. ``data`` may be an object, a text or absent."""
+    """Like `parse_line`, for a parsed document. ``data`` may be an object, a text or absent."""
     if not isinstance(document, Mapping) or not isinstance(document.get("type"), str):
         raise UsageError('a signal is {"id": …, "type": …, "data": {…}}')
     signal_id, data = document.get("id"), document.get("data")
@@ -66,14 +66,14 @@ def from_document(document: Any) -> Signal:
 
 
 def parse(signal: Signal, *, coordinates: str = "") -> Command:
-    """The command that a signal stands for.
+    """The command of a signal.
 
     Args:
-        signal: as it came.
-        coordinates: where it stands, for ``{}`` in the message of a ``log`` signal.
+        signal: the signal.
+        coordinates: the signal's place, for ``{}`` in the message of a ``log`` signal.
 
     Raises:
-        UsageError: the type is unknown or the data is not what the type needs; values are not
+        UsageError: if the type is unknown or the data is not what the type needs; values are not
             shown.
     """
     if signal.type in ("pause-snapshot", "resume-snapshot"):  # "The data field is ignored."
@@ -89,7 +89,7 @@ def parse(signal: Signal, *, coordinates: str = "") -> Command:
 
 
 def dump_id_of(signal_id: str) -> str:
-    """The signal's id where it can name a dump, else a name that always is the same for it."""
+    """The signal's id if it is a valid dump id, else a stable name derived from it."""
     if _DUMP_ID.fullmatch(signal_id) and not OUR_IDS.fullmatch(signal_id):
         return signal_id
     slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", signal_id)[:40].strip("-")
@@ -97,7 +97,7 @@ def dump_id_of(signal_id: str) -> str:
 
 
 def another_dump_id(dump_id: str, command_id: str) -> str:
-    """The dump's name where an earlier signal of the same id took it."""
+    """The dump's id if an earlier signal with the same id has taken it."""
     return f"{dump_id[:47]}-{_digest(command_id)}"
 
 
@@ -109,7 +109,7 @@ def _execute(signal: Signal, data: Mapping[str, Any], _coordinates: str) -> Comm
     if not collections:
         raise UsageError("execute-snapshot: data-collections is missing or empty")
     mode = _mode(signal, data)
-    if mode == "blocking":  # there a text lists several, and case is not heeded
+    if mode == "blocking":  # there a text may list several, and case is ignored
         parts = (part.strip() for text in collections for part in re.split(r"(?<!\\),", text))
         collections = [any_case(part) for part in parts if part]
     surrogate = data.get("surrogate-key")
@@ -163,12 +163,12 @@ def _mode(signal: Signal, data: Mapping[str, Any]) -> str:
 
 
 def _collections(signal: Signal, data: Mapping[str, Any]) -> list[str]:
-    found = data.get("data-collections")
-    if found is None:
+    names = data.get("data-collections")
+    if names is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
         raise UsageError(f"{signal.type}: data-collections is a list of texts")
-    return [text.strip() for text in found if text.strip()]
+    return [text.strip() for text in names if text.strip()]
 
 
 def _conditions(signal: Signal, data: Mapping[str, Any]) -> dict[str, str]:
@@ -181,7 +181,7 @@ def _conditions(signal: Signal, data: Mapping[str, Any]) -> dict[str, str]:
         listed = [{"data-collection": ANY_TABLE, "filter": one}]
     if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
         raise UsageError(f"{signal.type}: additional-conditions is a list of objects")
-    found: dict[str, str] = {}
+    conditions_by_table: dict[str, str] = {}
     for item in listed:
         table, text = item.get("data-collection"), item.get("filter")
         if not isinstance(table, str) or not table.strip():
@@ -191,12 +191,12 @@ def _conditions(signal: Signal, data: Mapping[str, Any]) -> dict[str, str]:
         if not isinstance(text, str):
             raise UsageError(f"{signal.type}: additional-conditions: filter is a text")
         try:
-            condition = conditions.of_filter(text)
+            condition = conditions.from_filter(text)
         except ValueError as error:
             raise UsageError(f"{signal.type}: additional-conditions: {error}") from None
         if condition is not None:
-            found.setdefault(any_case(table.strip()), condition)
-    return found
+            conditions_by_table.setdefault(any_case(table.strip()), condition)
+    return conditions_by_table
 
 
 def _object(text: str, what: str) -> dict[str, Any]:

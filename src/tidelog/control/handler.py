@@ -1,4 +1,4 @@
-"""What a leading capture does with the commands that wait for it."""
+"""Executes the commands that wait for the leading capture."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.key_sets import KEY_SETS, KeySets
 from tidelog.capture.dumps.state import DumpState, Key, Rejected
+from tidelog.capture.limits.dump_turns import in_order
+from tidelog.capture.limits.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
 from tidelog.capture.notifications import Notify, TableScanStatus
-from tidelog.capture.steering.order import in_order
-from tidelog.capture.steering.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
-from tidelog.control.channels.table import skipped
+from tidelog.control.channels.signal_intake import skipped
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
-    HandOver,
+    Handover,
     LogMessage,
     PauseLog,
     PausePipeline,
@@ -31,7 +31,7 @@ from tidelog.control.commands import (
 from tidelog.control.debezium import another_dump_id
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.plain_conditions import names
-from tidelog.control.table_choice import TableChoice, as_given
+from tidelog.control.table_selection import TableSelection, without_any_case
 from tidelog.errors import ChunkRefusedError, Policy, TableRefusedError, TidelogError, UsageError
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema
@@ -39,23 +39,23 @@ from tidelog.ports import Catalogue, StateStore
 
 logger = logging.getLogger(__name__)
 messages = logging.getLogger("tidelog.messages")
-messages.setLevel(logging.INFO)  # asked for by each command, whatever --log-level
+messages.setLevel(logging.INFO)  # requested by the command, whatever --log-level is
 
 UNFINISHED = frozenset({"queued", "running", "paused"})
 
 
-class Actor:
-    """Acts on commands. Used by one thread.
+class CommandHandler:
+    """Executes commands. Used by one thread.
 
     Args:
-        coordinator: of the dumps.
-        catalogue: of the source.
-        state: keeps keys that commands bring.
+        coordinator: coordinator of the dumps.
+        catalogue: the source's.
+        state: store of keys that commands contain.
         captured: patterns of the captured tables.
-        database: its name, which Debezium's signals may write in front of a table's.
-        notify: told of signals that can't be acted on.
+        database: its name, which Debezium's signals may put before a table's.
+        notify: receives notifications about signals that can't be executed.
         hand_over: ends this leadership.
-        switch: of the log's reading.
+        switch: pauses and resumes the log.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Actor:
         *,
         database: str | None = None,
         notify: Notify | None = None,
-        hand_over: Callable[[HandOver], dict[str, Any]] | None = None,
+        hand_over: Callable[[Handover], dict[str, Any]] | None = None,
         switch: LogSwitch | None = None,
     ) -> None:
         self._switch = switch
@@ -80,14 +80,14 @@ class Actor:
         self._hand_over = hand_over
 
     def act(self, mailbox: Mailbox) -> int:
-        """Act on the commands that wait; how many."""
+        """Execute the waiting commands; returns their number."""
         return mailbox.handle_pending(self.handle)
 
     def handle(self, command_id: str, command: Command) -> dict[str, Any]:
-        """Act on a command; what came of it. Doing so again does no harm.
+        """Execute a command; returns its details. Idempotent.
 
         Raises:
-            UsageError: it can't be done as it is asked.
+            UsageError: if it can't be executed as requested.
         """
         try:
             return self._handle(command_id, command)
@@ -113,23 +113,23 @@ class Actor:
             options = self._coordinator.set_options(**command.changes)
             return {name: getattr(options, name) for name in command.changes}
         if isinstance(command, LogMessage):
-            # One line, whatever it holds.
+            # One line, whatever it contains.
             messages.info("message of command %s: %s", command_id, ascii(command.message)[1:-1])
             return {"logged": True}
         if isinstance(command, (PauseLog, ResumeLog, PausePipeline, ResumePipeline)):
-            return self._steer(command)
-        if isinstance(command, HandOver) and self._hand_over is not None:
+            return self._pause_or_resume(command)
+        if isinstance(command, Handover) and self._hand_over is not None:
             return self._hand_over(command)
         raise UsageError(f"this capture does not know the command {command.type}")
 
-    def _steer(
+    def _pause_or_resume(
         self, command: PauseLog | ResumeLog | PausePipeline | ResumePipeline
     ) -> dict[str, Any]:
         if isinstance(command, (PausePipeline, ResumePipeline)):
-            key, found = PIPELINE_KEYS + command.pipeline, {"pipeline": command.pipeline}
+            key, details = PIPELINE_KEYS + command.pipeline, {"pipeline": command.pipeline}
             if isinstance(command, PausePipeline):
-                return found | {"paused": pause(self._state, key, command.by).to_json()}
-            return found | {"resumed": resume(self._state, key)}
+                return details | {"paused": pause(self._state, key, command.by).to_json()}
+            return details | {"resumed": resume(self._state, key)}
         assert self._switch is not None
         if isinstance(command, PauseLog):
             return {"log": "paused", "paused": self._switch.turn_off(command.by).to_json()}
@@ -139,16 +139,16 @@ class Actor:
 
     def _execute(self, command_id: str, command: ExecuteSnapshot) -> dict[str, Any]:
         dump_id, reason = command.dump_id, "requested"
-        known = self._known(dump_id)
+        known = self._find_dump(dump_id)
         if command.signal_id is not None:
             reason = f"signal {command_id}"
             if known is not None and known.reason != reason:
                 dump_id = another_dump_id(dump_id, command_id)
-                known = self._known(dump_id)
+                known = self._find_dump(dump_id)
         if known is not None:
             return _details(known)
-        choice = TableChoice(command.matching, self._database)
-        shapes, rejected = self._chosen(command, choice)
+        choice = TableSelection(command.matching, self._database)
+        shapes, rejected = self._choose_tables(command, choice)
         of_signal = command.signal_id is not None
         if not shapes and not (of_signal and rejected):
             raise UsageError(
@@ -166,7 +166,7 @@ class Actor:
         )
         details = _details(dump)
         if rejected:
-            details["rejected"] = [_reasoned(entry.table, entry.reason) for entry in rejected]
+            details["rejected"] = [_rejection(entry.table, entry.reason) for entry in rejected]
         unused = choice.unmatched(command.conditions, shapes)
         if unused:
             details["unused_conditions"] = unused
@@ -179,15 +179,15 @@ class Actor:
             )
         return details
 
-    def _known(self, dump_id: str) -> DumpState | None:
+    def _find_dump(self, dump_id: str) -> DumpState | None:
         known = next((d for d in self._coordinator.dumps() if d.dump_id == dump_id), None)
-        self._coordinator.flush()  # an earlier attempt of the command may not have come so far
+        self._coordinator.flush()  # an earlier attempt may not have been stored yet
         return known
 
-    def _chosen(
-        self, command: ExecuteSnapshot, choice: TableChoice
+    def _choose_tables(
+        self, command: ExecuteSnapshot, choice: TableSelection
     ) -> tuple[dict[TableName, TableSchema], list[Rejected]]:
-        """Tables to dump, each once, small ones first; what is rejected, and why."""
+        """The tables to dump, each once, small ones first; and the rejected ones with reasons."""
         tables = self._catalogue.tables(self._captured)
         chosen = tables
         rejected: list[Rejected] = []
@@ -198,7 +198,7 @@ class Actor:
             more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
             rejected = [
                 Rejected(
-                    as_given(p),
+                    without_any_case(p),
                     f"no captured table matches; captured: {captured}{more}",
                     TableScanStatus.UNKNOWN_SCHEMA.value,
                 )
@@ -206,15 +206,15 @@ class Actor:
             ]
         shapes: dict[TableName, TableSchema] = {}
         for table in chosen:
-            status, reason = TableScanStatus.UNKNOWN_SCHEMA, "the table is gone"
+            status, reason = TableScanStatus.UNKNOWN_SCHEMA, "the table does not exist any more"
             try:
                 shape = self._catalogue.shape(table)
             except TableRefusedError as error:
                 shape, status, reason = None, TableScanStatus.SQL_EXCEPTION, error.reason
-            condition = command.where or choice.first(command.conditions, table)
+            condition = command.where or choice.first_match(command.conditions, table)
             wrong = None
             if shape is not None and condition is not None and not command.plain:
-                wrong = self._misunderstood(table, condition)
+                wrong = self._condition_error(table, condition)
             if shape is None:
                 rejected.append(Rejected(str(table), reason, status.value))
             elif not shape.schema.key:
@@ -228,8 +228,8 @@ class Actor:
         ordered = in_order(list(shapes), self._catalogue.estimated_rows)
         return {table: shapes[table] for table in ordered}, rejected
 
-    def _misunderstood(self, table: TableName, condition: str) -> str | None:
-        """Why the server can't understand the condition, if it can't."""
+    def _condition_error(self, table: TableName, condition: str) -> str | None:
+        """The server's error for the condition, if it has one."""
         try:
             self._catalogue.check_condition(table, condition)
         except ChunkRefusedError as error:
@@ -240,17 +240,17 @@ class Actor:
         self,
         dump_id: str,
         command: ExecuteSnapshot,
-        choice: TableChoice,
+        choice: TableSelection,
         shapes: dict[TableName, TableSchema],
     ) -> dict[str, Any]:
-        """Which rows of the tables are dumped and how: arguments of `DumpCoordinator.request`."""
+        """The arguments of `DumpCoordinator.request` for the rows to dump."""
         scope: dict[str, Any] = {}
         if command.mode != "incremental":
             scope["mode"] = command.mode
         if command.where is not None:
             scope["where"] = command.where
-        found = {table: choice.first(command.conditions, table) for table in shapes}
-        conditions = {table: text for table, text in found.items() if text is not None}
+        by_table = {table: choice.first_match(command.conditions, table) for table in shapes}
+        conditions = {table: text for table, text in by_table.items() if text is not None}
         if conditions:
             scope["conditions"] = conditions
         if command.plain:
@@ -290,7 +290,7 @@ class Actor:
         ]
         if not command.tables:
             return {"dumps": [d for dump in dumps for d in self._coordinator.cancel(dump.dump_id)]}
-        choice = TableChoice(command.matching, self._database)
+        choice = TableSelection(command.matching, self._database)
         read = {TableName.parse(table.table) for dump in dumps for table in dump.tables}
         unmatched = choice.unmatched(command.tables, read)
         cancelled: list[str] = []
@@ -307,11 +307,11 @@ class Actor:
         details: dict[str, Any] = {"dumps": cancelled}
         if unmatched:
             reason = "no dump reads a table that matches"
-            details["rejected"] = [_reasoned(name, reason) for name in unmatched]
+            details["rejected"] = [_rejection(name, reason) for name in unmatched]
         return details
 
 
-def _reasoned(table: str, reason: str) -> dict[str, str]:
+def _rejection(table: str, reason: str) -> dict[str, str]:
     return {"table": table, "reason": reason}
 
 
@@ -322,11 +322,11 @@ def _details(dump: DumpState) -> dict[str, Any]:
 def _key_columns(
     table: TableName, schema: TableSchema, order: tuple[str, ...] | None
 ) -> tuple[str, ...]:
-    """Columns that keys of the table are of, in the order given; its key if None is."""
-    given = order or schema.key
-    if sorted(given) not in (sorted(schema.key), sorted(schema.match_key)):
+    """The columns of the table's keys, in the given order; the table's key if None."""
+    columns = order or schema.key
+    if sorted(columns) not in (sorted(schema.key), sorted(schema.match_key)):
         raise UsageError(f"a key of {table} is ({', '.join(schema.key)}): give these columns")
-    return given
+    return columns
 
 
 def _ordered_keys(
@@ -343,6 +343,6 @@ def _ordered_keys(
 
 
 def _count(state: StateStore, set_id: str) -> int:
-    """How many keys a stored set has."""
+    """The number of keys in a stored set."""
     pieces = (state.get(name) for name in state.keys(f"{KEY_SETS}{set_id}/"))
     return sum(len(piece.value) for piece in pieces if piece is not None)

@@ -1,7 +1,7 @@
-"""Keys as people and programs hand them over: JSON on the command line; CSV, Parquet, JSON files.
+"""Reads keys that users provide: JSON on the command line; CSV, Parquet and JSON files.
 
-Files are read as their keys are asked for, a batch at a time (a JSON list: whole). Keys come out as
-the texts that the source's input functions read.
+Files are read lazily, a batch at a time (a JSON list: at once). Keys are returned as texts for the
+source's input functions.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from tidelog.errors import UsageError
 BATCH_ROWS = 10_000
 
 KeyTexts = Callable[[pa.Array], pa.Array]
-"""Typed values as texts of the source, nulls kept; raises UsageError for a type no key has."""
+"""Converts typed values to texts of the source, keeping nulls; raises UsageError for a type that no
+key has."""
 
 
 @dataclass(frozen=True, slots=True)
-class GivenKeys:
-    """Keys of one file. ``keys`` can be gone through once, and reads the file as it goes.
+class KeysOfFile:
+    """Keys of one file. ``keys`` can be iterated once, and reads the file lazily.
 
     ``columns``: the key's columns that the file names, in the order of ``keys``; None: the keys are
     lists of values in the key's own order.
@@ -39,8 +40,8 @@ class GivenKeys:
 
 def read_key_file(
     path: Path, texts: KeyTexts, key_columns: Callable[[Sequence[str]], Sequence[str]]
-) -> GivenKeys:
-    """The keys of a file; its suffix says what it is.
+) -> KeysOfFile:
+    """The keys of a file, whose suffix gives the format.
 
     ==============================  ===========================================================
     ``.csv``, ``.tsv``              the first line names the columns; an empty field is an empty
@@ -50,17 +51,17 @@ def read_key_file(
     ``.json``, no suffix            as `parse_keys`
     ==============================  ===========================================================
 
-    Columns that are not of the key are not read.
+    Other columns are not read.
 
     Args:
-        path: of the file.
-        texts: turns Parquet's typed values into texts.
-        key_columns: chooses the key's columns among those a file names, in the key's order; raises
-            UsageError if they are not all there.
+        path: path of the file.
+        texts: converts Parquet's typed values to texts.
+        key_columns: selects the key's columns among those a file names, in the key's order; raises
+            UsageError if some are missing.
 
     Raises:
-        UsageError: here or while the keys are gone through: the file can't be read, or is not what
-            its suffix says; names the line or the column, never a value.
+        UsageError: here or during the iteration: if the file can't be read or does not have the
+            format of its suffix; names the line or the column, never a value.
     """
     suffix = path.suffix.lower()
     reader = _READERS.get(suffix)
@@ -84,10 +85,10 @@ def parse_keys(text: str) -> tuple[tuple[Key, ...], Key | None]:
     Numbers keep the digits they were written with.
 
     Returns:
-        The keys as texts, and the order of their columns where the JSON names them.
+        The keys as texts, and the order of their columns if the JSON names them.
 
     Raises:
-        UsageError: not JSON, or not keys.
+        UsageError: if it is not JSON, or has no keys.
     """
     items = _json_items(text)
     if items and all(isinstance(item, dict) for item in items):
@@ -97,7 +98,7 @@ def parse_keys(text: str) -> tuple[tuple[Key, ...], Key | None]:
         return tuple(tuple(_text(item[name]) for name in columns) for item in items), columns
     if any(isinstance(item, dict) for item in items):
         raise UsageError("keys: either all keys name their columns, or none")
-    return tuple(_unnamed(item) for item in items), None
+    return tuple(_values(item) for item in items), None
 
 
 def _json_items(text: str) -> list[Any]:
@@ -118,7 +119,7 @@ def _loads(text: str) -> Any:
     return json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
 
 
-def _unnamed(item: Any) -> Key:
+def _values(item: Any) -> Key:
     return tuple(map(_text, item)) if isinstance(item, list) else (_text(item),)
 
 
@@ -130,13 +131,13 @@ def _text(value: Any) -> str:
     return value
 
 
-def _of_items(
+def _keys_of_items(
     items: Iterator[Any], key_columns: Callable[[Sequence[str]], Sequence[str]]
-) -> GivenKeys:
+) -> KeysOfFile:
     first = next(items, None)
     if not isinstance(first, dict):
         everything: Iterable[Any] = () if first is None else chain([first], items)
-        return GivenKeys(None, map(_unnamed_only, everything))
+        return KeysOfFile(None, map(_require_values, everything))
     columns = tuple(key_columns(tuple(first)))
 
     def named(item: Any) -> Key:
@@ -147,25 +148,25 @@ def _of_items(
             raise UsageError(f"keys: a key lacks the column {absent}")
         return tuple(_text(item[name]) for name in columns)
 
-    return GivenKeys(columns, map(named, chain([first], items)))
+    return KeysOfFile(columns, map(named, chain([first], items)))
 
 
-def _unnamed_only(item: Any) -> Key:
+def _require_values(item: Any) -> Key:
     if isinstance(item, dict):
         raise UsageError("keys: either all keys name their columns, or none")
-    return _unnamed(item)
+    return _values(item)
 
 
 def _json(
     path: Path, _texts: KeyTexts, key_columns: Callable[[Sequence[str]], Sequence[str]]
-) -> GivenKeys:
-    return _of_items(iter(_json_items(path.read_text(encoding="utf-8"))), key_columns)
+) -> KeysOfFile:
+    return _keys_of_items(iter(_json_items(path.read_text(encoding="utf-8"))), key_columns)
 
 
 def _json_lines(
     path: Path, _texts: KeyTexts, key_columns: Callable[[Sequence[str]], Sequence[str]]
-) -> GivenKeys:
-    return _of_items(_parsed_lines(path), key_columns)
+) -> KeysOfFile:
+    return _keys_of_items(_parsed_lines(path), key_columns)
 
 
 def _parsed_lines(path: Path) -> Iterator[Any]:
@@ -181,7 +182,7 @@ def _parsed_lines(path: Path) -> Iterator[Any]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """The file's lines with their ends: inside a quoted field these are data."""
+    """The file's lines with their line ends: inside a quoted field these are data."""
     # utf-8-sig: spreadsheets begin their files with a byte order mark
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
@@ -192,7 +193,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _csv(
     path: Path, _texts: KeyTexts, key_columns: Callable[[Sequence[str]], Sequence[str]]
-) -> GivenKeys:
+) -> KeysOfFile:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     rows = _csv_rows(path, delimiter)
     _, header = next(rows, (0, []))
@@ -215,7 +216,7 @@ def _csv(
                 )
             yield tuple(row[place] for place in places)
 
-    return GivenKeys(columns, keys())
+    return KeysOfFile(columns, keys())
 
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -232,7 +233,7 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 def _parquet(
     path: Path, texts: KeyTexts, key_columns: Callable[[Sequence[str]], Sequence[str]]
-) -> GivenKeys:
+) -> KeysOfFile:
     import pyarrow.parquet as pq
 
     try:
@@ -246,12 +247,12 @@ def _parquet(
             for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
                 yield from keys_of_batch(batch, columns, texts)
 
-    return GivenKeys(columns, keys())
+    return KeysOfFile(columns, keys())
 
 
 def keys_of_batch(batch: pa.RecordBatch, columns: Key, texts: KeyTexts) -> Iterator[Key]:
-    """The batch's rows as keys. Raises UsageError that names a column of no key's type."""
-    found = []
+    """The batch's rows as keys. Raises UsageError with a column whose type no key has."""
+    values = []
     for name in columns:
         try:
             column = texts(batch.column(name))
@@ -259,12 +260,12 @@ def keys_of_batch(batch: pa.RecordBatch, columns: Key, texts: KeyTexts) -> Itera
             raise UsageError(f"keys: column {name}: {error}") from None
         if column.null_count:
             raise UsageError(f"keys: column {name} holds NULL, and a key never does")
-        found.append(column.to_pylist())
-    yield from zip(*found, strict=True)
+        values.append(column.to_pylist())
+    yield from zip(*values, strict=True)
 
 
 _READERS: dict[
-    str, Callable[[Path, KeyTexts, Callable[[Sequence[str]], Sequence[str]]], GivenKeys]
+    str, Callable[[Path, KeyTexts, Callable[[Sequence[str]], Sequence[str]]], KeysOfFile]
 ] = {
     ".csv": _csv,
     ".tsv": _csv,

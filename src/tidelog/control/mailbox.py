@@ -1,13 +1,14 @@
-"""A channel of commands over the state store: any process puts them, the leading capture acts.
+"""A queue of commands in the state store: any process sends them, the leading capture executes
+them.
 
 A command is the document ``commands/<id>``; ids sort by time, so commands are handled in the order
-they were given. Its outcome is ``results/<id>``, written once; then the command is removed. A crash
-between handling and writing the outcome handles the command again, which is why handlers are
-idempotent; a command whose outcome stands is never handled again. Nor is one at which capture ended
-twice: it may be why, and would end every capture that comes.
+in which they were sent. Its outcome is ``results/<id>``, written once; then the command is removed.
+After a crash between handling and writing the outcome the command is handled again, so handlers are
+idempotent; a command with an outcome is never handled again. Nor is a command during which capture
+ended twice: it may be the cause, and would end every later capture.
 
-What may be given twice, such as a signal whose row is read again after a crash, is given under a
-key: ``given/<digest of the key>`` holds the id that the command got the first time.
+A command that may be sent twice, such as a signal whose row is read again after a crash, is sent
+under a key: ``given/<digest of the key>`` has the id that the command got the first time.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def new_id() -> str:
 
 
 def id_time_ms(command_id: str) -> int:
-    """When `new_id` made the id, in milliseconds since 1970; 0 if it did not."""
+    """When `new_id` created the id, in milliseconds since 1970; 0 for another id."""
     try:
         return sum(
             _ALPHABET.index(character) << 5 * (9 - place)
@@ -63,16 +64,16 @@ def id_time_ms(command_id: str) -> int:
         return 0
 
 
-class GivenDifferentlyError(UsageError):
-    """A key of `Mailbox.send` stands for another command already."""
+class CommandIdReusedError(UsageError):
+    """A key of `Mailbox.send` was already used for another command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a command.
+    """The result of a command.
 
-    ``details`` is what the handler returned; ``error`` says why it failed, None if it did not;
-    ``usage``: because of what was asked.
+    ``details``: what the handler returned; ``error``: why it failed, None if it did not; ``usage``:
+    whether the request was the reason.
     """
 
     command_id: str
@@ -90,27 +91,27 @@ class Outcome:
 
 
 class Mailbox:
-    """Both ends of the channel. Thread-safe as far as the state store is."""
+    """Both ends of the queue. As thread-safe as the state store."""
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
         self._counted: dict[str, int] = {}
-        """Commands that were begun, and how often they had been before: a store that does not
-        answer, or a source, makes them begin more than once."""
+        """Commands that were begun, and how often before: they are begun again if a store or a
+        source does not answer."""
         self.given = threading.Event()
-        """Set by every command that this object gave, for whoever looks seldom."""
+        """Set by every command that this object sent, for a reader that polls rarely."""
 
-    # ------------------------------------------------------------ the end that gives commands
+    # ------------------------------------------------------------ the sender's end
 
     def send(self, command: Command, key: str | None = None) -> str:
-        """Put a command; its id. Durable when this returns.
+        """Send a command; returns its id. Durable when this returns.
 
         Args:
-            command: what to do.
-            key: of a command that may be given again: then it is acted on once, within a week.
+            command: the command.
+            key: key of a command that may be sent again: within a week it is executed once.
 
         Raises:
-            GivenDifferentlyError: another command was given under the key.
+            CommandIdReusedError: if another command was sent under the key.
         """
         document = command.to_json()
         if key is None:
@@ -120,27 +121,27 @@ class Mailbox:
             return command_id
         command_id, digest, content = self._give(key, document)
         if content != _digest(json.dumps(document, sort_keys=True)):
-            raise GivenDifferentlyError("this id was used before, for something else")
+            raise CommandIdReusedError("this id was used before, for something else")
         if self.outcome(command_id) is None:
             self._put_once(_COMMANDS + command_id, {**document, "given": digest})
         return command_id
 
     def refuse(self, error: UsageError, key: str) -> str:
-        """Record that what was given under ``key`` can't be done: an outcome; its id."""
+        """Record that what was sent under ``key`` can't be executed; returns the outcome's id."""
         command_id, digest, _content = self._give(key, None)
         value = Outcome(command_id, {}, str(error), usage=True).to_json()
         self._put_once(_RESULTS + command_id, {**value, "given": digest})
         return command_id
 
     def _give(self, key: str, document: Any) -> tuple[str, str, str]:
-        """The id of what is given under the key, now or before; digests of key and content."""
+        """The id for the key, new or existing; the digests of key and content."""
         digest = _digest(key)
         content = _digest(json.dumps(document, sort_keys=True))
         self._put_once(_GIVEN + digest, {"id": new_id(), "content": content})
-        found = self._state.get(_GIVEN + digest)
-        if found is None:  # forgotten at this moment, after a week
+        document_given = self._state.get(_GIVEN + digest)
+        if document_given is None:  # removed just now, after a week
             return self._give(key, document)
-        return found.value["id"], digest, found.value["content"]
+        return document_given.value["id"], digest, document_given.value["content"]
 
     def _put_once(self, name: str, value: dict[str, Any]) -> None:
         try:
@@ -149,21 +150,21 @@ class Mailbox:
         except StateConflictError:
             logger.debug("%s is there already", name.partition("/")[0])
 
-    def was_given(self, key: str) -> bool:
-        """Was a command given under this key before?"""
+    def key_used(self, key: str) -> bool:
+        """Was a command sent under this key before?"""
         return self._state.get(_GIVEN + _digest(key)) is not None
 
-    def waits(self, command_id: str) -> bool:
-        """Has no capture acted on the command yet?"""
+    def is_waiting(self, command_id: str) -> bool:
+        """Has no capture executed the command yet?"""
         return self._state.get(_COMMANDS + command_id) is not None
 
-    def asked_for(self, dump_id: str) -> bool:
-        """Does a command for the dump wait?"""
+    def has_command_for(self, dump_id: str) -> bool:
+        """Is a command for the dump waiting?"""
         documents = (self._state.get(key) for key in self._state.keys(_COMMANDS))
         return any(d is not None and d.value["data"].get("dump_id") == dump_id for d in documents)
 
     def outcome(self, command_id: str) -> Outcome | None:
-        """None while the command waits."""
+        """The command's outcome; None while it waits."""
         document = self._state.get(_RESULTS + command_id)
         if document is None:
             return None
@@ -171,7 +172,7 @@ class Mailbox:
         return Outcome(command_id, value["details"], value["error"], value.get("usage", False))
 
     def wait(self, command_id: str, timeout_s: float, poll_s: float = 0.1) -> Outcome | None:
-        """The outcome, or None if there is none within ``timeout_s``; the command stays put."""
+        """Wait for the outcome; None if there is none within ``timeout_s``; the command remains."""
         deadline = time.monotonic() + timeout_s
         while (outcome := self.outcome(command_id)) is None:
             remaining = deadline - time.monotonic()
@@ -180,11 +181,11 @@ class Mailbox:
             time.sleep(min(poll_s, remaining))
         return outcome
 
-    # ------------------------------------------------------------ the end that acts
+    # ------------------------------------------------------------ the leader's end
 
     def handle_pending(self, handler: Handler) -> int:
-        """Handle what waits, oldest first and so many at most; how many. Called by the leader, by
-        one thread.
+        """Handle waiting commands, oldest first, a limited number; returns their number. Called by
+        the leader, by one thread.
 
         A handler's TidelogError becomes the command's outcome, unless its policy is to retry or to
         restart: then it is raised, and the command is handled again at the next call. Any other
@@ -209,8 +210,8 @@ class Mailbox:
         return handled
 
     def _waiting(self) -> list[str]:
-        """Try again while the store is away: nothing was begun, and the log need not wait. The
-        lease's keeper reports that it is away.
+        """The waiting commands; none if the store does not answer: the log need not wait for it,
+        and the lease's keeper reports it.
         """
         try:
             return self._state.keys(_COMMANDS)
@@ -218,11 +219,11 @@ class Mailbox:
             return []
 
     def _begin(self, command_id: str, document: Document, handler: Handler) -> Outcome:
-        """Handle the command, unless capture ended each time that it did."""
+        """Handle the command, unless capture ended during each earlier attempt."""
         key, version = _COMMANDS + command_id, document.version
         begun = document.value.get("begun", 0)
         if command_id not in self._counted and begun >= MOST_BEGUN:
-            error = f"set aside: capture ended {begun} times while it acted on this command"
+            error = f"set aside: capture ended {begun} times while it executed this command"
             logger.error("command %s (%s) is %s", command_id, document.value["type"], error)
             return Outcome(command_id, {}, error)
         if command_id not in self._counted:
@@ -230,7 +231,7 @@ class Mailbox:
             version = self._state.put(key, {**document.value, "begun": begun + 1}, version)
         try:
             return self._handle(command_id, document.value, handler)
-        except TidelogError:  # it waits for something else than itself
+        except TidelogError:  # it waits for something else
             value = {**document.value, "begun": self._counted[command_id]}
             self._state.put(key, value, version)
             del self._counted[command_id]
@@ -245,12 +246,12 @@ class Mailbox:
                 raise
             return Outcome(command_id, {}, str(error), isinstance(error, UsageError))
         except Exception as error:  # noqa: BLE001 - see handle_pending
-            # The exception's text is not ours and may hold values.
+            # The exception's text is not ours and may contain values.
             logger.error("command %s failed: %s", command_id, type(error).__name__)
             return Outcome(command_id, {}, f"internal error ({type(error).__name__})")
 
     def forget_old_outcomes(self, now_ms: int) -> int:
-        """Remove outcomes of commands given over a week ago; how many."""
+        """Delete outcomes of commands sent over a week ago; returns their number."""
         old = [
             key
             for key in self._state.keys(_RESULTS)

@@ -1,4 +1,4 @@
-"""What people type for dump options and conditions: ``NAME=VALUE`` with units."""
+"""Parses dump options and conditions as users type them: ``NAME=VALUE`` with units."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tidelog.model.dump_options import RunTimeOptions
 from tidelog.model.units import parse_bytes, parse_milliseconds
 
 _READ = {"ms": parse_milliseconds, "bytes": parse_bytes}
-"""How a value is read, by the unit that an option's name ends with."""
+"""The parser of a value, by the unit at the end of the option's name."""
 
 
-def short(option: str) -> str:
-    """As people type it: the value with its unit."""
+def typed_name(option: str) -> str:
+    """The option's name as users type it: without the unit, which is part of the value."""
     name, _, unit = option.rpartition("_")
     return name if unit in _READ else option
 
 
-_OPTIONS = {short(option): option for option in RunTimeOptions.model_fields}
+_OPTIONS = {typed_name(option): option for option in RunTimeOptions.model_fields}
 
 
 def parse_options(texts: Sequence[str]) -> SetDumpOptions:
@@ -52,12 +52,12 @@ def parse_options(texts: Sequence[str]) -> SetDumpOptions:
 
 def parse_conditions(texts: Sequence[str]) -> dict[str, str]:
     """``public.orders=placed > '2026-01-01'`` as conditions by table."""
-    found: dict[str, str] = {}
+    conditions: dict[str, str] = {}
     for text in texts:
         table, equals, condition = text.partition("=")
         if not equals or not condition.strip():
             raise UsageError("--condition is TABLE=SQL, such as public.orders='id > 5'")
-        if table in found:
+        if table in conditions:
             raise UsageError(f"--condition: {table} has two; join them with AND")
-        found[table] = condition
-    return found
+        conditions[table] = condition
+    return conditions

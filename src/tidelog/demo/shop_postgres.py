@@ -106,7 +106,7 @@ class PostgresShop:
             (customer, total, products, lines),
         )
 
-    def move_orders_on(self, orders: Sequence[int]) -> None:
+    def advance_orders(self, orders: Sequence[int]) -> None:
         self._connection.execute(
             """UPDATE orders SET status = CASE status WHEN 'new' THEN 'paid' WHEN 'paid' THEN 'sent'
                    ELSE 'returned' END::order_status, note = 'moved on'

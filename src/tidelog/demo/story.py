@@ -1,4 +1,4 @@
-"""What the demo tells: what happened, in plain words, and how it is now."""
+"""The demo's story: its events in plain words, and its current state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tidelog.app.overview import overview
 from tidelog.demo.shop import TABLES
-from tidelog.system.fetching import Fetching
+from tidelog.system.download_progress import Download
 
 Kind = Literal["ok", "info", "critical"]
 LAGS_KEPT = 60
@@ -19,8 +19,8 @@ RATE_OVER_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Something that happened."""
+class StoryEvent:
+    """An event of the demo."""
 
     at_s: float
     kind: Kind
@@ -28,43 +28,44 @@ class Moment:
 
 
 class Story:
-    """Told to ``on_status`` as one document, again and again: ``at_s``, ``source`` (its name),
-    ``step``, the moments so far as ``story``, and of what there is already: ``fetching``,
-    ``tables``, ``transactions``, ``capture``, ``dump``, ``lags``, ``lake``. Thread-safe.
+    """Calls ``on_status`` with one document repeatedly. Thread-safe.
+
+    It has ``at_s``, ``source`` (its name), ``step``, the events so far as ``story``, and, if known:
+    ``fetching``, ``tables``, ``transactions``, ``capture``, ``dump``, ``lags``, ``lake``.
     """
 
     def __init__(
         self, source: str, shop_rows: int, on_status: Callable[[dict[str, Any]], None]
     ) -> None:
-        """``source``: its name; ``shop_rows``: at the start."""
+        """``source``: its name; ``shop_rows``: the rows at the start."""
         self._shop_rows = shop_rows
         self._on_status = on_status
         self._lock = Lock()
-        self._begun = time.monotonic()
-        self._now: dict[str, Any] = {"source": source, "step": ""}
+        self._started_at = time.monotonic()
+        self._state: dict[str, Any] = {"source": source, "step": ""}
         self._lags: deque[float] = deque(maxlen=LAGS_KEPT)
         self._records: deque[tuple[float, int]] = deque(maxlen=LAGS_KEPT)
         self._lag_at = 0
-        self.moments: list[Moment] = []
+        self.moments: list[StoryEvent] = []
 
     @property
     def at_s(self) -> float:
-        return round(time.monotonic() - self._begun, 1)
+        return round(time.monotonic() - self._started_at, 1)
 
-    def does(self, step: str) -> None:
-        """What it is about now."""
-        self.shows(step=step)
+    def set_step(self, step: str) -> None:
+        """Set the current step."""
+        self.publish(step=step)
 
-    def happened(self, kind: Kind, text: str) -> None:
+    def add_event(self, kind: Kind, text: str) -> None:
         with self._lock:
-            self.moments.append(Moment(self.at_s, kind, text))
-        self.shows()
+            self.moments.append(StoryEvent(self.at_s, kind, text))
+        self.publish()
 
-    def fetches(self, now: Fetching) -> None:
-        self.shows(fetching=None if now.done else {**asdict(now), "share": now.share})
+    def set_download(self, now: Download) -> None:
+        self.publish(fetching=None if now.done else {**asdict(now), "share": now.share})
 
-    def counted(self, source: Mapping[str, int], lake: Mapping[str, int]) -> None:
-        """Rows on both sides."""
+    def set_row_counts(self, source: Mapping[str, int], lake: Mapping[str, int]) -> None:
+        """Set the numbers of rows on both sides."""
         if source:
             self._shop_rows = sum(source.values())
             rows = [
@@ -73,8 +74,8 @@ class Story:
             ]
             self._set(tables=rows)
 
-    def capture_is(self, state: str, pid: int, lag_s: float | None, records: int) -> None:
-        """``state``: ``starts``, ``leads`` or ``killed``; ``records``: of all of them so far."""
+    def set_capture(self, state: str, pid: int, lag_s: float | None, records: int) -> None:
+        """Set the ``state`` (``starts``, ``leads``, ``killed``), and all captures' ``records``."""
         now = time.monotonic()
         if lag_s is not None and int(now) != self._lag_at:
             self._lag_at = int(now)
@@ -88,8 +89,8 @@ class Story:
         }  # fmt: skip
         self._set(capture=capture, lags=list(self._lags))
 
-    def status_is(self, status: Mapping[str, Any]) -> None:
-        """The status document that capture and pipeline noted."""
+    def set_status(self, status: Mapping[str, Any]) -> None:
+        """Set the status document of capture and pipeline."""
         dumps = status.get("dumps") or ()
         if dumps:
             newest = dumps[-1]
@@ -107,15 +108,15 @@ class Story:
 
     def _set(self, **changes: Any) -> None:
         with self._lock:
-            self._now.update(changes)
+            self._state.update(changes)
 
-    def shows(self, **changes: Any) -> None:
-        """Tell how it is now."""
+    def publish(self, **changes: Any) -> None:
+        """Update the state, and publish it."""
         with self._lock:
-            self._now.update(changes)
+            self._state.update(changes)
             document = {
                 "at_s": self.at_s,
-                **{name: value for name, value in self._now.items() if value is not None},
+                **{name: value for name, value in self._state.items() if value is not None},
                 "story": [asdict(moment) for moment in self.moments],
             }
             self._on_status(document)

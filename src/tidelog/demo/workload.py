@@ -1,7 +1,6 @@
-"""A small shop and a random workload of transactions on it, for the demo and the benchmarks.
+"""A small shop and a random workload of transactions, for the demo and the benchmarks.
 
-What it does is here; how each database spells it is in `tidelog.demo.shop_postgres` and
-`tidelog.demo.shop_mysql`.
+The SQL of each database is in `tidelog.demo.shop_postgres` and `tidelog.demo.shop_mysql`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from tidelog.demo.shop import Conflict, Shop, Sizes
 
 
 def open_shop(url: str) -> Shop:
-    """A connection to the shop in the database of ``url``."""
+    """Open a connection to the shop in the database of ``url``."""
     if url.startswith(("mysql://", "mariadb://")):
         from tidelog.demo.shop_mysql import MySqlShop
 
@@ -25,21 +24,21 @@ def open_shop(url: str) -> Shop:
 
 
 def create_shop(url: str, sizes: Sizes) -> str:
-    """Create and fill the four tables in the database of ``url``; their namespace."""
+    """Create and fill the four tables in the database of ``url``; return their namespace."""
     with open_shop(url) as shop:
         shop.create(sizes)
         return shop.namespace
 
 
 class Workload:
-    """Writers that commit random transactions until stopped.
+    """Writers that commit random transactions until they are stopped.
 
     Args:
-        url: of the shop's database.
-        sizes: as given to `create_shop`.
-        writers: threads, each with a connection.
-        per_second: transactions a second over all writers.
-        seed: of the random choices.
+        url: the URL of the shop's database.
+        sizes: the sizes given to `create_shop`.
+        writers: the number of threads, each with a connection.
+        per_second: the transactions a second of all writers.
+        seed: the seed of the random choices.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Workload:
             thread.start()
 
     def stop(self) -> None:
-        """Let the open transactions end. Raises what made a writer fail, if one did."""
+        """Stop after the open transactions. Raises the error of a writer, if one failed."""
         self._stop.set()
         for thread in self._threads:
             thread.join(30)
@@ -89,7 +88,7 @@ class Workload:
                     self._place_order(shop, rng)
                 elif choice < 0.65:
                     orders = {self._order(rng) for _ in range(rng.randint(1, 3))}
-                    shop.move_orders_on(sorted(orders))
+                    shop.advance_orders(sorted(orders))
                 elif choice < 0.80:
                     every = min(50, self._sizes.products)
                     shop.sell(rng.randint(1, self._sizes.products // every) * every)

@@ -1,4 +1,4 @@
-"""Builds an engine; the arguments choose its mode."""
+"""Builds an engine in the mode that its arguments select."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tidelog.engine.callables import (
     refuse_coroutine_function,
 )
 from tidelog.engine.committing import MOST_OPEN_BATCHES, TaskCommitter
-from tidelog.engine.contexts import Clock
 from tidelog.engine.core import EngineCore
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
     ChangeConsumer,
+    Clock,
     Connector,
     Consumer,
     OnCompletion,
@@ -36,7 +36,7 @@ from tidelog.engine.processing.processes import WorkerProcesses
 from tidelog.engine.processing.processors import BatchProcessor, InOrderProcessor, ParallelProcessor
 from tidelog.engine.processing.workers import EventWork, MakeWorkers, WorkerChain, Workers
 from tidelog.engine.retries import Retries
-from tidelog.engine.running_task import Processes
+from tidelog.engine.running_task import RecordHandler
 from tidelog.errors import ConfigError
 
 MakeRecordProcessor = Callable[[], RecordProcessor]
@@ -65,17 +65,17 @@ def assemble(
     event_loop: asyncio.AbstractEventLoop | None = None,
     most_open_batches: int = MOST_OPEN_BATCHES,
 ) -> EngineCore:
-    """An engine over any connector, in the mode that the arguments choose.
+    """Build an engine over any connector, in the mode that the arguments select.
 
-    ``on_spark`` makes workers on executors: nothing is known of Spark here. ``event_loop`` is for
-    coroutines of the consumer and of transforms. At most ``most_open_batches`` are polled, but not
-    done.
+    ``on_spark`` creates workers on executors: this package does not import Spark. ``event_loop``
+    runs coroutines of the consumer and of transforms. At most ``most_open_batches`` batches are
+    polled and not completed.
 
     Raises:
-        ConfigError: they do not go together.
+        ConfigError: if the arguments do not fit together.
     """
-    takers = (consumer, change_consumer, record_processor)
-    if sum(each is not None for each in takers) != 1:
+    consumers = (consumer, change_consumer, record_processor)
+    if sum(each is not None for each in consumers) != 1:
         raise ConfigError("give one of consumer, change_consumer and record_processor")
     consumer_loop: ConsumerLoop | None = None
     awaited = is_coroutine_function(consumer) or is_coroutine_function(change_consumer)
@@ -130,23 +130,23 @@ def assemble(
         makers = {"processes": WorkerProcesses, "spark": on_spark}
         workers = makers[options.record_processing_on](options.record_processing_threads, work)
 
-    made: list[RecordProcessor] = []
+    used: list[RecordProcessor] = []
 
     def make(
         service: RecordService,
         committer: TaskCommitter,
         retries: Retries,
         stopping: threading.Event,
-    ) -> Processes:
+    ) -> RecordHandler:
         committer.most_open_batches = most_open_batches
         if record_processor is not None:
-            processor = _made(record_processor)
-            if any(each is processor for each in made):
+            processor = _create_processor(record_processor)
+            if any(each is processor for each in used):
                 raise ConfigError(
                     "record_processor: each task needs one of its own, which marks its records "
                     "alone: give a class, or a function that makes one, in place of an object"
                 )
-            made.append(processor)
+            used.append(processor)
             processor.initialize(service, transforms, serializer, committer)
             return processor
         chain = ProcessorChain(transforms, serializer, retries, dead_letters)
@@ -160,8 +160,8 @@ def assemble(
         by_key = options.order == "key"
         return ParallelProcessor(chain, service, committer, consumer, stopping, by_key=by_key)
 
-    told = {"on_connector": on_connector, "on_completion": on_completion}
-    given: dict[str, Any] = {name: each for name, each in told.items() if each is not None}
+    callbacks = {"on_connector": on_connector, "on_completion": on_completion}
+    given: dict[str, Any] = {name: each for name, each in callbacks.items() if each is not None}
     return EngineCore(
         connector,
         options,
@@ -174,9 +174,9 @@ def assemble(
     )
 
 
-def _made(processor: RecordProcessor | MakeRecordProcessor) -> RecordProcessor:
-    made: Any = processor
+def _create_processor(processor: RecordProcessor | MakeRecordProcessor) -> RecordProcessor:
+    found: Any = processor
     if inspect.isclass(processor) or not hasattr(processor, "process_records"):
-        made = made()
-    found: RecordProcessor = made
-    return found
+        found = found()
+    created: RecordProcessor = found
+    return created

@@ -1,7 +1,7 @@
-"""Functions of a program must do their work when they are called.
+"""Rejects a program's functions that do not do their work when they are called.
 
-A coroutine function or a generator function only makes an object: nothing of it has run when it
-returns, so its events must not count as done.
+A coroutine function or a generator function only creates an object: none of its code has run when
+it returns, so its events must not count as done.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _LATER: Final = (
 
 
 class WorkNotDoneError(TypeError):
-    """A function of the program returned work in place of doing it. Seen as a cause only."""
+    """A function of the program returned work instead of doing it. Only used as a cause."""
 
 
 def is_coroutine_function(given: Any) -> bool:
-    """``async def``, an object whose ``__call__`` is one, or a partial of these."""
+    """True for ``async def``, an object whose ``__call__`` is one, or a partial of these."""
     return any(map(inspect.iscoroutinefunction, _forms(given)))
 
 
 def is_asynchronous_generator_function(given: Any) -> bool:
-    """``async def`` with ``yield``, in the forms of `is_coroutine_function`."""
+    """True for ``async def`` with ``yield``, in the forms of `is_coroutine_function`."""
     return any(map(inspect.isasyncgenfunction, _forms(given)))
 
 
 def is_awaited_transform(given: Any) -> bool:
-    """Does a transform work on an event loop?"""
+    """Must the transform run on an event loop?"""
     return is_coroutine_function(given) or is_asynchronous_generator_function(given)
 
 
 def refuse_coroutine_function(name: str, given: Any) -> None:
-    """Raises ConfigError if a call of ``given``, the argument ``name``, would only make a coroutine
-    or a generator.
+    """Raises ConfigError if a call of ``given``, the argument ``name``, would only create a
+    coroutine or a generator.
     """
     if any(later(form) for later in _LATER for form in _forms(given)):
         raise ConfigError(
@@ -50,12 +50,12 @@ def refuse_coroutine_function(name: str, given: Any) -> None:
 
 
 def refuse_coroutine(returned: Any) -> None:
-    """Raises WorkNotDoneError if ``returned`` is what somebody would have to await or to run."""
+    """Raises WorkNotDoneError if ``returned`` must be awaited or iterated."""
     _refuse(returned, inspect.isgenerator(returned))
 
 
 def refuse_awaitable(returned: Any) -> None:
-    """As `refuse_coroutine`, where generators are read."""
+    """As `refuse_coroutine`, but allows generators, which the caller reads."""
     _refuse(returned, False)
 
 
@@ -67,7 +67,7 @@ def _refuse(returned: Any, also: bool) -> None:
 
 
 def name_of(given: Any) -> str:
-    """Which function of the program it is, e.g. ``shop.mail.send``."""
+    """The function's name in the program, e.g. ``shop.mail.send``."""
     form, call = _forms(given)
     named = getattr(form, "__wrapped__", form)
     if not hasattr(named, "__qualname__"):

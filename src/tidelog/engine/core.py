@@ -1,6 +1,7 @@
-"""The life of an engine: all tasks start or none polls, one failure ends all, and nothing is left.
+"""The life cycle of an engine: all tasks start or none polls, one failure ends all, all is freed.
 
-What a program meets is `tidelog.app.async_engine`; here nothing is known of databases and logs.
+The API for programs is `tidelog.app.async_engine`; this module does not depend on databases or
+logs.
 """
 
 from __future__ import annotations
@@ -17,23 +18,25 @@ from typing import Any, Literal
 
 from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.committing import TaskCommitter
-from tidelog.engine.contexts import Clock, ConnectorContext, TaskContext
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
+    Clock,
     Connector,
+    ConnectorContext,
     Happened,
     OnCompletion,
     OnConnector,
     RecordService,
     SourceTask,
+    TaskContext,
     Transform,
 )
 from tidelog.engine.processing.consumer_loop import ConsumerLoop
 from tidelog.engine.processing.pool import ThreadPool
 from tidelog.engine.processing.workers import Workers
 from tidelog.engine.retries import Retries
-from tidelog.engine.running_task import Processes, RunningTask
-from tidelog.engine.states import EngineState, StateCell
+from tidelog.engine.running_task import RecordHandler, RunningTask
+from tidelog.engine.state_machine import EngineState, StateCell
 from tidelog.errors import (
     ConfigError,
     ConsumerError,
@@ -44,35 +47,35 @@ from tidelog.errors import (
 
 logger = logging.getLogger(__name__)
 
-MakeProcessor = Callable[[RecordService, TaskCommitter, Retries, threading.Event], Processes]
+MakeProcessor = Callable[[RecordService, TaskCommitter, Retries, threading.Event], RecordHandler]
 
 
 _INSIDE: ContextVar[tuple[EngineCore, ...]] = ContextVar("inside", default=())
-"""The engines that this thread, or coroutine, is part of: it can't wait for their end."""
+"""The engines that the current thread or coroutine is part of: it can't wait for their end."""
 
 
-def _ignore(*_told: Any) -> None:
+def _ignore(*_args: Any) -> None:
     """The default of callbacks: does nothing."""
 
 
 class EngineCore:
     """Runs a connector's tasks. Thread-safe.
 
-    `run` moves through the states in the thread that calls it; `close` only asks for the end, and
-    waits for it. It ends by itself when every task has given all that it ever will. Callbacks are
-    called in the thread of `run`. What they raise is logged and does no harm; SystemExit and the
-    like end the engine, and come out of `run`.
+    `run` goes through the states in the thread that calls it; `close` requests the end and waits
+    for it. The engine ends by itself when every task has delivered all its events. Callbacks are
+    called in the thread of `run`. Their exceptions are logged and ignored; SystemExit and the like
+    end the engine, and are raised by `run`.
 
     Args:
-        connector: gives the tasks.
-        options: as configured.
-        processor: makes what processes one task's events.
-        on_connector: told when the connector and each task has started and stopped.
-        on_completion: told once: success, a message, the error.
-        transforms: for the contexts.
-        clock: seconds that never go back.
-        workers: opened before the connector starts, closed once the pool has ended.
-        consumer_loop: of a consumer that is a coroutine function; closed when no task uses it.
+        connector: creates the tasks.
+        options: the configured options.
+        processor: creates the processor of one task's events.
+        on_connector: called when the connector and each task has started and stopped.
+        on_completion: called once, with success, a message and the error.
+        transforms: transforms for the contexts.
+        clock: monotonic seconds.
+        workers: workers, opened before the connector starts, closed once the pool has ended.
+        consumer_loop: loop of a consumer that is a coroutine function; closed when no task uses it.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class EngineCore:
         self._tasks: list[RunningTask] = []
         self._delivered = 0
         self._connector_touched = False
-        self._told: set[str | None] = set()
+        self._reported_started: set[str | None] = set()
 
     @property
     def state(self) -> EngineState:
@@ -114,7 +117,7 @@ class EngineCore:
 
     @property
     def context(self) -> ConnectorContext:
-        """What the connector and its tasks run with."""
+        """The context of the connector and its tasks."""
         policy = self._options.offset_commit_policy
         tasks = [
             TaskContext(each.name, each.task, policy, self._clock, self._transforms)
@@ -123,11 +126,11 @@ class EngineCore:
         return ConnectorContext(self._options, self._clock, self._transforms, tasks)
 
     def run(self) -> None:
-        """Until `close`, until all tasks have given everything, or until something fails.
+        """Run until `close`, until all tasks have delivered all events, or until an error.
 
         Raises:
-            EngineStateError: it runs already, or has run.
-            BaseException: what ended it.
+            EngineStateError: if it runs or has run already.
+            BaseException: the error that ended it.
         """
         if not self._states.advance(EngineState.CREATING, EngineState.INITIALIZING):
             raise EngineStateError(
@@ -147,12 +150,12 @@ class EngineCore:
         if self._failure is not None:
             raise self._failure
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         """End the engine, whatever it does, and wait for its end, unless this is one of its
-        threads, such as the consumer's.
+        threads, such as the consumer's; or do not ``wait``.
 
         Raises:
-            EngineStateError: it has stopped.
+            EngineStateError: if it has stopped.
         """
         before = self._states.stop()
         if before is EngineState.STOPPED:
@@ -161,11 +164,11 @@ class EngineCore:
             self._finish()
             return
         self._stopping.set()
-        if self not in _INSIDE.get():
+        if wait and self not in _INSIDE.get():
             self._ended.wait()
 
     def wait_for_polling(self, timeout_s: float | None = None) -> bool:
-        """Until it polls (True), has ended or the time is over."""
+        """Wait until the engine polls (True), has ended or the timeout is over."""
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not self._ended.is_set():
             left = until - time.monotonic()
@@ -176,11 +179,11 @@ class EngineCore:
         return self._polling.is_set() and not self._ended.is_set()
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run the consumer's coroutines, if it has any, on this loop, unless one was given."""
+        """Run the consumer's coroutines, if any, on this loop, unless one was given."""
         if self._consumer_loop is not None:
             self._consumer_loop.use(loop)
 
-    # ------------------------------------------------ up
+    # ------------------------------------------------ start
 
     def _start_and_wait(self) -> None:
         if self._workers is not None:
@@ -189,15 +192,15 @@ class EngineCore:
             self._consumer_loop.open()
         self._connector_touched = True
         self._connector.start()
-        self._tell("started", None)
+        self._report("started", None)
         if not self._advance(EngineState.INITIALIZING, EngineState.CREATING_TASKS):
             return
-        found = self._connector.tasks()
-        if not found:
+        tasks = self._connector.tasks()
+        if not tasks:
             raise ConfigError("the connector has no task")
-        self._tasks = [self._running(task) for task in found]
+        self._tasks = [self._running(task) for task in tasks]
         if not self._advance(EngineState.CREATING_TASKS, EngineState.STARTING_TASKS):
-            self._tasks = []  # none was started, so none is stopped
+            self._tasks = []  # no task was started, so none is stopped
             return
         self._start_tasks()
         if not self._advance(EngineState.STARTING_TASKS, EngineState.POLLING_TASKS):
@@ -208,7 +211,7 @@ class EngineCore:
         self._stopping.wait()
 
     def _advance(self, expected: EngineState, to: EngineState) -> bool:
-        """False: the engine was closed meanwhile."""
+        """Change the state. False: the engine was closed in the meantime."""
         return self._states.advance(expected, to)
 
     def _running(self, task: SourceTask) -> RunningTask:
@@ -226,16 +229,14 @@ class EngineCore:
         )
 
     def _start_tasks(self) -> None:
-        """Start the tasks. Raises the first failure, after every start has returned or run out of
-        time.
-        """
+        """Start the tasks. Raises the first error, after every start has returned or timed out."""
         deadline = time.monotonic() + self._timeout_s
         for task in self._tasks:
             task.start()
         failure: BaseException | None = None
         for task in self._tasks:
             error: BaseException | None
-            if _comes_back(task.started, deadline, None if failure else self._stopping):
+            if _wait_for(task.started, deadline, None if failure else self._stopping):
                 error = task.started.exception()
             elif self._stopping.is_set():
                 return  # closed: shutting down waits for the rest
@@ -246,7 +247,7 @@ class EngineCore:
                     f"{self._options.task_management_timeout_ms} ms{trouble and f': {trouble}'}"
                 )
             if error is None:
-                self._tell("started", task.name)
+                self._report("started", task.name)
             elif failure is None:
                 failure = error
                 for each in self._tasks:
@@ -254,10 +255,10 @@ class EngineCore:
         if failure is not None:
             raise failure
 
-    # ------------------------------------------------ down
+    # ------------------------------------------------ stop
 
     def _on_end(self, error: BaseException | None) -> None:
-        """A task's polling has ended. The engine ends when all tasks have given everything."""
+        """A task's polling has ended. The engine ends when all tasks have delivered all events."""
         if error is not None:
             self._fail(error)
             return
@@ -273,18 +274,18 @@ class EngineCore:
         return 0 < len(self._tasks) == self._delivered
 
     def _fail(self, error: BaseException) -> None:
-        """The first failure ends everything; in any thread."""
+        """Note an error; the first one ends the engine. Callable in any thread."""
         with self._lock:
             first = self._failure is None
             if first:
                 self._failure = error
         if not first:
-            logger.error("while the engine stops, a %s", type(error).__name__)
+            logger.error("another error while the engine stops: %s", type(error).__name__)
         self._states.stop()
         self._stopping.set()
 
     def _shut_down(self) -> None:
-        """The pool first, then the tasks, then the connector, whatever fails on the way."""
+        """Stop the pool, then the tasks, then the connector, whatever fails in between."""
         self._states.stop()
         self._stopping.set()
         processing_s = self._options.polling_shutdown_timeout_ms / 1000
@@ -304,16 +305,16 @@ class EngineCore:
                 self._fail(TaskStartError(f"task {task.name} did not stop in time"))
             for error in errors:
                 self._fail(error)
-            self._tell("stopped", task.name)
+            self._report("stopped", task.name)
         if self._consumer_loop is not None:
             self._guarded(self._consumer_loop.close)
         if self._connector_touched:
             self._guarded(self._connector.stop)
-        self._tell("stopped", None)
+        self._report("stopped", None)
         self._finish()
 
     def _guarded(self, step: Callable[[], Any]) -> None:
-        """Do a step. `run` raises what it raises, after all other steps."""
+        """Execute a step. Its error is raised by `run`, after all other steps."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - raised by run
@@ -326,7 +327,7 @@ class EngineCore:
     def _stop_in_thread(
         self, task: RunningTask, processing_until: float, until: float
     ) -> tuple[RunningTask, threading.Thread, list[BaseException]]:
-        """A thread that could not be started has no ``ident``: the task is stopped without it."""
+        """Stop a task in a thread; one that could not be started has no ``ident``."""
         errors: list[BaseException] = []
 
         def stop() -> None:
@@ -353,7 +354,7 @@ class EngineCore:
             refuse_coroutine(self._on_completion(error is None, text, error))
         except WorkNotDoneError as raised:
             self._fail(ConsumerError(f"on_completion {raised}"))
-        except Exception as raised:  # noqa: BLE001 - as of every callback
+        except Exception as raised:  # noqa: BLE001 - as for every callback
             logger.error("on_completion raised %s", type(raised).__name__)
         finally:  # also if it ends the program
             self._ended.set()
@@ -365,24 +366,24 @@ class EngineCore:
     def _mark_thread(self) -> Token[tuple[EngineCore, ...]]:
         return _INSIDE.set((*_INSIDE.get(), self))
 
-    def _tell(self, what: Literal["started", "stopped"], task: str | None) -> None:
-        """Call the callback, unless the task never started."""
+    def _report(self, what: Literal["started", "stopped"], task: str | None) -> None:
+        """Call the callback; ``stopped`` only if the task has started."""
         if what == "started":
-            self._told.add(task)
-        elif task not in self._told:
+            self._reported_started.add(task)
+        elif task not in self._reported_started:
             return
         try:
             refuse_coroutine(self._on_connector(Happened(what, task)))
         except WorkNotDoneError as error:
             self._fail(ConsumerError(f"on_connector {error}"))
-        except Exception as error:  # noqa: BLE001 - as of every callback
+        except Exception as error:  # noqa: BLE001 - as for every callback
             logger.error("on_connector raised %s", type(error).__name__)
         except BaseException as error:  # noqa: BLE001 - raised by run, after all has stopped
             self._fail(error)  # it ends the program
 
 
-def _comes_back(future: Future[None], deadline: float, stopping: threading.Event | None) -> bool:
-    """Wait for it, until the deadline or, if given, ``stopping``."""
+def _wait_for(future: Future[None], deadline: float, stopping: threading.Event | None) -> bool:
+    """Wait for the future, until the deadline or, if given, ``stopping``; False: it is not done."""
     while not future.done():
         left = deadline - time.monotonic()
         if left <= 0 or (stopping is not None and stopping.is_set()):
@@ -392,5 +393,5 @@ def _comes_back(future: Future[None], deadline: float, stopping: threading.Event
 
 
 def _text(error: BaseException) -> str:
-    # The text of an error that is not ours may quote a row.
+    # The text of an error of the program may quote a row.
     return str(error) if isinstance(error, TidelogError) else type(error).__name__

@@ -1,6 +1,6 @@
-"""Change events as Arrow: a batch of one table's schema version, Python values at first use.
+"""Batches of change events in Arrow, of one schema version; Python values are created on first use.
 
-A column becomes Python values at once, for all events of the batch.
+A column is converted to Python values at once, for all events of the batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CALENDAR: Final = {
     "D": (-719_162, 2_932_896),
     "us": (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
-"""What `datetime` reaches, 0001-01-01 to 9999-12-31, in days and microseconds since 1970."""
+"""The range of `datetime`, 0001-01-01 to 9999-12-31, in days and microseconds since 1970."""
 
 _FLAT: Final = (
     pa.field("op", pa.string()),
@@ -38,11 +38,11 @@ _FLAT: Final = (
 
 
 Share = tuple[int, int]
-"""Which one, from 0, of how many a transform made of one event."""
+"""The index, from 0, and the number of the events that a transform made of one."""
 
 
 def event_schema(row: pa.StructType) -> pa.Schema:
-    """The columns of an `EventBatch` of a table whose rows are ``row``."""
+    """The columns of an `EventBatch` of a table with rows of type ``row``."""
     op, version, *rest = _FLAT
     return pa.schema([op, version, pa.field("before", row), pa.field("after", row), *rest])
 
@@ -51,13 +51,13 @@ class EventBatch:
     """``n`` events of one schema version of a table, in the log's order.
 
     Args:
-        schema: the version that they were written under.
+        schema: schema version under which the events were written.
         origin: the source.
-        data: columns as `event_schema` has them. ``op``: c, u, d, r (dump row) or t (truncate).
-            ``before`` and ``after``: structs of the table's columns, null where the log holds no
-            such image. ``missing``: names of the columns of ``after`` that the log does not tell
-            (an unchanged TOASTed value); they are null there. ``ts``: when it was committed.
-        first: the number of the first event in its task.
+        data: columns as in `event_schema`. ``op``: c, u, d, r (dump row) or t (truncate).
+            ``before`` and ``after``: structs of the table's columns, null if the log has no such
+            image. ``missing``: names of the columns of ``after`` that the log does not have (an
+            unchanged TOASTed value); they are null there. ``ts``: commit time.
+        first: number of the first event in its task.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class EventBatch:
 
     @property
     def data(self) -> pa.RecordBatch:
-        """The events as Arrow. A slice's are made when they are asked for: of tables that alternate
-        there are as many slices as events, and each would cost more than all else.
+        """The events as Arrow. A slice's data is created on demand: if tables alternate, there are
+        as many slices as events, and creating each would cost more than the rest of the work.
         """
         if self._data is None:
             self._data = self._whole.data.slice(self._at, self._rows)
@@ -87,13 +87,13 @@ class EventBatch:
         return self._rows
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As a message: pickled as it is, a slice would take all that it is a slice of along.
+        # As Arrow messages: pickled directly, a slice would include the whole batch.
         arrow = self.data.schema.serialize().to_pybytes(), self.data.serialize().to_pybytes()
         return _batch_of, (self.schema, self.origin, *arrow, self.first)
 
     def slice(self, start: int, stop: int) -> EventBatch:
-        """Events ``start`` to ``stop``, over the same memory; they become Python values together
-        with the others.
+        """The events ``start`` to ``stop``, over the same memory; they are converted to Python
+        values together with the others.
         """
         part = EventBatch.__new__(EventBatch)
         part.schema, part.origin, part.first = self.schema, self.origin, self.first + start
@@ -102,24 +102,24 @@ class EventBatch:
         part.share = self.share
         return part
 
-    def _goes_on_with(self, other: EventBatch) -> bool:
+    def _is_followed_by(self, other: EventBatch) -> bool:
         return other._whole is self._whole and other._at == self._at + self._rows
 
     def value(self, name: str, row: int) -> Any:
-        """The Python value of a column; a tuple for ``before`` and ``after``, None if null."""
+        """The Python value of a column; for ``before`` and ``after`` a tuple, None if null."""
         lists = self._whole._lists
-        found = lists.get(name)
-        if found is None:
+        values = lists.get(name)
+        if values is None:
             column = self._whole.data.column(name)
             image = name in ("before", "after")
-            # Another thread may do the same at the same time: to the same effect.
-            found = lists[name] = _rows(column) if image else _values(column)
-        return found[self._at + row]
+            # Another thread may do the same at the same time, with the same result.
+            values = lists[name] = _rows(column) if image else _values(column)
+        return values[self._at + row]
 
     @property
     def versions(self) -> npt.NDArray[np.int64]:
-        """int64[n]: of the events. Read once for all slices of a batch, of which there may be as
-        many as it has events.
+        """The events' versions, int64[n]. Read once for all slices of a batch, of which there may
+        be as many as events.
         """
         whole = self._whole
         if whole._versions is None:
@@ -128,15 +128,15 @@ class EventBatch:
 
     @cached_property
     def old_names(self) -> frozenset[str] | None:
-        """The columns that old images tell; None: all."""
+        """The columns that old images have; None: all."""
         whole = self.schema.identity_kind == "f"
         return None if whole else frozenset((*self.schema.identity, *self.schema.match_key))
 
 
-def gathered(parts: Sequence[EventBatch]) -> tuple[list[EventBatch], list[int]]:
-    """One batch for each schema version, and for each part in which of them it comes next.
+def group_by_schema(parts: Sequence[EventBatch]) -> tuple[list[EventBatch], list[int]]:
+    """One batch for each schema version, and for each part the index of its batch.
 
-    What is done for each batch is so done a few times, however the tables alternate.
+    So work for each batch is done only a few times, however the tables alternate.
     """
     groups: dict[tuple[SourceId, int], list[EventBatch]] = {}
     numbers: dict[tuple[SourceId, int], int] = {}
@@ -145,30 +145,30 @@ def gathered(parts: Sequence[EventBatch]) -> tuple[list[EventBatch], list[int]]:
         version = part.origin, part.schema.schema_id
         group = groups.setdefault(version, [])
         before = group[-1] if group else None
-        if before is not None and before._goes_on_with(part):  # still a slice, nothing is copied
+        if before is not None and before._is_followed_by(part):  # still a slice: no copy
             group[-1] = before._whole.slice(before._at, part._at + len(part))
         else:
             group.append(part)
         places.append(numbers.setdefault(version, len(numbers)))
-    return [_joined(group) for group in groups.values()], places
+    return [_concatenate(group) for group in groups.values()], places
 
 
 def runs(parts: Iterable[EventBatch]) -> Iterator[EventBatch]:
-    """Neighbours of one schema version, between whose numbers none is lacking, as one batch."""
+    """Merge adjacent batches of one schema version with consecutive event numbers."""
     run: list[EventBatch] = []
     due: tuple[SourceId, int, int] | None = None
     for part in parts:
         shared = run and (part.share or run[-1].share)
         if shared or (run and (part.origin, part.schema.schema_id, part.first) != due):
-            yield _joined(run)
+            yield _concatenate(run)
             run = []
         run.append(part)
         due = part.origin, part.schema.schema_id, part.first + len(part)
     if run:
-        yield _joined(run)
+        yield _concatenate(run)
 
 
-def _joined(parts: Sequence[EventBatch]) -> EventBatch:
+def _concatenate(parts: Sequence[EventBatch]) -> EventBatch:
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -184,28 +184,30 @@ def _batch_of(
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """As ``to_pylist``, but several times as fast where NumPy has the same values."""
+    """As ``to_pylist``, but several times as fast if NumPy has the same values."""
     kind = column.type
     texts = pa.types.is_string(kind) or pa.types.is_binary(kind)
     numbers = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     if texts or (numbers and not column.null_count):
-        found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
-    elif pa.types.is_decimal(kind):  # to_pylist makes them of the same texts, one by one
-        found = _each(Decimal, column.cast(pa.string()).to_numpy(zero_copy_only=False).tolist())
+        values: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    elif pa.types.is_decimal(kind):  # to_pylist converts the same texts one by one
+        values = _each(Decimal, column.cast(pa.string()).to_numpy(zero_copy_only=False).tolist())
     elif (unit := _unit_in_calendar(column)) is not None:
         number = pa.int32() if unit == "D" else pa.int64()
         passed = column.cast(number).fill_null(0).to_numpy().astype(f"m8[{unit}]")
         epoch = pa.scalar(0, kind).as_py()
-        found = [epoch + each for each in passed.tolist()]
+        values = [epoch + each for each in passed.tolist()]
         if column.null_count:
-            there = column.is_valid().to_pylist()
-            found = [each if valid else None for each, valid in zip(found, there, strict=True)]
+            valid = column.is_valid().to_pylist()
+            values = [
+                each if present else None for each, present in zip(values, valid, strict=True)
+            ]
     else:
         try:
-            found = column.to_pylist()
+            values = column.to_pylist()
         except (OverflowError, ValueError):
-            found = [_value(each) for each in column]
-    return found
+            values = [_value(each) for each in column]
+    return values
 
 
 def _each(make: Callable[[Any], Any], values: list[Any]) -> list[Any]:
@@ -213,7 +215,7 @@ def _each(make: Callable[[Any], Any], values: list[Any]) -> list[Any]:
 
 
 def _unit_in_calendar(column: pa.Array) -> str | None:
-    """Of dates, and of instants in UTC or without a zone, all of which Python has; else None."""
+    """The unit of dates, or of instants in UTC or without a zone, if Python has all; else None."""
     kind = column.type
     if pa.types.is_date32(kind):
         unit, number = "D", pa.int32()
@@ -222,14 +224,14 @@ def _unit_in_calendar(column: pa.Array) -> str | None:
     else:
         return None
     least, most = _CALENDAR[unit]
-    found = pc.min_max(column.cast(number)).as_py()
-    low, high = found["min"], found["max"]
+    bounds = pc.min_max(column.cast(number)).as_py()
+    low, high = bounds["min"], bounds["max"]
     return unit if low is None or (least <= low and high <= most) else None
 
 
 def _value(scalar: pa.Scalar) -> Any:
-    """A date or an instant; as text in ISO 8601 where Python's calendar does not reach, as JSON
-    outputs have it.
+    """A date or an instant; outside the range of `datetime` as text in ISO 8601, as in JSON
+    outputs.
     """
     try:
         return scalar.as_py()
@@ -243,11 +245,11 @@ def _value(scalar: pa.Scalar) -> Any:
 
 
 def _rows(image: pa.StructArray) -> list[tuple[Any, ...] | None]:
-    # Column by column: several times as fast as a struct's own to_pylist.
+    # By column: several times as fast as a struct's own to_pylist.
     columns = [_values(column) for column in image.flatten()]
-    found: list[tuple[Any, ...] | None] = list(zip(*columns, strict=True))
+    rows: list[tuple[Any, ...] | None] = list(zip(*columns, strict=True))
     if image.null_count:
         for row, present in enumerate(image.is_valid().to_pylist()):
             if not present:
-                found[row] = None
-    return found
+                rows[row] = None
+    return rows

@@ -1,4 +1,4 @@
-"""Change events: a small object for each, made from Arrow when it is looked at.
+"""Change events: a small object for each, created from Arrow on access.
 
 Arrow holds them in batches of one table's schema version (`tidelog.engine.event_batches`).
 """
@@ -13,13 +13,15 @@ from typing import Any, NoReturn, overload
 
 import pyarrow as pa
 
-from tidelog.engine.event_batches import EventBatch, Share, gathered, runs
+from tidelog.engine.event_batches import EventBatch, Share, group_by_schema, runs
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 
 
 class RowImage(dict[str, Any]):
-    """A row before or after its change, by column. Read-only: a change of it would be lost."""
+    """A row before or after its change, by column. Read-only: changes to it would have no
+    effect.
+    """
 
     __slots__ = ()
 
@@ -40,7 +42,7 @@ class Event:
     """One change of one row. Its images and its key are read-only.
 
     An update that changes the key is two events of one version: the old key's delete, and the new
-    key's creation.
+    key's create.
     """
 
     __slots__ = ("_batch", "_changed", "_row")
@@ -64,12 +66,12 @@ class Event:
 
     @property
     def schema(self) -> TableSchema:
-        """The version of the table that it was written under."""
+        """The schema version of the table under which it was written."""
         return self._batch.schema
 
     @property
     def version(self) -> int:
-        """A number that grows with the log; events are ordered by it."""
+        """A number that grows with the log; it orders events."""
         version: int = self._batch.value("version", self._row)
         return version
 
@@ -91,21 +93,21 @@ class Event:
 
     @property
     def ts(self) -> Any:
-        """When it was committed: a `datetime.datetime` in UTC."""
+        """Commit time: a `datetime.datetime` in UTC."""
         return self._batch.value("ts", self._row)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Columns that `after` lacks because the log does not tell them (they did not change), or a
-        transform does not.
+        """Columns that `after` does not have, because the log does not (they did not change), or a
+        transform removed them.
         """
         changed = None if self._changed is None else self._changed.get("after")
         if changed is not None:
             return tuple(name for name in self._batch.schema.column_names if name not in changed)
-        return self._told_missing
+        return self._log_missing
 
     @property
-    def _told_missing(self) -> tuple[str, ...]:
+    def _log_missing(self) -> tuple[str, ...]:
         return tuple(self._batch.value("missing", self._row) or ())
 
     @property
@@ -118,9 +120,9 @@ class Event:
         row = self._batch.value("before", self._row)
         if row is None:
             return None
-        told = self._batch.old_names
+        names = self._batch.old_names
         named = zip(self._batch.schema.column_names, row, strict=True)
-        return RowImage(named if told is None else (each for each in named if each[0] in told))
+        return RowImage(named if names is None else (each for each in named if each[0] in names))
 
     @property
     def after(self) -> RowImage | None:
@@ -131,7 +133,7 @@ class Event:
         if row is None:
             return None
         named = zip(self._batch.schema.column_names, row, strict=True)
-        missing = self._told_missing
+        missing = self._log_missing
         return RowImage((each for each in named if each[0] not in missing) if missing else named)
 
     @property
@@ -143,10 +145,10 @@ class Event:
         old, row = (self._batch.value(name, self._row) for name in ("before", "after"))
         if not names or (old is None and row is None):
             return None
-        untold = self._told_missing if row is not None and old is not None else ()
+        missing = self._log_missing if row is not None and old is not None else ()
         index = self._batch.schema.column_index
         return RowImage(
-            (name, (old if row is None or name in untold else row)[index(name)]) for name in names
+            (name, (old if row is None or name in missing else row)[index(name)]) for name in names
         )
 
     @property
@@ -156,7 +158,7 @@ class Event:
 
     @property
     def share(self) -> Share | None:
-        """Of several that a transform made of one event: which one, and of how many."""
+        """If a transform made several events of one: this one's index, and their number."""
         return self._batch.share
 
     def as_share(self, share: Share) -> Event:
@@ -167,15 +169,15 @@ class Event:
 
     @property
     def replaced(self) -> Mapping[str, Any] | None:
-        """The images that `replace` gave it; None: it is as it was polled."""
+        """The images that `replace` set; None: the event is unchanged."""
         return self._changed
 
     def replace(self, **images: Mapping[str, Any] | None) -> Event:
         """The same event with another ``before`` or ``after``, for transforms.
 
-        A column that the new row lacks is not told, like `missing` ones. With ``after=None`` the
+        A column that the new row does not have counts as one of `missing`. With ``after=None`` the
         message of a format has no new row: ``after`` is null, and so is the whole value of
-        ``flat``, which has nothing beside the row.
+        ``flat``, which has nothing besides the row.
         """
         unknown = images.keys() - {"before", "after"}
         if unknown:
@@ -203,7 +205,7 @@ class Event:
         """This event alone, as Arrow.
 
         Raises:
-            ValueError: a replaced image has columns that the table lacks.
+            ValueError: if a replaced image has columns that the table does not have.
         """
         data = self._batch.data.slice(self._row, 1)
         for name, image in (self._changed or {}).items():
@@ -219,7 +221,7 @@ class Event:
         return batch
 
     def __repr__(self) -> str:
-        # No values: it ends up in logs.
+        # No values: this appears in logs.
         return f"<Event {self.op} of {self.table}, version {self.version}>"
 
 
@@ -228,9 +230,8 @@ class Events(Sequence[Event]):
 
     Args:
         parts: runs of one schema version each.
-        end: the offset behind them. Stored together with what was made of them, it says where to go
-            on.
-        generation: of the event log that ``end`` is an offset of.
+        end: offset after them. Stored together with the events' results, it says where to resume.
+        generation: generation of the event log that ``end`` belongs to.
     """
 
     def __init__(self, parts: Sequence[EventBatch], end: int, generation: str = "") -> None:
@@ -242,24 +243,24 @@ class Events(Sequence[Event]):
     def of(cls, events: Sequence[Event], end: int, generation: str = "") -> Events:
         """These events as `Events`; some may be changed or left out."""
         if isinstance(events, Events):
-            made = cls(events.parts, end, generation)
-            made._made = events._made
+            result = cls(events.parts, end, generation)
+            result._made = events._made
         else:
-            made = cls(list(runs(_regrouped(events))), end, generation)
-            made._made = list(events)
-        return made
+            result = cls(list(runs(_regroup(events))), end, generation)
+            result._made = list(events)
+        return result
 
     _made: list[Event] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # As a message: what was replaced is in Arrow there.
-        batches, places = gathered(self.parts)
+        # As Arrow messages, which include replaced images.
+        batches, places = group_by_schema(self.parts)
         runs = [(at, len(part), part.first) for at, part in zip(places, self.parts, strict=True)]
         return _events_of, (batches, runs, self.end, self.generation)
 
     @cached_property
     def _ends(self) -> list[int]:
-        """How many events there are up to each part's end."""
+        """The number of events up to each part's end."""
         return list(accumulate(map(len, self.parts)))
 
     def __len__(self) -> int:
@@ -289,7 +290,7 @@ class Events(Sequence[Event]):
         return Event(part, place - self._ends[which] + len(part))
 
     def pieces(self, size: int) -> Iterator[Events]:
-        """The events in pieces of at most so many, over the same memory."""
+        """The events in pieces of at most ``size``, over the same memory."""
         parts: list[EventBatch] = []
         room = size
         for part in self.parts:
@@ -310,10 +311,10 @@ class Events(Sequence[Event]):
         return ((part.schema, part.data) for part in self.parts)
 
     def to_arrow(self) -> pa.Table:
-        """All of them as one table, with the columns of `EventBatch`.
+        """All events as one table, with the columns of `EventBatch`.
 
         Raises:
-            ValueError: they are of several tables or schema versions, or there are none: see
+            ValueError: if they are of several tables or schema versions, or there are none: see
                 `runs`.
         """
         versions = {part.schema.schema_id: part.schema for part in self.parts}
@@ -340,18 +341,18 @@ def _events_of(
     end: int,
     generation: str,
 ) -> Events:
-    taken = [0] * len(batches)
+    offsets = [0] * len(batches)
     parts = []
     for at, length, first in runs:
-        part = batches[at].slice(taken[at], taken[at] + length)
+        part = batches[at].slice(offsets[at], offsets[at] + length)
         part.first = first
-        taken[at] += length
+        offsets[at] += length
         parts.append(part)
     return Events(parts, end, generation)
 
 
-def _regrouped(events: Sequence[Event]) -> Iterator[EventBatch]:
-    """Arrow again: neighbours that were not changed stay slices."""
+def _regroup(events: Sequence[Event]) -> Iterator[EventBatch]:
+    """The events as Arrow; adjacent unchanged ones remain slices."""
     low = 0
     while low < len(events):
         first, high = events[low], low + 1

@@ -1,4 +1,4 @@
-"""Messages of a batch, in columns."""
+"""The messages of a batch, stored in columns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidelog.engine.ports import Message
 
 
 class Messages(Sequence[Message]):
-    """Each is made when it is looked at: thousands of objects that live for as long as a batch
-    would have Python's garbage collector go through all that the program has, again and again.
+    """A sequence that creates each message on access: thousands of objects that live as long as a
+    batch would make Python's garbage collector scan the program's objects again and again.
 
     Args:
-        events: that they are of.
-        keys, values, headers, topics: of each.
+        events: the events of the messages.
+        keys, values, headers, topics: columns, one entry for each message.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Messages(Sequence[Message]):
         return len(self._events)
 
     def __iter__(self) -> Iterator[Message]:
-        # As `Message(…)`, in a third of its time.
+        # As `Message(…)`, in a third of the time.
         return map(tuple.__new__, repeat(Message), zip(*self._columns, self._events, strict=True))
 
     @overload

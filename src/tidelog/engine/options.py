@@ -1,4 +1,4 @@
-"""The options of an engine, checked."""
+"""The options of an engine, with their checks."""
 
 from __future__ import annotations
 
@@ -34,27 +34,28 @@ _ONE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How an engine works. Raises ConfigError where values are wrong.
+    """Options of an engine. Raises ConfigError for invalid values.
 
     Attributes:
-        record_processing_threads: of the pool that transforms, serializes and, where events are
+        record_processing_threads: size of the pool that transforms, serializes and, if events are
             consumed in parallel, consumes.
         record_processing_on: ``threads``, or ``processes``: as many as threads; ``spark``: as many
-            tasks at once.
-        concurrent_coroutines: of transforms that are coroutine functions, and of such a consumer
-            that is called in parallel.
-        order: ``total``: events are consumed in the log's order; ``key``: events of one key are,
-            keys at once; ``none``: in any order. The last two need a per-record consumer.
-        task_management_timeout_ms: for all tasks to start; again for all of them to stop.
-        polling_shutdown_timeout_ms: what is being processed when the engine stops may take so long.
-        errors_max_retries: of an error that may pass; -1: without end.
-        errors_retry_delay_initial_ms: before the first retry; doubled before each further one.
-        errors_retry_delay_max_ms: the longest delay.
-        errors_tolerance: ``dead_letter``: an event at which the program's code raises is told, and
-            passed over.
+            tasks at a time.
+        concurrent_coroutines: most coroutines at a time, of transforms that are coroutine
+            functions, and of such a consumer that is called in parallel.
+        order: ``total``: events are consumed in the log's order; ``key``: events of one key in
+            order, keys in parallel; ``none``: in any order. The last two need a per-record
+            consumer.
+        task_management_timeout_ms: time for all tasks to start; again for all of them to stop.
+        polling_shutdown_timeout_ms: time for running processing to end when the engine stops.
+        errors_max_retries: most retries of an error that may pass; -1: no limit.
+        errors_retry_delay_initial_ms: delay before the first retry; doubled for each further one.
+        errors_retry_delay_max_ms: longest delay.
+        errors_tolerance: ``dead_letter``: an event at which the program's code raises is written to
+            the dead letters, and skipped.
         retry_on: further classes of errors that may pass.
         offset_commit_policy: ``always``: after every batch; ``periodic``: every
-            ``offset_commit_interval_ms``. What is done is committed at the end in either case.
+            ``offset_commit_interval_ms``. In both cases completed events are committed at the end.
     """
 
     record_processing_threads: int = field(default_factory=lambda: os.cpu_count() or 1)

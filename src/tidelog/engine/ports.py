@@ -1,4 +1,4 @@
-"""What an engine is made of, and what a program may put in its place."""
+"""The parts of an engine, and the interfaces that a program may implement."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from tidelog.engine.events import Event, Events
+from tidelog.engine.options import CommitPolicy, EngineOptions
 
 T = TypeVar("T")
 
 Transform = Callable[[Event], Any]
-"""Gives the event, another made of it with `Event.replace`, several of these (any iterable, also a
-generator), or None: it is left out. A coroutine function is awaited, an asynchronous generator read
+"""Returns the event, another made of it with `Event.replace`, several of these (any iterable, also
+a generator), or None to drop it. A coroutine function is awaited, an asynchronous generator is read
 to its end.
 """
 
 
-class Message(NamedTuple):  # there is one for each event: a dataclass takes four times as long
-    """A serialized event. ``event`` is the one that it was made of."""
+class Message(NamedTuple):  # one for each event: creating a dataclass takes four times as long
+    """A serialized event. ``event``: the event that it was made of."""
 
     key: bytes | None
     value: bytes | None
@@ -33,67 +34,67 @@ class Message(NamedTuple):  # there is one for each event: a dataclass takes fou
 
 
 class Committer(Protocol):
-    """How a consumer says what it has done. Thread-safe; may be called after the consumer returned.
+    """Lets a consumer report completed events. Thread-safe; may be called after the consumer
+    returned.
 
-    An offset is never committed past an event that was not marked. What is marked after the engine
-    gave it up at its end does not count.
+    An offset is never committed past an event that was not marked. Marks that come after the engine
+    gave up on the event at its end do not count.
     """
 
     def mark_processed(
         self, done: Event | Message | Events | Sequence[Event | Message | Events]
     ) -> None:
-        """This event, or all of these, are done."""
+        """Mark this event, or all of these, as done."""
         ...
 
     def mark_batch_finished(self) -> None:
-        """Commit what is marked, as the commit policy says."""
+        """Commit what is marked, according to the commit policy."""
         ...
 
 
 class EndReachedError(Exception):
-    """A task has given all that it will ever give. Never seen by programs."""
+    """A task has delivered all its events. Never seen by programs."""
 
 
 class SourceTask(Protocol):
-    """What gives the events of one log.
+    """Delivers the events of one log.
 
     `start`, `poll` and `commit` are called from one thread, in this order; `stop` once, from any
-    thread, after `start` was called, also if that failed. Only if `start`, `poll` or `commit` do
-    not come back in time may `stop` be called beside the latter two.
+    thread, after `start` was called, even if that failed. `stop` may be called during `start`,
+    `poll` or `commit` only if these do not return in time.
     """
 
     name: str
     trouble: str
-    """Why it has not started yet, as far as it knows; empty: nothing is wrong. Read from any
-    thread.
-    """
+    """The known reason why it has not started yet; empty: there is none. Read from any thread."""
 
     def start(self, cancelled: threading.Event) -> None:
-        """Returns when events can be polled; gives up when ``cancelled`` is set."""
+        """Return when events can be polled; give up when ``cancelled`` is set."""
         ...
 
     def poll(self, timeout_s: float) -> Events | None:
-        """The next events of the log, in order; None if none came within the time.
+        """Return the next events of the log, in order; None if none came in time.
 
-        Raises EndReachedError: nothing will come any more. The engine ends when all tasks say so.
+        Raises EndReachedError when no more will come. The engine ends when all tasks have raised
+        it.
         """
         ...
 
     def committed(self) -> int | None:
-        """The durable offset; None: there is none."""
+        """Return the durable offset; None: there is none."""
         ...
 
     def commit(self, offset: int) -> None:
-        """Everything below ``offset`` is done; it is durable when this returns."""
+        """Store that everything below ``offset`` is done; durable when this returns."""
         ...
 
     def stop(self) -> None:
-        """Free everything that `start` took, also what a failed one took."""
+        """Free everything that `start` acquired, even if it failed."""
         ...
 
 
 class Connector(Protocol):
-    """Gives the tasks. Called from the thread that runs the engine; `stop` also after errors."""
+    """Creates the tasks. Called from the thread that runs the engine; `stop` also after errors."""
 
     def start(self) -> None: ...
 
@@ -103,7 +104,7 @@ class Connector(Protocol):
 
 
 class Serializer(Protocol):
-    """Makes messages, as many as events, in their order. Thread-safe."""
+    """Creates messages, one for each event, in their order. Thread-safe."""
 
     def serialize(self, events: Events) -> Sequence[Message]: ...
 
@@ -114,14 +115,14 @@ class RecordService(Protocol):
     threads: int
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Raises StoppingError if the engine stops. A job that is dropped or given up at the
-        engine's end gets this error, too.
+        """Queue a job. Raises StoppingError if the engine stops; so does the result of a job that
+        was dropped or given up at the engine's end.
         """
         ...
 
 
 class RecordProcessor(Protocol):
-    """Takes over the whole chain from polled events to the consumer."""
+    """Replaces the whole chain from polled events to the consumer."""
 
     def initialize(
         self,
@@ -134,13 +135,13 @@ class RecordProcessor(Protocol):
         ...
 
     def process_records(self, records: Events) -> None:
-        """Called from the task's thread, batch after batch. What it raises stops the engine."""
+        """Called from the task's thread, batch after batch. Its exceptions stop the engine."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What `on_connector` is told. ``task`` is None for the connector itself."""
+    """The argument of `on_connector`. ``task`` is None for the connector itself."""
 
     what: Literal["started", "stopped"]
     task: str | None
@@ -150,3 +151,28 @@ OnConnector = Callable[[Happened], Any]
 OnCompletion = Callable[[bool, str, BaseException | None], Any]
 Consumer = Callable[[Any], Any]
 ChangeConsumer = Callable[[Any, Committer], Any]
+
+
+Clock = Callable[[], float]
+"""Monotonic seconds, as `time.monotonic`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskContext:
+    """The context of one task. ``task`` reads its offset (`committed`) and writes it (`commit`)."""
+
+    name: str
+    task: SourceTask
+    offset_commit_policy: CommitPolicy
+    clock: Clock
+    transforms: Sequence[Transform]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorContext:
+    """The context of the connector; ``tasks`` is empty until they have been created."""
+
+    options: EngineOptions
+    clock: Clock
+    transforms: Sequence[Transform]
+    tasks: Sequence[TaskContext]

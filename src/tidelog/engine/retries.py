@@ -1,4 +1,4 @@
-"""Errors that may pass: tried again where they happen, with growing delays."""
+"""Retries of errors that may pass, with growing delays."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ T = TypeVar("T")
 
 
 class StoppingError(Exception):
-    """The engine stops: what is under way is given up, and is not done. Never seen by programs."""
+    """The engine stops: running work is given up, and is not done. Never seen by programs."""
 
 
 def may_pass(error: BaseException) -> bool:
-    """Is it worth trying again?"""
+    """May a retry succeed?"""
     if isinstance(error, TidelogError):
         return error.policy is Policy.RETRY
     return isinstance(error, (ConnectionError, TimeoutError))
 
 
 class Retries:
-    """Calls functions, again where an error may pass. Thread-safe.
+    """Calls functions, and retries errors that may pass. Thread-safe.
 
     Args:
-        options: how often, and after which delays.
+        options: options with the number of retries and their delays.
         stopping: ends every delay at once.
-        classes: further ones of errors that may pass.
+        classes: further classes of errors that may pass.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Retries:
         self._stopping = stopping
 
     def call(self, function: Callable[[], T], what: str) -> T:
-        """What ``function`` returns; ``what`` names it in the log.
+        """Return the result of ``function``; ``what`` names it in the log.
 
         Raises:
-            StoppingError: the engine stops, and the last try had failed.
-            Exception: what ``function`` raised last.
+            StoppingError: if the engine stops after a failed attempt.
+            Exception: the last error of ``function``.
         """
         delay_s, tries = self._first_s, 0
         while True:
@@ -63,7 +63,7 @@ class Retries:
                 if not self._may_pass(error) or 0 <= self._most <= tries:
                     raise
                 tries += 1
-                # Not its text: a program's own error may quote a row.
+                # Without its text: a program's own error may quote a row.
                 logger.warning(
                     "%s: %s, retry %d in %.1f s", what, type(error).__name__, tries, delay_s
                 )

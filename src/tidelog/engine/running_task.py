@@ -1,4 +1,4 @@
-"""One task in its thread: start, poll, process, commit, stop."""
+"""One task in its own thread: start, poll, process, commit, stop."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
 _MARKS_S: Final = 0.02
-_TOLD_AFTER_S: Final = 10.0
+_WARN_AFTER_S: Final = 10.0
 
 
-class Processes(Protocol):
-    """What the task gives its batches to."""
+class RecordHandler(Protocol):
+    """RecordHandler the task's batches."""
 
     def process_records(self, records: Events) -> object: ...
 
 
 class RunningTask:
-    """A `SourceTask` and its thread: a daemon, so that one that hangs keeps no process from ending.
+    """A `SourceTask` and its thread: a daemon, so that a hanging one does not keep the process from
+    ending.
 
     Args:
-        task: what gives the events.
-        processor: takes them.
-        committer: knows what is done.
-        retries: for polls and commits.
+        task: delivers the events.
+        processor: processes them.
+        committer: knows which are done.
+        retries: retries of polls and commits.
         stopping: set when the engine stops.
-        on_end: told, in the task's thread, what ended the polling; None: all was given and done.
+        on_end: called in the task's thread with the error that ended polling; None: all events were
+            delivered and done.
         inside: called in each thread of the task as it begins.
     """
 
     def __init__(
         self,
         task: SourceTask,
-        processor: Processes,
+        processor: RecordHandler,
         committer: TaskCommitter,
         retries: Retries,
         stopping: threading.Event,
@@ -66,7 +68,7 @@ class RunningTask:
         self._polls = False
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._forsaken = False
+        self._abandoned = False
         self._start_returned = False
         self._processing: tuple[Events, float] | None = None
         self._thread = threading.Thread(
@@ -74,11 +76,11 @@ class RunningTask:
         )
 
     def start(self) -> None:
-        """Begin to start; `started` tells how that went."""
+        """Begin to start; `started` has the result."""
         self._thread.start()
 
     def poll(self) -> None:
-        """All tasks have started: begin to poll."""
+        """Begin to poll; all tasks have started."""
         self._polls = True
         self._go.set()
 
@@ -90,12 +92,12 @@ class RunningTask:
     def stop(self, processing_until: float, until: float) -> None:
         """Commit what is done, and free the task. Called once, from a thread that may wait.
 
-        A start that hangs beyond ``until`` is left: as soon as it comes back, its own thread frees
-        what it took.
+        A start that hangs beyond ``until`` is abandoned: when it returns, its own thread frees what
+        it acquired.
 
         Args:
-            processing_until: `time.monotonic` when what is being processed is given up.
-            until: when everything else is.
+            processing_until: `time.monotonic` at which running processing is given up.
+            until: `time.monotonic` at which everything else is.
         """
         if self._thread.ident is None:
             return
@@ -107,11 +109,11 @@ class RunningTask:
                 break
             self._ended.wait(min(left, 0.05))
         if (processing := self._processing) is not None:
-            self._tell_of_what_hangs(*processing)
+            self._log_hanging(*processing)
         with self._lock:
             if not self._start_returned:
-                self._forsaken = True
-                logger.error("task %s still starts; it is freed when it comes back", self.name)
+                self._abandoned = True
+                logger.error("task %s still starts; it is freed when it returns", self.name)
                 return
         offset = self._committer.fence()
         try:
@@ -135,25 +137,25 @@ class RunningTask:
         error: BaseException | None = None
         try:
             self._task.start(self._cancelled)
-        except BaseException as raised:  # noqa: BLE001 - who waits for the start raises it
+        except BaseException as raised:  # noqa: BLE001 - raised by the waiter for the start
             error = raised
         with self._lock:
             self._start_returned = True
-            forsaken = self._forsaken
-        if forsaken:
+            abandoned = self._abandoned
+        if abandoned:
             self._free_late()
         elif error is not None:
             self.started.set_exception(error)
         else:
             self.started.set_result(None)
-        return error is None and not forsaken
+        return error is None and not abandoned
 
     def _free_late(self) -> None:
-        late = TaskStartError(f"task {self.name} came back after the engine had stopped")
+        late = TaskStartError(f"task {self.name} returned after the engine had stopped")
         self.started.set_exception(late)
         try:
             self._task.stop()
-        except Exception as error:  # noqa: BLE001 - nobody is left to be told
+        except Exception as error:  # noqa: BLE001 - nobody is left to handle it
             logger.error("task %s could not be freed: %s", self.name, type(error).__name__)
 
     def _poll_until_stopped(self) -> None:
@@ -169,12 +171,12 @@ class RunningTask:
         except StoppingError:
             pass
         except EndReachedError:
-            self._end_when_all_is_done()
+            self._end_when_all_done()
         except BaseException as error:  # noqa: BLE001 - the engine raises it
             self._on_end(error)
 
-    def _end_when_all_is_done(self) -> None:
-        """A consumer may mark later. Those of other tasks may go on: so this commits by itself."""
+    def _end_when_all_done(self) -> None:
+        """Commit until the consumer, which may mark later, has marked all events; then end."""
         try:
             while not self._stopping.is_set():
                 self._commit()
@@ -196,7 +198,7 @@ class RunningTask:
         finally:
             self._processing = None
 
-    def _tell_of_what_hangs(self, events: Events, since: float) -> None:
+    def _log_hanging(self, events: Events, since: float) -> None:
         done = self._committer.offset or 0
         left = (part for part in events.parts if len(part) and part.versions[-1] >= done)
         if (part := next(left, None)) is not None:
@@ -223,12 +225,12 @@ class RunningTask:
         self._committer.committed(offset)
 
     def _wait_for_marks(self) -> None:
-        """A consumer may mark later, but not without limit: what is open is kept in memory."""
-        since, told = time.monotonic(), False
+        """Wait while too many batches have unmarked events: these are kept in memory."""
+        since, warned = time.monotonic(), False
         while not self._committer.has_room and not self._stopping.wait(_MARKS_S):
             self._commit()
-            if not told and time.monotonic() - since > _TOLD_AFTER_S:
-                told = True
+            if not warned and time.monotonic() - since > _WARN_AFTER_S:
+                warned = True
                 logger.warning(
                     "task %s waits: the consumer has not marked earlier batches as processed",
                     self.name,

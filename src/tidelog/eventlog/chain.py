@@ -1,8 +1,8 @@
-"""Which files are the log: the chain of predecessors, walked back from the newest segment.
+"""Which files form the log: the chain of predecessors, walked back from the newest segment.
 
 Roll-up and retention free names, and a frozen writer's late hard link to a freed name succeeds. So
 a file counts only if a successor names it by (name, epoch, nonce). ``chain.json`` is rewritten
-*before* names are freed; whoever cached the chain sees that and walks it again.
+*before* names are freed; a reader that cached the chain notices that and walks it again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from tidelog.eventlog.segments import SegmentFile
 from tidelog.eventlog.storage.port import Storage, Tag
 
 _WALK_ATTEMPTS: Final = 20
-_STANDS_EVERY_S: Final = 10.0  # where a look at the newest segment is a request that is paid
-_PROBE_AT_MOST: Final = 16  # new segments, one after the other: each takes two requests
+_TAIL_CHECK_EVERY_S: Final = 10.0  # if a check of the newest segment is a paid request
+_PROBE_AT_MOST: Final = 16  # new segments one by one: each takes two requests
 
 
 class Chain:
@@ -65,18 +65,18 @@ class Chain:
 
     @property
     def next(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self.segments[-1].next if self.segments else self.state.head
 
     def between(self, start: int, end: int) -> Sequence[SegmentMeta]:
-        """Segments that hold offsets in ``[start, end)``."""
+        """The segments with offsets in ``[start, end)``."""
         if start >= end:
             return ()
         low = max(bisect_right(self.firsts, start) - 1, 0)
         return self.segments[low : bisect_left(self.firsts, end)]
 
     def covering(self, offset: int) -> SegmentMeta | None:
-        """The segment whose ``[first, next)`` holds ``offset``."""
+        """The segment whose ``[first, next)`` contains ``offset``."""
         index = bisect_right(self.firsts, offset) - 1
         if index < 0 or offset >= self.segments[index].next:
             return None
@@ -84,7 +84,7 @@ class Chain:
 
 
 class _BrokenError(Exception):
-    """The walk found no predecessor: either damage, or names freed meanwhile."""
+    """The walk found no predecessor: the log is damaged, or names were freed in the meantime."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -92,8 +92,8 @@ class _BrokenError(Exception):
 
 
 class ChainReader:
-    """Walks the chain and caches segments' metadata. Thread-safe. ``read_at``: when `refresh` was
-    called that gave what is known, by `time.monotonic`.
+    """Walks the chain and caches segments' metadata. Thread-safe. ``read_at``: `time.monotonic` of
+    the call of `refresh` that returned the cached chain.
     """
 
     def __init__(self, storage: Storage, info: LogInfo) -> None:
@@ -102,32 +102,32 @@ class ChainReader:
         self._log_tag = storage.tag(LOG_FILE)
         self._cache: dict[str, tuple[Tag, SegmentMeta]] = {}
         self._chain: Chain | None = None
-        self._stood_at = self.read_at = -math.inf
+        self._tail_checked_at = self.read_at = -math.inf
         self._lock = threading.Lock()
 
-    def another(self) -> ChainReader:
-        """One of its own lock that knows what this one knows. What either reads of the segments
-        from now on, both know.
+    def clone(self) -> ChainReader:
+        """A reader with its own lock that starts with this one's cache. Metadata that either reads
+        later is shared.
         """
         other = copy(self)
         other._lock = threading.Lock()
         return other
 
     def meta(self, name: str) -> SegmentMeta:
-        """The metadata of the file ``name`` as it is now, of this log's generation.
+        """The current metadata of the file ``name``, which must be of this log's generation.
 
         Raises FileNotFoundError, SegmentCorruptError, ForeignSegmentError.
         """
-        return self.tagged(name)[1]
+        return self.meta_with_tag(name)[1]
 
-    def tagged(self, name: str) -> tuple[Tag, SegmentMeta]:
-        """`meta`, and the tag of the file that has it: the file's, or an older one's."""
+    def meta_with_tag(self, name: str) -> tuple[Tag, SegmentMeta]:
+        """`meta` with its file's tag: the current one, or an older one."""
         tag = self.storage.tag(name)
         if tag is None:
             raise FileNotFoundError(name)
-        return tag, self._meta_under(tag, name)
+        return tag, self._read_meta(tag, name)
 
-    def _meta_under(self, tag: Tag, name: str) -> SegmentMeta:
+    def _read_meta(self, tag: Tag, name: str) -> SegmentMeta:
         cached = self._cache.get(name)
         if cached is not None and cached[0] == tag:
             return cached[1]
@@ -150,18 +150,18 @@ class ChainReader:
             try:
                 return self.meta(names[-1])
             except FileNotFoundError:
-                continue  # rolled up since: then a newer one exists
+                continue  # rolled up in the meantime: then a newer one exists
         raise EventLogError(f"{self.storage!r}: the newest segment vanishes while it is read.")
 
     @property
     def known(self) -> Chain | None:
-        """The chain as it was read last; None: it was not."""
+        """The cached chain; None: it was not read yet."""
         with self._lock:
             return self._chain
 
-    def stands(self) -> bool:
-        """Is the newest segment that is known there as it was? It is not where somebody restored an
-        older state of the storage, or a host lost what it had not synchronised.
+    def tail_unchanged(self) -> bool:
+        """Is the newest known segment unchanged? It is not if the storage was restored to an
+        earlier state, or a host lost what it had not synchronised.
         """
         with self._lock:
             chain = self._chain
@@ -174,13 +174,13 @@ class ChainReader:
         return tag is not None and known is not None and known[0] == tag
 
     def tail(self) -> SegmentMeta | None:
-        """As `newest`; where the chain is known, and its end is still there, what follows that is
-        enough: nothing is listed.
+        """The newest segment, as `newest`; if the chain is cached and its end still exists, only
+        the segments after it are read, and nothing is listed.
         """
         with self._lock:
             chain = self._chain
             if chain is not None and chain.segments:
-                chain = self._followed(chain, stands=True)
+                chain = self._continue(chain, check_tail=True)
                 if chain is not None:
                     self._chain = chain
                     return chain.tail
@@ -188,18 +188,18 @@ class ChainReader:
         return self.newest()
 
     def refresh(self, upto: int | None = None) -> Chain:
-        """The chain as of now; cheap if little was appended since the last call. ``upto``: what
-        lies before it is enough, as of some seconds ago where requests are paid. That another log
-        is at the place is noticed then by what follows.
+        """The current chain; cheap if little was appended since the last call. ``upto``: the caller
+        needs only what is before it; if requests are paid, it may be some seconds old. Another log
+        at the place is then noticed by a later request.
         """
         with self._lock:
             chain, now = self._chain, time.monotonic()
-            recent = self.storage.parallel > 1 and now - self.read_at < _STANDS_EVERY_S
+            recent = self.storage.parallel > 1 and now - self.read_at < _TAIL_CHECK_EVERY_S
             if upto is not None and chain is not None and recent and upto <= chain.next:
                 return chain
             if chain is not None and chain.segments:
                 brief = self.storage.parallel > 1 and upto is not None
-                chain = self._followed(chain, brief=brief)
+                chain = self._continue(chain, brief=brief)
             else:
                 self._check_generation(self.storage.tag(LOG_FILE))
             self._chain = self._walk() if chain is None or not chain.segments else chain
@@ -207,7 +207,7 @@ class ChainReader:
             return self._chain
 
     def walk(self) -> Chain:
-        """The whole chain, walked again."""
+        """Walk the whole chain again."""
         with self._lock:
             self._check_generation(self.storage.tag(LOG_FILE))
             self._chain = self._walk()
@@ -224,41 +224,44 @@ class ChainReader:
             )
         self._log_tag = tag
 
-    def _followed(self, chain: Chain, *, stands: bool = False, brief: bool = False) -> Chain | None:
-        """The chain with what was appended since; None: it has to be walked. ``stands``: also if
-        the end that is known is not there as it was; ``brief``: not if something follows it.
+    def _continue(
+        self, chain: Chain, *, check_tail: bool = False, brief: bool = False
+    ) -> Chain | None:
+        """The chain with later segments; None: it must be walked. ``check_tail``: check that the
+        known end is unchanged; ``brief``: not if another segment follows it.
         """
         end, now, known = chain.segments[-1], time.monotonic(), list[Tag | None]()
         following = self.storage.tag(segment_name(end.next)) if brief else None
         if following is None:
-            stands = stands or self.storage.parallel == 1 or now - self._stood_at >= _STANDS_EVERY_S
-            looked_at = [LOG_FILE, segment_name(end.next), *([end.name] if stands else [])]
-            log, following, *known = self.storage.tags_of(looked_at)
+            late = now - self._tail_checked_at >= _TAIL_CHECK_EVERY_S
+            check_tail = check_tail or self.storage.parallel == 1 or late
+            names = [LOG_FILE, segment_name(end.next), *([end.name] if check_tail else [])]
+            log, following, *known = self.storage.tags_of(names)
             self._check_generation(log)
-        if known:  # an older state of the storage put back: nothing would ever follow
-            self._stood_at = now
+        if known:  # if an earlier state of the storage was restored, nothing would ever follow
+            self._tail_checked_at = now
             if not self._is_known(end.name, known[0]):
                 return None
-        extended = self._extended(chain, following)
+        extended = self._read_following(chain, following)
         # Read after the probes: a stray under a freed name is always younger than this.
         if extended is None or self.storage.tag(CHAIN_FILE) != extended.state_tag:
             return None
         return extended
 
-    def _extended(self, chain: Chain, tag: Tag | None) -> Chain | None:
-        """``tag``: of what would follow."""
+    def _read_following(self, chain: Chain, tag: Tag | None) -> Chain | None:
+        """Append the segments that follow; ``tag``: of the first of them."""
         added: list[SegmentMeta] = []
         while tag is not None:
             tail = added[-1] if added else chain.segments[-1]
             try:
-                meta = self._meta_under(tag, segment_name(tail.next))
+                meta = self._read_meta(tag, segment_name(tail.next))
             except FileNotFoundError:
                 break
             if meta.pred != tail.tail:
                 return None
             added.append(meta)
             if self.storage.parallel > 1 and len(added) == _PROBE_AT_MOST:
-                return None  # far behind: a walk reads many at once
+                return None  # far behind: a walk reads many segments in parallel
             tag = self.storage.tag(segment_name(meta.next))
         if not added:
             return chain
@@ -271,7 +274,7 @@ class ChainReader:
             state_tag = self.storage.tag(CHAIN_FILE)
             state = load_state(self.storage, self.info)
             if state.revision == revision and attempt > 2:
-                break  # nothing was freed since the last attempt: it is real
+                break  # nothing was freed since the last attempt: the log is damaged
             revision = state.revision
             try:
                 segments = self._walk_back(state)
@@ -283,7 +286,7 @@ class ChainReader:
                 continue
             kept = {segment.name for segment in segments}
             for name in [name for name in list(self._cache) if name not in kept]:
-                self._cache.pop(name, None)  # another thread may have been here
+                self._cache.pop(name, None)  # another thread may have removed it
             return Chain(segments, state, state_tag)
         raise SegmentCorruptError(
             f"{self.storage!r} is damaged: {broken}. Restore the file from a backup or a replica; "
@@ -293,7 +296,7 @@ class ChainReader:
     def _walk_back(self, state: ChainState) -> list[SegmentMeta]:
         tags = self.storage.tags()
         if self._chain is not None and self._chain.state.revision == state.revision:
-            # No name was freed since. A listing may lack what was made while it was.
+            # No name was freed since. A listing may lack files created while it was made.
             late = [segment.name for segment in self._chain.segments if segment.name not in tags]
             their = zip(late, self.storage.tags_of(late), strict=True)
             tags = {**tags, **{name: tag for name, tag in their if tag is not None}}
@@ -304,17 +307,17 @@ class ChainReader:
             return []
         self._load_ahead(names, tags)
         try:
-            segments = [self._meta_under(tags[names[-1]], names[-1])]
+            segments = [self._read_meta(tags[names[-1]], names[-1])]
         except FileNotFoundError:
             raise _BrokenError(f"segment {names[-1]} vanished") from None
         while segments[-1].first > state.head:
-            found = self._predecessor(segments[-1], names, tags)
-            # An interrupted roll-up leaves segments behind that the merged one holds as well.
-            while len(segments) > 1 and segments[-1].first < found.next:
+            predecessor = self._predecessor(segments[-1], names, tags)
+            # An interrupted roll-up leaves segments that the merged one also contains.
+            while len(segments) > 1 and segments[-1].first < predecessor.next:
                 segments.pop()
-            if segments[-1].first != found.next or segments[-1].pred != found.tail:
-                raise _BrokenError(f"segment {found.name} does not join {segments[-1].name}")
-            segments.append(found)
+            if segments[-1].first != predecessor.next or segments[-1].pred != predecessor.tail:
+                raise _BrokenError(f"segment {predecessor.name} does not join {segments[-1].name}")
+            segments.append(predecessor)
         if segments[-1].first < state.head:
             raise _BrokenError(
                 f"the log begins at offset {state.head} ({CHAIN_FILE}), which is inside segment "
@@ -324,15 +327,15 @@ class ChainReader:
         return segments
 
     def _load_ahead(self, names: Sequence[str], tags: Mapping[str, Tag]) -> None:
-        """Fill the cache at once, where one file after the other would take long."""
+        """Fill the cache in parallel, if reading one file after the other would take long."""
         unknown = [name for name in names if self._cache.get(name, (None,))[0] != tags[name]]
         if self.storage.parallel == 1 or len(unknown) < 2:
             return
 
         def load(name: str) -> None:
-            # What fails here fails again, and is judged, where it is needed.
+            # An error here occurs again, and is handled, where the metadata is needed.
             with suppress(FileNotFoundError, EventLogError):
-                self._meta_under(tags[name], name)
+                self._read_meta(tags[name], name)
 
         with ThreadPoolExecutor(self.storage.parallel, "tidelog-metadata") as pool:
             for _ in pool.map(load, unknown):
@@ -346,33 +349,35 @@ class ChainReader:
                 f"segment {segment.name} says that it is the log's first, but the log begins at "
                 "a lower offset"
             )
-        found = self.find_predecessor(segment, names, tags)
-        if isinstance(found, SegmentMeta):
-            return found
+        predecessor = self.find_predecessor(segment, names, tags)
+        if isinstance(predecessor, SegmentMeta):
+            return predecessor
         missing = (
             f"the segment before {segment.name} is missing: {segment.pred.name} "
             f"(epoch {segment.pred.epoch}, nonce {segment.pred.nonce})"
         )
-        raise _BrokenError(missing if found is None else f"{missing}; {found} cannot be read")
+        raise _BrokenError(
+            missing if predecessor is None else f"{missing}; {predecessor} cannot be read"
+        )
 
     def find_predecessor(
         self, segment: SegmentMeta, names: Sequence[str], tags: Mapping[str, Tag]
     ) -> SegmentMeta | str | None:
-        """What stands before ``segment``, or what it was rolled up into itself.
+        """The segment before ``segment``, or the one that it was rolled up into.
 
-        Else the name of the newest candidate that can't be read; else None.
+        Otherwise the name of the newest candidate that can't be read; otherwise None.
         """
         pred = segment.pred
         if pred is None:
             return None
         unreadable = None
         below = bisect_left(names, pred.name)
-        # Its own name first; if it was rolled up, the older name that it was merged under.
+        # Its own name first; if it was rolled up, an older name that it was merged under.
         for name in (pred.name, *reversed(names[:below])):
             if name not in tags:
                 continue
             try:
-                meta = self._meta_under(tags[name], name)
+                meta = self._read_meta(tags[name], name)
             except FileNotFoundError:
                 continue
             except StorageError:
@@ -383,7 +388,7 @@ class ChainReader:
             if meta.tail == pred or segment.identity in meta.merged:
                 return meta
         if pred.name not in tags:
-            # A listing may pass a name's place before it is made, and meet its successor.
+            # A listing may pass a name before it is created, and still include its successor.
             with suppress(FileNotFoundError):
                 meta = self.meta(pred.name)
                 if meta.tail == pred:

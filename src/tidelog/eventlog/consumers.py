@@ -1,4 +1,4 @@
-"""Who still needs the event log from which offset: ``consumers/<name>.json``."""
+"""The consumers of the event log and the offsets they need: ``consumers/<name>.json``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
-from tidelog.eventlog.sealed import sealed, unsealed
+from tidelog.eventlog.log_files import from_checksummed_json, to_checksummed_json
 from tidelog.eventlog.storage.port import Storage
 
 _FOLDER: Final = "consumers"
@@ -18,10 +18,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where an output writes. ``place``: alike if it is one place; ``tables``: patterns; ``hosts``:
-    digests of what it is reached by, if several may be named; ``routes``: names that tables get
-    there, each with the patterns of the tables; ``now``: what tells it from other outputs' places
-    only while both are configured; ``also``: digests of what it writes to for no table.
+    """The destination of an output. ``place``: equal for equal places; ``tables``: patterns;
+    ``hosts``: digests of its addresses, if it may have several; ``routes``: names of tables there,
+    each with the patterns of its tables; ``now``: distinguishes it from other outputs' places only
+    while both are configured; ``also``: digests of what it writes to besides tables.
     """
 
     place: str
@@ -33,9 +33,9 @@ class Destination:
 
     def to_json(self) -> dict[str, object]:
         routes = [[name, list(tables)] for name, tables in self.routes]
-        found = {"place": self.place, "tables": list(self.tables)}
+        document = {"place": self.place, "tables": list(self.tables)}
         more = {"hosts": list(self.hosts), "routes": routes, "now": self.now}
-        return {**found, **more, "also": list(self.also)}
+        return {**document, **more, "also": list(self.also)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Destination:
@@ -46,8 +46,8 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """What stopped an output: an error's kind and message, without values, and when."""
+class OutputFailure:
+    """The error that stopped an output: its kind and message, without values, and since when."""
 
     kind: str
     message: str
@@ -55,20 +55,20 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
-    """How an output's deliveries went.
+class DeliveryStats:
+    """Statistics of an output's deliveries.
 
     Attributes:
-        records: that its last batch went through; of all tables.
-        batch_s: how long that took.
-        committed_ms: when it was done; None: there was no batch yet.
-        rejected: records that went to its dead letters, in all batches that were done.
-        rejected_ms: when it was seen that there are more of them.
-        failure: what failed last. It is over if a batch was done since.
-        batches, all_records, all_s: of all batches, by whichever process.
-        begun_ms: when the batch began that is under way; told only of one that takes long.
-        begun_records: that it goes through.
-        refused: tables that are left out for their names, or lack rows since, and why.
+        records: number of records that its last batch processed, over all tables.
+        batch_s: duration of that batch.
+        committed_ms: time of its end; None: there was no batch yet.
+        rejected: number of records in its dead letters, over all finished batches.
+        rejected_ms: time when the last increase of that number was noticed.
+        failure: last failure. It is over if a batch was finished since.
+        batches, all_records, all_s: totals of all batches, by any process.
+        begun_ms: start of the running batch; only set for one that takes long.
+        begun_records: number of records that it processes.
+        refused: tables left out because of their names, or with missing rows since, and why.
     """
 
     records: int = 0
@@ -76,7 +76,7 @@ class Delivered:
     committed_ms: int | None = None
     rejected: int = 0
     rejected_ms: int | None = None
-    failure: Stopped | None = None
+    failure: OutputFailure | None = None
     batches: int = 0
     all_records: int = 0
     all_s: float = 0.0
@@ -85,22 +85,22 @@ class Delivered:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Delivered:
-        """Another version may tell more, or less."""
+    def from_json(cls, data: Mapping[str, Any]) -> DeliveryStats:
+        """Read the document; another version may have more fields, or fewer."""
         known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         failure = known.pop("failure", None)
-        return cls(**known, failure=None if failure is None else Stopped(**failure))
+        return cls(**known, failure=None if failure is None else OutputFailure(**failure))
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """``offset``: the next record it needs; retention keeps it and everything after.
+    """A consumer. ``offset``: the next record it needs; retention keeps that and everything after.
 
-    ``outputs``: of a pipeline, the same of each of its outputs; ``offset`` is the least of them.
-    ``destinations``: where these write. ``stopped``: those of them that can't go on.
-    ``former``: where outputs wrote that the pipeline has no more.
-    ``epoch``: of the pipeline's lease, under which it was told last. ``delivered``: how deliveries
-    to its outputs went. ``engine``: it is an engine in a program.
+    ``outputs``: of a pipeline, the offset of each output; ``offset`` is the least of them.
+    ``destinations``: their destinations. ``stopped``: outputs that can't continue. ``former``:
+    destinations of outputs that the pipeline no longer has. ``epoch``: epoch of the pipeline's
+    lease at the last update. ``delivered``: delivery statistics of its outputs. ``engine``: whether
+    it is an engine in a program.
     """
 
     name: str
@@ -108,20 +108,20 @@ class Consumer:
     updated_ms: int
     outputs: Mapping[str, int] = field(default_factory=dict)
     destinations: Mapping[str, Destination] = field(default_factory=dict)
-    stopped: Mapping[str, Stopped] = field(default_factory=dict)
+    stopped: Mapping[str, OutputFailure] = field(default_factory=dict)
     former: Mapping[str, Destination] = field(default_factory=dict)
     epoch: int = 0
-    delivered: Mapping[str, Delivered] = field(default_factory=dict)
+    delivered: Mapping[str, DeliveryStats] = field(default_factory=dict)
     engine: bool = False
 
 
 class Consumers:
-    """The registered consumers of one event log. Each name has one process that updates it.
+    """The registered consumers of one event log. Only one process updates each name.
 
     Args:
-        storage: the event log's.
-        second: where the caller keeps the documents of its own consumers once more. What it has
-            read is known there when the log is put back to an earlier state.
+        storage: the event log's storage.
+        second: the caller's copy of its own consumers' documents. It has their offsets even if the
+            log is restored to an earlier state.
     """
 
     def __init__(self, storage: Storage, second: Storage | None = None) -> None:
@@ -134,13 +134,13 @@ class Consumers:
         offset: int,
         outputs: Mapping[str, int] | None = None,
         destinations: Mapping[str, Destination] | None = None,
-        stopped: Mapping[str, Stopped] | None = None,
+        stopped: Mapping[str, OutputFailure] | None = None,
         former: Mapping[str, Destination] | None = None,
         epoch: int = 0,
-        delivered: Mapping[str, Delivered] | None = None,
+        delivered: Mapping[str, DeliveryStats] | None = None,
         engine: bool = False,
     ) -> None:
-        """Register ``name``, or move it on: it has processed everything before ``offset``."""
+        """Register or update ``name``: it has processed everything before ``offset``."""
         if not _NAME.fullmatch(name):
             raise UsageError(
                 f"consumer name {name!r}: use letters, digits, '.', '_' and '-', at most 100"
@@ -148,63 +148,67 @@ class Consumers:
         data: dict[str, object] = {"offset": offset, "updated_ms": time.time_ns() // 1_000_000}
         if outputs:
             data["outputs"] = dict(outputs)
-        for member, found in (("destinations", destinations), ("former", former)):
-            if found:
-                data[member] = {output: each.to_json() for output, each in found.items()}
-        for member, told in (("stopped", stopped), ("delivered", delivered)):
-            if told:
-                data[member] = {output: asdict(each) for output, each in told.items()}
+        for member, by_output in (("destinations", destinations), ("former", former)):
+            if by_output:
+                data[member] = {output: each.to_json() for output, each in by_output.items()}
+        for member, stats in (("stopped", stopped), ("delivered", delivered)):
+            if stats:
+                data[member] = {output: asdict(each) for output, each in stats.items()}
         if epoch:
             data["epoch"] = epoch
         if engine:
             data["engine"] = True
         for storage in self._storages():
-            storage.replace(f"{_FOLDER}/{name}.json", sealed(data))
+            storage.replace(f"{_FOLDER}/{name}.json", to_checksummed_json(data))
 
     def forget(self, name: str) -> None:
-        """Retention no longer waits for ``name``."""
+        """Remove ``name``: retention no longer waits for it."""
         for storage in self._storages():
             storage.delete(f"{_FOLDER}/{name}.json")
 
     def find(self, name: str) -> Consumer | None:
-        """The consumer of this name; each output as far as one of the two documents says. Raises as
-        `all`.
+        """The consumer of this name; for each output the greater offset of the two documents.
+        Raises as `all`.
         """
-        found = next((each for each in self.all() if each.name == name), None)
+        consumer = next((each for each in self.all() if each.name == name), None)
         second = None if self._second is None else _read(self._second, f"{_FOLDER}/{name}.json")
         if second is None:
-            return found
-        if found is None:  # somebody removed it, so that destinations are not compared
+            return consumer
+        if consumer is None:  # a user removed it, so that destinations are not compared
             return Consumer(name, second.offset, second.updated_ms, second.outputs)
         further = {
-            output: max(found.outputs.get(output, 0), second.outputs.get(output, 0))
-            for output in found.outputs or second.outputs
+            output: max(consumer.outputs.get(output, 0), second.outputs.get(output, 0))
+            for output in consumer.outputs or second.outputs
         }
-        return replace(found, outputs=further)
+        return replace(consumer, outputs=further)
 
     def all(self) -> list[Consumer]:
-        """Sorted by name. Raises SegmentCorruptError for a damaged file: better keep too much."""
+        """All consumers, sorted by name. Raises SegmentCorruptError for a damaged file: retention
+        must not delete what its consumer needs.
+        """
         names = self._storage.names(_FOLDER)
-        found = (_read(self._storage, name) for name in names if name.endswith(".json"))
-        return [each for each in found if each is not None]
+        consumers = (_read(self._storage, name) for name in names if name.endswith(".json"))
+        return [each for each in consumers if each is not None]
 
     def _storages(self) -> list[Storage]:
         return [self._storage] if self._second is None else [self._storage, self._second]
 
 
 def _read(storage: Storage, path: str) -> Consumer | None:
-    """The document at ``path``; None: there is none."""
+    """The consumer of the document at ``path``; None if there is none."""
     try:
-        data = unsealed(storage.read(path))
+        data = from_checksummed_json(storage.read(path))
         name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
         destinations, former = (
             {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}
             for member in ("destinations", "former")
         )
         moved = data["offset"], data["updated_ms"], data.get("outputs", {})
-        stopped = {o: Stopped(**each) for o, each in data.get("stopped", {}).items()}
+        stopped = {o: OutputFailure(**each) for o, each in data.get("stopped", {}).items()}
         epoch = int(data.get("epoch", 0))
-        delivered = {o: Delivered.from_json(each) for o, each in data.get("delivered", {}).items()}
+        delivered = {
+            o: DeliveryStats.from_json(each) for o, each in data.get("delivered", {}).items()
+        }
         where = destinations, stopped, former
         return Consumer(name, *moved, *where, epoch, delivered, data.get("engine", False))
     except FileNotFoundError:

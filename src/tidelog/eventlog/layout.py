@@ -1,4 +1,4 @@
-"""What a segment is: the records' Arrow schema, the metadata, names and offsets.
+"""The layout of a segment: the records' Arrow schema, the metadata, names and offsets.
 
 The format is described in docs/reference/event-log-format.md.
 """
@@ -45,17 +45,17 @@ def segment_name(first: int) -> str:
 
 
 def is_segment_name(name: str) -> bool:
-    """Not so: temporary files, ``log.json`` and the like."""
+    """Is it a segment's name, and not that of a temporary file, ``log.json`` or the like?"""
     return _SEGMENT_NAME.fullmatch(name) is not None
 
 
 def first_offset_of(name: str) -> int:
-    """The reverse of `segment_name`."""
+    """The inverse of `segment_name`."""
     return int(name[:20])
 
 
 def record_offsets(first: int, kind: UInt8s, payload_offsets: Int32s) -> tuple[Int64s, int]:
-    """Offsets of records that start at ``first``: int64[n], and the offset that follows them.
+    """The offsets of records that start at ``first``: int64[n], and the offset after them.
 
     A record advances the offset by its payload's bytes, at least 1; a dump row by 1, because it
     always is one row (docs/reference/event-log-format.md).
@@ -71,7 +71,7 @@ def record_offsets(first: int, kind: UInt8s, payload_offsets: Int32s) -> tuple[I
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which segment: a freed name may return, the triple never does."""
+    """Identifies a segment: a freed name may be used again, the triple never is."""
 
     name: str
     epoch: int
@@ -84,21 +84,21 @@ class SegmentMeta:
 
     Attributes:
         kind: one of `SEGMENT_KINDS`; a rolled-up segment of several kinds is a ``log`` segment.
-        epoch, nonce: of the writer instance; a rolled-up segment has a nonce of its own.
-        pred: the segment before; None in a log's first segment.
+        epoch, nonce: identity of the writer instance; a rolled-up segment has its own nonce.
+        pred: segment before it; None in a log's first segment.
         tail: what the successor's ``pred`` names: the segment itself, or the last one rolled up
             into it.
         first, next: offsets, ``next`` exclusive.
-        first_position, last_position: of the log records inside; None where there are none.
-        resume: where capture goes on once this segment is durable; None before the first position.
-        min_xid, max_xid: over records that have an xid; None where there are none.
+        first_position, last_position: positions of its log records; None if there are none.
+        resume: where capture resumes once this segment is durable; None before the first position.
+        min_xid, max_xid: range over records that have an xid; None if there are none.
         rows_by_table, rows_by_schema: records by table name and by schema id (0: control).
-        chunks: the chunks inside, in order.
-        merged: of a rolled-up segment: the segments it replaced.
-        unused: ranges ``[first, next)`` of offsets that no record here has, but that an event log
-            which this one was restored from may have issued (docs/adr/0034).
+        chunks: its chunks, in order.
+        merged: segments that a rolled-up segment replaced.
+        unused: ranges ``[first, next)`` of offsets that no record has, but that an event log from
+            which this one was restored may have issued (docs/adr/0034).
         state_revision: how often leaders had stored their status when this was appended (0: not
-            known): a state store with fewer was put back to an earlier state.
+            known): a state store with a lower number was restored to an earlier state.
     """
 
     kind: str
@@ -167,7 +167,7 @@ class SegmentMeta:
         if self.state_revision:
             data["state_revision"] = self.state_revision
         if self.merged:
-            # Many segments, few writers: first offsets grouped by (epoch, nonce).
+            # Many segments, few writers: first offsets are grouped by (epoch, nonce).
             groups: dict[tuple[int, str], list[int]] = {}
             for identity in self.merged:
                 groups.setdefault((identity.epoch, identity.nonce), []).append(

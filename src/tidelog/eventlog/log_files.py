@@ -1,9 +1,13 @@
-"""An event log's two documents: ``log.json``, which never changes, and ``chain.json``."""
+"""The event log's JSON documents: ``log.json``, which never changes, and ``chain.json``."""
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 import time
+import zlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -15,9 +19,62 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.eventlog.layout import FORMAT, is_segment_name
-from tidelog.eventlog.sealed import sealed, unsealed
 from tidelog.eventlog.storage.port import Storage, Tag
 from tidelog.ports import SourceId
+
+CHECKSUM: Final = "crc32"
+
+
+def to_checksummed_json(document: Mapping[str, Any], *, indent: int | None = None) -> bytes:
+    """Encode the document with its checksum; ``indent``: for people, with non-ASCII letters."""
+    whole = {**document, CHECKSUM: _checksum(document)}
+    return json.dumps(whole, ensure_ascii=indent is None, indent=indent).encode()
+
+
+def from_checksummed_json(data: bytes) -> dict[str, Any]:
+    """Decode a document, without its checksum.
+
+    Raises:
+        ValueError: if it is torn, is no JSON object, or does not match its checksum.
+    """
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("not a JSON object")
+    if CHECKSUM in document and document.pop(CHECKSUM) != _checksum(document):
+        raise ValueError("it does not match its checksum")
+    return document
+
+
+def _checksum(document: Mapping[str, Any]) -> int:
+    plain = json.dumps(document, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    return zlib.crc32(plain.encode())
+
+
+def new_numbers(
+    storage: Storage,
+    folder: str,
+    pattern: re.Pattern[str],
+    name_of: Callable[[int], str],
+    known: Collection[int],
+) -> list[int]:
+    """The numbers of the folder's files that are not known yet, in order.
+
+    A listing, of a directory or a bucket, does not show one moment: it may include a file, but not
+    the one before, which was created during the listing. Taking it as complete would use a number
+    twice. So all numbers below the last one listed count as listed; such a file is missing only if
+    it was removed.
+
+    If requests are paid, a listing costs twelve times as much as a request for the next number.
+    """
+    if storage.parallel > 1 and known:
+        last = max(known)
+        while storage.tag(name_of(last + 1)) is not None:
+            last += 1
+    else:
+        listed = (pattern.fullmatch(name) for name in storage.names(folder))
+        last = max((int(match[1]) for match in listed if match), default=0)
+    return [number for number in range(1, last + 1) if number not in known]
+
 
 LOG_FILE: Final = "log.json"
 CHAIN_FILE: Final = "chain.json"
@@ -25,7 +82,7 @@ CHAIN_FILE: Final = "chain.json"
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """What never changes of an event log (``log.json``)."""
+    """The constant facts about an event log (``log.json``)."""
 
     generation: str
     source: SourceId
@@ -35,8 +92,8 @@ class LogInfo:
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """A roll-up that was begun: of the segments of offsets ``[first, next)`` into one whose nonce
-    is ``nonce``. Whoever finds it begun finishes it.
+    """A roll-up that was begun: of the segments with offsets ``[first, next)`` into one with the
+    nonce ``nonce``. Any later maintenance finishes it.
     """
 
     first: int
@@ -46,7 +103,7 @@ class Merging:
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """``chain.json``: where the log begins, and a number that grows before names are freed."""
+    """``chain.json``: the log's first offset, and a number that grows before names are freed."""
 
     head: int
     revision: int
@@ -54,7 +111,7 @@ class ChainState:
 
 
 def create_log(storage: Storage, source: SourceId, start_offset: int) -> LogInfo:
-    """Create ``log.json`` unless there is one; what is stored then."""
+    """Create ``log.json`` unless it exists; returns what is stored then."""
     info = {
         "format": FORMAT,
         "generation": secrets.token_hex(8),
@@ -69,12 +126,12 @@ def create_log(storage: Storage, source: SourceId, start_offset: int) -> LogInfo
                 f"{storage!r} holds segments ({strays[0]} …) but no {LOG_FILE}: it is not an empty "
                 f"place for a new event log. Restore {LOG_FILE}, or use another directory."
             )
-        storage.put_if_absent(LOG_FILE, sealed(info))
+        storage.put_if_absent(LOG_FILE, to_checksummed_json(info))
     return load_log(storage)
 
 
 def load_log(storage: Storage) -> LogInfo:
-    """What ``log.json`` says. Raises EventLogError if there is none."""
+    """Read ``log.json``. Raises EventLogError if there is none."""
     try:
         raw = storage.read(LOG_FILE)
     except FileNotFoundError:
@@ -83,7 +140,7 @@ def load_log(storage: Storage) -> LogInfo:
             "Check the path; capture creates the log when it first leads."
         ) from None
     try:
-        data = unsealed(raw)
+        data = from_checksummed_json(raw)
         if data["format"] != FORMAT:
             raise ForeignSegmentError(
                 f"{storage!r} is an event log of format {data['format']}; this Tidelog reads "
@@ -102,7 +159,7 @@ def load_log(storage: Storage) -> LogInfo:
 
 
 def check_source(storage: Storage, ours: SourceId, theirs: SourceId) -> None:
-    """Raises SourceChangedError if ``theirs``, which the log was captured from, is another one."""
+    """Raises SourceChangedError if ``theirs``, the log's source, is another one than ``ours``."""
     if (ours.kind, ours.system, ours.database) != (theirs.kind, theirs.system, theirs.database):
         raise SourceChangedError(
             f"{storage!r} was captured from {theirs.kind} system {theirs.system} database "
@@ -112,9 +169,9 @@ def check_source(storage: Storage, ours: SourceId, theirs: SourceId) -> None:
 
 
 def load_state(storage: Storage, info: LogInfo) -> ChainState:
-    """What ``chain.json`` says; the state of a new log if there is none."""
+    """Read ``chain.json``; returns the state of a new log if there is none."""
     try:
-        data = unsealed(storage.read(CHAIN_FILE))
+        data = from_checksummed_json(storage.read(CHAIN_FILE))
         merging = data.pop("merging", None)
         return ChainState(**data, merging=None if merging is None else Merging(**merging))
     except FileNotFoundError:
@@ -128,19 +185,19 @@ def load_state(storage: Storage, info: LogInfo) -> ChainState:
 
 
 def _why(error: Exception) -> str:
-    """What gave it away, where that says more than that it can't be parsed."""
+    """The error's text, if it says more than that parsing failed."""
     return f": {error}" if type(error) is ValueError else ""
 
 
 def store_state(storage: Storage, state: ChainState, expected: Tag | None) -> Tag:
-    """Durable when it returns. For maintenance only; ``expected``: `Chain.state_tag`."""
+    """Store ``chain.json``, durably. For maintenance only; ``expected``: `Chain.state_tag`."""
     data: dict[str, Any] = asdict(state)
     if state.merging is None:
         del data["merging"]
-    tag = storage.replace_if(CHAIN_FILE, sealed(data), expected)
+    tag = storage.replace_if(CHAIN_FILE, to_checksummed_json(data), expected)
     if tag is None:
         raise StorageError(
-            f"{storage!r}: {CHAIN_FILE} was changed by another process. Roll-up and retention go "
-            "on with the next round; if this is said again and again, two captures write one log."
+            f"{storage!r}: {CHAIN_FILE} was changed by another process. Roll-up and retention are "
+            "retried in the next round; if this repeats, two captures write one log."
         )
     return tag

@@ -1,11 +1,11 @@
-"""Roll-up, retention and quarantine: everything that frees the names of segments.
+"""Roll-up, retention and quarantine: all operations that free the names of segments.
 
-A leader that wakes up late must not overwrite what its successor has rolled up. On a local disk
-all of it runs under one lock that a frozen process keeps and a dead one does not. An object store
-has no such lock; there, each replacement is made only if what it replaces is what was read.
-``chain.json`` is replaced first and names the roll-up that follows, so two of them never overlap:
-who finds one begun finishes it, to the same bytes, before anything else. Deleting needs no
-condition, for a name that was freed never is a segment's again.
+A leader that wakes up late must not overwrite what its successor has rolled up. On a local disk all
+operations run under one lock, which a frozen process keeps and a dead one loses. An object store
+has no such lock; there, each replacement is conditional: only what was read is replaced.
+``chain.json`` is replaced first and names the roll-up that follows, so two of them never overlap: a
+process that finds one begun finishes it first, with the same bytes. Deletes need no condition,
+because a freed name never belongs to a segment again.
 
 Before a name is freed, ``chain.json`` gets a greater revision: readers with a cached chain then
 walk it again.
@@ -39,15 +39,15 @@ _MERGE_AT_MOST: Final = 1024  # segments; bounds the list of merged ones in the 
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """``deleted``: left by an interrupted roll-up or retention; ``quarantined``: new names."""
+class SweepResult:
+    """``deleted``: remains of an interrupted roll-up or retention; ``quarantined``: new names."""
 
     deleted: list[str]
     quarantined: list[str]
 
 
 class EventLogMaintenance:
-    """For the leader. If another process holds the lock that a local disk has, calls do nothing."""
+    """Maintenance for the leader. If another process holds the local lock, calls do nothing."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class EventLogMaintenance:
         check_lease: Guard | None = None,
         chain: ChainReader | None = None,
     ) -> None:
-        """``chain``: for this alone; of who knows the log already."""
+        """``chain``: a reader for this object only, with a cached chain."""
         if isinstance(storage, (str, Path)):
             storage = storage_at(storage)
         self._storage: Storage = storage
@@ -70,26 +70,27 @@ class EventLogMaintenance:
         min_segments: int = 8,
         now_ms: int | None = None,
     ) -> int:
-        """Merge runs of small consecutive segments; how many segments are gone.
+        """Merge runs of small consecutive segments; returns how many segments were removed.
 
-        Never the tail, which a writer builds upon. A crash at any point leaves the log as it was or
+        Never the tail, which a writer builds on. A crash at any point leaves the log as it was or
         rolled up; the next call cleans up.
 
         Args:
-            target_bytes: of payload in a merged segment; segments above half of it stay.
-            min_age_s: younger segments stay.
-            min_segments: shorter runs stay, unless they reach half of ``target_bytes``.
+            target_bytes: payload of a merged segment; segments above half of it are not merged.
+            min_age_s: age in seconds; younger segments are not merged.
+            min_segments: length; shorter runs are not merged, unless they reach half of
+                ``target_bytes``.
             now_ms: the time, for tests.
         """
         youngest_ms = _now_ms(now_ms) - int(min_age_s * 1000)
         removed = 0
-        with self._storage.exclusive(_LOCK) as held:
-            if not held:
+        with self._storage.exclusive(_LOCK) as entered:
+            if not entered:
                 return 0
-            chain = self._settled()
+            chain = self._finish_rollup()
             state, tag = chain.state, chain.state_tag
             for run in _runs(chain, target_bytes, youngest_ms, min_segments):
-                merged = _merged(run, token_hex(8))
+                merged = _merged_meta(run, token_hex(8))
                 data = encode(merged, self._records(run))
                 self._check_lease()
                 merging = Merging(merged.first, merged.next, merged.nonce)
@@ -108,19 +109,20 @@ class EventLogMaintenance:
         hard_cap_bytes: int | None = None,
         now_ms: int | None = None,
     ) -> int:
-        """Delete segments older than ``max_age_s`` that no consumer needs; the new head offset.
+        """Delete segments older than ``max_age_s`` that no consumer needs; returns the new head
+        offset.
 
         Args:
-            max_age_s: since a segment was written; a rolled-up one: its youngest part.
-            hard_cap_age_s: older segments go even if a registered consumer needs them.
-            hard_cap_bytes: as long as more payload than this is kept, the oldest go as well.
+            max_age_s: seconds since a segment was written; of a rolled-up one: its youngest part.
+            hard_cap_age_s: older segments are deleted even if a registered consumer needs them.
+            hard_cap_bytes: while more payload than this is kept, the oldest segments are deleted.
             now_ms: the time, for tests.
         """
         now_ms = _now_ms(now_ms)
-        with self._storage.exclusive(_LOCK) as held:
-            if not held:
+        with self._storage.exclusive(_LOCK) as entered:
+            if not entered:
                 return self._reader.refresh().head
-            chain = self._settled()
+            chain = self._finish_rollup()
             needed = min(
                 (consumer.offset for consumer in Consumers(self._storage).all()),
                 default=chain.next,
@@ -144,29 +146,29 @@ class EventLogMaintenance:
             state = ChainState(head, chain.state.revision + 1)
             store_state(self._storage, state, chain.state_tag)
             failpoints.hit("retention.after_head")
-            # Oldest first: what a crash leaves then still hangs on the head and is recognised.
+            # Oldest first: what a crash leaves then is still linked to the head and recognized.
             for segment in chain.segments[:count]:
                 self._check_lease()
                 self._storage.delete(segment.name)
                 failpoints.hit("retention.after_delete")
             return head
 
-    def quarantine_strays(self) -> Swept:
+    def quarantine_strays(self) -> SweepResult:
         """Move segments that are not on the chain to ``quarantine/``.
 
-        They come from writers that woke up late. What an interrupted roll-up or retention left is
+        They come from writers that woke up late. Remains of an interrupted roll-up or retention are
         deleted.
         """
-        with self._storage.exclusive(_LOCK) as held:
-            return self._sweep() if held else Swept([], [])
+        with self._storage.exclusive(_LOCK) as entered:
+            return self._sweep() if entered else SweepResult([], [])
 
-    def _sweep(self) -> Swept:
-        swept = Swept([], [])
+    def _sweep(self) -> SweepResult:
+        swept = SweepResult([], [])
         chain = self._reader.walk()
         if chain.tail is None:
             return swept
         on_chain = {segment.name for segment in chain.segments}
-        # Names above the tail are not judged: they were appended after the walk.
+        # Names above the tail are ignored: they were appended after the walk.
         suspects = [
             name
             for name in self._storage.names()
@@ -198,15 +200,15 @@ class EventLogMaintenance:
             failpoints.hit("sweep.after_file")
         return swept
 
-    def _settled(self) -> Chain:
-        """The chain, without strays and without a roll-up that was begun and not finished."""
+    def _finish_rollup(self) -> Chain:
+        """The chain, after strays were removed and an unfinished roll-up was finished."""
         self._sweep()
         chain = self._reader.walk()
         merging = chain.state.merging
         run = [] if merging is None else chain.between(merging.first, merging.next)
         if merging is None or not run or run[0].nonce == merging.nonce:
             return chain
-        merged = _merged(run, merging.nonce)
+        merged = _merged_meta(run, merging.nonce)
         if (merged.first, merged.next) != (merging.first, merging.next):
             raise EventLogError(
                 f"{self._storage!r}: offsets {merging.first} to {merging.next} were to be rolled "
@@ -217,13 +219,13 @@ class EventLogMaintenance:
 
     def _merge(self, run: Sequence[SegmentMeta], merged: SegmentMeta, data: pa.Buffer) -> None:
         try:
-            tag, stored = self._reader.tagged(merged.name)
+            tag, stored = self._reader.meta_with_tag(merged.name)
         except FileNotFoundError:
-            raise self._disturbed(merged.name) from None
+            raise self._conflict(merged.name) from None
         if stored.nonce != merged.nonce:  # else another process finished it
             same = stored.identity == run[0].identity
             if not same or not self._storage.replace_if(merged.name, data, tag, self._check_lease):
-                raise self._disturbed(merged.name)
+                raise self._conflict(merged.name)
         failpoints.hit("rollup.after_replace")
         for segment in run[1:]:
             self._check_lease()
@@ -237,9 +239,9 @@ class EventLogMaintenance:
             try:
                 file = SegmentFile(self._storage, segment.name)
             except FileNotFoundError:
-                raise self._disturbed(segment.name) from None
+                raise self._conflict(segment.name) from None
             if file.meta.identity != segment.identity:
-                raise self._disturbed(segment.name)
+                raise self._conflict(segment.name)
             for batch in file.batches():
                 pending.append(batch.replace_schema_metadata(None))
                 pending_bytes += payload_bytes(batch)
@@ -249,10 +251,10 @@ class EventLogMaintenance:
         if pending:
             yield pa.concat_batches(pending)
 
-    def _disturbed(self, name: str) -> StorageError:
+    def _conflict(self, name: str) -> StorageError:
         return StorageError(
-            f"{self._storage!r}: segment {name} was rolled up by another process meanwhile. "
-            "Roll-up goes on with the next round."
+            f"{self._storage!r}: segment {name} was rolled up by another process in the meantime. "
+            "Roll-up is retried in the next round."
         )
 
 
@@ -263,8 +265,8 @@ def _leftovers(reader: ChainReader, chain: Chain) -> list[SegmentMeta]:
     result: list[SegmentMeta] = []
     segment = chain.segments[0] if chain.segments else None
     while segment is not None and segment.pred is not None:
-        found = reader.find_predecessor(segment, names, tags)
-        segment = found if isinstance(found, SegmentMeta) else None
+        predecessor = reader.find_predecessor(segment, names, tags)
+        segment = predecessor if isinstance(predecessor, SegmentMeta) else None
         if segment is not None:
             result.append(segment)
     return result
@@ -300,8 +302,8 @@ def _runs(
         yield run
 
 
-def _merged(run: Sequence[SegmentMeta], nonce: str) -> SegmentMeta:
-    """The metadata of ``run`` as one segment, a link that replaces theirs in the chain."""
+def _merged_meta(run: Sequence[SegmentMeta], nonce: str) -> SegmentMeta:
+    """The metadata of ``run`` as one segment, which replaces its links in the chain."""
     first, last = run[0], run[-1]
     rows_by_table: dict[str, int] = {}
     rows_by_schema: dict[int, int] = {}

@@ -1,7 +1,7 @@
-"""Schemas of messages in formats that name them by an id (Avro), kept beside the event log.
+"""Stores schemas of message formats that refer to them by an id (Avro), beside the event log.
 
-An id is derived from the schema's text alone: the same schema has the same id in another event log,
-or in one whose files were lost, so that no message is ever read with another schema than its own.
+An id is derived from the schema's text only: the same schema has the same id in another event log,
+or in one whose files were lost, so that no message is ever read with a wrong schema.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
-from tidelog.eventlog.numbered import new_numbers
+from tidelog.eventlog.log_files import new_numbers
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Storage
 
 _FOLDER: Final = "message-schemas"
 _FILE = re.compile(r"message-schemas/(\d{8})\.json")
 _ATTEMPTS: Final = 1000
-_IDS: Final = 2**31 - 1  # 1 to this: readers take ids for signed 32-bit integers
+_IDS: Final = 2**31 - 1  # largest id: readers use signed 32-bit integers
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """``version``: from 1 up within ``subject``, which is a topic's name with -key or -value."""
+    """A version of a schema. ``version``: from 1 up within ``subject``, which is a topic's name
+    with -key or -value.
+    """
 
     subject: str
     version: int
@@ -46,17 +48,17 @@ class MessageSchemaStore:
             storage = storage_at(storage)
         self._storage: Storage = storage
         self._lock = threading.Lock()
-        self._known: dict[int, MessageSchema] = {}  # by the file's number
+        self._known: dict[int, MessageSchema] = {}  # by file number
 
     def register(self, subject: str, text: str) -> int:
-        """The id of the schema ``text``, which is a version of ``subject`` from now on; durable."""
+        """The id of the schema ``text``, which becomes a version of ``subject``; durable."""
         with self._lock:
             for _ in range(_ATTEMPTS):
                 self._load_new()
                 same = {n: known for n, known in self._known.items() if known.text == text}
                 for number, known in same.items():
                     if known.subject == subject:
-                        # Who made it visible may have died before it was durable.
+                        # Its writer may have died before it was durable.
                         self._storage.make_durable(_name(number))
                         return known.schema_id
                 first = next(iter(same.values()), None)
@@ -71,16 +73,16 @@ class MessageSchemaStore:
             "other writers keep taking the next number."
         )
 
-    def of_id(self, schema_id: int) -> list[MessageSchema]:
+    def by_id(self, schema_id: int) -> list[MessageSchema]:
         """The schema in each subject that has it; empty if there is none."""
         return [known for known in self._all() if known.schema_id == schema_id]
 
-    def of_subject(self, subject: str) -> list[MessageSchema]:
-        """Its versions, oldest first; empty if there is none."""
+    def by_subject(self, subject: str) -> list[MessageSchema]:
+        """The subject's versions, oldest first; empty if there is none."""
         return [known for known in self._all() if known.subject == subject]
 
     def subjects(self) -> list[str]:
-        """Sorted."""
+        """All subjects, sorted."""
         return sorted({known.subject for known in self._all()})
 
     def _all(self) -> list[MessageSchema]:
@@ -90,10 +92,10 @@ class MessageSchemaStore:
 
     def _free_id(self, text: str) -> int:
         taken = {known.schema_id for known in self._known.values()}
-        found = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _IDS + 1
-        while found in taken:
-            found = found % _IDS + 1
-        return found
+        schema_id = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % _IDS + 1
+        while schema_id in taken:
+            schema_id = schema_id % _IDS + 1
+        return schema_id
 
     def _load_new(self) -> None:
         for number in new_numbers(self._storage, _FOLDER, _FILE, _name, self._known):
@@ -102,8 +104,12 @@ class MessageSchemaStore:
     def _load(self, number: int) -> None:
         name = _name(number)
         try:
-            found = json.loads(self._storage.read(name))
-            subject, schema_id, text = str(found["subject"]), int(found["id"]), str(found["schema"])
+            document = json.loads(self._storage.read(name))
+            subject, schema_id, text = (
+                str(document["subject"]),
+                int(document["id"]),
+                str(document["schema"]),
+            )
         except FileNotFoundError:
             return  # moved away
         except (OSError, ValueError, KeyError, TypeError) as error:

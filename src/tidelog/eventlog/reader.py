@@ -1,4 +1,4 @@
-"""Reading the event log: by offsets, never by file names alone."""
+"""Reads the event log by offsets, never by file names alone."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
 from tidelog.eventlog.log_files import LOG_FILE, load_log
 from tidelog.eventlog.polling.log_poller import LogPoller
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.segments import SegmentFile, narrowed
+from tidelog.eventlog.segments import SegmentFile, select_records
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Storage
 from tidelog.model.records import ChunkMeta, Kind, XidRanges, in_ranges, overlap
 from tidelog.ports import LastTransaction, SourceId
 
 _RESOLVE_ATTEMPTS: Final = 50
-# Read ahead: a worker holds at most so much in memory beside what it decodes.
+# Read-ahead: a worker holds at most this much in memory besides what it decodes.
 _AHEAD_BYTES: Final = 32 << 20
 _AHEAD_SEGMENTS: Final = 16
 
@@ -33,9 +33,9 @@ _AHEAD_SEGMENTS: Final = 16
 class SegmentRef:
     """A run of offsets ``[start, end)`` inside one segment. Small and picklable.
 
-    ``name``, ``epoch`` and ``nonce`` are a hint that saves walking the chain: if the file is
-    another one by now, the offsets are resolved again. ``rows`` and ``payload_bytes`` are those of
-    the whole segment, for planning.
+    ``name``, ``epoch`` and ``nonce`` are a hint that saves walking the chain: if the file has
+    changed, the offsets are resolved again. ``rows`` and ``payload_bytes`` are those of the whole
+    segment, for planning.
     """
 
     start: int
@@ -70,7 +70,7 @@ class EventLog:
 
     @property
     def generation(self) -> str:
-        """Changes when the log is recreated; outputs refuse one they don't know."""
+        """Changes when the log is recreated; outputs reject one they don't know."""
         return self.info.generation
 
     @property
@@ -81,7 +81,8 @@ class EventLog:
     def captured_from(self) -> SourceId:
         """`source`, on the timeline of its newest position: a promotion begins another timeline.
 
-        Fences do not count: their leader has yet to see whether that timeline holds all we have.
+        Fences do not count: their leader has not checked yet whether that timeline has all of the
+        log.
         """
         for meta in reversed(self.chain().segments):
             if meta.kind != "fence" and meta.resume is not None:
@@ -89,14 +90,14 @@ class EventLog:
         return self.source
 
     def chain(self, upto: int | None = None) -> Chain:
-        """The segments as of now. ``upto``: who needs what lies before it, and has been told that
-        it is there, gets them as they were some seconds ago where requests are paid.
+        """The current segments. ``upto``: the caller knows that the log reaches this offset and
+        needs only what is before it: if requests are paid, the result may be some seconds old.
         """
         return self._reader.refresh(upto)
 
     def poll(self, offset: int, wait_s: float = 0.0) -> bool:
-        """May there be more to read than up to ``offset``? For who asks again and again: on an
-        object store it costs a request in two seconds, or none. Waits for it there, ``wait_s``.
+        """May there be more to read than up to ``offset``? For repeated calls: on an object store
+        it costs one request in two seconds, or none. Waits there up to ``wait_s``.
         """
         return self._poller.poll(offset, wait_s)
 
@@ -116,23 +117,23 @@ class EventLog:
 
     @property
     def is_known(self) -> bool:
-        """Was the chain walked? Then `chain` costs little."""
+        """Is the chain cached, so that `chain` costs little?"""
         return self._reader.known is not None
 
-    def stands(self) -> bool:
-        """Is the newest segment that is known there as it was?"""
-        return self._reader.stands()
+    def tail_unchanged(self) -> bool:
+        """Is the newest known segment unchanged?"""
+        return self._reader.tail_unchanged()
 
     def chain_reader(self) -> ChainReader:
-        """For who reads or writes the chain beside this: it knows what this does."""
-        return self._reader.another()
+        """Another reader or writer of the chain, with this one's cache."""
+        return self._reader.clone()
 
     def latest_offset(self, durable: bool = True, after: int | None = None) -> int:
-        """Where the log ends: the offset that the next record gets. ``after``: who knows the log up
-        to there, and that it goes on, needs to know no better where requests are paid.
+        """The log's end: the offset of the next record. ``after``: the caller knows that the log
+        continues after this offset; if requests are paid, a known end beyond it is good enough.
 
-        ``durable``: what this reports survives a power failure (visible is not durable:
-        docs/explanation/architecture.md). Needed wherever the offset is stored, e.g. by Spark.
+        ``durable``: the returned end survives a power failure (visible is not durable:
+        docs/explanation/architecture.md). Required if the offset is stored, e.g. by Spark.
         """
         for _ in range(_RESOLVE_ATTEMPTS):
             chain = self.chain(None if after is None else after + 1)
@@ -150,17 +151,17 @@ class EventLog:
     def segments(
         self, start: int, end: int | None = None, *, tables: Collection[str] | None = None
     ) -> list[SegmentRef]:
-        """What to read for offsets ``[start, end)``, in order.
+        """The parts of segments to read for offsets ``[start, end)``, in order.
 
         Args:
             start: an offset at or above the head.
-            end: exclusive; None: the end of the log as of now.
+            end: exclusive; None: the current end of the log.
             tables: skip segments without records of these tables; segments with control records
                 are kept.
 
         Raises:
-            OffsetGoneError: ``start`` is below the head.
-            OffsetAheadError: who has read so far has read what is not in the log.
+            OffsetGoneError: if ``start`` is below the head.
+            OffsetAheadError: if the log does not have the offsets: the caller read what it lost.
         """
         chain = self._check_range(self.chain(end), start, end)
         end = chain.next if end is None else end
@@ -185,7 +186,7 @@ class EventLog:
         ]
 
     def read_ahead(self, refs: Sequence[SegmentRef]) -> None:
-        """`batches` of these is asked for next: fetch the first of them, if they are far away."""
+        """Fetch the first of these segments ahead: `batches` is called for them next."""
         names: list[str] = []
         waiting = 0
         for ref in refs:
@@ -207,7 +208,7 @@ class EventLog:
         start: int | None = None,
         end: int | None = None,
     ) -> pa.Table:
-        """As `batches`, as one table."""
+        """The records of `batches`, as one table."""
         batches = self.batches(
             ref, columns, tables=tables, schema_ids=schema_ids, start=start, end=end
         )
@@ -226,16 +227,17 @@ class EventLog:
         """The records of ``ref`` in order; they may be slices (with a non-zero Arrow offset).
 
         Args:
-            ref: from `segments`.
-            columns: of `RECORD_SCHEMA`, in this order; all by default. Others are not decompressed.
+            ref: a result of `segments`.
+            columns: columns of `RECORD_SCHEMA`, in this order; all by default. Others are not
+                decompressed.
             tables: only records of these tables (all their schema versions); no control records.
             schema_ids: only records of these schemas; 0 is control.
             start: narrows ``ref`` further.
             end: likewise, exclusive.
 
         Raises:
-            OffsetGoneError: retention removed the offsets.
-            SegmentCorruptError, ForeignSegmentError: named in the message.
+            OffsetGoneError: if retention removed the offsets.
+            SegmentCorruptError, ForeignSegmentError: as their messages say.
         """
         start = ref.start if start is None else max(start, ref.start)
         end = ref.end if end is None else min(end, ref.end)
@@ -244,26 +246,26 @@ class EventLog:
         if start >= end:
             return
         for segment in self._open(ref, start, end, needed):
-            there = frozenset(segment.meta.rows_by_schema)
-            chosen = there if wanted is None else there & wanted
+            present = frozenset(segment.meta.rows_by_schema)
+            chosen = present if wanted is None else present & wanted
             if tables is not None:
-                chosen = frozenset(i for i in chosen if i and self._is_of(i, tables))
-            if there and not chosen:
+                chosen = frozenset(i for i in chosen if i and self._is_of_table(i, tables))
+            if present and not chosen:
                 continue
             for batch in segment.batches():
-                batch = narrowed(batch, start, end, None if chosen == there else chosen)
+                batch = select_records(batch, start, end, None if chosen == present else chosen)
                 if batch.num_rows:
                     yield batch if columns is None else batch.select(list(columns))
 
     def records_with_xids(
         self, xids: XidRanges, *, down_to: int | None = None
     ) -> dict[int, frozenset[int]]:
-        """Which tables emitted transactions changed: xid → schema ids of their records.
+        """The tables that emitted transactions changed: xid → schema ids of their records.
 
-        Looks from the newest segment back, as far as ``down_to`` or the head; a transaction that
-        has no record is not in the result.
+        Searches from the newest segment back, down to ``down_to`` or the head; a transaction
+        without records is not in the result.
         """
-        found: dict[int, set[int]] = {}
+        schema_ids: dict[int, set[int]] = {}
         if not len(xids):
             return {}
         for _ in range(_RESOLVE_ATTEMPTS):
@@ -284,25 +286,27 @@ class EventLog:
                         hits = in_ranges(xids, xid)
                         ids = batch.column("schema_id").to_numpy()[hits]
                         for pair in set(zip(xid[hits].tolist(), ids.tolist(), strict=True)):
-                            found.setdefault(pair[0], set()).add(pair[1])
-                return {xid: frozenset(ids) for xid, ids in found.items()}
+                            schema_ids.setdefault(pair[0], set()).add(pair[1])
+                return {xid: frozenset(ids) for xid, ids in schema_ids.items()}
             except FileNotFoundError:
-                continue  # rolled up or retained meanwhile; what was found stays true
+                continue  # rolled up or deleted in the meantime; earlier results remain valid
         raise EventLogError(f"{self.storage!r}: segments vanish while they are read.")
 
     def last_transaction(self) -> LastTransaction | None:
-        """The newest transaction of the source that the log has records of; None: of none."""
+        """The newest transaction of the source that the log has records of; None if there is
+        none.
+        """
         for _ in range(_RESOLVE_ATTEMPTS):
             try:
                 for meta in reversed(self.chain().segments):
                     if meta.max_xid is None:
                         continue
-                    found = self._last_transaction(meta)
-                    if found is not None:
-                        return found
+                    last = self._last_transaction(meta)
+                    if last is not None:
+                        return last
                 return None
             except FileNotFoundError:
-                continue  # rolled up or retained meanwhile
+                continue  # rolled up or deleted in the meantime
         raise EventLogError(f"{self.storage!r}: segments vanish while they are read.")
 
     def _last_transaction(self, meta: SegmentMeta) -> LastTransaction | None:
@@ -310,42 +314,44 @@ class EventLog:
         segment = SegmentFile(self.storage, meta.name, columns)
         if segment.meta.nonce != meta.nonce:
             raise FileNotFoundError(meta.name)
-        found: LastTransaction | None = None
+        last: LastTransaction | None = None
         for batch in segment.batches():
             position, xid, commit_ts = (batch.column(name).to_numpy() for name in columns[1:])
             of_dump = np.isin(batch.column("kind").to_numpy(), (Kind.DUMP_ROW, Kind.ABSENT))
             rows = np.flatnonzero((xid > 0) & ~of_dump)
             if len(rows):
                 i = rows[-1]
-                found = LastTransaction(int(position[i]), int(xid[i]), int(commit_ts[i]))
-        return found
+                last = LastTransaction(int(position[i]), int(xid[i]), int(commit_ts[i]))
+        return last
 
     def chunks(self, start: int | None = None) -> Iterator[tuple[SegmentMeta, ChunkMeta]]:
-        """Chunks from offset ``start`` on, in order, from metadata alone."""
+        """The chunks from offset ``start`` on, in order, from metadata only."""
         chain = self.chain()
         for meta in chain.between(chain.head if start is None else start, chain.next):
             for chunk in meta.chunks:
                 yield meta, chunk
 
-    def _is_of(self, schema_id: int, tables: Collection[str]) -> bool:
+    def _is_of_table(self, schema_id: int, tables: Collection[str]) -> bool:
         return str(self.schemas.get(schema_id).table) in tables
 
     def check_offsets(self, *offsets: int, who: str = "this reader") -> None:
-        """For ``who`` has read up to one of these. Raises OffsetAheadError if this log does not
-        hold what it has read: an older copy of the log was put back, or its end was lost.
+        """Check offsets that ``who`` has read up to. Raises OffsetAheadError if this log does not
+        have what was read: an older copy of the log was restored, or its end was lost.
         """
         unused_offsets.check_offsets(self._reader, offsets, who)
 
     def holds(self, offset: int) -> bool:
-        """As `check_offsets`, of who knows this log to its end."""
+        """Does the log have what is before ``offset``? For a caller that knows the log to its
+        end.
+        """
         return unused_offsets.diverges_at(self.chain(), offset) is None
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Of the log, so many lie between these offsets."""
+        """The number of bytes of the log between these offsets."""
         return max(0, end - start - unused_offsets.count_unused(self.chain(end), start, end))
 
     def _check_range(self, chain: Chain, start: int, end: int | None) -> Chain:
-        """The chain as it is then: it may have grown."""
+        """The checked chain, which may have grown."""
         if start < chain.head:
             raise OffsetGoneError(
                 f"{self.storage!r}: offset {start} was asked for, but retention removed everything "
@@ -361,7 +367,7 @@ class EventLog:
     def _open(
         self, ref: SegmentRef, start: int, end: int, columns: Collection[str] | None
     ) -> Iterator[SegmentFile]:
-        """Files that together hold ``[start, end)``: one, or several after a roll-up."""
+        """The files that together contain ``[start, end)``: one, or several after a roll-up."""
         names = None if columns is None else tuple(columns)
         try:
             segment = SegmentFile(self.storage, ref.name, names)
@@ -373,7 +379,7 @@ class EventLog:
         except FileNotFoundError:
             pass
         except EventLogError:
-            # Damaged: if it is on the chain, the walk below says so; if not, it does not matter.
+            # Damaged: if it is on the chain, the walk below reports it; otherwise it is irrelevant.
             pass
         for _ in range(_RESOLVE_ATTEMPTS):
             chain = self._check_range(self._reader.walk(), start, end)

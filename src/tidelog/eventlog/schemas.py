@@ -1,4 +1,4 @@
-"""The schema store: immutable numbered table schemas beside the segments."""
+"""The schema store: immutable, numbered table schemas beside the segments."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.errors import EventLogError, SegmentCorruptError
-from tidelog.eventlog.numbered import new_numbers
-from tidelog.eventlog.sealed import sealed, unsealed
+from tidelog.eventlog.log_files import from_checksummed_json, new_numbers, to_checksummed_json
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Storage
 from tidelog.model.schema import TableName, TableSchema
@@ -40,7 +39,7 @@ class SchemaStore:
         self._durable: set[int] = set()
 
     def register(self, schema: TableSchema) -> TableSchema:
-        """The stored version of this shape, a new one if none has its fingerprint for the table."""
+        """The stored version of this schema; a new one if none of the table has its fingerprint."""
         with self._lock:
             for _ in range(_ATTEMPTS):
                 known = self._find(schema)
@@ -49,12 +48,12 @@ class SchemaStore:
                     known = self._find(schema)
                 if known is not None:
                     if known.schema_id not in self._durable:
-                        # Who made it visible may have died before it was durable.
+                        # Its writer may have died before it was durable.
                         self._make_durable(known.schema_id)
                         self._durable.add(known.schema_id)
                     return known
                 numbered = schema.numbered(max(self._schemas, default=0) + 1)
-                data = sealed(numbered.to_json(), indent=1)
+                data = to_checksummed_json(numbered.to_json(), indent=1)
                 if self._storage.put_if_absent(_name(numbered.schema_id), data):
                     self._schemas[numbered.schema_id] = numbered
                     self._durable.add(numbered.schema_id)
@@ -65,24 +64,24 @@ class SchemaStore:
         )
 
     def get(self, schema_id: int) -> TableSchema:
-        """Raises EventLogError if there is no such version."""
-        found = self._schemas.get(schema_id)
-        if found is None:
+        """The schema of this number. Raises EventLogError if there is none."""
+        schema = self._schemas.get(schema_id)
+        if schema is None:
             with self._lock:
-                found = self._schemas.get(schema_id) or self._load(schema_id)
-        if found is None:
-            raise self._lacks(schema_id)
-        return found
+                schema = self._schemas.get(schema_id) or self._load(schema_id)
+        if schema is None:
+            raise self._missing_error(schema_id)
+        return schema
 
     def by_table(self) -> dict[TableName, list[TableSchema]]:
         """All versions of every table, tables sorted, versions oldest first."""
         with self._lock:
             self._load_new()
             schemas = [schema for _, schema in sorted(self._schemas.items())]
-        found: dict[TableName, list[TableSchema]] = {each: [] for each in self._names(schemas)}
+        versions: dict[TableName, list[TableSchema]] = {each: [] for each in self._names(schemas)}
         for schema in schemas:
-            found[schema.table].append(schema)
-        return found
+            versions[schema.table].append(schema)
+        return versions
 
     def versions(self, table: TableName) -> list[TableSchema]:
         """All versions of the table, oldest first."""
@@ -91,12 +90,12 @@ class SchemaStore:
             return [s for _, s in sorted(self._schemas.items()) if s.table == table]
 
     def latest(self, table: TableName) -> TableSchema | None:
-        """The version of the table that was numbered last."""
+        """The version of the table with the greatest number."""
         versions = self.versions(table)
         return versions[-1] if versions else None
 
     def newest(self) -> int:
-        """The greatest number of a version; 0: there is none. One listing, nothing is read."""
+        """The greatest number of a version; 0: there is none. One listing; no file is read."""
         return max(new_numbers(self._storage, _FOLDER, _FILE, _name, ()), default=0)
 
     def tables(self) -> list[TableName]:
@@ -113,9 +112,9 @@ class SchemaStore:
         try:
             self._storage.make_durable(_name(schema_id))
         except FileNotFoundError:
-            raise self._lacks(schema_id) from None
+            raise self._missing_error(schema_id) from None
 
-    def _lacks(self, schema_id: int) -> EventLogError:
+    def _missing_error(self, schema_id: int) -> EventLogError:
         return EventLogError(
             f"{self._storage!r} has no schema {schema_id} ({_name(schema_id)} is missing). "
             "Restore the file from a backup."
@@ -136,7 +135,7 @@ class SchemaStore:
     def _load(self, schema_id: int) -> TableSchema | None:
         name = _name(schema_id)
         try:
-            schema = TableSchema.from_json(unsealed(self._storage.read(name)))
+            schema = TableSchema.from_json(from_checksummed_json(self._storage.read(name)))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -1,8 +1,9 @@
-"""One segment's bytes: encoding log batches, reading metadata and records, checksums.
+"""Encodes and decodes segments: log batches, metadata, records, checksums.
 
-Each record batch carries CRC-32 sums of its columns (uncompressed), because Arrow's file format has
-none: a torn page inside a file with a good footer would otherwise decode to wrong values. So does
-the metadata: capture would go on at another position, and a reader leave a part of the log out.
+Each record batch has CRC-32 sums of its columns (uncompressed), because Arrow's file format has
+none: a torn page in a file with a valid footer would otherwise decode to wrong values. So does the
+metadata: damaged, it could make capture resume at a wrong position, or a reader skip a part of the
+log.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from tidelog.model.records import LogBatch
 # LZ4's acceleration: measured on 4 MiB of 174-byte rows, -10 takes two thirds of the default's time
 # for 3 % more bytes.
 _LZ4_LEVEL: Final = -10
-# Small neighbours are put into one record batch: each costs a reader about 0.1 ms.
+# Small adjacent batches are merged into one record batch: each costs a reader about 0.1 ms.
 _SMALL_BATCH_BYTES: Final = 256 << 10
 _BATCH_BYTES: Final = 8 << 20
 
 
 def to_record_batches(batches: Sequence[LogBatch], first: int) -> tuple[list[pa.RecordBatch], int]:
-    """Number the records of ``batches`` from ``first``; also the offset that follows them.
+    """Number the records of ``batches`` from ``first``; returns also the offset after them.
 
-    A batch's arrays are used as they are, without copying, unless it is small.
+    A batch's arrays are used without copying, unless it is small.
     """
     result = []
-    for batch in _coalesced(batches):
+    for batch in _coalesce(batches):
         offsets, first = record_offsets(first, batch.kind, batch.payload_offsets)
         result.append(
             pa.RecordBatch.from_arrays(
@@ -69,7 +70,7 @@ def to_record_batches(batches: Sequence[LogBatch], first: int) -> tuple[list[pa.
     return result, first
 
 
-def _coalesced(batches: Sequence[LogBatch]) -> Iterator[LogBatch]:
+def _coalesce(batches: Sequence[LogBatch]) -> Iterator[LogBatch]:
     small: list[LogBatch] = []
     small_bytes = 0
     for batch in batches:
@@ -77,20 +78,20 @@ def _coalesced(batches: Sequence[LogBatch]) -> Iterator[LogBatch]:
             continue
         if batch.payload_bytes >= _SMALL_BATCH_BYTES:
             if small:
-                yield _concatenated(small)
+                yield _concatenate(small)
                 small, small_bytes = [], 0
             yield batch
             continue
         small.append(batch)
         small_bytes += batch.payload_bytes
         if small_bytes >= _BATCH_BYTES:
-            yield _concatenated(small)
+            yield _concatenate(small)
             small, small_bytes = [], 0
     if small:
-        yield _concatenated(small)
+        yield _concatenate(small)
 
 
-def _concatenated(batches: list[LogBatch]) -> LogBatch:
+def _concatenate(batches: list[LogBatch]) -> LogBatch:
     if len(batches) == 1:
         return batches[0]
     starts = np.cumsum([0] + [batch.payload_bytes for batch in batches])
@@ -149,7 +150,7 @@ def payload_offsets(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def payload_bytes(batch: pa.RecordBatch) -> int:
-    """The payloads' bytes of ``batch``, which may be a slice."""
+    """The size of the payloads of ``batch``, which may be a slice."""
     offsets = payload_offsets(batch.column("payload"))
     return int(offsets[-1]) - int(offsets[0])
 
@@ -175,7 +176,7 @@ class SegmentFile:
     def _read_meta(self, name: str) -> SegmentMeta:
         metadata = self._reader.schema.metadata or {}
         raw, checksum = metadata.get(METADATA_KEY), metadata.get(CHECKSUM_KEY)
-        # The first segments of this format had none.
+        # The first segments of this format had no checksum.
         if checksum is not None and checksum != b"%d" % zlib.crc32(raw or b""):
             raise self._corrupt("its metadata does not match its checksum")
         if raw is None:
@@ -198,8 +199,8 @@ class SegmentFile:
         return meta
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records. Each batch is verified against the checksums of its values' bytes; what the
-        bytes mean is checked elsewhere.
+        """The records. Each batch's bytes are verified against their checksums; what the values
+        mean is checked elsewhere.
         """
         rows = 0
         expected = pa.schema([RECORD_SCHEMA.field(name) for name in self._names])
@@ -228,10 +229,10 @@ class SegmentFile:
         )
 
 
-def narrowed(
+def select_records(
     batch: pa.RecordBatch, start: int, end: int, schema_ids: frozenset[int] | None
 ) -> pa.RecordBatch:
-    """The records in ``[start, end)``, of these schemas alone; None: of all."""
+    """The records in ``[start, end)``, only of these schemas; None: of all."""
     batch = batch.replace_schema_metadata(None)
     offsets = batch.column("offset").to_numpy()
     low, high = np.searchsorted(offsets, (start, end)).tolist()

@@ -1,12 +1,13 @@
-"""Appending to the event log: fenced, in order, durable upon return."""
+"""Appends to the event log: fenced, in order, and durable on return."""
 
 from __future__ import annotations
 
 import json
 import secrets
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +25,8 @@ from tidelog.eventlog.chain import ChainReader
 from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE, check_source, create_log, load_log
 from tidelog.eventlog.polling.host_notes import HostNotes
-from tidelog.eventlog.record_counts import RecordCounts
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.segments import encode, to_record_batches
+from tidelog.eventlog.segments import encode, payload_bytes, to_record_batches
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Guard, Storage
 from tidelog.eventlog.unused_offsets import first_offset_after
@@ -34,18 +34,63 @@ from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.ports import SchemaRegistry, SourceId
 from tidelog.system import failpoints
 
+
+@dataclass(frozen=True, slots=True)
+class RecordCounts:
+    """Counts and bounds of a segment's records; None: there are none.
+
+    ``rows_by_schema`` counts control records as schema 0, ``rows_by_table`` leaves them out.
+    """
+
+    rows_by_schema: dict[int, int]
+    rows_by_table: dict[str, int]
+    payload_bytes: int
+    first_position: int | None
+    last_position: int | None
+    min_xid: int | None
+    max_xid: int | None
+
+    @classmethod
+    def of(cls, records: Sequence[pa.RecordBatch], table: Callable[[int], str]) -> RecordCounts:
+        """Count the records; ``table``: returns the table name of a schema id."""
+        by_schema: Counter[int] = Counter()
+        xids: list[int] = []
+        for record in records:
+            counts = np.bincount(record.column("schema_id").to_numpy())
+            for schema_id in np.flatnonzero(counts).tolist():
+                by_schema[schema_id] += int(counts[schema_id])
+            xid = record.column("xid").to_numpy()
+            present = xid[xid > 0]
+            if len(present):
+                xids += [int(present.min()), int(present.max())]
+        by_table: Counter[str] = Counter()
+        for schema_id, rows in by_schema.items():
+            if schema_id:
+                by_table[table(schema_id)] += rows
+        positions = [record.column("position") for record in records]
+        return cls(
+            rows_by_schema=dict(by_schema),
+            rows_by_table=dict(by_table),
+            payload_bytes=sum(map(payload_bytes, records)),
+            first_position=positions[0][0].as_py() if positions else None,
+            last_position=positions[-1][-1].as_py() if positions else None,
+            min_xid=min(xids, default=None),
+            max_xid=max(xids, default=None),
+        )
+
+
 _FENCE_ATTEMPTS: Final = 100
 
 
 class EventLogWriter:
-    """The one writer of an event log, for as long as its lease holds. Used by one thread at a time.
+    """The only writer of an event log, while its lease is valid. Used by one thread at a time.
 
     Every append returns only when its segment is durable, or raises:
 
-    - AppendRaceLostError, LeaseLostError: another writer owns the tail, or may; or it can't be told
+    - AppendRaceLostError, LeaseLostError: another writer owns the tail, or may; or it is not known
       whether the segment is durable. This writer is closed. Discard buffers and windows, open a new
       writer and restart the source from its `resume`.
-    - StorageError: nothing became visible; the same append may be tried again.
+    - StorageError: nothing became visible; the same append may be retried.
     """
 
     def __init__(
@@ -59,8 +104,9 @@ class EventLogWriter:
         chain: ChainReader | None = None,
         seen: int | None = None,
     ) -> None:
-        """Take the tail over: see `open`. ``chain``: for this alone, of who knows the log.
-        ``seen``: see `tidelog.eventlog.unused_offsets.first_offset_after`; None: begin at the tail.
+        """Take over the tail: see `open`. ``chain``: a reader for this object only, with a cached
+        chain. ``seen``: see `tidelog.eventlog.unused_offsets.first_offset_after`; None: begin at
+        the tail.
         """
         self.storage = storage
         self.info = load_log(storage) if chain is None else chain.info
@@ -96,15 +142,15 @@ class EventLogWriter:
 
         Args:
             path: the event log's directory, or its URL on an object store.
-            source: must be the log's, but for the timeline.
-            epoch: of our lease; not below the tail's.
+            source: must be the log's, except for the timeline.
+            epoch: epoch of our lease; not below the tail's.
             check_lease: called right before a segment becomes visible; may raise LeaseLostError.
-            schemas: names the tables of schema ids; the log's own schema store by default.
+            schemas: returns the tables of schema ids; the log's own schema store by default.
 
         Raises:
-            EventLogError: there is no log; see `create`.
-            SourceChangedError: the log belongs to another source.
-            LeaseLostError: a leader with a greater epoch has written.
+            EventLogError: if there is no log; see `create`.
+            SourceChangedError: if the log belongs to another source.
+            LeaseLostError: if a leader with a greater epoch has written.
         """
         return cls(storage_at(path), source, epoch, check_lease=check_lease, schemas=schemas)
 
@@ -119,9 +165,9 @@ class EventLogWriter:
         check_lease: Guard | None = None,
         schemas: SchemaRegistry | None = None,
     ) -> EventLogWriter:
-        """Create the log unless it exists, then `open` it. ``start_offset``: where a new log
-        begins; a log recreated at the same place must begin above every offset issued before, so
-        that outputs can go on comparing versions.
+        """Create the log unless it exists, then `open` it. ``start_offset``: first offset of a new
+        log; a log recreated at the same place must begin above every offset issued before, so that
+        outputs can still compare versions.
         """
         create_log(storage_at(path), source, start_offset)
         return cls.open(path, source, epoch, check_lease=check_lease, schemas=schemas)
@@ -142,23 +188,23 @@ class EventLogWriter:
 
     @property
     def resume(self) -> Resume | None:
-        """Where the source goes on; None if the log has no position yet."""
+        """Where the source resumes; None if the log has no position yet."""
         return self.tail.resume
 
     @property
     def closed(self) -> bool:
-        """True after a lost race: this instance appends no more."""
+        """True after a lost race: this instance can't append any more."""
         return self._closed is not None
 
     def append_log(self, batches: Sequence[LogBatch], resume: Resume | None = None) -> SegmentMeta:
         """Append records of the source's log as one segment.
 
         Args:
-            batches: in log order, following what was appended before.
-            resume: where a restart goes on after them; the last batch's by default.
+            batches: batches in log order, after what was appended before.
+            resume: where a restart resumes after them; the last batch's by default.
 
         Raises:
-            ValueError: the records or ``resume`` do not follow the tail; a bug in the caller.
+            ValueError: if the records or ``resume`` do not follow the tail; a bug in the caller.
         """
         filled = [batch for batch in batches if len(batch)]
         if resume is None:
@@ -182,7 +228,9 @@ class EventLogWriter:
         return self._append("chunk", [placed], self.resume, chunks=(chunk,))
 
     def append_position(self, resume: Resume) -> SegmentMeta:
-        """Append a segment without records, so that the source may be told of ``resume``."""
+        """Append a segment without records, so that ``resume`` may be acknowledged to the
+        source.
+        """
         return self._append("position", [], resume)
 
     def append_control(self, message: Any, resume: Resume | None = None) -> SegmentMeta:
@@ -201,9 +249,9 @@ class EventLogWriter:
         return self._append("control", [record], resume)
 
     def idle(self) -> None:
-        """There is nothing to append: say so to readers of this host, at any time, but often."""
+        """Note for readers on this host that the writer runs although it appends nothing."""
         if self._closed is None:
-            self._notes.runs()
+            self._notes.note_alive()
 
     def close(self) -> None:
         """Append no more. Idempotent."""
@@ -211,7 +259,7 @@ class EventLogWriter:
             self._closed = EventLogError("this event log writer is closed")
 
     def _find_tail(self) -> SegmentMeta | None:
-        """What our fence follows."""
+        """The segment that our fence follows."""
         self._state_tag = self.storage.tag(CHAIN_FILE)
         if (tail := self._chain.tail()) is not None:
             check_source(self.storage, self.source, tail.source)
@@ -222,7 +270,7 @@ class EventLogWriter:
     def _fence(self, tail: SegmentMeta | None) -> None:
         for _ in range(_FENCE_ATTEMPTS):
             if tail is not None:
-                # What stands before our first append must not vanish under it.
+                # The segment before our first append must not be lost after it.
                 self.storage.make_durable(tail.name)
             self._tail = tail
             failpoints.hit("writer.before_fence")
@@ -266,7 +314,7 @@ class EventLogWriter:
             )
             raise self._closed from error
         self._tail = meta
-        self._notes.wrote(meta.next)
+        self._notes.note_append(meta.next)
         return meta
 
     def _describe(
@@ -311,16 +359,16 @@ class EventLogWriter:
             self._closed = error
             raise
         except StorageError as error:
-            if self._is_there(meta, error):
-                self._settle(meta, error)
+            if self._was_written(meta, error):
+                self._require_ours(meta, error)
                 return
             raise
         if not created:
-            self._settle(meta, None)
+            self._require_ours(meta, None)
 
-    def _is_there(self, meta: SegmentMeta, failure: StorageError) -> bool:
-        """Did a put that failed happen? One that may happen later closes this writer: it must not
-        meet another segment of ours under the same name.
+    def _was_written(self, meta: SegmentMeta, failure: StorageError) -> bool:
+        """Did a failed put succeed after all? If it may succeed later, this writer is closed: it
+        must not write another segment under the same name.
         """
         try:
             if self.storage.tag(meta.name) is not None:
@@ -335,8 +383,8 @@ class EventLogWriter:
         )
         raise self._closed from failure
 
-    def _settle(self, meta: SegmentMeta, failure: StorageError | None) -> None:
-        """A put failed, but its name exists or we were disturbed: was it ours after all?"""
+    def _require_ours(self, meta: SegmentMeta, failure: StorageError | None) -> None:
+        """Check that the segment is ours after a failed put whose name exists, or a conflict."""
         try:
             mine = self._chain.meta(meta.name).nonce == self.nonce
         except FileNotFoundError:
@@ -347,7 +395,7 @@ class EventLogWriter:
         if not mine:
             self._closed = AppendRaceLostError(
                 f"{self.storage!r}: another writer appended at offset {meta.first}; epoch "
-                f"{self.epoch} (nonce {self.nonce}) leads no more. Restart from the tail."
+                f"{self.epoch} (nonce {self.nonce}) no longer leads. Restart from the tail."
             )
             raise self._closed
         try:
@@ -360,9 +408,10 @@ class EventLogWriter:
             raise self._closed from (failure or error)
 
     def _check_on_chain(self, meta: SegmentMeta) -> None:
-        """If names were freed since we knew the tail, ours may be one: then it is not in the log.
+        """Check that our segment is in the log: if names were freed since we read the tail, its
+        name may be one of them.
 
-        The newest segment always is on the chain, so nothing may be newer than ours.
+        The newest segment is always on the chain, so nothing may be newer than ours.
         """
         if (state_tag := self.storage.tag(CHAIN_FILE)) == self._state_tag:
             return

@@ -1,1 +1,1 @@
-"""Kinds of adapters by name, and what their sections of the configuration are made of."""
+"""Registries of adapters by name, and the building blocks of configuration sections."""

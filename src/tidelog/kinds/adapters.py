@@ -1,5 +1,7 @@
-"""The registries of adapters. The names of ours stand here, and of each where it is, and nowhere
-else; what other distributions bring is found by entry points (docs/how-to/extend.md).
+"""The registries of adapters.
+
+Only this module has the names of our adapters, and where each is; plugins are found by entry points
+(docs/how-to/extend.md).
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ STATES: Registry[StateBackend] = Registry(
     "tidelog.state",
     "scheme of state.url",
     {
-        "sqlite": "tidelog.state.sqlite_election:BACKEND",
-        "log": "tidelog.state.beside_log:BACKEND",
+        "sqlite": "tidelog.state.sqlite:BACKEND",
+        "log": "tidelog.state.log_store:BACKEND",
         "zookeeper": "tidelog.state.zookeeper:BACKEND",
         "postgresql": "tidelog.state.postgres:BACKEND",
     },

@@ -1,7 +1,7 @@
-"""Adapters by name: Tidelog's own, and those that other distributions bring by entry points.
+"""Registries of adapters by name: Tidelog's own, and plugins found by entry points.
 
-An adapter of another distribution is used as ours are; docs/how-to/extend.md says what each is.
-Nothing is imported until it is asked for by its name.
+A plugin is used as our own adapters are; docs/how-to/extend.md describes each sort. Nothing is
+imported before it is used.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Registry(Generic[T]):
     """All adapters of one sort, by name.
 
     Args:
-        group: of the entry points.
-        what: a name of this sort, for messages, e.g. ``kind of output``.
-        built_in: by name, ``module:attribute``.
+        group: the group of the entry points.
+        what: the name of this sort, for messages, e.g. ``kind of output``.
+        built_in: ``module:attribute`` by name.
     """
 
     def __init__(self, group: str, what: str, built_in: Mapping[str, str]) -> None:
@@ -33,18 +33,18 @@ class Registry(Generic[T]):
 
     @cached_property
     def _entries(self) -> Mapping[str, EntryPoint]:
-        found: dict[str, EntryPoint] = {}
+        entries: dict[str, EntryPoint] = {}
         for entry in entry_points(group=self.group):
-            taken = "Tidelog" if entry.name in self._built_in else ""
-            if entry.name in found:
-                taken = _distribution(found[entry.name])
-            if taken:
+            other = "Tidelog" if entry.name in self._built_in else ""
+            if entry.name in entries:
+                other = _distribution(entries[entry.name])
+            if other:
                 raise ConfigError(
-                    f"the {self.what} {entry.name!r} is brought by {_distribution(entry)} and by "
-                    f"{taken}: uninstall one of them"
+                    f"the {self.what} {entry.name!r} is provided by {_distribution(entry)} and by "
+                    f"{other}: uninstall one of them"
                 )
-            found[entry.name] = entry
-        return found
+            entries[entry.name] = entry
+        return entries
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,14 +53,14 @@ class Registry(Generic[T]):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The names of adapters from other distributions."""
+        """The names of plugins."""
         return tuple(sorted(self._entries))
 
     def get(self, name: str) -> T:
-        """What is called so.
+        """Return the adapter of this name.
 
         Raises:
-            ConfigError: there is no such, or the distribution that brings it can't be imported.
+            ConfigError: there is none, or the plugin can't be imported.
             ModuleNotFoundError: one of ours needs a package that is not installed.
         """
         if name in self._built_in:

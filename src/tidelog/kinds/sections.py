@@ -1,4 +1,4 @@
-"""What sections are, and types of values: secret URLs, durations, sizes, paths, table patterns."""
+"""The base of configuration sections, and types of values: URLs, durations, sizes, paths."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from tidelog.model.log_places import URL_SCHEMES
-from tidelog.model.patterns import checked
+from tidelog.model.log_locations import URL_SCHEMES
+from tidelog.model.patterns import check_pattern
 from tidelog.model.quantities import Bytes as Bytes
 from tidelog.model.quantities import Milliseconds as Milliseconds
 from tidelog.model.units import parse_duration
@@ -35,7 +35,7 @@ _KEYWORD_PASSWORD = re.compile(
 
 
 class Section(BaseModel):
-    """Base of all sections: immutable, no unknown keys, no input values in messages."""
+    """The base of all sections: immutable, no unknown keys, no input values in messages."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
@@ -43,7 +43,7 @@ class Section(BaseModel):
 
 
 class SecretUrl:
-    """A connection URL whose password shows only through `reveal`."""
+    """A connection URL whose password only `reveal` returns."""
 
     __slots__ = ("_url",)
 
@@ -51,7 +51,7 @@ class SecretUrl:
         self._url = url
 
     def reveal(self) -> str:
-        """The URL with its password, for a driver."""
+        """Return the URL with its password, for a driver."""
         return self._url
 
     @property
@@ -91,19 +91,19 @@ class SecretUrl:
 
 
 class StateUrl(SecretUrl):
-    """The URL of a state store. Its options may all be secret."""
+    """The URL of a state store. All its options may be secret."""
 
     __slots__ = ()
 
     def with_options(self, options: Mapping[str, str]) -> Self:
-        """With these behind those that it has."""
+        """Return the URL with these options added."""
         if not options:
             return self
         return type(self)(f"{self._url}{'&' if '?' in self._url else '?'}{urlencode(options)}")
 
     @property
     def redacted(self) -> str:
-        """Without its options, and with ``***`` for the password."""
+        """The URL without its options, and with ``***`` for the password."""
         place, asked, _ = super().redacted.partition("?")
         return f"{place}?***" if asked else place
 
@@ -116,24 +116,24 @@ def _duration(value: Any) -> Any:
     raise ValueError("expected a duration with its unit, such as 30s, 12h or 7d")
 
 
-def _resolved(path: Path, info: ValidationInfo) -> Path:
+def _resolve_path(path: Path, info: ValidationInfo) -> Path:
     if re.match(r"[A-Za-z]\w+:", str(path)):
         raise ValueError("expected a local directory; a URL is written scheme://bucket/prefix")
     return (base_directory(info) / path.expanduser()).resolve()
 
 
 def _location(text: str, info: ValidationInfo) -> str:
-    return text if "://" in text else str(_resolved(Path(text), info))
+    return text if "://" in text else str(_resolve_path(Path(text), info))
 
 
-def _log_place(text: str, info: ValidationInfo) -> str:
+def _log_location(text: str, info: ValidationInfo) -> str:
     if "://" not in text:
-        return str(_resolved(Path(text), info))
+        return str(_resolve_path(Path(text), info))
     scheme, _, rest = text.partition("://")
     if scheme not in URL_SCHEMES:
         raise ValueError(f"expected a directory, or a URL of {', '.join(URL_SCHEMES)}")
     host = rest.partition("/")[0]
-    # abfss://container@account.dfs.core.windows.net/prefix is how Azure spells it.
+    # abfss://container@account.dfs.core.windows.net/prefix is Azure's form.
     with_keys = "@" in host and (":" in host or not scheme.startswith("abfs"))
     if with_keys or any(character in rest for character in "?#") or not rest.strip("/"):
         raise ValueError("expected scheme://bucket/prefix; keys belong under storage_options")
@@ -141,12 +141,12 @@ def _log_place(text: str, info: ValidationInfo) -> str:
 
 
 def base_directory(info: ValidationInfo) -> Path:
-    """What relative paths are relative to: the directory of the file."""
+    """Return the directory of relative paths: that of the file."""
     return Path((info.context or {}).get("base", "."))
 
 
 def as_text(value: Any) -> Any:
-    """YAML's ``true`` and numbers, for options that are texts."""
+    """Convert YAML's ``true`` and numbers, for options that are texts."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int) else value
@@ -158,8 +158,8 @@ Duration = Annotated[
     WithJsonSchema({"type": "string", "examples": ["7d", "12h"]}),
 ]
 StorageOption = Annotated[SecretStr, BeforeValidator(as_text)]
-LogPlace = Annotated[str, BeforeValidator(str), AfterValidator(_log_place)]
-LocalPath = Annotated[Path, AfterValidator(_resolved)]
+LogPlace = Annotated[str, BeforeValidator(str), AfterValidator(_log_location)]
+LocalPath = Annotated[Path, AfterValidator(_resolve_path)]
 LibrdkafkaSettings = Annotated[
     dict[str, SecretStr],
     Field(
@@ -175,7 +175,7 @@ LibrdkafkaSettings = Annotated[
     ),
 ]
 Location = Annotated[str, AfterValidator(_location)]
-TablePattern = Annotated[str, AfterValidator(checked)]
+TablePattern = Annotated[str, AfterValidator(check_pattern)]
 PostgresName = Annotated[str, Field(min_length=1, max_length=63)]
 MySqlName = Annotated[str, Field(pattern=r"^[^./\\]{1,64}$")]
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]

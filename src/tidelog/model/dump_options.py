@@ -1,7 +1,8 @@
-"""How dumps read: the one list of options, with defaults, bounds, units and what they mean.
+"""The options of dumps, with defaults, bounds, units and descriptions.
 
-Of it are made: the section ``dump`` of the configuration and its reference, the command that
-changes options at run time (`tidelog set`, signals, HTTP), and what dumps go by.
+This one list is the source of the configuration's section ``dump`` and its reference, of the
+command that changes options at run time (`tidelog set`, signals, HTTP), and of the options that
+dumps use.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from tidelog.model.quantities import Bytes, Milliseconds
 
 
 class RunTimeOptions(BaseModel):
-    """What may change while a dump runs. 0 turns a limit off."""
+    """The options that may change while a dump runs. 0 turns a limit off."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
@@ -25,8 +26,8 @@ class RunTimeOptions(BaseModel):
         default=1,
         ge=1,
         le=64,
-        description="Chunks that are read at once, each over a connection of its own. With 1, "
-        "chunks come one after the other in key order.",
+        description="Chunks that are read at once, each over its own connection. With 1, chunks "
+        "are read one after the other in key order.",
     )
     rows_per_second: int = Field(
         default=0, ge=0, description="Read no more rows a second, over all dumps. 0: no limit."
@@ -63,14 +64,14 @@ class RunTimeOptions(BaseModel):
 
 
 class DumpOptions(RunTimeOptions):
-    """How dumps read."""
+    """The options of dumps."""
 
     chunk_bytes: Bytes = Field(
         default=32 * 2**20,
         ge=2**10,
         le=2**30,
-        description="A chunk of larger rows has fewer of them: as many as take about so much. A "
-        "single row may take more.",
+        description="A chunk of large rows has fewer of them: about so many bytes. A single row "
+        "may be larger.",
         examples=["32MiB"],
     )
     buffer_bytes: Bytes = Field(

@@ -1,4 +1,4 @@
-"""Names that configuration and code share: event formats, and how Debezium's JSON writes values."""
+"""Names that configuration and code share: event formats, and Debezium's modes for values."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S = 10.0
 # As the option of the mysql program (manual, "Command Options for Encrypted Connections").
 SslMode = Literal["disabled", "preferred", "required", "verify-ca", "verify-identity"]
 
-# Options of the URL, with what they mean; ``_`` may stand for ``-``.
+# Options of the URL, with their meaning; ``_`` may replace ``-``.
 OPTIONS = {
     "ssl-mode": f"one of {', '.join(get_args(SslMode))}",
     "ssl-ca": "a file of certificates of authorities that are trusted",
@@ -29,13 +29,14 @@ OPTIONS = {
 
 
 class ServerPin:
-    """Which of the servers that a host name, an address that moves or a proxy may lead to is the
-    one whose log is read. All that is read beside the log has to come from there.
+    """The one server whose log is read, among those behind a host name, an address or a proxy.
+
+    Everything that is read besides the log must come from it.
 
     Attributes:
-        server: None: any; else `Connection.server` of the one. Set by the reader of the log.
-        shift: what is added to the number of one of its binlog files, for the file's number in
-            positions: those of a server that was promoted go on behind those of the one before.
+        server: None: any; else its `Connection.server`. Set by the reader of the log.
+        shift: added to the number of its binlog files for positions: those of a promoted server
+            continue after those of the former one.
     """
 
     __slots__ = ("server", "shift")
@@ -47,10 +48,10 @@ class ServerPin:
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """Where a server is and how to log in; `str` of it holds no password.
+    """The address of a server and the login; its `str` has no password.
 
     Attributes:
-        pin: shared by all who connect with this object.
+        pin: shared by all users of this object.
     """
 
     host: str
@@ -67,18 +68,18 @@ class ServerUrl:
     pin: ServerPin = field(default_factory=ServerPin, repr=False, compare=False)
 
     def __str__(self) -> str:
-        """For messages: ``127.0.0.1:3306, user 'tidelog'``."""
+        """Return the server for messages: ``127.0.0.1:3306, user 'tidelog'``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.unix_socket or f'{host}:{self.port}'}, user {self.user!r}"
 
     @property
     def where(self) -> str:
-        """The server alone, to tell servers apart in this process."""
+        """The server alone, to distinguish servers in this process."""
         return self.unix_socket or f"{self.host}:{self.port}"
 
 
 def parse_url(url: str) -> ServerUrl:
-    """The parts of a URL. Raises ConfigError, whose message holds nothing of the URL's secrets."""
+    """Return the parts of a URL. Raises ConfigError, whose message has no secrets of it."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in SCHEMES:
         raise ConfigError(
@@ -118,7 +119,7 @@ def parse_url(url: str) -> ServerUrl:
 
 @lru_cache(maxsize=8)
 def ssl_context(url: ServerUrl) -> ssl.SSLContext | None:
-    """What TLS must be like; None: as the server can, unverified, or none at all (see `ssl_mode`).
+    """Return the TLS context; None: unverified if the server can, or none (see `ssl_mode`).
 
     Raises ConfigError if a file can't be read.
     """
@@ -134,7 +135,7 @@ def ssl_context(url: ServerUrl) -> ssl.SSLContext | None:
         raise ConfigError(
             f"ssl-ca, ssl-cert or ssl-key in source.url can't be loaded: {error.strerror or error}"
         ) from None
-    # Certificates that MySQL makes for itself lack extensions that Python's strict mode wants.
+    # Certificates that MySQL creates for itself lack extensions that Python's strict mode needs.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = url.ssl_mode == "verify-identity"
     if url.ssl_mode in ("preferred", "required"):
@@ -143,8 +144,8 @@ def ssl_context(url: ServerUrl) -> ssl.SSLContext | None:
 
 
 @cache
-def unverified() -> ssl.SSLContext:
-    """Encrypted, whoever the server is: what ``preferred`` means where the server can."""
+def unverified_context() -> ssl.SSLContext:
+    """Return a context without verification: for ``preferred``, if the server can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -156,32 +157,32 @@ def _check_encoding(rest: str) -> None:
     authority, _, path = rest.partition("/")
     if authority.count("@") > 1 or "@" in path.split("?", 1)[0]:
         raise ConfigError(
-            "source.url has an @ where none may stand: percent-encode special characters in the "
+            "source.url has an @ in a wrong place: percent-encode special characters in the "
             "user name and password (@ is %40, / is %2F)"
         )
 
 
 def _options(query: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        known = name.lower().replace("_", "-")
-        if known not in OPTIONS:
+        option_name = name.lower().replace("_", "-")
+        if option_name not in OPTIONS:
             listed = "; ".join(f"{option}: {meaning}" for option, meaning in OPTIONS.items())
             raise ConfigError(f"source.url has an unknown option {name!r}. Known are {listed}")
-        found[known] = value
-    return found
+        options[option_name] = value
+    return options
 
 
 def _ssl_mode(options: dict[str, str], local: bool) -> SslMode:
     named = options.get("ssl-mode")
     if named is None:
         if "ssl-ca" in options:
-            return "verify-ca"  # as the mysql program: a named authority is there to be checked
+            return "verify-ca"  # as the mysql program does: a named authority is to be checked
         return "disabled" if local else "preferred"
     mode = named.lower().replace("_", "-")
-    for known in get_args(SslMode):
-        if mode == known:
-            return known  # type: ignore[no-any-return]
+    for valid in get_args(SslMode):
+        if mode == valid:
+            return valid  # type: ignore[no-any-return]
     raise ConfigError(f"ssl-mode in source.url must be {OPTIONS['ssl-mode']}")
 
 

@@ -1,8 +1,8 @@
-"""Which tables a list of patterns names: the one matcher, for all who take names or patterns.
+"""Matches tables by patterns: the one matcher for all users of names or patterns.
 
-A pattern is ``namespace.table``, or ``*`` for all tables. In it ``*`` stands for any text, dots and
-none included; no other character is special. The namespace of a name with more dots than one may
-be quoted as in SQL: ``"a.b".t``. docs/reference/table-patterns.md is this for users.
+A pattern is ``namespace.table``, or ``*`` for all tables. In it ``*`` stands for any text, also
+with dots or empty; no other character is special. The namespace of a name with several dots may be
+quoted as in SQL: ``"a.b".t``. docs/reference/table-patterns.md is this for users.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ SYNTAX = "namespace.table, * for any text, such as public.orders or public.*"
 
 
 def matches(patterns: Iterable[str | TableName], table: TableName) -> bool:
-    """Does a pattern name the table? A `TableName` among the patterns names only itself.
+    """Return whether a pattern matches the table. A `TableName` as a pattern matches only itself.
 
-    Names with dots of their own match too: every dot of the pattern is tried as the separator. What
-    `str` makes of a table's name matches it as well.
+    Names with dots match, too: every dot of the pattern is tried as the separator. The `str` of a
+    table's name matches it as well.
     """
     return any(
         pattern == table if isinstance(pattern, TableName) else _matches_one(pattern, table)
@@ -31,7 +31,7 @@ def matches(patterns: Iterable[str | TableName], table: TableName) -> bool:
 
 
 def routed(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str:
-    """Where the table goes: the first route, with its patterns, that matches, or its own name.
+    """Return the table's destination: the first route with a matching pattern, or its own name.
 
     Raises ValueError if the route can't be filled in.
     """
@@ -41,36 +41,36 @@ def routed(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str
                 return route.format(namespace=table.namespace, name=table.name)
             except (KeyError, IndexError, ValueError):
                 raise ValueError(
-                    f"route {route!r}: only {{namespace}} and {{name}} can stand in it"
+                    f"route {route!r}: only {{namespace}} and {{name}} can be used in it"
                 ) from None
     return str(table)
 
 
 def choice(choices: Mapping[str, Value], table: TableName, default: Value) -> Value:
-    """That of the first pattern that matches the table; ``default`` if none does."""
+    """Return the value of the first pattern that matches the table, else ``default``."""
     return next((each for pattern, each in choices.items() if matches((pattern,), table)), default)
 
 
-def checked(pattern: str) -> str:
-    """Returns the pattern. Raises ValueError if it can match no table."""
+def check_pattern(pattern: str) -> str:
+    """Return the pattern. Raises ValueError if it can match no table."""
     if pattern != "*" and "." not in pattern[1:-1]:
         raise ValueError(f"expected {SYNTAX}")
     return pattern
 
 
 def overlap(some: Sequence[str], others: Sequence[str]) -> bool:
-    """May there be a table that both name?"""
-    return any(_meet(one, other) for one in some for other in others)
+    """Return whether a table may match patterns of both."""
+    return any(_patterns_overlap(one, other) for one in some for other in others)
 
 
 @lru_cache(maxsize=1 << 14)
-def _meet(one: str, other: str) -> bool:
-    """Is there a text that both patterns match?"""
+def _patterns_overlap(one: str, other: str) -> bool:
+    """Return whether a text may match both patterns."""
     if not one or not other:
         return not (one + other).strip("*")
     if "*" in (one[0], other[0]):
-        return _meet(one[1:], other) or _meet(one, other[1:])
-    return one[0] == other[0] and _meet(one[1:], other[1:])
+        return _patterns_overlap(one[1:], other) or _patterns_overlap(one, other[1:])
+    return one[0] == other[0] and _patterns_overlap(one[1:], other[1:])
 
 
 def _matches_one(pattern: str, table: TableName) -> bool:
@@ -85,8 +85,9 @@ def _matches_one(pattern: str, table: TableName) -> bool:
 
 
 def glob(pattern: str, text: str) -> bool:
-    """Is it the text, if ``*`` stands for any? No regular expression: that of ``*a*a*a*b`` takes
-    exponential time on ``aaaa…``.
+    """Return whether the text matches, with ``*`` for any text.
+
+    No regular expression: that of ``*a*a*a*b`` takes exponential time on ``aaaa…``.
     """
     first, *others = pattern.split("*")
     if not others:

@@ -1,7 +1,7 @@
-"""Settings that every session of PostgreSQL pins, whoever opens it: sources, outputs, state.
+"""Settings that every PostgreSQL session pins: those of sources, outputs and state.
 
-A role, a database or a server may have other defaults: they must change no value, and end no
-session of ours at random.
+A role, a database or a server may have other defaults: these must change no value, and end none of
+our sessions at random.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ TIMEOUTS: Mapping[str, str] = {
     "default_transaction_isolation": "read committed",
     "default_transaction_deferrable": "off",
 }
-# Of sources and state, whose tables are ours alone. Outputs respect a database that is read-only.
+# For sources and state, whose tables are only ours. Outputs respect a read-only database.
 WRITABLE: Mapping[str, str] = {"default_transaction_read_only": "off"}
-# By the version that has them: one that does not would refuse the connection.
+# By the first version that has them: an older one would refuse the connection.
 NEWER_TIMEOUTS: Mapping[str, int] = {
     "idle_session_timeout": 140_000,
     "transaction_timeout": 170_000,
 }
-# What was committed must survive a crash of the server: whoever wrote it goes on from there.
+# What was committed must survive a crash of the server: its writer resumes after it.
 _DURABLE = (
     "SELECT pg_catalog.set_config('synchronous_commit', 'local', false) "
     "WHERE pg_catalog.current_setting('synchronous_commit') = 'off'"
@@ -45,14 +45,15 @@ _DURABLE = (
 
 
 def set_newer_timeouts(server_version: int) -> bytes:
-    """Statements that switch off the timeouts of `NEWER_TIMEOUTS` that the server has."""
+    """Return statements that switch off the timeouts of `NEWER_TIMEOUTS` that the server has."""
     names = [name for name, since in NEWER_TIMEOUTS.items() if server_version >= since]
     return "; ".join(f"SET {name} = 0" for name in names).encode()
 
 
 def set_statements(settings: Mapping[str, str], server_version: int) -> bytes:
-    """Statements for the session of a writer: everything that is pinned here, and ``settings``,
-    which win. For connections by a pooler, which takes no settings when a session starts.
+    """Return statements for a writer's session: all pinned settings, overridden by ``settings``.
+
+    For connections by a pooler, which accepts no settings when a session starts.
     """
     values = {**PINNED, **TIMEOUTS, **settings}
     pinned = [f"SET {name} = '{value}'" for name, value in values.items()]

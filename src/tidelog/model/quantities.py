@@ -1,4 +1,4 @@
-"""Types of values that people spell with a unit: ``50ms``, ``4MiB``."""
+"""Types of values that people write with a unit: ``50ms``, ``4MiB``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from tidelog.model.units import parse_bytes, parse_milliseconds
 
 
-def _spelled(parse: Callable[[str], int], expected: str) -> BeforeValidator:
+def _with_unit(parse: Callable[[str], int], expected: str) -> BeforeValidator:
     def validate(value: Any) -> Any:
         if isinstance(value, str) and not value.strip().isdigit():
             return parse(value)
@@ -24,11 +24,11 @@ def _spelled(parse: Callable[[str], int], expected: str) -> BeforeValidator:
 
 Milliseconds = Annotated[
     int,
-    _spelled(parse_milliseconds, "expected a duration such as 50ms or 10s"),
+    _with_unit(parse_milliseconds, "expected a duration such as 50ms or 10s"),
     WithJsonSchema({"type": ["integer", "string"], "examples": ["50ms", 50]}),
 ]
 Bytes = Annotated[
     int,
-    _spelled(parse_bytes, "expected a size such as 4MiB"),
+    _with_unit(parse_bytes, "expected a size such as 4MiB"),
     WithJsonSchema({"type": ["integer", "string"], "examples": ["4MiB", 4194304]}),
 ]

@@ -1,8 +1,8 @@
-"""Records on their way from a source's log to the event log, column-wise.
+"""Batches of records between a source's log and the event log, column-wise.
 
 A *position* is a place in the source's log as one int64 (PostgreSQL: the commit record's LSN);
-``(position, ordinal)`` orders every record of a source, ``ordinal`` being the record's place in its
-transaction as counted on the wire before any filter of ours.
+``(position, ordinal)`` orders every record of a source. ``ordinal`` is the record's index in its
+transaction, as counted on the wire before our filters.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Bools = npt.NDArray[np.bool_]
 
 
 def binary_array(offsets: Int32s, data: UInt8s) -> pa.BinaryArray:
-    """``n`` binary values as an Arrow array over the given memory (offsets int32[n + 1])."""
+    """Return ``n`` binary values as an Arrow array over the given memory (offsets int32[n + 1])."""
     return pa.BinaryArray.from_buffers(
         pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
 
 
 def bitmap(flags: Bools) -> pa.Buffer:
-    """bool[n] as Arrow keeps validity and booleans."""
+    """Return bool[n] in Arrow's form for validity and booleans."""
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def readonly(array: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
-    """The array as the one type that the kernels are compiled for: contiguous and read-only."""
+    """Return the array in the form the kernels are compiled for: contiguous and read-only."""
     view = np.ascontiguousarray(array, dtype=dtype).view()
     view.flags.writeable = False
     return view
 
 
 class Kind(IntEnum):
-    """What a record of the event log is; the number is stored."""
+    """The kind of a record of the event log; the number is stored."""
 
     INSERT = ord("I")
     UPDATE = ord("U")
@@ -51,22 +51,22 @@ class Kind(IntEnum):
     TRUNCATE = ord("T")
     MESSAGE = ord("M")  # a logical message of the source
     DUMP_ROW = ord("r")  # payload: an insert's
-    ABSENT = ord("a")  # a requested key that the table lacks; payload: a delete's
-    CONTROL = ord("c")  # ours: JSON about a dump, schema_id 0
+    ABSENT = ord("a")  # a requested key that is not in the table; payload: a delete's
+    CONTROL = ord("c")  # Tidelog's: JSON about a dump, schema_id 0
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where capture goes on after a restart.
+    """Where capture resumes after a restart.
 
-    ``acknowledge``: the source may forget everything before this position (a commit's end).
-    A record is already durable, and is skipped, if its ``(position, ordinal)`` is not above
+    ``acknowledge``: the source may forget everything before this position (a commit's end). A
+    record is already durable, and is skipped, if its ``(position, ordinal)`` is not above
     ``(position, ordinal)``.
 
-    Positions are of one server. Where transactions have names that hold on all servers (GTIDs of
-    MySQL and MariaDB), these say it for another one: ``executed`` are those before ``acknowledge``
-    and before the one at ``position``; ``begun`` is that one where it may not be durable as a
-    whole. Empty: they are not known.
+    Positions are of one server. If transactions have names that are valid on all servers (GTIDs of
+    MySQL and MariaDB), these are for another server: ``executed`` are those before ``acknowledge``
+    and before the one at ``position``; ``begun`` is that one if it may not be durable as a whole.
+    Empty: they are not known.
     """
 
     acknowledge: int
@@ -76,7 +76,7 @@ class Resume:
     begun: str = ""
 
     def to_json(self) -> list[int]:
-        """Of the positions."""
+        """Return the positions."""
         return [self.acknowledge, self.position, self.ordinal]
 
 
@@ -91,9 +91,9 @@ class LogBatch:
         commit_ts: int64[n], microseconds since 1970 UTC.
         payload_offsets: int32[n + 1] into ``payload``, starting at 0.
         payload: uint8[...], the wire payloads back to back.
-        resume: where a restart goes on once this batch and all before it are durable.
-        behind_s: how old its last commit was when the source sent it, by the source's own clock;
-            0 if that is not known.
+        resume: where a restart resumes once this batch and all before it are durable.
+        behind_s: the age of its last commit when the source sent it, by the source's own clock; 0
+            if that is not known.
     """
 
     kind: UInt8s
@@ -118,7 +118,7 @@ class LogBatch:
         commit_ts: int,
         resume: Resume,
     ) -> LogBatch:
-        """A few records of one kind and one transaction: (schema id, ordinal, payload) of each."""
+        """Return records of one kind and one transaction: (schema id, ordinal, payload) of each."""
         count = len(records)
         sizes = [len(payload) for _, _, payload in records]
         return cls(
@@ -141,8 +141,9 @@ class LogBatch:
         return int(self.payload_offsets[-1])
 
     def slice(self, start: int, stop: int) -> LogBatch:
-        """Records ``start`` to ``stop``, over the same memory. Unless it ends where the batch does,
-        it resumes behind its last record.
+        """Return records ``start`` to ``stop``, over the same memory.
+
+        Unless it ends where the batch does, it resumes after its last record.
         """
         offsets = self.payload_offsets[start : stop + 1]
         resume = self.resume
@@ -163,7 +164,7 @@ class LogBatch:
         )
 
     def filter(self, keep: Bools) -> LogBatch:
-        """The records where ``keep`` (bool[n]) is true, in order, in memory of their own."""
+        """Return the records where ``keep`` (bool[n]) is true, in order, in their own memory."""
         payloads = binary_array(self.payload_offsets, self.payload).filter(pa.array(keep))
         offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1)
         data = payloads.buffers()[2]
@@ -183,16 +184,17 @@ class LogBatch:
 class KeyEffect(IntEnum):
     """What a record does to a key."""
 
-    COMPLETE = 0  # the record holds the key's whole new state
+    COMPLETE = 0  # the record has the key's whole new state
     PARTIAL = 1  # the key's new state, columns missing (unchanged TOAST)
     GONE = 2  # the key is deleted, or was moved to another key
-    MOVED_PARTIAL = 3  # columns missing that no record before tells: a key change's new key
+    MOVED_PARTIAL = 3  # the new key of a key change; no earlier record has its missing columns
 
 
 @dataclass(slots=True)
 class KeyEntries:
-    """Keys that a batch's records of one table touch: ``m`` entries in record order; an update that
-    changes its key gives two (old key GONE, then the new key).
+    """The keys of a batch's records of one table: ``m`` entries in record order.
+
+    An update that changes its key has two (old key GONE, then the new key).
 
     Attributes:
         record: int32[m], index of the record in its batch.
@@ -223,13 +225,13 @@ XidRanges = Int64s
 
 
 def ranges_of(xids: Iterable[int]) -> XidRanges:
-    """Just these ids."""
+    """Return ranges of exactly these ids."""
     ids = np.array(sorted(set(xids)), np.int64)
     return np.stack([ids, ids + 1], axis=1)
 
 
 def in_ranges(ranges: XidRanges, xid: Int64s) -> Bools:
-    """bool[n]: which of ``xid`` lie in the ranges?"""
+    """Return bool[n]: which of ``xid`` are in the ranges."""
     if not len(ranges):
         return np.zeros(len(xid), np.bool_)
     place = np.searchsorted(ranges[:, 0], xid, "right") - 1
@@ -238,24 +240,24 @@ def in_ranges(ranges: XidRanges, xid: Int64s) -> Bools:
 
 
 def overlap(ranges: XidRanges, lowest: int, highest: int) -> bool:
-    """Do the ranges hold an id from ``lowest`` to ``highest``?"""
+    """Return whether an id from ``lowest`` to ``highest`` is in the ranges."""
     place = int(np.searchsorted(ranges[:, 1], lowest, "right"))
     return place < len(ranges) and int(ranges[place, 0]) <= highest
 
 
 class Snapshot(Protocol):
-    """What a chunk's SELECT could see."""
+    """The transactions that a chunk's SELECT could see."""
 
     def visible(self, xid: Int64s) -> Bools:
-        """bool[n]: was the transaction's effect visible to the SELECT?"""
+        """Return bool[n]: whether the transaction's effect was visible to the SELECT."""
         ...
 
     def invisible_ranges(self, upto_xid: int) -> XidRanges:
-        """The xids not above ``upto_xid`` that are not visible."""
+        """Return the xids up to ``upto_xid`` that are not visible."""
         ...
 
     def follows(self, earlier: Self) -> bool:
-        """Have all transactions ended that had begun when ``earlier`` was taken?"""
+        """Return whether all transactions have ended that were open when ``earlier`` was taken."""
         ...
 
     def to_text(self) -> str: ...
@@ -263,7 +265,7 @@ class Snapshot(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChunkMeta:
-    """What a chunk's segment says of the chunk (JSON in the segment's metadata).
+    """A segment's metadata of its chunk, as JSON.
 
     ``low_key``/``high_key`` are the encoded key bounds ``(lo, hi]`` as lists of texts, None where
     open; both None for a key chunk, which has ``keys_requested`` > 0.
@@ -281,7 +283,7 @@ class ChunkMeta:
     rows_superseded: int
     keys_requested: int = 0
     order: float = 0.0
-    """Ranges of one dump and table sort by key as they sort by this."""
+    """Ranges of one dump and table have this order by key."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}

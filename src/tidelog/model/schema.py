@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-# What a column decodes to, whatever the source. ``decimal(p,s)`` carries its parameters.
+# The type that a column decodes to, for any source. ``decimal(p,s)`` has its parameters.
 LOGICAL_TYPES = (
     "bool",
     "int16",
@@ -35,8 +35,9 @@ class TableName:
     name: str
 
     def __str__(self) -> str:
-        """``namespace.name``; a namespace with a dot in it is quoted as in SQL, so that no two
-        tables are spelled alike and `parse` finds its way back.
+        """Return ``namespace.name``; a namespace with a dot is quoted as in SQL.
+
+        So no two tables have the same text, and `parse` can read it.
         """
         namespace = self.namespace
         if "." in namespace or namespace.startswith('"'):
@@ -45,7 +46,7 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """The table that `str` spelled as ``text``; raises ValueError if it spells none."""
+        """Return the table of a `str`. Raises ValueError if the text is none."""
         quoted = re.match(r'"((?:[^"]|"")+)"\.', text)
         if quoted is not None and text[quoted.end() :]:
             return cls(quoted[1].replace('""', '"'), text[quoted.end() :])
@@ -76,10 +77,10 @@ class TableSchema:
     """An immutable version of a table's shape.
 
     ``key`` names the primary (or surrogate) key's columns in key order; ``identity`` names the
-    columns that old images of the log carry, ``identity_kind`` how they were chosen:
-    ``d`` default (primary key), ``f`` full, ``i`` a unique index, ``n`` nothing.
-    ``schema_id`` is 0 until the schema store has numbered the version (from 1 up).
-    ``wire_format`` says which decoder of `tidelog.codecs` reads the payloads, e.g. ``pgoutput``.
+    columns in old images of the log, ``identity_kind`` how they were chosen: ``d`` default (primary
+    key), ``f`` full, ``i`` a unique index, ``n`` nothing. ``schema_id`` is 0 until the schema store
+    has numbered the version (from 1 up). ``wire_format`` names the decoder of `tidelog.codecs` for
+    the payloads, e.g. ``pgoutput``.
     """
 
     table: TableName
@@ -93,15 +94,19 @@ class TableSchema:
 
     @cached_property
     def match_key(self) -> tuple[str, ...]:
-        """Columns that windows and outputs match rows by: the key, or the identity index's columns
-        where deletes carry only those (docs/explanation/architecture.md).
+        """The columns by which windows and outputs match rows.
+
+        The key, or the identity index's columns if deletes have only those
+        (docs/explanation/architecture.md).
         """
         return self.identity if self.identity_kind == "i" else self.key
 
     @cached_property
     def nan_key(self) -> frozenset[str]:
-        """Columns of the match key whose typed value may be null, and then means PostgreSQL's
-        ``NaN`` of a ``numeric(p,s)``, which no decimal has: one value, so that null is one key.
+        """The columns of the match key whose typed value is null for PostgreSQL's ``NaN``.
+
+        A ``numeric(p,s)`` may be ``NaN``, which no decimal has: it is one value, so that null is
+        one key.
         """
         if self.wire_format != "pgoutput":
             return frozenset()
@@ -120,7 +125,7 @@ class TableSchema:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for equal shapes, whatever their ``schema_id``."""
+        """A hash that is equal for equal shapes, whatever their ``schema_id``."""
         shape = self.to_json()
         del shape["schema_id"]
         return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:32]
@@ -129,7 +134,7 @@ class TableSchema:
         return replace(self, schema_id=schema_id)
 
     def only(self, names: Collection[str]) -> TableSchema:
-        """Without the columns that are neither of ``names`` nor of a key."""
+        """Return the schema with only the columns in ``names`` or in a key."""
         kept = {*names, *self.key, *self.identity}
         return replace(self, columns=tuple(c for c in self.columns if c.name in kept))
 

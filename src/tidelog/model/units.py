@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: ``7d``, ``50ms``, ``4MiB``."""
+"""Parses and formats durations and sizes with units: ``7d``, ``50ms``, ``4MiB``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 record``, ``1,234 records``."""
+    """Return a number with its noun: ``1 record``, ``1,234 records``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def parse_milliseconds(text: str) -> int:
-    """``'50ms'``, ``'1.5s'``, ``'1h 30m'`` as milliseconds.
+    """Parse ``'50ms'``, ``'1.5s'``, ``'1h 30m'`` as milliseconds.
 
     Raises:
         ValueError: with a text for the user.
@@ -52,7 +52,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_bytes(text: str) -> int:
-    """``'4MiB'`` (2^20), ``'4MB'`` (10^6), ``'100B'`` as bytes.
+    """Parse ``'4MiB'`` (2^20), ``'4MB'`` (10^6), ``'100B'`` as bytes.
 
     Raises:
         ValueError: with a text for the user.
@@ -65,7 +65,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_milliseconds(milliseconds: int) -> str:
-    """The shortest exact spelling: 604800000 → ``7d``."""
+    """Return the shortest exact form: 604800000 → ``7d``."""
     for unit in ("d", "h", "m", "s"):
         if milliseconds and milliseconds % _MS_PER[unit] == 0:
             return f"{milliseconds // _MS_PER[unit]}{unit}"
@@ -73,7 +73,7 @@ def format_milliseconds(milliseconds: int) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """With a binary unit: exact where possible, else one decimal."""
+    """Return a size with a binary unit: exact if possible, else with one decimal."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         factor = _BYTES_PER[unit]
         if count >= factor:
@@ -83,7 +83,7 @@ def format_bytes(count: int) -> str:
 
 
 def brief_span(milliseconds: float) -> str:
-    """A time to look at, three digits of it: ``42ms``, ``1.25s``, ``7min``, ``2.5h``."""
+    """Return a time for people, in three digits: ``42ms``, ``1.25s``, ``7min``, ``2.5h``."""
     if milliseconds < 1000:
         return f"{milliseconds:.0f}ms"
     seconds = milliseconds / 1000

@@ -1,7 +1,7 @@
-"""``outputs`` of ``tidelog.yaml``: one model for each kind, told apart by ``kind``.
+"""``outputs`` of ``tidelog.yaml``: one model for each kind, selected by ``kind``.
 
-A new kind of ours is a room here: its section, derived from one of `sections` and listed in
-`OUTPUTS` and `_Ours`, and its `OwnKind`, which `tidelog.kinds.adapters` names. Kinds of other
+A new kind of ours is a folder here: its section, derived from one of `sections` and listed in
+`OUTPUTS` and `_Ours`, and its `BuiltinKind`, which `tidelog.kinds.adapters` names. Kinds of other
 distributions are found by entry points (docs/how-to/extend.md).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from tidelog.kinds.brought import OneOf
+from tidelog.kinds.plugins import OneOf
 from tidelog.outputs.base.sections import (
     DeadLetter,
     DebeziumModes,

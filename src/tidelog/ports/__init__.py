@@ -1,4 +1,4 @@
-"""The Protocols that adapters implement: few and small; a behaviour suite is the contract."""
+"""The Protocols of adapters: few and small; each has a behaviour suite as its contract."""
 
 from tidelog.ports.catalogue import Catalogue, Retention, SourceLoad, TableShape
 from tidelog.ports.chunks import (

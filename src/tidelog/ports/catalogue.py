@@ -1,4 +1,4 @@
-"""What tables the source has, what they look like now, and how hard the source works."""
+"""The catalogue of the source: its tables, their schemas, and the source's load."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Retention:
     """How long the source keeps the part of its log that the reader still needs.
 
     Attributes:
-        retained_bytes: what it keeps for the reader now; None: not known.
-        spare_bytes: what may still be written until it removes what the reader needs; None: it
-            never does so by size, or it is not known.
-        kept_s: it removes what is older, whoever needs it; None: it does not do so by age.
+        retained_bytes: the log that it keeps for the reader now; None: not known.
+        spare_bytes: the log that may still be written until it removes what the reader needs; None:
+            it never does so by size, or it is not known.
+        kept_s: the age at which it removes log, whoever needs it; None: it does not do so by age.
     """
 
     retained_bytes: int | None = None
@@ -30,12 +30,12 @@ class SourceLoad:
     """The source's load now; None where it is not known.
 
     Attributes:
-        lag_bytes: bytes of its log that the reader has not read yet.
-        replica_lag_s: seconds that the slowest replica is behind.
+        lag_bytes: the bytes of its log that the reader has not read yet.
+        replica_lag_s: the seconds that the slowest replica is behind.
         commits: a counter of committed transactions.
         end: the position of the log's end.
-        reached: the reader's position as the server writes it, e.g. ``0/208C0C0``.
-        retention: of the log.
+        reached: the reader's position in the server's form, e.g. ``0/208C0C0``.
+        retention: the retention of the log.
     """
 
     lag_bytes: int
@@ -48,11 +48,11 @@ class SourceLoad:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What the catalogue says of a table now, to notice changes of rows without row events.
+    """The catalogue's description of a table, to notice changes of rows without row events.
 
     ``storage``: how the table is stored, without spaces; only for `Catalogue.rows_may_differ`.
-    ``key_spelling``: how the texts of its keys are made, if not as ever; where it is another one
-    than when a dump began, the bounds that the dump has read up to mean other rows.
+    ``key_spelling``: how the texts of its keys are formed, if unusual. If it changes after a dump
+    began, the bounds that the dump has read mean other rows.
     """
 
     schema: TableSchema
@@ -63,54 +63,63 @@ class TableShape:
 
 
 class Catalogue(Protocol):
-    """Which tables there are. Thread-safe; takes no lock that a writer waits for."""
+    """The tables of the source. Thread-safe; takes no lock that a writer waits for."""
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
-        """The tables that match, e.g. ``public.*``, sorted; none of the system's or Tidelog's."""
+        """Return the matching tables, e.g. of ``public.*``, sorted; no system tables, no metadata
+        tables.
+        """
         ...
 
     def shape(self, table: TableName) -> TableShape | None:
-        """The table now; None if there is none. Raises TableRefusedError if the table can't be
-        captured or dumped as it is.
+        """Return the table as it is now; None if there is none.
+
+        Raises TableRefusedError if the table can't be captured or dumped as it is.
         """
         ...
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
-        """Rows by the source's statistics, of those of the tables that it has. Cheap: reads no
-        table.
+        """Return the rows by the source's statistics, for those of the tables that it has.
+
+        Cheap: reads no table.
         """
         ...
 
     def check_condition(self, table: TableName, condition: str) -> None:
-        """Raises ChunkRefusedError if the server refuses the dump's condition, e.g. because of an
-        unknown column. Reads no row. Raises nothing if the condition can't be checked.
+        """Raise ChunkRefusedError if the server refuses the dump's condition.
+
+        For example, because of an unknown column. Reads no row. Raises nothing if the condition
+        can't be checked.
         """
         ...
 
     def stamp(self) -> str | None:
-        """A text that changes whenever the `shape` of any table changes, or whether it is
-        published. Much cheaper than `versions`. None: the source has no such text.
+        """Return a text that changes with the `shape` of any table, or whether it is published.
+
+        Much cheaper than `versions`. None: the source has no such text.
         """
         ...
 
     def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
-        """The `tables`, each with a text that changes whenever its `shape` changes (estimates
-        aside). A few queries for all tables.
+        """Return the `tables`, each with a text that changes with its `shape` (without estimates).
+
+        A few queries for all tables.
         """
         ...
 
     def rows_may_differ(self, before: str, after: str) -> bool:
-        """May rows have changed without row events between two `TableShape.storage`s of a table?
-        True e.g. if it was rewritten, or a partition was truncated, attached or detached.
+        """Return whether rows may have changed without row events between two `TableShape.storage`.
+
+        True e.g. if the table was rewritten, or a partition was truncated, attached or detached.
         """
         ...
 
     def position(self) -> int:
-        """The end of the source's log: every transaction committed by now lies before it."""
+        """Return the end of the source's log: all transactions committed by now are before it."""
         ...
 
     def load(self, reached: int) -> SourceLoad:
-        """The source's load. ``reached``: the position up to which its log has been read."""
+        """Return the source's load. ``reached``: the position up to which its log has been read."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Rows of tables by SELECT: chunks between watermarks, whole tables at a position, digests."""
+"""Reads rows of tables by SELECT: chunks between watermarks, whole tables, digests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidelog.model.schema import TableName, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """One SELECT. Either a range ``after < key`` limited to ``limit_rows``, or ``keys``.
+    """One SELECT: either a range ``after < key`` limited to ``limit_rows``, or ``keys``.
 
-    Bounds are texts of the columns of `TableSchema.match_key`. ``key_columns`` names the columns
-    that the bounds belong to: if the table's match key is another by now, the read raises
-    ChunkVoidError. ``keys`` are of ``key_columns``, in that order; None: of `TableSchema.key`.
+    Bounds are texts of the columns of `TableSchema.match_key`. ``key_columns`` names the columns of
+    the bounds: if the table's match key has changed, the read raises ChunkVoidError. ``keys`` are
+    of ``key_columns``, in that order; None: of `TableSchema.key`.
 
     ``limit_bytes``: the rows returned take about this much, but are at least one; 0: no limit.
     Larger rows end a range early, as ``limit_rows`` does, or leave the last keys unread.
@@ -24,9 +24,8 @@ class ChunkRequest:
     ``spread_s``: load the source lightly. A reader that can do so reads the range in slices and
     rests between them, so that the range takes about this many seconds.
 
-    ``where_names``: the columns that ``where`` names, if it comes from someone who may have fewer
-    rights than capture; then only the database's own code may run for it. None: ``where`` comes
-    from capture's operator.
+    ``where_names``: the columns in ``where``, if its author may have fewer rights than capture;
+    then only the database's own code may run for it. None: ``where`` comes from capture's operator.
     """
 
     table: TableName
@@ -43,13 +42,14 @@ class ChunkRequest:
 
 @dataclass(slots=True)
 class ChunkRows:
-    """What a chunk's SELECT returned, in key order, in the log's own wire format.
+    """The result of a chunk's SELECT, in key order, in the log's own wire format.
 
-    ``rows`` has kind DUMP_ROW (and ABSENT for requested keys that the table lacks), position and
-    xid 0; ``last_key`` is the greatest key read, ``exhausted`` true if no row follows it.
-    ``emit_at``: with a strategy that writes no watermarks, a position of the source's log at or
-    after every transaction that is visible in ``snapshot``; the rows are emitted there. None: they
-    are emitted at the high watermark. ``rested_s``: seconds of the read that were rests.
+    ``rows`` has kind DUMP_ROW (and ABSENT for requested keys that are not in the table), position
+    and xid 0; ``last_key`` is the greatest key read, ``exhausted`` is true if no row follows it.
+
+    ``emit_at``: with a strategy without watermarks, a position of the source's log at or after
+    every transaction that is visible in ``snapshot``; the rows are emitted there. None: they are
+    emitted at the high watermark. ``rested_s``: the seconds of rests during the read.
     ``keys_read``: how many of the requested keys were read, from the first on; None: all.
     """
 
@@ -64,21 +64,22 @@ class ChunkRows:
 
 
 class ChunkReader(Protocol):
-    """Reads chunks between watermarks over connections of its own. Used by one thread at a time.
+    """Reads chunks between watermarks over its own connections. Used by one thread at a time.
 
-    The order is fixed: write low; begin, lock against DDL, snapshot, read; hand the rows over;
-    write high *while the lock is still held* (so no DDL stands between snapshot and high); end.
-    A strategy that writes no watermarks returns rows with ``emit_at`` instead.
+    The order is fixed: write low; begin, lock against DDL, snapshot, read; return the rows; write
+    high *while the lock is still held* (so that no DDL is between snapshot and high); end. A
+    strategy without watermarks returns rows with ``emit_at`` instead.
     """
 
     def write_watermark(self, watermark: str) -> None:
-        """Write ``watermark`` (a text that is never used again) into the source's log. Returns
-        once it is committed. Does nothing with a strategy that writes no watermarks.
+        """Write ``watermark`` (a text that is never used again) into the source's log.
+
+        Returns once it is committed. Does nothing with a strategy without watermarks.
         """
         ...
 
     def read(self, request: ChunkRequest) -> ChunkRows:
-        """Read under a fresh snapshot. The DDL lock is held until `release`. Raises ChunkError."""
+        """Read under a new snapshot. The DDL lock is held until `release`. Raises ChunkError."""
         ...
 
     def release(self) -> None:
@@ -86,30 +87,32 @@ class ChunkReader(Protocol):
         ...
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
-        """The key of every ``limit_rows``-th row of the range, at most ``count`` keys, read from
-        the key's index alone. For planning: it needs no window and keeps no lock.
+        """Return the key of every ``limit_rows``-th row of the range, at most ``count`` keys.
+
+        Reads the key's index alone. For planning: it needs no window and keeps no lock.
         """
         ...
 
     def current_snapshot(self) -> Snapshot:
-        """A snapshot of now. Transactions that it sees need not be remembered any longer."""
+        """Return a snapshot of now. Transactions that it sees need not be remembered any longer."""
         ...
 
     def close(self) -> None:
-        """Close for good. Called from another thread it ends a read, which then raises; the reading
-        thread closes the reader as well.
+        """Close for good; from another thread, it ends a read, which then raises.
+
+        The reading thread closes the reader as well.
         """
         ...
 
 
 class BlockingReader(Protocol):
-    """Reads whole tables under one snapshot that is taken exactly at a position of the log.
+    """Reads whole tables under one snapshot, taken exactly at a position of the log.
 
     Used by one thread. Order: `begin`; any number of `read` (ranges only); `close`, always.
     """
 
     def begin(self, timeout_s: float) -> int:
-        """Take the snapshot. Returns its position: exactly the commits before it are visible.
+        """Take the snapshot; return its position: exactly the commits before it are visible.
 
         Raises ChunkError if open transactions prevent it for ``timeout_s`` seconds.
         """
@@ -124,7 +127,7 @@ class BlockingReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A set of rows: their number, and the sum of 60 bits of each row's MD5."""
+    """The digest of a set of rows: their number, and the sum of 60 bits of each row's MD5."""
 
     rows: int
     total: int
@@ -147,7 +150,7 @@ class DigestReader(Protocol):
     """
 
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
-        """Why the source can't compute the text of these columns; None: it can."""
+        """Return why the source can't compute the text of these columns; None: it can."""
         ...
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
@@ -155,17 +158,18 @@ class DigestReader(Protocol):
         ...
 
     def digest(self, request: ChunkRequest, schema: TableSchema, columns: Sequence[str]) -> Digest:
-        """The digest of a range's rows, by one SELECT under a snapshot of its own. Raises
-        ChunkError.
+        """Return the digest of a range's rows, by one SELECT under its own snapshot.
+
+        Raises ChunkError.
         """
         ...
 
     def snapshot(self) -> Snapshot:
-        """What every SELECT from now on sees at least. Raises ChunkError."""
+        """Return a snapshot that every later SELECT sees at least. Raises ChunkError."""
         ...
 
     def position(self) -> int:
-        """A source position at or after every transaction that a SELECT could see now."""
+        """Return a source position at or after every transaction that a SELECT could see now."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What executors do for an output: write a task's rows, format messages, keep rejections."""
+"""What executors do for an output: write a task's rows, format messages, store rejections."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class TargetTable:
         source, schema, origin: the table in the source, its schema, the source itself.
         name: the destination's name of the table, after routes.
         columns: the delivered columns with their Arrow types.
-        key: the delivered columns that are the key, under their new names.
-        unchanged: by delivered column the source's column, if no transform changes its values.
+        key: the delivered columns of the key, under their new names.
+        unchanged: the source's column by delivered column, if no transform changes its values.
         schema_ids: with a `SchemaFormatter`, the numbers of the key's and the value's schema.
     """
 
@@ -40,12 +40,12 @@ class TargetTable:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """What one executor task writes: its part of offsets ``[start, end)``. ``number``: which task.
+    """The part of offsets ``[start, end)`` that one executor task writes. ``number``: the task's.
 
-    ``deleted_below``: by source table (as text) a version; the destination's rows of a lower
+    ``deleted_below``: a version by source table (as text); the destination's rows of a lower
     version are not in the source any more (after a truncate or a complete dump). Only with *keyed*
-    delivery, and equal in all tasks. Outputs that delete on the driver pass over it. ``epoch``: of
-    the pipeline's lease (0: there is none): a destination that can compare it refuses lesser ones.
+    delivery, and equal in all tasks. Outputs that delete on the driver ignore it. ``epoch``: of the
+    pipeline's lease (0: there is none): a destination that can compare it refuses lesser ones.
     ``fence``: of that lease, see `check_lease`.
     """
 
@@ -59,9 +59,10 @@ class WriteTask:
     fence: TaskFence | None = field(default=None, compare=False, repr=False)
 
     def check_lease(self) -> None:
-        """Raises LeaseLostError once another process may lead the pipeline. Asked before `open`,
-        each `write` and `commit`; who sends several requests in one of them asks before each. Any
-        thread may ask.
+        """Raise LeaseLostError once another process may lead the pipeline.
+
+        Called before `open`, each `write` and `commit`, and before each of several requests in one
+        of them. From any thread.
         """
         if self.fence is not None:
             self.fence.check()
@@ -69,7 +70,7 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A record that the destination will never take. ``reason`` holds no cell values."""
+    """A record that the destination will never accept. ``reason`` has no cell values."""
 
     table: str
     version: int
@@ -77,14 +78,16 @@ class Rejection:
 
 
 class TaskWriter(Protocol):
-    """Writes one task's rows; runs on executors. Made on the driver and pickled to each task, so
-    connect in `open`. Derive from `tidelog.outputs.Writer`: then only `write` is to be implemented.
+    """Writes one task's rows; runs on executors. Created on the driver and pickled to each task.
+
+    So connect in `open`. Derive from `tidelog.outputs.Writer`: then only `write` must be
+    implemented.
 
     *A task may run twice, also at the same time (a retry, a speculative duplicate), and a batch may
     come again*: writes must be idempotent by key and version, and an older version must never
     replace a newer one or bring back a deleted row.
 
-    An OutputError (or any other exception) fails the task: the whole batch is tried again, with
+    An OutputError (or any other exception) fails the task: the whole batch is retried, with
     back-off. Records that can never be written are returned as `Rejection`.
     """
 
@@ -93,38 +96,41 @@ class TaskWriter(Protocol):
         ...
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection] | None:
-        """Write some rows of a table, or begin to. Their columns depend on the delivery."""
+        """Write some rows of a table, or start to. Their columns depend on the delivery."""
         ...
 
     def commit(self) -> Iterable[Rejection] | None:
-        """All that was written must be durable upon return."""
+        """Make everything written durable."""
         ...
 
     def close(self) -> None:
-        """Always called, also after an error; then `commit` was not."""
+        """Close. Always called, also after an error; then `commit` was not."""
         ...
 
 
 class Formatter(Protocol):
-    """Turns change events into messages, column-wise. Picklable; runs on executors."""
+    """Formats change events as messages, column-wise. Picklable; runs on executors."""
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
-        """``events`` (shape `tidelog.spark.formats.shapes.events`) as messages, in their order:
-        ``key`` and ``value`` binary (null: none), ``headers`` map<string, string> (null: none),
-        ``topic`` string, ``version`` int64. An event may become several messages, or none.
+        """Return ``events`` (shape `tidelog.spark.formats.shapes.events`) as messages, in their
+        order.
+
+        Columns: ``key`` and ``value`` binary (null: none), ``headers`` map<string, string> (null:
+        none), ``topic`` string, ``version`` int64. An event may become several messages, or none.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FormatOptions:
-    """What a format is made with.
+    """The options of a format.
 
     Attributes:
-        topic: of each message; ``{table}`` stands for the destination's name of the table,
-            ``{namespace}`` and ``{name}`` for the source's.
-        tombstones: after a delete, a message with its key and no value (log compaction).
-        handling: of format ``debezium`` alone.
+        topic: the topic of each message; ``{table}`` stands for the destination's name of the
+            table, ``{namespace}`` and ``{name}`` for the source's.
+        tombstones: whether a delete is followed by a message with its key and no value (log
+            compaction).
+        handling: only for the format ``debezium``.
     """
 
     topic: str = "{table}"
@@ -133,14 +139,14 @@ class FormatOptions:
 
 
 class FormatterKind(Protocol):
-    """Makes the formatters of one name."""
+    """Creates the formatters of one name."""
 
     def __call__(self, options: FormatOptions) -> Formatter: ...
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSchemas:
-    """Schemas of a table's messages, as JSON texts. ``key``: None for a table without a key."""
+    """The schemas of a table's messages, as JSON texts. ``key``: None for a table without a key."""
 
     key: str | None
     value: str
@@ -148,32 +154,35 @@ class MessageSchemas:
 
 @runtime_checkable
 class SchemaFormatter(Formatter, Protocol):
-    """A formatter whose messages name their schemas by `TargetTable.schema_ids`, which the driver
-    has taken from the schema registry before.
+    """A formatter whose messages name their schemas by `TargetTable.schema_ids`.
+
+    The driver has read the ids from the schema registry before.
     """
 
     def schemas(self, table: TargetTable) -> MessageSchemas:
-        """The schemas; always the same text for the same messages. Raises ConfigError for a column
-        that has none.
+        """Return the schemas; always the same text for the same messages.
+
+        Raises ConfigError for a column that has none.
         """
         ...
 
 
 class DeadLetters(Protocol):
-    """Keeps the records that destinations reject. Picklable; used by executors."""
+    """Stores the records that destinations reject. Picklable; used by executors."""
 
     def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
-        """Durable upon return. The same task may come again with the same rejections."""
+        """Store rejections, durably. The same task may come again with the same rejections."""
         ...
 
 
 @runtime_checkable
 class NamingOutputKind(Protocol[C]):
-    """An `OutputKind` that tells `tidelog check` which names its destinations can't hold."""
+    """An `OutputKind` that reports to `tidelog check` which names its destinations can't have."""
 
     def refused_names(self, section: C, tables: Sequence[TargetTable]) -> Iterator[str]:
-        """Of each table that the output would leave out of ``tables``, why, and what to do: as far
-        as it can be known before anything is written. Columns have their names alone. Raises
-        OutputError where the destination has to be asked and does not answer.
+        """Yield why the output would leave out a table of ``tables``, and what to do.
+
+        As far as it can be known before anything is written. Columns have only names. Raises
+        OutputError if the destination must be asked and does not answer.
         """
         ...

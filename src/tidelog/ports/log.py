@@ -1,4 +1,4 @@
-"""The source's log: what a reader gives, in commit order, and how schemas and keys are known."""
+"""The source's log: its events in commit order, schemas and keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.model.schema import TableName, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSeen:
-    """A watermark stands here in the log. ``watermark`` is the text that was written."""
+    """A watermark at this position of the log. ``watermark`` is the text that was written."""
 
     watermark: str
     position: int
@@ -21,7 +21,7 @@ class WatermarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSeen:
-    """From here on the table's records have this schema (numbered by the schema store)."""
+    """The table's next records have this schema (numbered by the schema store)."""
 
     schema: TableSchema
     previous: TableSchema | None
@@ -32,7 +32,7 @@ class IdleAt:
     """The source has nothing more up to this position, and no transaction is open in the stream.
 
     ``reached``: that position, if it is later than ``resume.acknowledge``. They differ while a
-    prepared transaction waits: after a restart it is read again from its begin.
+    prepared transaction is open: after a restart it is read again from its begin.
     """
 
     resume: Resume
@@ -44,7 +44,7 @@ class IdleAt:
 
 
 MAX_SIGNAL_BYTES = 1 << 20
-"""The most bytes of one column of a signal that are read: one byte more shows that it is longer."""
+"""The longest column of a signal, in bytes; one byte more is read to find longer ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class SignalSeen:
 
 @dataclass(frozen=True, slots=True)
 class RowsUnlogged:
-    """Rows of the table changed here and the log does not say which: the table is dumped again.
+    """Rows of the table changed, and the log does not say which: the table is dumped again.
 
     ``reason`` is for the operator, without values. The event comes before the records that follow
     the change in the log. The dump begins once transaction ``xid``, or a later one, is visible.
@@ -75,8 +75,8 @@ class RowsUnlogged:
 class Refusal:
     """Why a table can't be captured or dumped as it is, without values.
 
-    ``remedy``: the SQL that mends it, if it is known. ``all_dumps``: the table is one of Tidelog's
-    own, and no table can be dumped without it.
+    ``remedy``: the SQL that fixes it, if it is known. ``all_dumps``: the table is a metadata table,
+    and no table can be dumped without it.
     """
 
     reason: str
@@ -90,7 +90,7 @@ class Published:
 
     ``added``: tables that are published from now on. ``refused``: tables that can't be published.
     ``inserts_only``: tables whose updates and deletes can't be published. ``holds_new_tables``: the
-    log holds all rows of a table from its creation on, or tells by `RowsUnlogged` that it does not.
+    log has all rows of a table from its creation on, or reports by `RowsUnlogged` that it does not.
     """
 
     added: Sequence[TableName] = ()
@@ -101,8 +101,9 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class TableRefused:
-    """From here on the table's records are left out, until `RowsUnlogged` says that they come
-    again. The records of all other tables go on.
+    """The table's records are left out from here on, until `RowsUnlogged` reports their return.
+
+    The records of all other tables follow as usual.
     """
 
     table: TableName
@@ -124,7 +125,7 @@ class RelationNamed:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueChanged:
-    """The source says that its catalogue changed here. Only a hint: any role can write it."""
+    """The source reports that its catalogue changed. Only a hint: any role can write it."""
 
 
 LogEvent = (
@@ -142,16 +143,16 @@ LogEvent = (
 
 @dataclass(frozen=True, slots=True)
 class SourceId:
-    """Which log this is. ``kind``, ``system`` and ``database`` never change under one event log.
+    """The identity of a log. ``kind``, ``system`` and ``database`` never change in one event log.
 
     Attributes:
-        kind: of source.
-        system: the server, or the one that the event log began with where a replica was promoted
-            since (MySQL, MariaDB).
-        database: if a log is of one.
-        timeline: PostgreSQL: the server's. MySQL, MariaDB: what is added to the number of a binlog
+        kind: the kind of source.
+        system: the server, or the event log's first one if a replica was promoted since (MySQL,
+            MariaDB).
+        database: the database, if a log is of one.
+        timeline: PostgreSQL: the server's timeline. MySQL, MariaDB: added to the number of a binlog
             file, so that positions grow over a promotion.
-        server: the server whose log it is, if it is not ``system``.
+        server: the server of this log, if it is not ``system``.
     """
 
     kind: str
@@ -162,22 +163,22 @@ class SourceId:
 
     @property
     def member(self) -> str:
-        """The server whose log it is."""
+        """The server of this log."""
         return self.server or self.system
 
     def to_json(self) -> dict[str, Any]:
-        told = {name: getattr(self, name) for name in self.__slots__}
+        fields = {name: getattr(self, name) for name in self.__slots__}
         if not self.server:
-            del told["server"]  # versions before it read such logs, too
-        return told
+            del fields["server"]  # earlier versions read such logs, too
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
 class LastTransaction:
-    """The newest transaction that an event log has records of.
+    """The newest transaction in an event log.
 
     Attributes:
-        position, xid, commit_ts: as its records'.
+        position, xid, commit_ts: those of its records.
     """
 
     position: int
@@ -192,15 +193,17 @@ class LogReader(Protocol):
     """
 
     def identify(self) -> SourceId:
-        """Which source this is. Connects if needed. Raises SourceChangedError if it is another
-        one than expected.
+        """Return the identity of the source. Connects if needed.
+
+        Raises SourceChangedError if it is not the expected one.
         """
         ...
 
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:
-        """Say which event log this reader fills, so that it never takes another log's slot.
+        """Set the event log that this reader fills, so that it never uses another log's slot.
+
         ``last``: the newest transaction in that event log; the source must still have it.
         """
         ...
@@ -208,24 +211,23 @@ class LogReader(Protocol):
     def start(self, resume: Resume | None) -> Resume:
         """Connect and stream from after ``resume`` (None: a new log, create what is needed).
 
-        Returns where the stream starts. Raises GapError or SourceChangedError if the source has
+        Returns the start of the stream. Raises GapError or SourceChangedError if the source has
         lost records after ``resume``.
         """
         ...
 
     def poll(self, timeout_s: float) -> Iterator[LogEvent]:
-        """The events that have arrived, in log order. Waits at most ``timeout_s`` seconds. Bounded
-        in size.
+        """Yield the events that have arrived, in log order. Waits at most ``timeout_s`` seconds.
 
-        Raises ConnectionLostError; then `start` may be called again.
+        Bounded in size. Raises ConnectionLostError; then `start` may be called again.
         """
         ...
 
     def start_over(self, missed: Resume) -> Resume:
-        """Stream from the first position that the source still has; what came before, behind
-        ``missed``, is given up.
+        """Stream from the first position that the source still has; changes after ``missed`` are
+        lost.
 
-        In place of `start`, after its GapError and with the user's consent. Raises as `start`.
+        Replaces `start`, after its GapError and with the user's consent. Raises as `start`.
         """
         ...
 
@@ -237,7 +239,7 @@ class LogReader(Protocol):
         ...
 
     def acknowledge(self, position: int) -> None:
-        """Say that everything before ``position`` is durable, so the source may delete it."""
+        """Acknowledge that all before ``position`` is durable, so that the source may delete it."""
         ...
 
     def close(self) -> None: ...
@@ -247,13 +249,13 @@ class SchemaRegistry(Protocol):
     """Numbers schemas. Thread-safe, durable before it returns."""
 
     def register(self, schema: TableSchema) -> TableSchema:
-        """The stored version with this fingerprint; a new one if the table has none."""
+        """Return the stored version with this fingerprint, or a new one."""
         ...
 
     def get(self, schema_id: int) -> TableSchema: ...
 
     def versions(self, table: TableName) -> list[TableSchema]:
-        """All versions of the table, oldest first."""
+        """Return all versions of the table, the oldest first."""
         ...
 
     def latest(self, table: TableName) -> TableSchema | None: ...
@@ -263,17 +265,20 @@ class KeyExtractor(Protocol):
     """Decodes keys of one wire format, vectorised, without decoding rows."""
 
     def keys(self, batch: LogBatch, records: Any, schema: TableSchema) -> KeyEntries:
-        """Keys of the records of ``batch`` at int32 indices ``records`` (all of ``schema``)."""
+        """Return the keys of the records of ``batch`` at int32 indices ``records`` (all of
+        ``schema``).
+        """
         ...
 
     def moved(self, batch: LogBatch) -> Int32s:
-        """The few records of ``batch`` whose new row may lack columns that no earlier record of its
-        key has: those that change a key.
+        """Return the records of ``batch`` that change a key.
+
+        Their new row may lack columns that no earlier record of its key has. They are few.
         """
         ...
 
     def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
-        """An encoded match key of ``schema`` as texts, as in `ChunkRequest.keys`."""
+        """Return an encoded match key of ``schema`` as texts, as in `ChunkRequest.keys`."""
         ...
 
     def encode(self, texts: Sequence[str | None]) -> bytes: ...

@@ -14,9 +14,9 @@ from tidelog.ports.state import StateStore
 class DumpCompleted:
     """A CONTROL record: a table's full dump is complete.
 
-    A replay from ``first_offset`` gives the table. With ``delete_absent``, rows that an output
-    has with a version below ``first_offset`` are not in the source any more. An output that has
-    written everything below ``finalized_until`` (the offset after this record) has the whole table.
+    A replay from ``first_offset`` gives the table. With ``delete_absent``, an output's rows of a
+    version below ``first_offset`` are not in the source any more. An output that has written
+    everything below ``finalized_until`` (the offset after this record) has the whole table.
     """
 
     dump_id: str
@@ -28,7 +28,7 @@ class DumpCompleted:
 
 @dataclass(frozen=True, slots=True)
 class TableRange:
-    """What a batch has of one table: schema versions, rows and payload bytes of its records.
+    """One table's part of a batch: schema versions, rows and payload bytes of its records.
 
     Rows and bytes are for planning; they may be somewhat too large.
     """
@@ -41,10 +41,10 @@ class TableRange:
 
 @dataclass(frozen=True, slots=True)
 class OutputBatch:
-    """Offsets ``[start, end)`` of the event log of ``generation``, to be written by outputs.
+    """Offsets ``[start, end)`` of the event log of ``generation``, for outputs to write.
 
-    ``resume``: an output that stands before it goes on there. Retention removed what lies between,
-    and whole dumps make it good.
+    ``resume``: an output before this offset resumes there: retention removed the records between,
+    and whole dumps replace them.
     """
 
     generation: str
@@ -59,15 +59,17 @@ class Output(Protocol):
     """A destination. Batches come in order, one at a time.
 
     After a failure or with a new checkpoint a batch, or the end of one with what follows, comes
-    again. So an output asks the destination what it has (`committed`) and never replaces a newer
-    row by an older one. `write` may use threads of its own.
+    again. So an output reads from the destination what it has (`committed`) and never replaces a
+    newer row by an older one. `write` may use its own threads.
     """
 
     name: str
 
     def prepare(self, generation: str) -> None:
-        """Check the destination before the first batch. Raises OutputError if it was filled from
-        another generation of the log, or isn't ours.
+        """Check the destination before the first batch.
+
+        Raises OutputError if it was filled from another generation of the log, or by another
+        program.
         """
         ...
 
@@ -76,7 +78,7 @@ class Output(Protocol):
         ...
 
     def committed(self, table: TableName) -> int | None:
-        """The offset below which the destination has everything of the table; None: nothing."""
+        """Return the offset below which the destination has all of the table; None: nothing."""
         ...
 
     def close(self) -> None: ...
@@ -84,34 +86,33 @@ class Output(Protocol):
 
 @runtime_checkable
 class RejectingOutput(Output, Protocol):
-    """An output that can go on where its destination rejects records."""
+    """An output that continues when its destination rejects records."""
 
     def rejected(self) -> int:
-        """How many went to its dead letters, ever, in batches that are done. A failure may leave
-        some out; a batch that comes again by itself is not counted twice.
+        """Return the number of records in its dead letters, ever, of completed batches.
+
+        After a failure some may not be counted; a batch that comes again by itself is not counted
+        twice.
         """
         ...
 
     def refused_tables(self) -> Mapping[str, str]:
-        """By table that is left out for its name, or lacks rows since it was: why, and what to
-        do.
-        """
+        """Return why tables are left out for their names or miss rows since, and what to do."""
         ...
 
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
-        """Take the tables that were left out and now have names that the destination can hold.
-        ``ask`` asks for dumps of them. Called after `Output.prepare`, once a start.
+        """Accept the tables that were left out and now have valid names.
+
+        ``ask`` requests dumps of them. Called after `Output.prepare`, once a start.
         """
         ...
 
 
 class TaskFence(Protocol):
-    """What tasks ask before each step. Picklable."""
+    """Checks the lease before each step of a task. Picklable."""
 
     def check(self) -> None:
-        """Raises LeaseLostError if the lease has ended under which they were begun, as far as it
-        can be seen from their host.
-        """
+        """Raise LeaseLostError if the lease of the task has ended, as far as its host can know."""
         ...
 
 
@@ -120,7 +121,7 @@ class WriteLease:
     """The lease under which a pipeline writes.
 
     Attributes:
-        epoch: grows with every new leader of the pipeline: what a destination compares.
+        epoch: grows with every new leader of the pipeline; a destination compares it.
         check: raises LeaseLostError if the lease may have ended.
         tasks: the same for tasks.
     """
@@ -132,25 +133,26 @@ class WriteLease:
 
 @runtime_checkable
 class LedOutput(Output, Protocol):
-    """An output that writes under its pipeline's lease alone."""
+    """An output that writes only under its pipeline's lease."""
 
     def led_by(self, lease: WriteLease) -> None:
-        """Called before `prepare`. Once the lease has ended nothing may be written."""
+        """Set the lease; called before `prepare`. Once it has ended nothing may be written."""
         ...
 
 
 @dataclass(frozen=True)
 class OutputContext:
-    """What an output is made with, beside its section.
+    """What an output is created with, besides its section.
 
     Attributes:
         spark: the pipeline's SparkSession.
-        log_path: of the event log.
-        open_state: a new handle on the state store, which the output closes.
-        deliver: an output of what `TaskWriter` the function makes (on the driver, pickled to each
-            task), with all that a section derived from `tidelog.ExecutorSection` says; arguments:
-            the section, the function, ``keyed`` (the newest state of keys; else every change),
-            ``order`` and ``message_format`` (a formatter's name, or ``rows``).
+        log_path: the path of the event log.
+        open_state: returns a new handle on the state store, which the output closes.
+        deliver: returns an output for the `TaskWriter` that a function creates (on the driver,
+            pickled to each task), with all options of a section derived from
+            `tidelog.ExecutorSection`; arguments: the section, the function, ``keyed`` (the newest
+            state of keys; else every change), ``order`` and ``message_format`` (a formatter's name,
+            or ``rows``).
     """
 
     spark: Any
@@ -161,15 +163,15 @@ class OutputContext:
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """Where an output writes: what tells it from other places. Kept as digests; without secrets.
+    """The place where an output writes, to compare it with others. Stored as digests; no secrets.
 
     Attributes:
         name: a JSON value, equal for two sections exactly if they write to one place.
-        hosts: those that lead there, if several may be named: one in common is enough.
+        hosts: the hosts of the place, if several may be named: one in common is enough.
         now: a JSON value that belongs to ``name`` when two outputs are compared, but may change
-            from one run to the next while the place stays the same.
-        also: JSON values of what it writes to beside that, whichever tables it takes. Two outputs
-            must not share one, whatever else they write.
+            between runs while the place stays the same.
+        also: JSON values of what it writes to besides, whichever tables it takes. Two outputs must
+            not share one, whatever else they write.
     """
 
     name: object
@@ -183,44 +185,46 @@ C = TypeVar("C", contravariant=True)
 
 
 class OutputKind(Protocol[S]):
-    """A kind of output: what its section looks like, and what it makes."""
+    """A kind of output: the model of its section, and its outputs."""
 
     @property
     def section(self) -> type[S]:
-        """The model of its section, derived from `tidelog.OutputSection`; its field ``kind`` is a
-        Literal of the kind's name.
+        """The model of its section, derived from `tidelog.OutputSection`.
+
+        Its field ``kind`` is a Literal of the kind's name.
         """
         ...
 
     def open(self, section: S, context: OutputContext) -> Output:
-        """The output of a section. Raises ConfigError, OutputError."""
+        """Open the output of a section. Raises ConfigError, OutputError."""
         ...
 
     def place(self, section: S) -> OutputPlace:
-        """Where an output of this section writes. Two outputs must not write to one place."""
+        """Return the place of an output of this section; two outputs must not share one."""
         ...
 
 
 @runtime_checkable
 class ProbedOutputKind(Protocol[C]):
-    """An `OutputKind` whose destinations `tidelog check` can look at, without Spark."""
+    """An `OutputKind` whose destinations `tidelog check` can probe, without Spark."""
 
     def probe(self, section: C) -> str | None:
-        """What answers there, in a few words; None: that can't be known from here. Writes nothing,
-        and takes seconds at most. Raises OutputError that says what to do.
+        """Describe what answers there, in a few words; None: that can't be known from here.
+
+        Writes nothing, and takes seconds at most. Raises OutputError that says what to do.
         """
         ...
 
 
 @dataclass(frozen=True)
 class LogExtent:
-    """Where an event log ends, for who is asked without Spark whether it holds all of it.
+    """The end of an event log, to check without Spark whether a destination has all of it.
 
     Attributes:
-        path: of the event log; this process can open it.
-        generation: of the event log.
-        end: the offset that the next record gets.
-        state: the pipeline's state store; it stays open.
+        path: the path of the event log; this process can open it.
+        generation: the generation of the event log.
+        end: the offset of the next record.
+        state: the pipeline's state store; the caller closes it.
     """
 
     path: str
@@ -231,14 +235,16 @@ class LogExtent:
 
 @runtime_checkable
 class IdleOutputKind(Protocol[C]):
-    """An `OutputKind` that knows without Spark, within seconds, that an output has nothing to do.
-    Then `tidelog pipeline --once` ends without starting it.
+    """An `OutputKind` that knows without Spark, within seconds, that there is nothing to do.
+
+    Then `tidelog pipeline --once` ends without starting Spark.
     """
 
     def is_idle(self, section: C, log: LogExtent) -> bool:
-        """Does the destination hold all records before ``log.end`` and none beyond it, and would
-        `Output.prepare` find it as it should be, with nothing to finish? The same settings and
+        """Return whether the destination has all records before ``log.end`` and none beyond it.
+
+        And whether `Output.prepare` would accept it, with nothing to finish. The same settings and
         tables were checked before. False: no, or that can't be known. Writes nothing. Raises
-        OutputError where the destination does not answer.
+        OutputError if the destination does not answer.
         """
         ...

@@ -1,4 +1,4 @@
-"""Small documents that survive a crash, and the election of one active process."""
+"""The state store of small documents, and the election of a leader."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ class StateStore(Protocol):
     def get(self, key: str) -> Document | None: ...
 
     def put(self, key: str, value: Any, expected_version: int | None) -> int:
-        """Store; the new version. ``expected_version`` 0: only if absent; None: whatever is there.
+        """Store the value; return the new version.
 
-        Raises StateConflictError if the version differs.
+        ``expected_version`` 0: only if absent; None: whatever is there. Raises StateConflictError
+        if the version differs.
         """
         ...
 
     def delete(self, key: str) -> None: ...
 
     def keys(self, prefix: str) -> list[str]:
-        """Sorted keys that start with ``prefix``."""
+        """Return the sorted keys that start with ``prefix``."""
         ...
 
     def close(self) -> None: ...
@@ -40,9 +41,9 @@ class FencedStore(StateStore, Protocol):
     """A state store that refuses a leader's late changes by itself."""
 
     def fenced(self, name: str, epoch: int) -> StateStore:
-        """A handle for the leader ``name`` of this epoch; it is closed with the store.
+        """Return a handle for the leader ``name`` of this epoch; it is closed with the store.
 
-        Once the handle of a later epoch has read or changed a document, this one's changes of it
+        Once the handle of a later epoch has read or changed a document, this handle's changes of it
         raise LeaseLostError, however late they arrive at the store.
         """
         ...
@@ -58,14 +59,14 @@ class Lease:
 
 
 class Election(Protocol):
-    """One leader at a time, with a time limit and a fencing token. Thread-safe."""
+    """Elects one leader at a time, with a time limit and a fencing token. Thread-safe."""
 
     def acquire(self) -> Lease | None:
-        """Try once: a lease, or None while another holds it."""
+        """Try once; return a lease, or None while another process has it."""
         ...
 
     def renew(self, lease: Lease) -> Lease:
-        """Extend the lease. Raises LeaseLostError if another holds it by now."""
+        """Extend the lease. Raises LeaseLostError if another process has it by now."""
         ...
 
     def release(self, lease: Lease) -> None: ...
@@ -79,30 +80,31 @@ class StateBackend(Protocol):
     """The implementation of one scheme of ``state.url``: a state store and its elections.
 
     It may have an attribute ``look_every_s``, in seconds, if every request costs something. The
-    leader then looks for commands no more often, publishes its status half as often, and has a
+    leader then polls for commands no more often, publishes its status half as often, and has a
     longer lease.
     """
 
     def checked(self, url: str, base: Path) -> str:
-        """The URL in full, with relative paths below ``base``. Raises ValueError that says what is
-        expected. Does not connect.
+        """Return the full URL, with relative paths below ``base``. Does not connect.
+
+        Raises ValueError that says what is expected.
         """
         ...
 
     def path(self, url: str) -> Path | None:
-        """The file or directory of the store on this host, for `check`; None: it is elsewhere."""
+        """Return the file or directory of the store on this host, for `check`; None: elsewhere."""
         ...
 
     def exists(self, url: str) -> bool:
-        """Whether the store exists. Creates none."""
+        """Return whether the store exists; creates none."""
         ...
 
     def store(self, url: str) -> StateStore:
-        """A new handle on the store, which is created if missing. Raises StateError."""
+        """Return a new handle on the store, which is created if missing. Raises StateError."""
         ...
 
     def election(
         self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
     ) -> Election:
-        """An election of ``name``, whose epochs are ``first_epoch`` or above. Raises StateError."""
+        """Return an election of ``name`` with epochs from ``first_epoch`` on. Raises StateError."""
         ...

@@ -1,4 +1,4 @@
-"""What `tidelog check` finds, whatever the source."""
+"""The results of `tidelog check`, for every source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Level = Literal["ok", "warn", "fail"]
 
 SUPERUSER = "a superuser"
 ADMINISTRATOR = "an administrator"
-"""Who can grant the rights in MySQL and MariaDB, where they differ from server to server."""
+"""Who can grant rights in MySQL and MariaDB; the account's name differs from server to server."""
 
 
 SPARE_CONNECTIONS = 5
@@ -17,13 +17,18 @@ SPARE_CONNECTIONS = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked.
+    """The result of one check.
 
-    ``fix`` is what mends it: SQL, each statement with its semicolon (it may need the fixes of
-    findings before it), or else a sentence. ``role`` says who may run the SQL, where it matters: a
-    role as SQL spells it, `SUPERUSER` or `ADMINISTRATOR`. ``by_hand``: SQL that nobody should run
-    unread, as one of many statements: it drops something, rewrites a table, takes something from
-    its owner, or sets what the whole server and its applications go by.
+    Attributes:
+        name: the check's name.
+        level: ``ok``, ``warn`` or ``fail``.
+        message: what was found.
+        fix: how to fix it: SQL, each statement with its semicolon (it may need the fixes of earlier
+            findings first), or a sentence.
+        role: who may run the SQL, where it matters: a role as SQL writes it, `SUPERUSER` or
+            `ADMINISTRATOR`.
+        by_hand: True for SQL that needs a person's review before it runs: it drops something,
+            rewrites a table, changes an owner's rights, or changes a setting of the whole server.
     """
 
     name: str
@@ -35,13 +40,18 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What is shown: the fix, and who runs it."""
+        """The fix as it is shown, with the role that runs it."""
         return f"-- as {self.role}:\n{self.fix}" if self.role and self.fix else self.fix
 
 
 def connections(limit: int, least: int, fix: str, role: str) -> Finding:
-    """``limit``: how many the account may hold; 0 or less: any number. ``least``: what capture and
-    a dump with one reader need.
+    """Check how many connections the account may open.
+
+    Args:
+        limit: the account's limit; 0 or less means no limit.
+        least: the number that capture and a dump with one reader need.
+        fix: see `Finding`.
+        role: see `Finding`.
     """
     allowed = f"the account may hold {limit} connections"
     needed = f"capture with a dump needs {least}"
@@ -51,10 +61,10 @@ def connections(limit: int, least: int, fix: str, role: str) -> Finding:
         more = f"{needed}, and more for `tidelog check`, further readers and blocking dumps"
         return Finding("connections", "warn", f"{allowed}; {more}", fix, role)
     if limit <= 0:
-        allowed = "the account has no limit of them"
+        allowed = "the account has no limit"
     return Finding("connections", "ok", allowed)
 
 
-def matched(tables: int) -> str:
-    """Says how many tables will be captured."""
+def matching_message(tables: int) -> str:
+    """The message that says how many tables will be captured."""
     return "1 table matches" if tables == 1 else f"{tables:,} tables match"

@@ -1,6 +1,6 @@
-"""Typed values as the texts of key columns, column-wise, in the words of a kind of server.
+"""Converts columns of typed values to the texts of key columns, for each kind of server.
 
-Texts need not be spelled as the server would spell them: keys are compared there, as values.
+The texts need not be spelled as the server would spell them: the server compares keys as values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _TEXT = pa.string()
 
 
 @dataclass(frozen=True)
-class Spelling:
-    """What kinds of servers spell each in their way.
+class KeySpelling:
+    """How one kind of server spells values.
 
     Attributes:
-        true, false: booleans.
-        utc: what stands behind a timestamp that is an instant.
-        binary: bytes.
+        true: the boolean true.
+        false: the boolean false.
+        utc: the suffix of a timestamp with a time zone.
+        binary: converts bytes to text.
     """
 
     true: str
@@ -34,25 +35,25 @@ class Spelling:
     binary: Callable[[bytes], str]
 
 
-def key_texts(values: pa.Array, spelling: Spelling) -> pa.StringArray:
-    """``n`` values as ``n`` texts, nulls kept.
+def key_texts(values: pa.Array, spelling: KeySpelling) -> pa.StringArray:
+    """Convert ``n`` values to ``n`` texts; nulls stay null.
 
-    =====================  ==================================================================
-    boolean, binary        as ``spelling`` says
-    integer, decimal       digits
-    float                  the shortest that reads back as the same number; ``nan``, ``inf``
-    date, time             ISO
-    timestamp              ISO with a space, microseconds; one with a zone as UTC
-    UUID (Arrow, Parquet)  as usual
-    text                   as it is
-    =====================  ==================================================================
+        =====================  ==================================================================
+        boolean, binary        as ``spelling`` says
+        integer, decimal       digits
+        float                  the shortest that reads back as the same number; ``nan``, ``inf``
+        date, time             ISO
+        timestamp              ISO with a space, microseconds; one with a zone as UTC
+        UUID (Arrow, Parquet)  as usual
+        text                   unchanged
+        =====================  ==================================================================
 
     Raises:
-        UsageError: a type that no key column has.
+        UsageError: no key column can have this type.
     """
     if isinstance(values, pa.ExtensionArray):
         if values.type.extension_name == "arrow.uuid":
-            return _each(values.storage, lambda value: str(uuid.UUID(bytes=value)))
+            return _map_values(values.storage, lambda value: str(uuid.UUID(bytes=value)))
         return key_texts(values.storage, spelling)
     kind = values.type
     if pa.types.is_dictionary(kind):
@@ -69,7 +70,7 @@ def key_texts(values: pa.Array, spelling: Spelling) -> pa.StringArray:
     if pa.types.is_date32(kind):
         return pc.utf8_ltrim(date_texts(values), "+")
     if _is_binary(kind):
-        return _each(values, spelling.binary)
+        return _map_values(values, spelling.binary)
     if pa.types.is_nested(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
         raise UsageError(f"values of type {kind} can't be part of a key")
     try:
@@ -78,13 +79,13 @@ def key_texts(values: pa.Array, spelling: Spelling) -> pa.StringArray:
         raise UsageError(f"values of type {kind} can't be part of a key") from None
 
 
-def _each(values: pa.Array, spell: Callable[[bytes], str]) -> pa.StringArray:
+def _map_values(values: pa.Array, spell: Callable[[bytes], str]) -> pa.StringArray:
     return pa.array([v if v is None else spell(v) for v in values.to_pylist()], _TEXT)
 
 
 def _timestamps(values: pa.Array, utc: str) -> pa.StringArray:
     zone = values.type.tz
-    # The instant's microseconds as a time without zone: that is what it is in UTC.
+    # A timestamp with a zone counts microseconds in UTC, so the cast gives the UTC time.
     plain = values.cast(pa.timestamp("us", zone), safe=False)
     texts = pc.utf8_ltrim(timestamp_texts(plain, " "), "+")
     if zone is None or not utc:

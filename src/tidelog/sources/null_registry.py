@@ -1,4 +1,4 @@
-"""A registry of schemas for rows that no log has."""
+"""A schema registry in memory, for rows that no event log stores."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from tidelog.model.schema import TableName, TableSchema
 
 
 class NullRegistry:
-    """`tidelog.ports.SchemaRegistry` of one process's readers, who alone have to know: its numbers
-    mean nothing to anybody else. Thread-safe.
+    """`tidelog.ports.SchemaRegistry` for the readers of one process: its numbers mean nothing
+    outside it.
+
+    Thread-safe.
     """
 
     def __init__(self) -> None:

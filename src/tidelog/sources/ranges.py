@@ -1,4 +1,6 @@
-"""What reading a chunk asks of every source: its key's columns, and slices to spread it over."""
+"""What chunk readers of all sources share: the key's columns, and slices that spread a read over
+time.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from tidelog.ports import ChunkRequest
 
 Key = tuple[str | None, ...]
 
-# A chunk that is spread is read in slices of about a millisecond of the server's work.
+# A spread chunk is read in slices of about a millisecond of the server's work.
 SLICE_ROWS = 1_000
 SLICE_BYTES = 256 << 10
 LEAST_SLICE_ROWS = 50
 
-# Keys are looked up in steps until it is known how large their rows are.
+# Keys are read in growing steps until the size of their rows is known.
 FIRST_KEYS = 64
 KEYS_GROWTH = 8
 
@@ -35,7 +37,7 @@ def bounded_key(request: ChunkRequest, schema: TableSchema) -> tuple[str, ...]:
 
 
 def given_keys(request: ChunkRequest, schema: TableSchema) -> tuple[tuple[str, ...], list[Key]]:
-    """The columns of the requested keys, and each key once; raises ChunkError if they don't fit."""
+    """The columns of the requested keys, and each key once. Raises ChunkError if they don't fit."""
     columns = request.key_columns or schema.key
     if not set(columns) <= set(schema.column_names):
         raise ChunkError(
@@ -44,27 +46,27 @@ def given_keys(request: ChunkRequest, schema: TableSchema) -> tuple[tuple[str, .
     keys = list(dict.fromkeys(request.keys or ()))
     if any(len(key) != len(columns) for key in keys):
         raise ChunkError(
-            f"reading keys of {schema.table}: a key has another number of values than the "
-            f"columns it stands for: {', '.join(columns)}"
+            f"reading keys of {schema.table}: a key does not have one value for each of "
+            f"the columns {', '.join(columns)}"
         )
     return columns, keys
 
 
 def may_hold_null(schema: TableSchema, key: Sequence[str]) -> bool:
-    """May a value of the key be NULL? Then rows may share it."""
+    """Return True if a value of the key may be NULL; then rows may share the key."""
     return any(schema.columns[schema.column_index(name)].nullable for name in key)
 
 
 class Slices:
-    """Spreads a range over ``request.spread_s``: how many rows to read next, and rests between.
+    """Spreads a range over ``request.spread_s``: the rows to read next, and pauses in between.
 
-    Slices are statements of one transaction, under its snapshot: together they are the rows of one
-    statement. Where two rows may share a key, they would not be: there is but one slice.
+    Slices are statements of one transaction, under its snapshot: together they return the rows of
+    one statement. That would not hold where two rows may share a key: then there is only one slice.
 
     Attributes:
         limit: rows of the next slice.
         count: rows read.
-        rested_s: how long it rested.
+        rested_s: seconds of all pauses.
     """
 
     def __init__(self, request: ChunkRequest, schema: TableSchema, key: Sequence[str]) -> None:
@@ -78,8 +80,9 @@ class Slices:
         self._begun = time.monotonic()
 
     def more(self, rows: int, size: int) -> bool:
-        """``rows`` were read; all together have ``size`` bytes. False: that is the range. Else it
-        rests, and the next slice is due.
+        """Count ``rows`` read rows, of ``size`` bytes in all slices together.
+
+        Returns False if the range is complete; otherwise pauses, and the next slice is due.
         """
         self.count += rows
         if rows < self.limit or self.count == self._wanted:
@@ -97,17 +100,19 @@ class Slices:
 
 
 class KeySteps:
-    """Cuts requested keys so that their rows stay below ``request.limit_bytes``: a few until it is
-    known how large rows are, then as many as there is room for.
+    """Splits requested keys so that their rows stay below ``request.limit_bytes``.
+
+    The first steps are small, until the size of rows is known; then a step has as many keys as
+    there is room for.
 
     Args:
         request: the keys.
-        row_bytes: as far as is known of the table's rows; 0: nothing.
-        most: keys of one step; 0: any number.
+        row_bytes: the known mean size of the table's rows; 0: unknown.
+        most: most keys of one step; 0: no limit.
 
     Attributes:
         read: keys whose rows were read.
-        room: bytes that the rows of the step may take; 0: any number.
+        room: most bytes of the step's rows; 0: no limit.
     """
 
     def __init__(self, request: ChunkRequest, row_bytes: float, most: int = 0) -> None:
@@ -125,30 +130,32 @@ class KeySteps:
 
     @property
     def row_bytes(self) -> float:
-        """The mean bytes of the rows that were read."""
+        """The mean size of the rows that were read, in bytes."""
         return self._size / max(self.read, 1)
 
     def next(self) -> ChunkRequest | None:
-        """The next step; None: the chunk ends here."""
+        """The next step; None if the chunk ends here."""
         left, limit = len(self._keys) - self.read, self._request.limit_bytes
         if not left or (limit and self._size >= limit):
             return None
         self._given = max(1, min(self._step, self._most, left))
-        # One row may be as large as it is.
+        # A single row may have any size.
         self.room = limit - self._size if limit and (self._given > 1 or self._size) else 0
         return replace(self._request, keys=self._keys[self.read : self.read + self._given])
 
-    def took(self, size: int) -> None:
-        """The step's rows have so many bytes."""
+    def count_step(self, size: int) -> None:
+        """Count the step's keys as read; their rows have ``size`` bytes."""
         self.read += self._given
         self._size += size
         if limit := self._request.limit_bytes:
             room = (limit - self._size) / 2 / max(self.row_bytes, self._row_bytes, 1.0)
             self._step = min(KEYS_GROWTH * max(self._given, FIRST_KEYS), int(room))
 
-    def overflowed(self) -> bool:
-        """The step's rows are more than its room. False: the chunk ends before it; True: what was
-        read of it is passed over, and the next step is smaller.
+    def note_overflow(self) -> bool:
+        """Note that the step's rows exceed its room.
+
+        Returns False if the chunk ends before this step; True if its rows are dropped and the next
+        step is smaller.
         """
         self._row_bytes = max(self._row_bytes, self._request.limit_bytes / self._given)
         self._step = self._given // 4

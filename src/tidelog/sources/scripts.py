@@ -1,4 +1,4 @@
-"""The SQL that mends what `tidelog check` found, as one script."""
+"""Writes the SQL that fixes the findings of `tidelog check` as one script."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CAPTURE = "the user of source.url"
 
 
 def sql_of(finding: Finding) -> str:
-    """The statements of a fix that a script may hold; empty if it is a sentence, needs something
-    filled in, or is for a person to weigh.
+    """The statements of a fix that belong in a script; empty if the fix is a sentence, has gaps to
+    fill in, or needs a person's decision.
     """
     bare = _COMMENT.sub("", finding.fix).strip()
     is_sql = _BEGINS.match(bare) and bare.endswith(";") and _TO_FILL_IN not in bare
@@ -28,15 +28,16 @@ def sql_of(finding: Finding) -> str:
 
 
 def script(findings: Sequence[Finding]) -> Iterator[str]:
-    """Lines of a script: parts, each for one role, in the order in which they depend on each
-    other; so a role may have several. What no SQL mends, and what is done by hand, are comments at
-    the end.
+    """The lines of a script: parts, each for one role, in the order of their dependencies, so a
+    role may have several.
+
+    Fixes that are not SQL, or are done by hand, are comments at the end.
     """
     wanted = [finding for finding in findings if finding.level != "ok" and finding.fix]
     run = [finding for finding in wanted if sql_of(finding)]
     roles = list(dict.fromkeys(finding.role or CAPTURE for finding in run))
     if run:
-        yield f"-- What tidelog check found, mended: to be run by {_listed(roles)}."
+        yield f"-- Fixes for what tidelog check found: to be run by {_listed(roles)}."
         yield "-- Run part by part, in this order; then run tidelog check again."
     for role, its in groupby(run, key=lambda finding: finding.role or CAPTURE):
         yield ""

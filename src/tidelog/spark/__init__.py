@@ -1,4 +1,41 @@
-"""From the event log to destinations, on Spark. Programs use `tidelog.pipeline`.
+"""Reads the event log in Spark, and delivers it. Its names are for programs, its modules private.
 
-The only place, with `tidelog.verify` and `tidelog.outputs`, that imports pyspark.
+Only this package, `tidelog.verify` and `tidelog.outputs` import pyspark.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "DELTA_CONF",
+    "as_of",
+    "delta_jars",
+    "lag_of",
+    "provide_options",
+    "register",
+    "s3_log_store_jar",
+    "spark_session",
+]
+
+if TYPE_CHECKING:
+    from tidelog.eventlog.storage.opening import provide_options
+    from tidelog.spark.changes.replaying import as_of
+    from tidelog.spark.datasource.lag import lag_of
+    from tidelog.spark.datasource.source import register
+    from tidelog.spark.sessions.jars import delta_jars, s3_log_store_jar
+    from tidelog.spark.sessions.session import DELTA_CONF, spark_session
+else:
+    from tidelog.system.lazy_names import lazy_names
+
+    _LAZY = {
+        "DELTA_CONF": "tidelog.spark.sessions.session",
+        "as_of": "tidelog.spark.changes.replaying",
+        "delta_jars": "tidelog.spark.sessions.jars",
+        "lag_of": "tidelog.spark.datasource.lag",
+        "provide_options": "tidelog.eventlog.storage.opening",
+        "register": "tidelog.spark.datasource.source",
+        "s3_log_store_jar": "tidelog.spark.sessions.jars",
+        "spark_session": "tidelog.spark.sessions.session",
+    }
+    __getattr__ = lazy_names(__name__, _LAZY)

@@ -1,4 +1,4 @@
-"""Functions over Arrow batches of a DataFrame."""
+"""Applies functions to the Arrow batches of a DataFrame."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def map_in_arrow(source: DataFrame, function: object, schema: StructType) -> DataFrame:
-    """`DataFrame.mapInArrow` without pandas, which it asks for and does not use."""
+    """Call `DataFrame.mapInArrow` without pandas, which it requires but does not use."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
     from pyspark.sql.udf import UserDefinedFunction
 

@@ -1,7 +1,7 @@
-"""``record_processing_on: spark``: an engine's jobs on Spark's executors.
+"""``record_processing_on: spark``: runs an engine's jobs on Spark's executors.
 
-Each is a Spark job of one task. Events go there as Arrow; what is greater than a megabyte Spark
-broadcasts by itself.
+Each is a Spark job of one task. Events are sent as Arrow; Spark broadcasts what is larger than a
+megabyte by itself.
 """
 
 from __future__ import annotations
@@ -16,31 +16,37 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import Done, EventWork, answer_to, failed_answer, read_answer
+from tidelog.engine.processing.workers import (
+    EventWork,
+    JobResult,
+    answer_to,
+    failed_answer,
+    read_answer,
+)
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
-from tidelog.spark.failures import failed_with
+from tidelog.spark.errors import describe_error
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.core.broadcast import Broadcast
     from pyspark.sql import SparkSession
 
-_CANCELLED_S: Final = 10.0  # a Python worker that hangs is ended by Spark after four seconds
-_LOOK_S: Final = 0.05
+_CANCELLED_S: Final = 10.0  # Spark ends a hanging Python worker after four seconds
+_POLL_S: Final = 0.05
 _MOST_WORKS: Final = 8
 
 
 class SparkWorkers:
-    """`tidelog.engine.processing.workers.Workers`: so many tasks at once.
+    """`tidelog.engine.processing.workers.Workers` by Spark tasks, ``count`` at once.
 
     Args:
-        session: gives the session, if none runs. It ends with the last engine that uses it.
-        count: how many.
-        work: of each.
+        session: returns the session, if none runs. It ends with the last engine that uses it.
+        count: number of tasks.
+        work: the work of each task.
 
     Raises:
-        ConfigError: something in the work can't be sent.
+        ConfigError: a part of the work can't be sent.
     """
 
     jobs_are_dear = True
@@ -62,11 +68,11 @@ class SparkWorkers:
         if self._consumes and context.getConf().get("spark.speculation", "false") == "true":
             raise ConfigError(
                 "record_processing_on: spark with consume_records_async consumes events in Spark's "
-                "tasks, and spark.speculation would have two do so at once: set it to false"
+                "tasks, and spark.speculation could run two at once: set it to false"
             )
         self._work = context.broadcast(self._pickled)
 
-    def call(self, events: Events) -> Done:
+    def call(self, events: Events) -> JobResult:
         context, work = self._context, self._work
         assert context is not None
         assert work is not None
@@ -77,13 +83,15 @@ class SparkWorkers:
             self._running += 1
         try:
             # The group is this thread's. Tasks are not interrupted: Spark forgets a Python worker
-            # whose task was interrupted, and one that hangs would live on.
+            # whose task was interrupted, and a hanging one would survive.
             context.setJobGroup(self._name, "events of an engine", interruptOnCancel=False)
             [answer] = context.parallelize([0], 1).map(job).collect()
         except Exception as error:
             if self._closed:
                 raise StoppingError("spark") from error
-            raise ConsumerError(f"Spark could not process records: {failed_with(error)}") from error
+            raise ConsumerError(
+                f"Spark could not process records: {describe_error(error)}"
+            ) from error
         finally:
             with self._changed:
                 self._running -= 1
@@ -110,11 +118,11 @@ class SparkWorkers:
         with self._changed:
             cancelled = self._running > 0
             while self._running and time.monotonic() < until:
-                # Again: a job may have been about to begin.
+                # Again: a job may have been about to start.
                 context.cancelJobGroup(self._name)
-                self._changed.wait(_LOOK_S)
+                self._changed.wait(_POLL_S)
         while cancelled and self._has_tasks(context) and time.monotonic() < until:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _has_tasks(self, context: SparkContext) -> bool:
         tracker = context.statusTracker()
@@ -125,7 +133,7 @@ class SparkWorkers:
 
 
 class _Job:
-    """What a task does; `pickle` finds it by its name there."""
+    """The function of a task; `pickle` finds it by its name there."""
 
     def __init__(self, name: str, work: Broadcast[bytes], events: bytes) -> None:
         self._name, self._work, self._events = name, work, events
@@ -136,7 +144,7 @@ class _Job:
             try:
                 work = pickle.loads(self._work.value)  # noqa: S301 - from the engine's process
             except ModuleNotFoundError as error:
-                return failed_answer(_not_there(error))
+                return failed_answer(_missing_module(error))
             except Exception as error:  # noqa: BLE001 - raised where the job comes from
                 return failed_answer(error)
             while len(_works) >= _MOST_WORKS:  # of engines that ended long ago
@@ -146,11 +154,11 @@ class _Job:
 
 
 _works: Final[dict[str, EventWork]] = {}
-"""In a Python worker of Spark, which lives on from task to task: what it was given, by engine."""
+"""In a Python worker of Spark, which is reused from task to task: the work of each engine."""
 
 
 class _SharedContext:
-    """The session of engines: the one that runs, or one that they start, and end together."""
+    """The Spark context of engines: the running one, or one that they start, and stop together."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -158,7 +166,9 @@ class _SharedContext:
         self._users = 0
 
     def take(self, session: Callable[[], SparkSession]) -> SparkContext:
-        """Raises ConfigError: it is one of Spark Connect, which has no executors to give."""
+        """Returns the context. Raises ConfigError for Spark Connect, which has no executors to
+        offer.
+        """
         from pyspark import SparkContext
 
         with self._lock:
@@ -188,10 +198,10 @@ _shared: Final = _SharedContext()
 
 
 def _is_stopped(context: Any) -> bool:
-    """Did the program, or Java's death, end it?"""
+    """Returns True if the program, or the end of the JVM, stopped the context."""
     if context._jsc is None:
         return True
-    with suppress(Exception):  # Py4J's, of a Java process that is gone
+    with suppress(Exception):  # Py4J's, if the Java process has ended
         return bool(context._jsc.sc().isStopped())
     return True
 
@@ -204,13 +214,13 @@ def _pickled(work: EventWork) -> bytes:
     except Exception as error:  # noqa: BLE001 - whatever its __reduce__ raises
         raise ConfigError(
             "record_processing_on: spark sends transforms, and with consume_records_async the "
-            "consumer, to executors: they must hold nothing that belongs to this process (a lock, "
-            f"a connection): {type(error).__name__}"
+            "consumer, to executors: they must contain nothing that belongs to this process (a "
+            f"lock, a connection): {type(error).__name__}"
         ) from None
     return pickled
 
 
-def _not_there(error: ModuleNotFoundError) -> ConfigError:
+def _missing_module(error: ModuleNotFoundError) -> ConfigError:
     return ConfigError(
         f"record_processing_on: spark: executors have no module {error.name}, which transforms or "
         "the consumer need: give it to them by spark.submit.pyFiles, PYTHONPATH, or as a package "

@@ -1,6 +1,6 @@
-"""One way to run Python functions on executors: work items go in, results come out.
+"""Runs Python functions on executors: work items go in, results come out.
 
-By the public DataFrame API alone (`createDataFrame`, `mapInArrow`, `toArrow`), no RDD.
+Uses only the public DataFrame API (`createDataFrame`, `mapInArrow`, `toArrow`), no RDD.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ARROW = pa.schema([("number", pa.int32()), ("pickled", pa.binary())])
 def run_on_executors(
     spark: SparkSession, function: Callable[[Work], Result], items: Sequence[Work]
 ) -> list[Result]:
-    """``function(item)`` of each item, in one Spark job; the results in the order of ``items``.
+    """Returns ``function(item)`` of each item, by one Spark job; in the order of ``items``.
 
     Items are spread over at most ``spark.default.parallelism`` tasks, neighbours together: give as
     many groups of work as there are cores. Function, items and results are pickled. A task may run
-    twice. What ``function`` raises fails the job, see `tidelog.spark.failures.find_error`.
+    twice. An error of ``function`` fails the job, see `tidelog.spark.errors.find_error`.
     """
     if not items:
         return []
@@ -41,8 +41,8 @@ def run_on_executors(
 def run_on_partitions(
     source: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Result]
 ) -> list[Result]:
-    """``function(batches)`` of each partition of ``source``, in one Spark job: its results, in the
-    order of the partitions. Pickled, may run twice, and raises as `run_on_executors` has it.
+    """Returns ``function(batches)`` of each partition of ``source``, by one Spark job, in the order
+    of the partitions. Pickled, may run twice, and raises like `run_on_executors`.
     """
     return _results(map_in_arrow(source, _PartitionCall(function), _PICKLED))
 
@@ -53,8 +53,8 @@ def rows_on_executors(
     items: Sequence[Work],
     schema: StructType,
 ) -> DataFrame:
-    """The rows that ``function(item)`` yields for each item, as batches of ``schema``; read when
-    the DataFrame is computed, each time anew. No items: no rows.
+    """Returns the rows that ``function(item)`` yields for each item, as batches of ``schema``; read
+    each time the DataFrame is computed. No items: no rows.
     """
     if not items:
         return spark.createDataFrame([], schema)
@@ -70,7 +70,7 @@ def _frame_with(spark: SparkSession, items: Sequence[Any]) -> DataFrame:
 
 
 def _results(frame: DataFrame) -> list[Any]:
-    """What the tasks pickled, in the order of their numbers."""
+    """Returns the tasks' unpickled results, in the order of their numbers."""
     found = frame.toArrow().sort_by("number")
     return [cloudpickle.loads(each) for each in found.column("pickled").to_pylist()]
 

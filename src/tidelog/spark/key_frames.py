@@ -1,4 +1,6 @@
-"""A DataFrame's key columns as texts: turned and made distinct by executors, then over as Arrow."""
+"""Reads a DataFrame's key columns as texts: executors convert them and drop duplicates, the driver
+receives Arrow.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
 
 SLICE_KEYS = 250_000
 
-# Spark's types that keys have, and how a column {c} of one becomes a text that the source's input
-# functions read. A timestamp's text in Spark is of the session's time zone: ours is counted from
-# 1970 without one, so that it is UTC whatever the session says.
+# Spark's types of keys, and how a column {c} of one becomes a text that the source's input
+# functions read. A timestamp's text in Spark is in the session's time zone: ours is counted from
+# 1970 without one, so that it is UTC in any session.
 _AS_IT_IS = "{c}"
 _CAST = "CAST({c} AS STRING)"
 _TEXTS: dict[type[t.DataType], str] = {
@@ -48,25 +50,25 @@ if hasattr(t, "TimeType"):  # since Spark 4.1
 def keys_of_frame(
     df: DataFrame, columns: Sequence[str], *, slice_keys: int = SLICE_KEYS
 ) -> Iterator[tuple[str, ...]]:
-    """The distinct keys in ``df``, as texts; in no order.
+    """Yields the distinct keys in ``df``, as texts, in no order.
 
-    Executors turn values into texts, drop duplicates with a shuffle and keep the rest, in memory or
-    on disk, until all is taken. The driver takes slices of about ``slice_keys`` keys as Arrow: it
-    holds one at a time, whatever the number of keys.
+    Executors convert values to texts, drop duplicates with a shuffle and keep the rest, in memory
+    or on disk, until everything is read. The driver reads slices of about ``slice_keys`` keys as
+    Arrow: it holds one at a time, whatever the number of keys.
 
     Args:
         df: any batch DataFrame; computed once.
-        columns: of the key, in its order.
+        columns: columns of the key, in its order.
         slice_keys: keys that the driver may hold.
 
     Raises:
-        UsageError: a column is not there, or there twice, or of a type that no key has; or how many
-            rows have NULL in one, before the first key is given.
+        UsageError: a column is missing, or there twice, or of a type that no key has; or rows have
+            NULL in one (with their number, before the first key is yielded).
     """
     texts = [_text(df, name, columns) for name in columns]
     names = [f"k{place}" for place in range(len(columns))]
     chosen = df.select(*(text.alias(name) for text, name in zip(texts, names, strict=True)))
-    # Not persisted: Spark would compute it anew once a table that it reads was written to.
+    # Not persisted: Spark would compute it again after a write to a table that it reads.
     distinct = chosen.groupBy(*names).count().localCheckpoint()
     null = f.greatest(f.lit(False), *(f.col(name).isNull() for name in names))
     [totals] = distinct.agg(
@@ -78,7 +80,7 @@ def keys_of_frame(
             "never has: leave them out, e.g. with DataFrame.dropna"
         )
     slices = -(-totals["keys"] // slice_keys)
-    # Not the hash of the shuffle before, or each slice would lie in a few partitions.
+    # Not the hash of the shuffle before, or each slice would be in a few partitions.
     place = f.pmod(f.xxhash64(*names), f.lit(max(1, slices)))
     for number in range(slices):
         taken = distinct.where(place == number).select(*names).toArrow()
@@ -87,7 +89,7 @@ def keys_of_frame(
 
 
 def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:
-    """The column ``name`` as text."""
+    """Returns the column ``name`` as text."""
     if df.isStreaming:
         raise UsageError("a streaming DataFrame has no end: repair inside foreachBatch")
     found = [field.dataType for field in df.schema.fields if field.name == name]
@@ -98,12 +100,13 @@ def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:
 
 
 def with_nan(text: Column) -> Column:
-    """The text of a column of `TableSchema.nan_key`, where null is ``NaN``."""
+    """Returns the text of a column of `TableSchema.nan_key`, where null is ``NaN``."""
     return f.coalesce(text, f.lit("NaN"))
 
 
 def as_text(name: str, kind: t.DataType) -> Column:
-    """The column ``name`` of type ``kind`` as a text that the source's input functions read.
+    """Returns the column ``name`` of type ``kind`` as a text that the source's input functions
+    read.
 
     Raises:
         UsageError: no key has a column of this type.

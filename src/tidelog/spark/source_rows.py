@@ -1,4 +1,4 @@
-"""The source's rows as a DataFrame: executors read them as a dump's chunks are read."""
+"""Reads the source's rows as a DataFrame: executors read them like a dump's chunks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows
+from tidelog.spark.delivery.lock_patience import retry_while_busy
 from tidelog.spark.formats.shapes import row_type
-from tidelog.spark.queries.patience import while_busy
 from tidelog.spark.sessions.versions import arrow_schema
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ReaderFactory(Protocol):
 
 
 def records_of(rows: LogBatch) -> pa.RecordBatch:
-    """A chunk's rows in the event log's record layout, for the decoder."""
+    """Returns a chunk's rows in the event log's record layout, for the decoder."""
     numbers = pa.array(range(len(rows)), pa.int64())
     return pa.RecordBatch.from_arrays(
         [
@@ -57,7 +57,7 @@ def records_of(rows: LogBatch) -> pa.RecordBatch:
 def read_rows(
     open_reader: ReaderFactory, schema: TableSchema, requests: Iterable[ChunkRequest]
 ) -> Iterator[pa.RecordBatch]:
-    """The source's rows, decoded to ``schema``. Runs on executors."""
+    """Yields the source's rows, decoded to ``schema``. Runs on executors."""
     reader = open_reader()
     try:
         for request in requests:
@@ -65,7 +65,7 @@ def read_rows(
             while True:
                 room = SELECT_BYTES if request.keys is None else 0
                 part = replace(request, after=after, limit_rows=SELECT_ROWS, limit_bytes=room)
-                chunk = while_busy(partial(_released, reader, part))
+                chunk = retry_while_busy(partial(_read_and_release, reader, part))
                 if _shape(chunk.schema) != _shape(schema):
                     raise ChunkError(f"{schema.table} was altered while it was read: verify again")
                 present = chunk.rows.filter(chunk.rows.kind == ord("r"))
@@ -80,8 +80,8 @@ def read_rows(
         reader.close()
 
 
-def _released(reader: ChunkReader, request: ChunkRequest) -> ChunkRows:
-    """What the reader reads, without its lock against DDL afterwards; also if it failed."""
+def _read_and_release(reader: ChunkReader, request: ChunkRequest) -> ChunkRows:
+    """Read a chunk and release the reader's lock against DDL; also after an error."""
     try:
         return reader.read(request)
     finally:
@@ -98,13 +98,13 @@ def source_frame(
     schema: TableSchema,
     requests: list[ChunkRequest],
 ) -> DataFrame:
-    """The source's rows of ``requests``, each read by one task."""
+    """Returns the source's rows of ``requests``, each read by one task."""
     # Spark refuses a name that another session's frames had.
     format_name = f"tidelog-source-rows-{next(_numbers)}"
 
     class SourceRows(DataSource):
-        """Made for one frame: what it holds travels inside the pickled class, never in options,
-        which Spark shows in plans.
+        """A source for one frame: its data is inside the pickled class, never in options, which
+        Spark shows in plans.
         """
 
         @classmethod

@@ -1,7 +1,7 @@
-"""What each action of a step does to a DataFrame of the shape `changes` or `events`.
+"""The actions of steps, applied to a DataFrame of the shape `changes` or `events`.
 
-Names are exact: `v` and `V` are two columns (`tidelog.spark.sessions.exact_names`). A step never
-gives two columns one name, and never touches those of ours.
+Names are exact: `v` and `V` are two columns (`tidelog.spark.sessions.session`). A step never gives
+two columns one name, and never changes Tidelog's own columns.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -22,10 +23,102 @@ from tidelog.spark.formats.shapes import (
     EVENT_BEFORE,
     EVENT_SOURCE,
 )
-from tidelog.spark.lineage import columns_computed_of, columns_read, passed_along
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+Names = frozenset[str]
+_NOTHING: Names = frozenset()
+
+
+def columns_read(frame: DataFrame, expression: Column) -> Names:
+    """Returns the columns of ``frame`` that the expression's value depends on."""
+    return columns_computed_of(frame, frame.select(expression.alias("read")))[0]
+
+
+def columns_computed_of(frame: DataFrame, result: DataFrame) -> list[Names]:
+    """Returns, for each column of ``result``, in order, the columns of ``frame`` that its value
+    depends on. All of them where the plan does not show it, e.g. after ``mapInArrow`` or a
+    checkpoint.
+    """
+    base = _plan(frame)
+    found = _Plans(base, dict(zip(_ids(base.output()), map(_only, frame.columns), strict=True)))
+    plan = _plan(result)
+    known = found.outputs(plan)
+    every = frozenset(frame.columns)
+    if not found.base_seen:
+        return [every for _ in result.columns]
+    return [known.get(each, every) for each in _ids(plan.output())]
+
+
+def is_same_column(frame: DataFrame, result: DataFrame, name: str) -> bool:
+    """Is the column of that name in ``result`` the same column as in ``frame``?"""
+    sides = (
+        dict(zip(each.columns, _ids(_plan(each).output()), strict=True)) for each in (frame, result)
+    )
+    before, after = sides
+    return before.get(name) == after.get(name)
+
+
+class _Plans:
+    """Walks plans from the top down to ``base``; ``known`` has the columns of its outputs by id."""
+
+    def __init__(self, base: Any, known: Mapping[int, Names]) -> None:
+        self._base = base
+        self._known = known
+        self.base_seen = False
+
+    def outputs(self, plan: Any) -> dict[int, Names]:
+        """Returns, by id of each of the plan's outputs, the columns that it depends on."""
+        if plan.equals(self._base):
+            self.base_seen = True
+            return dict(self._known)
+        children = [self.outputs(child) for child in _items(plan.children())]
+        if not children:
+            return dict.fromkeys(_ids(plan.output()), _NOTHING)
+        below: dict[int, Names] = reduce(lambda one, other: one | other, children, {})
+        every = _union(below.values())
+        kind = plan.getClass().getSimpleName()
+        expressions = []
+        if kind == "Project":
+            expressions = _items(plan.projectList())
+        elif kind == "Aggregate":
+            expressions = _items(plan.aggregateExpressions())
+        computed = {
+            each.exprId().id(): _union(
+                below.get(id_, every) for id_ in _ids(each.references().toSeq())
+            )
+            for each in expressions
+        }
+        found = {}
+        for id_ in _ids(plan.output()):
+            found[id_] = below[id_] if id_ in below else computed.get(id_, every)
+        if kind == "Join":
+            # Which row of the other side it is depends on the condition.
+            asked = _union(below.get(i, every) for i in _ids(plan.references().toSeq()))
+            found = {id_: names or asked for id_, names in found.items()}
+        return found
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.size())]
+
+
+def _ids(attributes: Any) -> list[int]:
+    return [each.exprId().id() for each in _items(attributes)]
+
+
+def _only(name: str) -> Names:
+    return frozenset([name])
+
+
+def _union(names: Iterable[Names]) -> Names:
+    return frozenset().union(*names)
+
 
 META = (CHANGE_OP, CHANGE_VERSION, CHANGE_MISSING, EVENT_BEFORE, EVENT_SOURCE)
 """The columns of the shapes that are not the table's."""
@@ -36,7 +129,7 @@ _INSTANTS = (types.TimestampType, types.TimestampNTZType)
 
 @dataclass(frozen=True)
 class Step:
-    """``action`` and ``argument`` as in the configuration; of the tables that match."""
+    """``action`` and ``argument`` as in the configuration; for the tables that match."""
 
     action: str
     argument: Any
@@ -46,10 +139,10 @@ class Step:
 
 @dataclass(frozen=True)
 class StepTable:
-    """What an action must know of the table.
+    """The table that an action applies to.
 
-    ``key``: the columns, by their names before the step, whose values must stay apart; empty where
-    no copy is kept.
+    ``key``: the columns, by their names before the step, whose values must stay distinct; empty
+    where no copy is kept.
     """
 
     name: str
@@ -58,12 +151,14 @@ class StepTable:
 
 
 def quoted(name: str) -> str:
-    """A name as a Spark SQL identifier."""
+    """Returns a name as a Spark SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def apply_step(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    """Raises ConfigError, which names step and table, if the step does not fit the columns."""
+    """Apply a step. Raises ConfigError, which names step and table, if the step does not fit the
+    columns.
+    """
     try:
         return _ACTIONS[step.action](frame, step, table)
     except ConfigError as error:
@@ -78,7 +173,7 @@ def apply_step(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
 
 
 def load(name: str) -> Any:
-    """``module:attribute``. Raises ConfigError if there is no such thing."""
+    """Returns ``module:attribute``. Raises ConfigError if it does not exist."""
     module, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -90,43 +185,45 @@ def load(name: str) -> Any:
 
 
 def _select(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    _check_there(frame, step.argument)
-    _check_apart(step.argument)
-    return _chosen(frame, {name: f.col(quoted(name)) for name in step.argument}, {})
+    _check_exist(frame, step.argument)
+    _check_distinct(step.argument)
+    return _select_columns(frame, {name: f.col(quoted(name)) for name in step.argument}, {})
 
 
 def _drop(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    _check_there(frame, step.argument)
-    left = [name for name in _own(frame) if name not in step.argument]
-    return _chosen(frame, {name: f.col(quoted(name)) for name in left}, {})
+    _check_exist(frame, step.argument)
+    left = [name for name in _table_columns(frame) if name not in step.argument]
+    return _select_columns(frame, {name: f.col(quoted(name)) for name in left}, {})
 
 
 def _rename(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    """All at once, so that two columns may swap names."""
-    _check_there(frame, step.argument)
-    new = [(step.argument.get(name, name), name) for name in _own(frame)]
-    _check_apart([name for name, _ in new])
+    """Renames all columns at once, so that two may swap names."""
+    _check_exist(frame, step.argument)
+    new = [(step.argument.get(name, name), name) for name in _table_columns(frame)]
+    _check_distinct([name for name, _ in new])
     _check_ours(step.argument.values())
     columns = {name: f.col(quoted(old)) for name, old in new}
-    return _chosen(frame, columns, {name: frozenset([old]) for name, old in new if name != old})
+    return _select_columns(
+        frame, columns, {name: frozenset([old]) for name, old in new if name != old}
+    )
 
 
 def _filter(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     condition = f.expr(step.argument)
     meets = f.coalesce(condition, f.lit(False))
-    untold = _lacks(columns_read(frame, condition))
+    unknown = _lacks(columns_read(frame, condition))
     if not table.keyed:
-        # A delete tells the key alone, an update may lack a column: these can't be judged, and too
-        # many do no harm.
-        return frame.where(meets | untold | f.col(CHANGE_OP).isin("d", "t"))
-    # Where the log does not tell what the condition looks at, a row stays in or out as it was.
-    return frame.withColumn(CHANGE_OP, f.when(meets | untold, f.col(CHANGE_OP)).otherwise("d"))
+        # A delete has only the key, an update may have missing columns: they can't be evaluated,
+        # and delivering too many does no harm.
+        return frame.where(meets | unknown | f.col(CHANGE_OP).isin("d", "t"))
+    # Where the log does not have the columns that the condition reads, a row stays in or out.
+    return frame.withColumn(CHANGE_OP, f.when(meets | unknown, f.col(CHANGE_OP)).otherwise("d"))
 
 
 def may_pass(frame: DataFrame, text: str, key: Sequence[str]) -> Column | None:
-    """Of rows that lack columns, as they are before a `filter`: may they come in or go out by this
-    record? Not where it tells nothing that the condition reads beside the ``key``: that has not
-    changed. None: it reads nothing else.
+    """Returns the condition for rows with missing columns, as they are before a `filter`: may such
+    a record add or remove the row? Not if it has none of the columns that the condition reads
+    beside the ``key``: they have not changed. None: the condition reads only the key.
     """
     condition = f.expr(text)
     read = columns_read(frame, condition) - {*key, *META}
@@ -138,14 +235,16 @@ def may_pass(frame: DataFrame, text: str, key: Sequence[str]) -> Column | None:
 
 
 def _cast(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    _check_there(frame, step.argument)
-    result = _replaced(frame, {n: f.col(quoted(n)).cast(kind) for n, kind in step.argument.items()})
+    _check_exist(frame, step.argument)
+    result = _replace_columns(
+        frame, {n: f.col(quoted(n)).cast(kind) for n, kind in step.argument.items()}
+    )
     for name in table.key:
         if name in step.argument:
             before, after = (each.schema[name].dataType for each in (frame, result))
-            if not _stay_apart(before, after, step.argument[name]):
+            if not _remain_distinct(before, after, step.argument[name]):
                 raise ConfigError(
-                    f"column {name!r} is of the key, by which rows are known, and a cast from "
+                    f"column {name!r} is of the key, which identifies rows, and a cast from "
                     f"{before.simpleString()} to {step.argument[name]} may make one value of "
                     "several: rows would merge. Keep it as it is, or hash it"
                 )
@@ -153,11 +252,11 @@ def _cast(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
 
 
 def _compute(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    """Expressions read the columns as they were before the step, and columns that earlier ones of
-    the same step add.
+    """Add or replace columns. Expressions read the columns as they were before the step, and
+    columns that earlier expressions of the same step add.
     """
     _check_ours(step.argument)
-    before = set(_own(frame))
+    before = set(_table_columns(frame))
     seen, replaced = frame, {}
     read: dict[str, frozenset[str]] = {}
     for name, text in step.argument.items():
@@ -170,22 +269,22 @@ def _compute(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
             replaced[name] = expression
         else:
             seen = seen.withColumn(name, expression)
-    order = [*_own(frame), *(name for name in step.argument if name not in before)]
+    order = [*_table_columns(frame), *(name for name in step.argument if name not in before)]
     columns = {name: replaced.get(name, f.col(quoted(name))) for name in order}
-    return _chosen(seen, columns, read)
+    return _select_columns(seen, columns, read)
 
 
 def _mask(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    _check_there(frame, step.argument)
-    return _replaced(
+    _check_exist(frame, step.argument)
+    return _replace_columns(
         frame,
         {n: f.when(f.col(quoted(n)).isNotNull(), f.lit(text)) for n, text in step.argument.items()},
     )
 
 
 def _hash(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    _check_there(frame, step.argument)
-    return _replaced(
+    _check_exist(frame, step.argument)
+    return _replace_columns(
         frame,
         {
             n: f.sha2(f.concat(f.lit(step.salt), f.col(quoted(n)).cast("string")), 256)
@@ -198,23 +297,23 @@ def _python(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
     result: DataFrame = load(step.argument)(frame)
     lost = [name for name in _meta(frame) if name not in result.columns]
     if lost:
-        raise ConfigError(f"{step.argument} took the column {lost[0]} away")
-    names = _own(result)
-    _check_apart(names)
-    known = set(_own(frame))
+        raise ConfigError(f"{step.argument} removed the column {lost[0]}")
+    names = _table_columns(result)
+    _check_distinct(names)
+    known = set(_table_columns(frame))
     for name in names:
         near = [each for each in known if each.lower() == name.lower()]
         if name not in known and near and not any(each not in names for each in near):
             raise ConfigError(
-                f"{step.argument} made a column {name!r} beside {near[0]!r}: names are exact, so "
-                "these are two columns. Write it as it is, or give it another name"
+                f"{step.argument} created a column {name!r} beside {near[0]!r}: names are exact, "
+                "so these are two columns. Write it as it is, or give it another name"
             )
-    if not passed_along(frame, result, CHANGE_MISSING):
-        return result  # it knows what its columns lack
-    of = dict(zip(result.columns, columns_computed_of(frame, result), strict=True))
+    if not is_same_column(frame, result, CHANGE_MISSING):
+        return result  # the function has set the missing columns itself
+    sources = dict(zip(result.columns, columns_computed_of(frame, result), strict=True))
     ours = set(META)
-    return _chosen(
-        result, {name: f.col(quoted(name)) for name in names}, {n: of[n] - ours for n in names}
+    return _select_columns(
+        result, {name: f.col(quoted(name)) for name in names}, {n: sources[n] - ours for n in names}
     )
 
 
@@ -238,28 +337,28 @@ def _meta(frame: DataFrame) -> list[str]:
     return [name for name in frame.columns if name in META]
 
 
-def _own(frame: DataFrame) -> list[str]:
+def _table_columns(frame: DataFrame) -> list[str]:
     return [name for name in frame.columns if name not in META]
 
 
-def _replaced(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
-    """With other values, each of its own column alone: what was missing is missing still."""
+def _replace_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    """Replace values, each computed from its own column: missing columns stay missing."""
     return frame.select(*(columns.get(n, f.col(quoted(n))).alias(n) for n in frame.columns))
 
 
-def _chosen(
+def _select_columns(
     frame: DataFrame, columns: Mapping[str, Column], read: Mapping[str, frozenset[str]]
 ) -> DataFrame:
-    """``columns`` and those of ours. A column is missing from a row if one of those is that it is
-    computed of: ``read``; of one that is not named there, itself.
+    """Returns ``columns`` and Tidelog's own. A column is missing in a row if one of the columns is
+    that it is computed from: ``read``; by default itself.
     """
     missing = f.col(CHANGE_MISSING)
     same = [name for name in columns if read.get(name, {name}) == {name}]
     kept = [f.array_intersect(missing, _names(same))]
     for name in columns:
-        of = read.get(name, frozenset([name]))
-        if of and of != {name}:
-            kept.append(f.when(_lacks(of), f.array(f.lit(name))).otherwise(_names([])))
+        sources = read.get(name, frozenset([name]))
+        if sources and sources != {name}:
+            kept.append(f.when(_lacks(sources), f.array(f.lit(name))).otherwise(_names([])))
     lists = f.concat(*kept)
     still = f.when(missing.isNotNull(), f.when(f.size(lists) > 0, lists))
     ours = [still.alias(n) if n == CHANGE_MISSING else f.col(n) for n in _meta(frame)]
@@ -267,7 +366,7 @@ def _chosen(
 
 
 def _lacks(names: Iterable[str]) -> Column:
-    """Is one of the columns missing from the row?"""
+    """Returns whether one of the columns is missing in the row."""
     return f.coalesce(f.arrays_overlap(f.col(CHANGE_MISSING), _names(names)), f.lit(False))
 
 
@@ -275,8 +374,8 @@ def _names(names: Iterable[str]) -> Column:
     return f.array(*(f.lit(name) for name in sorted(names))).cast("array<string>")
 
 
-def _check_there(frame: DataFrame, names: Iterable[str]) -> None:
-    own = _own(frame)
+def _check_exist(frame: DataFrame, names: Iterable[str]) -> None:
+    own = _table_columns(frame)
     for name in names:
         if name not in own:
             near = [repr(each) for each in own if each.lower() == name.lower()]
@@ -284,7 +383,7 @@ def _check_there(frame: DataFrame, names: Iterable[str]) -> None:
             raise ConfigError(f"no column {name!r}{hint}")
 
 
-def _check_apart(names: Sequence[str]) -> None:
+def _check_distinct(names: Sequence[str]) -> None:
     twice = [name for at, name in enumerate(names) if name in names[:at]]
     if twice:
         raise ConfigError(f"two columns would have the name {twice[0]!r}")
@@ -296,9 +395,9 @@ def _check_ours(names: Iterable[str]) -> None:
             raise ConfigError(f"{name!r} is the name of a column of ours: choose another one")
 
 
-def _stay_apart(before: types.DataType, after: types.DataType, wanted: str) -> bool:
-    """Do two values of a type stay two after the cast? One that does not fit fails, and is no other
-    value.
+def _remain_distinct(before: types.DataType, after: types.DataType, wanted: str) -> bool:
+    """Do two values of a type stay distinct after the cast? A value that does not fit raises an
+    error.
     """
     text = "char" not in wanted.lower() and after == types.StringType()
     if before == after:

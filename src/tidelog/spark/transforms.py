@@ -1,9 +1,9 @@
-"""Declarative steps between decoding and an output, as DataFrame operations on executors.
+"""Applies declarative steps between decoding and an output, as DataFrame operations on executors.
 
 They apply to the shapes `changes` (rows by key) and `events` (every change): to the table's
-columns, while those of ours (`META`) go along. Columns that the log does not tell (unchanged
-TOAST) are listed by name in ``_tidelog_missing``; a renamed column is listed by its new name, and a
-computed one where it is computed of one that is.
+columns, without changing Tidelog's own (`META`). Columns that the log does not have (unchanged
+TOAST) are listed by name in ``_tidelog_missing``: a renamed column by its new name, and a computed
+one if it is computed from one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, EVENT_BEFORE
-from tidelog.spark.sessions.exact_names import exact_session, in_session
+from tidelog.spark.sessions.session import exact_session, in_session
 from tidelog.spark.sessions.versions import arrow_schema
 from tidelog.spark.step_actions import META, StepTable, apply_step
 from tidelog.spark.step_actions import Step as Step
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 
 def steps_of(steps: Sequence[Step], table: TableName) -> tuple[Step, ...]:
-    """The steps that apply to the table and change its rows (not where they go)."""
+    """Returns the steps that apply to the table and change its rows (not its destination)."""
     return tuple(s for s in steps if s.action != "route" and matches(s.tables, table))
 
 
 def destination_name(steps: Sequence[Step], table: TableName) -> str:
-    """Where the table's rows go: the first route that matches, or its own name."""
+    """Returns the destination of the table's rows: the first route that matches, or its own
+    name.
+    """
     routes = ((str(s.argument), s.tables) for s in steps if s.action == "route")
     try:
         return routed(routes, table)
@@ -54,10 +56,10 @@ def target_table(
     *,
     keyed: bool,
 ) -> TargetTable:
-    """The table as the output sees it, found by applying the steps to no rows.
+    """Returns the table as the output sees it, found by applying the steps to no rows.
 
     Raises ConfigError, which names step and table, if a step does not fit its columns or, with
-    ``keyed``, a column of the key does not survive or loses what tells rows apart.
+    ``keyed``, if a column of the key is dropped or does not identify rows any more.
     """
     own = steps_of(steps, schema.table)
     if keyed:
@@ -85,7 +87,9 @@ def target_table(
 
 
 def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple[str | None, ...]:
-    """What the steps name these columns of the source; None for one that they leave out."""
+    """Returns the names of these columns of the source after the steps; None for one that they
+    leave out.
+    """
     now: list[str | None] = list(names)
     for step in steps:
         if step.action == "rename":
@@ -98,8 +102,8 @@ def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple
 
 
 def named_table(schema: TableSchema, steps: Sequence[Step], origin: SourceId) -> TargetTable | None:
-    """`target_table` without a session: its columns have names and no types. None where a step
-    python decides what columns there are.
+    """Returns `target_table` without a session: its columns have names and no types. None where a
+    step python determines the columns.
     """
     own = steps_of(steps, schema.table)
     if any(step.action == "python" for step in own):
@@ -116,9 +120,9 @@ def named_table(schema: TableSchema, steps: Sequence[Step], origin: SourceId) ->
 
 
 def _check_key(schema: TableSchema, steps: Sequence[Step]) -> None:
-    """Raises ConfigError if a step makes one key of several (rows would merge), a key of what a
-    delete does not tell (it would miss its row), or none. Hashes differ where values do; of casts
-    `apply` knows more.
+    """Raises ConfigError if a step makes one key of several (rows would merge), a key of columns
+    that a delete does not have (it would not find its row), or none. Hashes differ where values do;
+    `apply` checks casts.
     """
     reason = merges_keys(schema, steps)
     if reason is not None:
@@ -126,15 +130,17 @@ def _check_key(schema: TableSchema, steps: Sequence[Step]) -> None:
 
 
 def merges_keys(schema: TableSchema, steps: Sequence[Step]) -> str | None:
-    """Why rows of several keys may have one after the steps; None if they don't, casts aside."""
+    """Returns why rows of several keys may have the same key after the steps; None if they don't.
+    Without casts.
+    """
     for number, step in enumerate(steps):
         now = delivered_names(schema.match_key, steps[:number])
         if step.action in ("compute", "mask"):
             for name in now:
                 if name in step.argument:
                     return (
-                        f"step {step.action}: column {name!r} is of the key of {schema.table}, by "
-                        "which its rows are known: keep it as it is, or hash it"
+                        f"step {step.action}: column {name!r} is of the key of {schema.table}, "
+                        "which identifies its rows: keep it as it is, or hash it"
                     )
         lost = [
             name
@@ -148,13 +154,13 @@ def merges_keys(schema: TableSchema, steps: Sequence[Step]) -> str | None:
 
 def _lost_key(schema: TableSchema, names: Sequence[str | None]) -> ConfigError:
     return ConfigError(
-        f"the steps of an output take {', '.join(map(str, names))} away from {schema.table}, by "
-        "which its rows are known: keep the columns of the key"
+        f"the steps of an output take {', '.join(map(str, names))} away from {schema.table}, "
+        "which identify its rows: keep the columns of the key"
     )
 
 
 def _unchanged(schema: TableSchema, steps: Sequence[Step]) -> dict[str, Column]:
-    """By name after the steps, the source's columns whose values none of them changed."""
+    """Returns, by name after the steps, the source's columns whose values no step changed."""
     found = {column.name: column for column in schema.columns}
     for step in steps:
         if step.action == "python":
@@ -170,9 +176,8 @@ def _unchanged(schema: TableSchema, steps: Sequence[Step]) -> dict[str, Column]:
 def apply(
     frame: DataFrame, steps: Sequence[Step], schema: TableSchema, *, keyed: bool
 ) -> DataFrame:
-    """``frame`` (shape `changes` or `events` of ``schema``) after ``steps``, in its session.
-
-    Raises ConfigError, which names step and table, if a step does not fit the columns.
+    """Returns ``frame`` (shape `changes` or `events` of ``schema``) after ``steps``, in its
+    session. Raises ConfigError, which names step and table, if a step does not fit the columns.
     """
     session = frame.sparkSession
     frame = in_session(frame, exact_session(session))
@@ -180,7 +185,7 @@ def apply(
     by_name = f.transform(CHANGE_MISSING, lambda i: f.element_at(names, i.cast("int") + 1))
     frame = frame.withColumn(CHANGE_MISSING, by_name)
     if EVENT_BEFORE in frame.columns:
-        frame = frame.drop(EVENT_BEFORE)  # steps are of rows; of the old one little is known
+        frame = frame.drop(EVENT_BEFORE)  # steps are for rows; of the old row little is known
     key = schema.match_key if keyed else ()
     for step in steps:
         frame = apply_step(frame, step, StepTable(str(schema.table), keyed, key))

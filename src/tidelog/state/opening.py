@@ -1,7 +1,7 @@
-"""Opens state stores and elections by the scheme of ``state.url``: the only place that knows them.
+"""Opens state stores and elections by the scheme of ``state.url``.
 
-Another store is an object with the methods of `tidelog.ports.StateBackend`, found by an entry point
-of the group ``tidelog.state`` that is called like the URL's scheme.
+Another store is an object with the methods of `tidelog.ports.StateBackend`, registered as an entry
+point of the group ``tidelog.state`` under the URL's scheme.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.ports import Election, StateBackend, StateStore
 
 
 def checked_url(url: str, base: Path) -> str:
-    """The URL, with relative paths below ``base``; raises ValueError or ConfigError."""
+    """Return the URL with relative paths below ``base``. Raises ValueError or ConfigError."""
     scheme = _scheme(url)
     if scheme not in STATES.names:
         raise ValueError(
@@ -26,49 +26,53 @@ def checked_url(url: str, base: Path) -> str:
 
 
 def state_path(url: str | StateUrl) -> Path | None:
-    """What on this host holds it; None: it is elsewhere."""
+    """Return the file or directory of the store on this host; None: it is elsewhere."""
     return _backend(url).path(_text(url))
 
 
 def state_exists(url: str | StateUrl) -> bool:
-    """Is there a store already? Creates none."""
+    """Return whether the store exists; creates none."""
     return _backend(url).exists(_text(url))
 
 
 def open_state(url: str | StateUrl) -> StateStore:
-    """The store; the caller closes it."""
+    """Open the store; the caller closes it."""
     return _backend(url).store(_text(url))
 
 
 def fenced(state: StateStore, name: str, epoch: int) -> StateStore:
-    """A handle for the leader ``name`` of this epoch, whose late changes the store refuses if it
-    can (`tidelog.ports.FencedStore`).
+    """Return a handle for the leader ``name`` of this epoch.
+
+    If the store can (`tidelog.ports.FencedStore`), it refuses changes by an earlier leader.
     """
     own: Callable[[str, int], StateStore] | None = getattr(state, "fenced", None)
     return state if own is None else own(name, epoch)
 
 
 def look_every_s(url: str | StateUrl) -> float:
-    """How often whoever leads may look for commands, and say how it is; 0: as often as it likes."""
+    """Return the seconds between two polls for commands; 0: there is no limit.
+
+    The leader also publishes its status no more often.
+    """
     return float(getattr(_backend(url), "look_every_s", 0))
 
 
-def sparing(url: str | StateUrl) -> bool:
-    """Is each request paid for?"""
+def pays_per_request(url: str | StateUrl) -> bool:
+    """Return whether each request costs money."""
     return look_every_s(url) > 0
 
 
 def open_election(
     url: str | StateUrl, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
 ) -> Election:
-    """An election of ``name`` among those that share the store; the caller closes it.
+    """Open an election of ``name`` among the processes that share the store; the caller closes it.
 
     Args:
-        url: of the store.
-        name: what is led.
-        holder: who this is, for people; instances with equal holders still exclude each other.
+        url: the URL of the store.
+        name: the name of the lease.
+        holder: this process, for people; instances with equal holders still exclude each other.
         ttl_s: how long a lease lasts without renewal.
-        first_epoch: epochs start here or above.
+        first_epoch: the smallest epoch to use.
     """
     return _backend(url).election(_text(url), name, holder, ttl_s, first_epoch=first_epoch)
 

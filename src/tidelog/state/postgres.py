@@ -1,7 +1,7 @@
 """State and elections in PostgreSQL: ``postgresql://user@host/database``.
 
-One small table, by default ``tidelog.state``. It may be in any database, also in the source's: what
-Tidelog has in its own schema is not captured. Clocks of the server decide nothing.
+One small table, by default ``tidelog.state``. It may be in any database, also in the source's:
+capture leaves out Tidelog's own schema. No decision depends on the server's clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SCHEMA: Final = "tidelog"
 TABLE: Final = "state"
 _DOCUMENTS, _LEASES = "documents", "leases"
 _EXPECTED: Final = "expected postgresql://user@host/database; a password belongs under options"
-# A lease does not wait for a server that hangs, and what was sent is not delivered much later.
+# A lease can't wait for a server that hangs, and a late request must not arrive much later.
 _PATIENCE: Final[Mapping[str, Any]] = {
     "connect_timeout": 5,
     "tcp_user_timeout": 5_000,
@@ -45,8 +45,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
 ANSWER_S: Final = 7.0
 """Longer than the server's own limits."""
 
-_NEEDS_A_PERSON: Final = ("3F000", "42501")  # no such schema, no right
-_NEEDS_A_PERSON_FIRST: Final = (  # libpq gives no SQLSTATE for a connection that was not made
+_PERMANENT: Final = ("3F000", "42501")  # no such schema, no privilege
+_PERMANENT_MESSAGES: Final = (  # libpq gives no SQLSTATE for a failed connection
     "password authentication failed",
     "no password supplied",
     "no pg_hba.conf entry",
@@ -57,7 +57,7 @@ _NEEDS_A_PERSON_FIRST: Final = (  # libpq gives no SQLSTATE for a connection tha
 
 
 class RowRegister:
-    """`tidelog.state.documents.Register`: a row for each text; its tag is the column ``tag``."""
+    """A `tidelog.state.documents.Register`: a row for each text; its tag is the column ``tag``."""
 
     def __init__(self, url: str, space: str) -> None:
         self._conninfo, schema, part = _split(url)
@@ -100,14 +100,14 @@ class RowRegister:
         ]
 
     def exists(self) -> bool:
-        """Is there a document? Makes no table."""
+        """Return whether there is a document; creates no table."""
         with self._lock, self._errors(StateError):
-            connection = self._connected()
-            with _in_time(connection):
-                found = connection.execute(
+            connection = self._get_connection()
+            with _time_limit(connection):
+                row = connection.execute(
                     "SELECT to_regclass(%s) IS NOT NULL", (self._table.as_string(connection),)
                 ).fetchone()
-        return bool(found and found[0]) and bool(self.names())
+        return bool(row and row[0]) and bool(self.names())
 
     def close(self) -> None:
         with self._lock:
@@ -120,19 +120,19 @@ class RowRegister:
         statement = sql.SQL(text).format(table=self._table)
         with self._lock:
             for attempt in (1, 2):
-                connection = self._connected()
-                with self._errors(silent), _in_time(connection):
+                connection = self._get_connection()
+                with self._errors(silent), _time_limit(connection):
                     try:
                         cursor = connection.execute(statement, arguments)
                         return cursor.fetchall() if cursor.description else []
                     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
                         if attempt == 2:
                             raise
-                with self._errors(StateError), _in_time(connection):
-                    self._make_table(connection)
+                with self._errors(StateError), _time_limit(connection):
+                    self._create_table(connection)
         raise AssertionError
 
-    def _make_table(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    def _create_table(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         for text in (
             "CREATE SCHEMA IF NOT EXISTS {schema}",
             "CREATE TABLE IF NOT EXISTS {table} (space text, name text, content bytea NOT NULL, "
@@ -141,7 +141,7 @@ class RowRegister:
             try:
                 connection.execute(sql.SQL(text).format(schema=self._schema, table=self._table))
             except (
-                psycopg.errors.UniqueViolation,  # another made it at the same moment
+                psycopg.errors.UniqueViolation,  # another process created it at the same moment
                 psycopg.errors.DuplicateTable,
                 psycopg.errors.DuplicateSchema,
                 psycopg.errors.DuplicateObject,
@@ -149,23 +149,23 @@ class RowRegister:
                 continue
             except psycopg.errors.InsufficientPrivilege:
                 if text.startswith("CREATE SCHEMA"):
-                    continue  # it may be there; else the table can't be made
+                    continue  # it may exist; else CREATE TABLE fails
                 raise
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _get_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._closed:
             raise StateError("the state store is closed")
         if self._connection is None or self._connection.closed:
             self._connection = None
             try:
-                # No prepared statements: they would outlive a table that is made anew.
+                # No prepared statements: they would outlive a table that is recreated.
                 connection = psycopg.connect(
                     self._conninfo, autocommit=True, prepare_threshold=None
                 )
             except psycopg.OperationalError as error:
-                raise self._not_let_in(str(error)) from None
+                raise self._connection_error(str(error)) from None
             self._connection = connection
-            with self._errors(StateError), _in_time(connection):
+            with self._errors(StateError), _time_limit(connection):
                 connection.execute(set_statements(_SETTINGS, connection.info.server_version))
         return self._connection
 
@@ -174,20 +174,22 @@ class RowRegister:
         if connection is not None:
             connection.close()
 
-    def _not_let_in(self, message: str) -> TidelogError:
+    def _connection_error(self, message: str) -> TidelogError:
         where = _where(self._conninfo)
-        for reason in _NEEDS_A_PERSON_FIRST:
+        for reason in _PERMANENT_MESSAGES:
             if reason in message:
                 return ConfigError(
                     f"state.url: {where} refuses the connection ({reason}): check user, password, "
                     "database, pg_hba.conf and TLS"
                 )
-        return StateError(f"no connection to {where}: is it up? It is tried again")
+        return StateError(f"no connection to {where}: is it up? Tidelog tries again")
 
     @contextmanager
     def _errors(self, silent: type[StateError]) -> Iterator[None]:
-        """``silent``: raised where it is not known whether the server has done it. The server's
-        detail is left out.
+        """Convert psycopg's errors, without the server's detail.
+
+        ``silent``: the error to raise if it is not known whether the server has executed the
+        statement.
         """
         try:
             yield
@@ -196,18 +198,18 @@ class RowRegister:
             message = error.diag.message_primary or "the connection was lost"
             if not state or (self._connection is not None and self._connection.closed):
                 self._drop()
-            if state in _NEEDS_A_PERSON:
+            if state in _PERMANENT:
                 raise ConfigError(
                     f"state.url: {where}: {message}. The user needs {self._table_name}, or the "
-                    "right to make it"
+                    "privilege to create it"
                 ) from None
             unsure = not state or state[:2] in ("08", "57")
             raise (silent if unsure else StateError)(f"{where}: {message}") from None
 
 
 @contextmanager
-def _in_time(connection: psycopg.Connection[tuple[Any, ...]]) -> Iterator[None]:
-    """Break the connection if its server does not answer: one that is frozen keeps it open."""
+def _time_limit(connection: psycopg.Connection[tuple[Any, ...]]) -> Iterator[None]:
+    """Break the connection if the server does not answer in time: a frozen one keeps it open."""
     with socket.socket(fileno=os.dup(connection.fileno())) as stream:
         timer = threading.Timer(ANSWER_S, _break, (stream,))
         timer.daemon = True
@@ -224,7 +226,7 @@ def _break(stream: socket.socket) -> None:
 
 
 class PostgresBackend:
-    """`tidelog.ports.StateBackend` of ``postgresql://…``."""
+    """The `tidelog.ports.StateBackend` of ``postgresql://…``."""
 
     def checked(self, url: str, base: Path) -> str:
         _split(url)
@@ -251,8 +253,10 @@ class PostgresBackend:
 
 
 def _split(url: str) -> tuple[str, str, str]:
-    """The connection string, the schema, and the part of the table, which has the states of several
-    databases. Raises ValueError, which shows nothing of the URL.
+    """Return the connection string, the schema, and the part of the table.
+
+    A table has a part for each of several databases. Raises ValueError, which shows nothing of the
+    URL.
     """
     rest, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))

@@ -1,29 +1,166 @@
 """State and elections in ZooKeeper: ``zookeeper://h1:2181,h2:2181,h3:2181/path``.
 
-Below the path, ``documents`` and ``leases`` have a node for each document. What does not fit into
-one node is in further ones below ``parts``, which are written before it and named by it.
+Below the path, ``documents`` and ``leases`` have a node for each document. If a document does not
+fit into one node, further nodes below ``parts`` have it; they are written first, and the node names
+them.
 
-A session is no more than a connection here: leadership is a lease with a deadline. A session that
-is suspended ends nothing, and one that comes back prolongs nothing. A change is sent only while the
-connection stands, and dies with its session: it can't be made after another has taken over.
+A session is no more than a connection here: leadership is a lease with a deadline. A suspended
+session ends nothing, and one that comes back prolongs nothing. A change is sent only while the
+connection is open, and ends with its session: it can't be made after another process has taken
+over.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
 
 from tidelog.errors import ConfigError, StateError, TidelogError
 from tidelog.state.documents import Documents, NoAnswerError, key_of
 from tidelog.state.lease import LeaseElection
-from tidelog.state.zookeeper_options import Place, parse
 from tidelog.system.extras import check_installed, missing_extra
+
+EXPECTED: Final = (
+    "expected zookeeper://host:2181,host:2181/path; user, password and TLS belong under options"
+)
+SASL_MECHANISMS: Final = ("DIGEST-MD5", "GSSAPI", "PLAIN")
+_TLS: Final = {
+    "tls_ca": "ca",
+    "tls_certificate": "certfile",
+    "tls_key": "keyfile",
+    "tls_key_password": "keyfile_password",
+}
+_SASL: Final = {"sasl_service": "service", "sasl_principal": "principal"}
+_KNOWN: Final = (
+    *("user", "password", "auth", "sasl_mechanism", *_SASL),
+    *("acl", "tls", *_TLS, "tls_verify", "session_timeout_s"),
+)
+_RIGHT_LETTERS: Final = frozenset("cdrwa")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The location of the state, and the options of the connection."""
+
+    hosts: str
+    path: str
+    options: Mapping[str, str]
+
+    @property
+    def session_timeout_s(self) -> float:
+        """The timeout of the session in seconds; the server may grant another.
+
+        No change can be made once the session has ended, which is before anyone else may lead.
+        """
+        return float(self.options.get("session_timeout_s", "6"))
+
+    @property
+    def sasl(self) -> dict[str, str] | None:
+        """SASL options for kazoo; None: no SASL."""
+        if self.options.get("auth", "digest") != "sasl":
+            return None
+        given = {
+            "mechanism": self.options.get("sasl_mechanism", "DIGEST-MD5"),
+            "username": self.options.get("user", ""),
+            "password": self.options.get("password", ""),
+            **{ours: self.options.get(name, "") for name, ours in _SASL.items()},
+        }
+        return {name: value for name, value in given.items() if value}
+
+    @property
+    def digest(self) -> str | None:
+        """``user:password`` for ZooKeeper's own scheme; None: not configured."""
+        if "user" not in self.options or self.sasl is not None:
+            return None
+        return f"{self.options['user']}:{self.options.get('password', '')}"
+
+    @property
+    def tls(self) -> dict[str, Any]:
+        """TLS options for kazoo."""
+        given = {ours: self.options[name] for name, ours in _TLS.items() if name in self.options}
+        if not given and self.options.get("tls", "false") != "true":
+            return {}
+        verify = self.options.get("tls_verify", "true") == "true"
+        return {"use_ssl": True, "verify_certs": verify, "check_hostname": verify, **given}
+
+    @property
+    def acl(self) -> list[tuple[str, str, str]]:
+        """``(scheme, id, rights)``; by default all rights for our own user alone.
+
+        Without a user, all rights for everyone.
+        """
+        if "acl" in self.options:
+            entries = self.options["acl"].split(",")
+            return [_entry(entry.strip()) for entry in entries]
+        known = self.digest is not None or self.sasl is not None
+        return [("auth", "", "cdrwa")] if known else [("world", "anyone", "cdrwa")]
+
+
+def parse(url: str) -> Place:
+    """Parse the URL. Raises ValueError, which shows nothing of it."""
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    authority, _, path = rest.partition("/")
+    user, _, hosts = authority.rpartition("@")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if user:
+        name, _, password = user.partition(":")
+        options = {"user": unquote(name), "password": unquote(password)} | options
+    plain = path.strip("/")
+    if scheme != "zookeeper" or not plain or not all(_host(h) for h in hosts.split(",")):
+        raise ValueError(EXPECTED)
+    if any(part in ("", ".", "..", "zookeeper") for part in plain.split("/")):
+        raise ValueError(f"{EXPECTED}; the path has a part that ZooKeeper does not take")
+    place = Place(hosts, f"/{plain}", options)
+    _check(place)
+    return place
+
+
+def _check(place: Place) -> None:
+    options = place.options
+    unknown = sorted(set(options) - set(_KNOWN))
+    if unknown:
+        raise ValueError(f"unknown option {unknown[0]!r}; known are {', '.join(_KNOWN)}")
+    if options.get("auth", "digest") not in ("digest", "sasl"):
+        raise ValueError("options.auth: expected digest or sasl")
+    if options.get("sasl_mechanism", "DIGEST-MD5") not in SASL_MECHANISMS:
+        raise ValueError(f"options.sasl_mechanism: expected {', '.join(SASL_MECHANISMS)}")
+    for name in ("tls", "tls_verify"):
+        if options.get(name, "true") not in ("true", "false"):
+            raise ValueError(f"options.{name}: expected true or false")
+    try:
+        good = 1 <= place.session_timeout_s <= 60
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError("options.session_timeout_s: expected a number of seconds, 1 to 60")
+    if "tls_key" in options and "tls_certificate" not in options:
+        raise ValueError("options.tls_key: tls_certificate is missing")
+    _ = place.acl
+
+
+def _host(text: str) -> bool:
+    """Return whether the text is a name or address, with or without a port; IPv6 in brackets."""
+    return re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@\s]+)(:\d{1,5})?", text) is not None
+
+
+def _entry(text: str) -> tuple[str, str, str]:
+    """Parse an entry of ``acl``: ``scheme:id:rights``, e.g. ``digest:user:hash=:cdrwa``."""
+    scheme, _, rest = text.partition(":")
+    identity, _, rights = rest.rpartition(":")
+    if not scheme or not rights or not _RIGHT_LETTERS.issuperset(rights):
+        raise ValueError("options.acl: expected scheme:id:rights, rights of the letters cdrwa")
+    return scheme, identity, rights
+
 
 try:
     from kazoo import exceptions as refusals
@@ -31,15 +168,15 @@ try:
     from kazoo.handlers.threading import KazooTimeoutError
     from kazoo.protocol.states import KeeperState
     from kazoo.security import ACL, Id, Permissions
-except ImportError as error:  # pragma: no cover - it is there in every test
+except ImportError as error:  # pragma: no cover - every test has it installed
     raise missing_extra(error, "zookeeper") or error from error
 
-# kazoo's own lines hold what it sends, passwords among it.
+# kazoo's own log lines have what it sends, also passwords.
 _logger = logging.getLogger("tidelog.zookeeper")
 _logger.setLevel(logging.WARNING)
 
 PART_BYTES: Final = 512 << 10
-"""Well below jute.maxbuffer, 1 MiB, which holds for requests and answers as a whole."""
+"""Well below jute.maxbuffer, 1 MiB, which limits whole requests and answers."""
 
 CONNECT_S: Final = 10.0
 RECONNECT_S: Final = 2.0
@@ -52,7 +189,7 @@ _RIGHTS: Final = {
     "w": Permissions.WRITE,
     "a": Permissions.ADMIN,
 }
-_SILENT: Final = (
+_NO_ANSWER_ERRORS: Final = (
     refusals.ConnectionLoss,
     refusals.SessionExpiredError,
     refusals.OperationTimeoutError,
@@ -63,25 +200,25 @@ _Begin = Callable[[KazooClient], Any]
 
 
 class ZooKeeperConnection:
-    """One session at a time, begun with the first request. Thread-safe."""
+    """Keeps one session at a time, opened by the first request. Thread-safe."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.acl = [_acl(*entry) for entry in place.acl]
         self._lock = threading.Lock()
         self._client: KazooClient | None = None
-        self._live = threading.Event()
+        self._is_connected = threading.Event()
         self._closed = False
 
     def ask(self, begin: _Begin) -> Any:
-        """What the server answers. Raises what it refuses with, and StateError."""
-        client = self._connected()
+        """Return the server's answer. Raises the server's errors, and StateError."""
+        client = self._get_client()
         with self._errors(StateError):
             return begin(client).get(timeout=ANSWER_S)
 
     def change(self, begin: _Begin) -> Any:
         """As `ask`. Raises NoAnswerError if the change may have been made."""
-        client = self._connected()
+        client = self._get_client()
         with self._errors(NoAnswerError):
             return begin(client).get(timeout=ANSWER_S)
 
@@ -90,8 +227,8 @@ class ZooKeeperConnection:
             self._closed = True
             self._drop()
 
-    def _connected(self) -> KazooClient:
-        """Never lets a request wait for a connection: it would be sent when it is too late."""
+    def _get_client(self) -> KazooClient:
+        """Return a connected client. No request waits for a connection: it would be sent late."""
         with self._lock:
             if self._closed:
                 raise StateError("the state store is closed")
@@ -101,18 +238,18 @@ class ZooKeeperConnection:
                 self._client = self._begin()
             client = self._client
             assert client is not None
-            # Set while the connection stands.
-            self._live.wait(CONNECT_S if first else RECONNECT_S)
+            # Set while the connection is open.
+            self._is_connected.wait(CONNECT_S if first else RECONNECT_S)
             if client.connected:
                 return client
             state = client.client_state
             if first:
                 self._drop()
         if state == KeeperState.AUTH_FAILED:
-            raise ConfigError(f"{self._where()} does not let us in: check user and password")
+            raise ConfigError(f"{self._where()} refuses the login: check user and password")
         raise StateError(
             f"no connection to {self._where()}: are most of its servers up, and are host, port and "
-            "TLS right? It is tried again"
+            "TLS right? Tidelog tries again"
         )
 
     def _begin(self) -> KazooClient:
@@ -128,7 +265,7 @@ class ZooKeeperConnection:
             logger=_logger,
             **place.tls,
         )
-        self._live = client.start_async()
+        self._is_connected = client.start_async()
         return client
 
     def _drop(self) -> None:
@@ -142,7 +279,7 @@ class ZooKeeperConnection:
     def _errors(self, silent: type[TidelogError]) -> Iterator[None]:
         try:
             yield
-        except _SILENT as error:
+        except _NO_ANSWER_ERRORS as error:
             raise silent(f"no answer from {self._where()} ({type(error).__name__})") from None
         except refusals.NoAuthError:
             raise ConfigError(
@@ -152,11 +289,11 @@ class ZooKeeperConnection:
         except refusals.InvalidACLError:
             raise ConfigError(
                 f"{self._where()} does not take options.acl: a scheme is unknown to it, an id is "
-                "not one of its scheme, or auth: stands there without a user"
+                "not one of its scheme, or auth: is given without a user"
             ) from None
         except refusals.AuthFailedError:
             raise ConfigError(
-                f"{self._where()} does not let us in: check user and password"
+                f"{self._where()} refuses the login: check user and password"
             ) from None
 
     def _where(self) -> str:
@@ -164,7 +301,7 @@ class ZooKeeperConnection:
 
 
 class NodeRegister:
-    """`tidelog.state.documents.Register`: a node for each text; tags: ``(version, in parts)``."""
+    """A `tidelog.state.documents.Register`: a node for each text; tags: ``(version, in parts)``."""
 
     def __init__(self, connection: ZooKeeperConnection, folder: str) -> None:
         self._connection = connection
@@ -172,35 +309,37 @@ class NodeRegister:
         self._folder = folder
 
     def read(self, name: str) -> tuple[bytes, Any] | None:
-        lacking = b""
+        last_head = b""
         while True:
-            found = self._get(self._node(name))
-            if found is None:
+            head_and_version = self._get(self._node(name))
+            if head_and_version is None:
                 return None
-            head, version = found
+            head, version = head_and_version
             if head.startswith(b"{"):
                 return head, (version, False)
-            parts = [self._get(path) for path in self._named_by(name, head)]
+            parts = [self._get(path) for path in self._part_paths(name, head)]
             if all(part is not None for part in parts):
                 return b"".join(part[0] for part in parts if part), (version, True)
-            # It was replaced meanwhile: parts go only once the node names others, of another batch.
-            if head == lacking:
+            # It was replaced during the read: parts are deleted only once the node names another
+            # batch.
+            if head == last_head:
                 raise StateError(
                     f"state {key_of(name)!r}: a part of it is missing in ZooKeeper, which "
                     f"{self._node(name)} names: was something deleted by hand?"
                 )
-            lacking = head
+            last_head = head
 
     def swap(self, name: str, text: bytes, tag: Any) -> Any:
         head, parts = text, []
         large = len(text) > PART_BYTES
-        # Listed before the swap: what is named after it may be another's, while we are frozen. None
-        # of these is named any more by then: who swaps for them has an older tag.
+        # Listed before the swap: parts that appear after it may be those of another process, if
+        # this one is frozen. By then no node names any of these: a swap that would use them has an
+        # older tag.
         before = self._parts_of(name) if large or (tag is not None and tag[1]) else []
         if large:
             batch = secrets.token_hex(8)
             head = f"{batch} {-(-len(text) // PART_BYTES)}".encode()
-            parts = self._named_by(name, head)
+            parts = self._part_paths(name, head)
             for index, path in enumerate(parts):
                 self._create(path, text[index * PART_BYTES :][:PART_BYTES])
         version = self._swap_head(self._node(name), head, parts, tag)
@@ -227,7 +366,7 @@ class NodeRegister:
     def _node(self, name: str) -> str:
         return f"{self._path}/{self._folder}/{name}"
 
-    def _named_by(self, name: str, head: bytes) -> list[str]:
+    def _part_paths(self, name: str, head: bytes) -> list[str]:
         batch, count = head.decode().split(" ")
         folder = f"{self._path}/{_PARTS}/{self._folder}-{name}"
         return [f"{folder}/{batch}-{index}" for index in range(int(count))]
@@ -235,14 +374,14 @@ class NodeRegister:
     def _parts_of(self, name: str) -> list[str]:
         folder = f"{self._path}/{_PARTS}/{self._folder}-{name}"
         try:
-            found = self._connection.ask(lambda client: client.get_children_async(folder))
+            children = self._connection.ask(lambda client: client.get_children_async(folder))
         except refusals.NoNodeError:
             return []
-        return [f"{folder}/{child}" for child in found]
+        return [f"{folder}/{child}" for child in children]
 
     def _get(self, path: str) -> tuple[bytes, int] | None:
         def begin(client: KazooClient) -> Any:
-            # A server may lag behind the others; it answers in the order that it was asked.
+            # A server may lag behind the others; it answers in the order of the requests.
             client.sync_async(path)
             return client.get_async(path)
 
@@ -271,7 +410,7 @@ class NodeRegister:
         return int(change.version)
 
     def _swap_with_parts(self, path: str, head: bytes, parts: list[str], tag: Any) -> int | None:
-        """The node names its parts only if all are there still: others delete what is not named."""
+        """Name the parts only if all still exist: other processes delete unnamed parts."""
         if tag is None:
             with contextlib.suppress(refusals.NodeExistsError):
                 self._create(path.rpartition("/")[0], b"")
@@ -296,14 +435,14 @@ class NodeRegister:
             self._connection.change(lambda client: client.delete_async(path))
 
     def _delete_all(self, paths: list[str]) -> None:
-        """What nothing names any more; left to the next time if it does not work."""
+        """Delete parts that no node names any more; on errors, the next swap deletes them."""
         for path in paths:
             with contextlib.suppress(StateError, refusals.NotEmptyError):
                 self._delete(path)
 
 
 class ZooKeeperBackend:
-    """`tidelog.ports.StateBackend` of ``zookeeper://…``."""
+    """The `tidelog.ports.StateBackend` of ``zookeeper://…``."""
 
     def checked(self, url: str, base: Path) -> str:
         parse(url)

@@ -1,1 +1,1 @@
-"""What a process asks of the machine: private files, jars, and failpoints for tests."""
+"""Access to the machine: private files, processes, jars, and failpoints for tests."""

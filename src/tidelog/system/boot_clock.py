@@ -1,4 +1,4 @@
-"""A clock that goes on while the host is suspended, as the monotonic one does not on Linux."""
+"""A clock that runs while the host is suspended; Linux's monotonic one does not."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def suspended_s() -> float:
-    """For how long the host has been suspended since it started; 0 where the system can't tell."""
+    """Return how long the host has been suspended since it started; 0 if that is not known."""
     return 0.0 if _BOOT is None else time.clock_gettime(_BOOT) - time.monotonic()
 
 
 def boot_clock() -> float:
-    """The monotonic clock and `suspended_s`, in seconds."""
+    """Return the monotonic clock plus `suspended_s`, in seconds."""
     return time.monotonic() + suspended_s()

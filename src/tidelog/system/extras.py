@@ -1,4 +1,4 @@
-"""The packages that not every installation has, and the pip extra that brings each."""
+"""The packages that not every installation has, and the pip extra of each."""
 
 from __future__ import annotations
 
@@ -26,28 +26,26 @@ PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "starlette": ("starlette", "rest"),
     "uvicorn": ("uvicorn", "rest"),
 }
-"""By the module that is imported: its name at PyPI, and the extra."""
+"""By the imported module: its name at PyPI, and the extra."""
 
 
 def missing_extra(error: ImportError, extra: str | None = None) -> MissingExtraError | None:
-    """What to raise in the place of ``error``; None if it is about no package of an extra.
+    """Return the error to raise instead of ``error``; None if no extra has the package.
 
     Args:
-        error: of an import.
-        extra: of all that is imported there, also of what those packages need themselves.
+        error: the error of an import.
+        extra: the extra for all that is imported there, also for what those packages need.
     """
     module = (error.name or "").partition(".")[0]
     if module in ("", "tidelog"):
         return None
     package, its = PACKAGES.get(module, (module, extra))
-    found = extra or its
-    return None if found is None else MissingExtraError(package, found)
+    known_extra = extra or its
+    return None if known_extra is None else MissingExtraError(package, known_extra)
 
 
 def missing_for_password(message: str) -> MissingExtraError | None:
-    """What to raise if this is what PyMySQL says where it lacks a package for the kind of password
-    that an account has.
-    """
+    """Return the error for PyMySQL's message that a package for a password plugin is missing."""
     for module, name in (("cryptography", "cryptography"), ("nacl", "pynacl")):
         if f"'{name}' package is required" in message:
             package, extra = PACKAGES[module]
@@ -56,14 +54,15 @@ def missing_for_password(message: str) -> MissingExtraError | None:
 
 
 def check_installed(*modules: str, extra: str | None = None) -> None:
-    """Raises MissingExtraError for the first one that can't be imported; ``extra``: in the place of
-    its own, where another one brings more of what is needed.
+    """Raise MissingExtraError for the first module that can't be imported.
+
+    ``extra``: the extra to name instead of its own, if it has more of what is needed.
     """
     for module in modules:
         try:
-            found = importlib.util.find_spec(module)
+            spec = importlib.util.find_spec(module)
         except (ImportError, ValueError):
-            found = None
-        if found is None:
+            spec = None
+        if spec is None:
             package, its = PACKAGES[module]
             raise MissingExtraError(package, extra or its)

@@ -49,7 +49,7 @@ def _at_hit(number: int, action: Action) -> Action:
     return act
 
 
-def _while_there(file: Path, action: Action) -> Action:
+def _while_exists(file: Path, action: Action) -> Action:
     def act() -> None:
         if file.exists():
             action()
@@ -58,7 +58,7 @@ def _while_there(file: Path, action: Action) -> Action:
 
 
 def parse(text: str) -> dict[str, Action]:
-    """What ``TIDELOG_FAILPOINT`` says. Raises ValueError for an unknown action."""
+    """Parse ``TIDELOG_FAILPOINT``. Raises ValueError for an unknown action."""
     armed: dict[str, Action] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, _, rest = item.partition(":")
@@ -70,7 +70,7 @@ def parse(text: str) -> dict[str, Action]:
             )
         act = ACTIONS[action]
         if when.startswith("/"):
-            armed[name] = _while_there(Path(when), act)
+            armed[name] = _while_exists(Path(when), act)
         else:
             armed[name] = _at_hit(int(when), act) if when else act
     return armed
@@ -80,7 +80,7 @@ _armed: dict[str, Action] = parse(os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
 
 def hit(name: str) -> None:
-    """Mark the place ``name``; does what a test armed for it, else nothing."""
+    """Mark the place ``name``; run the action that a test armed for it."""
     if _armed:
         action = _armed.get(name)
         if action is not None:

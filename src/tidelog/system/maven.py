@@ -1,6 +1,6 @@
-"""Artifacts of Maven Central: pinned, checked, fetched once into a directory of ours.
+"""Downloads pinned and verified artifacts of Maven Central, once, into our own directory.
 
-Used for Delta's jars and for the database servers of tests and demo that come as jars.
+Used for Delta's jars and for the database servers of tests and demo that are packed in jars.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog.errors import UsageError
-from tidelog.system.fetching import tell
+from tidelog.system.download_progress import report_progress
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """A pinned artifact of Maven Central; ``size`` in bytes, 0: not known before it is here."""
+    """A pinned artifact of Maven Central; ``size`` in bytes, 0: not known before the download."""
 
     group: str
     artifact: str
@@ -47,8 +47,8 @@ class Jar:
         return f"{self.group}:{self.artifact}:{self.version}{of}"
 
 
-def listed(text: str) -> tuple[Jar, ...]:
-    """The jars of a list: ``group:artifact:version`` and SHA-256, one a line; ``#``: a comment."""
+def parse_jar_list(text: str) -> tuple[Jar, ...]:
+    """Parse a list of jars: ``group:artifact:version`` and SHA-256 a line; ``#``: a comment."""
     jars = []
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -60,7 +60,7 @@ def listed(text: str) -> tuple[Jar, ...]:
 
 _CENTRAL = "https://repo1.maven.org/maven2"
 _FETCH_TIMEOUT_S = 300
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _PIECE_BYTES = 1 << 18
 
 # Ivy's own default for an m2-compatible "ibiblio" resolver is Maven Central.
@@ -70,49 +70,49 @@ _IVY_SETTINGS = """<ivysettings><settings defaultResolver="central"/>
 
 
 def cache_directory() -> Path:
-    """``$TIDELOG_JARS``, else ``~/.cache/tidelog/jars``."""
+    """Return ``$TIDELOG_JARS``, else ``~/.cache/tidelog/jars``."""
     configured = os.environ.get("TIDELOG_JARS")
     return Path(configured) if configured else Path.home() / ".cache" / "tidelog" / "jars"
 
 
 def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list[Path]:
-    """Paths of the jars in the directory, fetched if they are not there yet.
+    """Return the paths of the jars in the directory; download missing ones.
 
     Args:
-        jars: what is wanted.
+        jars: the jars.
         what: their name in error messages, e.g. "Delta's jars".
         directory: where they are kept; default `cache_directory`.
 
-    Looked for, in this order: ``directory`` (default `cache_directory`); the local Maven
-    repository; the Maven repository at ``$TIDELOG_MAVEN_URL``; Maven Central by the Ivy that comes
-    with Spark; Maven Central (or the mirror of its settings) by ``mvn``. Whatever the way, a jar is
-    used only if its SHA-256 is the pinned one.
+    The places are tried in this order: ``directory`` (default `cache_directory`); the local Maven
+    repository; the Maven repository at ``$TIDELOG_MAVEN_URL``; Maven Central by the Ivy of Spark;
+    Maven Central (or the mirror of its settings) by ``mvn``. A jar is used only if its SHA-256 is
+    the pinned one.
 
-    Raises UsageError that says how to go on without network.
+    Raises UsageError that says what to do without network.
     """
     directory = directory or cache_directory()
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(
-            f"{directory}, where {what} are kept, can't be made ({error.strerror}): set "
+            f"{directory}, where {what} are kept, can't be created ({error.strerror}): set "
             "TIDELOG_JARS to a directory that can be written"
         ) from None
-    missing = [jar for jar in jars if not _fits(directory / jar.file_name, jar)]
+    missing = [jar for jar in jars if not _is_valid(directory / jar.file_name, jar)]
     if missing:
         _fetch(missing, what, directory)
     return [directory / jar.file_name for jar in jars]
 
 
-Told = Callable[[int], None]
-"""Called with the number of bytes that have come."""
+OnBytes = Callable[[int], None]
+"""Called with the number of bytes received."""
 
 
 def _fetch(missing: list[Jar], what: str, directory: Path) -> None:
     sizes = [jar.size for jar in missing]
     size = sum(sizes) if all(sizes) else None
     failures: list[str] = []
-    ways: list[tuple[str, Callable[[list[Jar], Path, Told], None]]] = [
+    ways: list[tuple[str, Callable[[list[Jar], Path, OnBytes], None]]] = [
         ("local Maven repository", _from_local_repository),
         ("TIDELOG_MAVEN_URL", _from_url),
         ("Spark's Ivy", _from_ivy),
@@ -123,24 +123,24 @@ def _fetch(missing: list[Jar], what: str, directory: Path) -> None:
             break
         with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
             try:
-                fetch_from(missing, Path(scratch), lambda come: tell(what, come, size))
+                fetch_from(missing, Path(scratch), lambda come: report_progress(what, come, size))
             except (OSError, subprocess.SubprocessError, ValueError) as error:
                 failures.append(f"{way}: {error}")
             for jar in missing:
                 fetched = Path(scratch) / jar.file_name
                 if not fetched.exists():
                     continue
-                if _fits(fetched, jar):
+                if _is_valid(fetched, jar):
                     fetched.replace(directory / jar.file_name)
                 else:
                     failures.append(f"{way}: {jar.file_name} has another SHA-256 than pinned")
         missing = [jar for jar in missing if not (directory / jar.file_name).exists()]
     if missing:
-        raise UsageError(_how_to_go_on(what, missing, directory, failures))
-    tell(what, None, size)
+        raise UsageError(_manual_steps(what, missing, directory, failures))
+    report_progress(what, None, size)
 
 
-def _fits(path: Path, jar: Jar) -> bool:
+def _is_valid(path: Path, jar: Jar) -> bool:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
@@ -148,21 +148,21 @@ def _fits(path: Path, jar: Jar) -> bool:
         return False
 
 
-def _from_local_repository(jars: list[Jar], scratch: Path, told: Told) -> None:
-    del told  # a copy takes no time
+def _from_local_repository(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
+    del on_bytes  # a copy takes no time
     repository = Path.home() / ".m2" / "repository"
     for jar in jars:
         local = repository / jar.repository_path
-        if _fits(local, jar):
+        if _is_valid(local, jar):
             shutil.copyfile(local, scratch / jar.file_name)
 
 
-def _from_url(jars: list[Jar], scratch: Path, told: Told) -> None:
+def _from_url(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
     base = os.environ.get("TIDELOG_MAVEN_URL")
     if not base:
         return
     come = 0
-    told(come)
+    on_bytes(come)
     for jar in jars:
         url = f"{base.rstrip('/')}/{jar.repository_path}"
         with (
@@ -172,10 +172,10 @@ def _from_url(jars: list[Jar], scratch: Path, told: Told) -> None:
             while piece := response.read(_PIECE_BYTES):
                 file.write(piece)
                 come += len(piece)
-                told(come)
+                on_bytes(come)
 
 
-def _from_ivy(jars: list[Jar], scratch: Path, told: Told) -> None:
+def _from_ivy(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
         return
@@ -198,7 +198,7 @@ def _from_ivy(jars: list[Jar], scratch: Path, told: Told) -> None:
     arguments = [java, "-jar", str(ivy[-1]), "-settings", str(scratch / "settings.xml")]
     arguments += ["-cache", str(scratch / "cache"), "-ivy", str(scratch / "ivy.xml")]
     arguments += ["-retrieve", str(scratch / "[artifact]-[revision](-[classifier]).[ext]")]
-    _run(arguments, lambda: told(_bytes_of((scratch / "cache").rglob("*.jar*"))))
+    _run(arguments, lambda: on_bytes(_bytes_of((scratch / "cache").rglob("*.jar*"))))
 
 
 def _ivy_artifact(jar: Jar) -> str:
@@ -208,23 +208,25 @@ def _ivy_artifact(jar: Jar) -> str:
     return f'<artifact name="{jar.artifact}" type="jar" ext="jar" {of}/>'
 
 
-def _from_mvn(jars: list[Jar], scratch: Path, told: Told) -> None:
+def _from_mvn(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
     mvn = shutil.which("mvn")
     if mvn is None:
         return
     places = [Path.home() / ".m2" / "repository" / jar.repository_path for jar in jars]
 
-    def look() -> None:
-        told(_bytes_of(file for place in places for file in place.parent.glob(f"{place.name}*")))
+    def on_poll() -> None:
+        on_bytes(
+            _bytes_of(file for place in places for file in place.parent.glob(f"{place.name}*"))
+        )
 
     for jar in jars:
         command = [mvn, "-q", "-B", "dependency:get", f"-Dartifact={jar}", "-Dtransitive=false"]
-        _run(command, look)
-    _from_local_repository(jars, scratch, told)
+        _run(command, on_poll)
+    _from_local_repository(jars, scratch, on_bytes)
 
 
 def _bytes_of(files: Iterable[Path]) -> int:
-    """The bytes of the files, finished or not."""
+    """Return the bytes of the files, finished or not."""
     total = 0
     for file in files:
         with contextlib.suppress(OSError):  # it was renamed just now
@@ -232,9 +234,10 @@ def _bytes_of(files: Iterable[Path]) -> int:
     return total
 
 
-def _run(arguments: list[str], look: Callable[[], None], place: Path | None = None) -> None:
-    """Run a program to its end, in the directory ``place``; ``look`` is called now and then, and
-    may raise what ends it.
+def _run(arguments: list[str], on_poll: Callable[[], None], place: Path | None = None) -> None:
+    """Run a program to its end, in the directory ``place``.
+
+    ``on_poll`` is called now and then, and may raise an error that ends it.
     """
     deadline = time.monotonic() + _FETCH_TIMEOUT_S
     with subprocess.Popen(  # noqa: S603
@@ -247,9 +250,9 @@ def _run(arguments: list[str], look: Callable[[], None], place: Path | None = No
     ) as process:
         try:
             while True:
-                look()
+                on_poll()
                 try:
-                    said, complaints = process.communicate(timeout=_LOOK_S)
+                    output, errors = process.communicate(timeout=_POLL_S)
                     break
                 except subprocess.TimeoutExpired:
                     if time.monotonic() >= deadline:
@@ -258,11 +261,11 @@ def _run(arguments: list[str], look: Callable[[], None], place: Path | None = No
             process.kill()
             raise
     if process.returncode:
-        lines = (complaints or said).strip().splitlines()
+        lines = (errors or output).strip().splitlines()
         raise ValueError(f"exit code {process.returncode}: {lines[-1] if lines else 'no output'}")
 
 
-def _how_to_go_on(what: str, missing: list[Jar], directory: Path, failures: list[str]) -> str:
+def _manual_steps(what: str, missing: list[Jar], directory: Path, failures: list[str]) -> str:
     names = "\n".join(f"  {jar}  ({jar.file_name}, sha256 {jar.sha256})" for jar in missing)
     urls = " ".join(f"{_CENTRAL}/{jar.repository_path}" for jar in missing)
     tried = "\n".join(f"  {failure}" for failure in failures) or "  nothing found"

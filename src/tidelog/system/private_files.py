@@ -1,7 +1,7 @@
-"""Files and directories that hold rows, keys or state: made for their owner alone.
+"""Creates files and directories with rows, keys or state for their owner alone.
 
 Whatever the umask: a directory gets 0700, a file 0600. In a directory with the setgid bit, which
-its owner made to share it (``install -d -m 2750 -g analysts …``), they get its group's rights too.
+its owner created to share it (``install -d -m 2750 -g analysts …``), its group gets rights, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO
 
 
 def create_file(path: Path, flags: int) -> int:
-    """A descriptor as of `os.open`; the file is made if it is not there (``O_EXCL``: or fails)."""
+    """Return a descriptor as `os.open`; create a missing file (``O_EXCL``: or fail)."""
     mode = 0o600 | _shared(path.parent) & 0o060
     try:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
@@ -29,13 +29,13 @@ def create_file(path: Path, flags: int) -> int:
 
 
 def append_text(path: Path) -> IO[str]:
-    """Opened to write UTF-8 after what is in it; made if it is not there."""
+    """Open a file to append UTF-8 text; create it if it is missing."""
     descriptor = create_file(path, os.O_WRONLY | os.O_APPEND)
     return os.fdopen(descriptor, "a", encoding="utf-8")
 
 
 def create_directory(path: Path) -> None:
-    """Make the directory, and those above it as the umask has them; one that is there stays."""
+    """Create the directory, and those above it with the umask's mode; an existing one stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shared = _shared(path.parent)
     with suppress(FileExistsError):
@@ -45,8 +45,9 @@ def create_directory(path: Path) -> None:
 
 
 def temporary_directory(name: str) -> Path:
-    """One of this user's own below the directory for temporary files, made if it is not there.
-    Raises PermissionError where somebody else made it, or may write into it.
+    """Return this user's own directory below the one for temporary files; create it if missing.
+
+    Raises PermissionError if somebody else created it, or may write into it.
     """
     path = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     with suppress(FileExistsError):
@@ -60,13 +61,13 @@ def temporary_directory(name: str) -> Path:
 
 
 def users_of(path: Path) -> str:
-    """Whom it was made for: its ``owner``, or by the setgid bit its ``owner and group``."""
+    """Return its intended users: ``owner``, or by the setgid bit ``owner and group``."""
     directory = path if path.is_dir() else path.parent
     return "owner and group" if directory.stat().st_mode & stat.S_ISGID else "owner"
 
 
-def seen_by_others(path: Path) -> bool:
-    """May users look into it that it was not made for?"""
+def readable_by_others(path: Path) -> bool:
+    """Return whether other users than those can read it."""
     place = path.resolve()
     beyond = 0o007 if "group" in users_of(place) else 0o077
     if place.stat().st_mode & beyond == 0:
@@ -75,7 +76,7 @@ def seen_by_others(path: Path) -> bool:
 
 
 def _shared(directory: Path) -> int:
-    """Bits of the group that files in the directory get."""
+    """Return the group's mode bits for files in the directory."""
     with suppress(OSError):
         mode = directory.stat().st_mode
         return mode & 0o070 if mode & stat.S_ISGID else 0
@@ -83,7 +84,7 @@ def _shared(directory: Path) -> int:
 
 
 def fsync_directory(path: Path) -> None:
-    """Make the names in it durable."""
+    """Make the directory's entries durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

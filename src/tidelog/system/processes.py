@@ -1,4 +1,4 @@
-"""Which process this is, so that others of the same host can tell whether it has ended."""
+"""Identifies this process, so that others on the same host can check whether it has ended."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from pathlib import Path
 from typing import Any, Final
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACES: Final = ("pid", "time")  # kernels before 5.6 have no namespaces of time
+_NAMESPACES: Final = ("pid", "time")  # kernels before 5.6 have no time namespaces
 _DEAD: Final = ("Z", "X")
 
 
 def this_process() -> dict[str, Any]:
-    """For `has_ended`, on this host; JSON can hold it. Empty where that can't be known."""
-    where, started = _where(), _started(os.getpid())
+    """Return a JSON document of this process for `has_ended`; empty if that can't be known."""
+    where, started = _here(), _start_time(os.getpid())
     if where is None or started is None:
         return {}
     return {"where": where, "pid": os.getpid(), "started": started[0]}
 
 
 def has_ended(process: dict[str, Any]) -> bool:
-    """Is it certain that the process does nothing any more? False for one of another host, or of
-    another container.
+    """Return whether the process has certainly ended.
+
+    False for processes of other hosts or containers.
     """
     if not is_here(process):
         return False
@@ -29,25 +30,25 @@ def has_ended(process: dict[str, Any]) -> bool:
         os.kill(process["pid"], 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it is there, and another user's
+    except OSError:  # it exists, and is another user's
         pass
-    # A number is given again: what tells two processes apart is when they were started.
-    found = _started(process["pid"])
-    return found is not None and (found[0] != process["started"] or found[1])
+    # Numbers are reused: the start time distinguishes two processes.
+    start = _start_time(process["pid"])
+    return start is not None and (start[0] != process["started"] or start[1])
 
 
 def is_here(process: dict[str, Any]) -> bool:
-    """Is the process one of this host, or of this container?"""
-    return bool(process) and process["where"] == _where()
+    """Return whether the process is of this host, or of this container."""
+    return bool(process) and process["where"] == _here()
 
 
-def _where() -> str | None:
-    """This boot of this kernel, as seen from these namespaces."""
+def _here() -> str | None:
+    """Return the id of this boot of the kernel, and of these namespaces."""
     try:
-        seen = [_namespace(name) for name in _NAMESPACES]
-        if seen[0] == "none":
+        namespaces = [_namespace(name) for name in _NAMESPACES]
+        if namespaces[0] == "none":
             return None
-        return " ".join([_BOOT.read_text().strip(), *seen])
+        return " ".join([_BOOT.read_text().strip(), *namespaces])
     except OSError:
         return None
 
@@ -59,11 +60,11 @@ def _namespace(name: str) -> str:
         return "none"
 
 
-def _started(pid: int) -> tuple[int, bool] | None:
-    """In ticks since the boot, and whether only the exit status is left of it."""
+def _start_time(pid: int) -> tuple[int, bool] | None:
+    """Return the start time in ticks since the boot, and whether only the exit status is left."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        # The first thread may have ended while others go on.
+        # The first thread may have ended while others run.
         threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
     except OSError:  # it ended just now, or the host hides other users' processes
         return None

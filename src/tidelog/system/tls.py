@@ -1,4 +1,4 @@
-"""What OpenSSL's errors mean, as Python has them."""
+"""The meaning of OpenSSL's errors in Python."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ssl
 from typing import Final
 
 CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
-"""The connection ended amid the handshake, and nothing was said of why: as by a server that is
-being stopped. It is worth another try; other errors of TLS need a person.
+"""The connection ended during the handshake without a reason, as with a stopping server.
+
+A retry may help; other TLS errors need a person.
 """

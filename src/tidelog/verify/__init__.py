@@ -1,1 +1,1 @@
-"""Compares what outputs hold with what the source holds."""
+"""Compares the rows of outputs with those of the source."""

@@ -1,8 +1,9 @@
-"""Is an output equal to its source? Found out while both change, and never answered wrongly.
+"""Checks whether an output is equal to its source, while both change, and never gives a wrong
+answer.
 
-Ranges of the key are summed up in the source, by SQL, and in the output, by tasks on executors
-(`tidelog.verify.digests`): those of many tables at a time. Equal sums are equal rows. Where they
-differ, `tidelog.verify.row_comparison` compares both sides' rows of these ranges.
+The source, by SQL, and the output, by tasks on executors (`tidelog.verify.digests`), sum up ranges
+of the key: those of many tables at a time. Equal sums mean equal rows. Where they differ,
+`tidelog.verify.row_comparison` compares both sides' rows of these ranges.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tidelog.ports import ChunkRequest, Digest
 from tidelog.spark.transforms import Step, delivered_names, quoted, steps_of
 from tidelog.verify import digests as row_digests
 from tidelog.verify.digests import CopySums
-from tidelog.verify.model import ALL, BY_ROWS, Copy, Key, Range, Ranges, Source, TableReport
+from tidelog.verify.model import ALL, BY_ROWS, Copy, Key, Range, Source, SourceRanges, TableReport
 from tidelog.verify.row_comparison import BEHIND, RowComparison
 
 if TYPE_CHECKING:
@@ -38,15 +39,15 @@ def verify_tables(
     """Compare tables, whose match keys must be set, with their copies, many at a time."""
     waiting = iter(copies)
     while some := [_Comparison(spark, each, source) for each in islice(waiting, TABLES_AT_ONCE)]:
-        begun = [each for each in some if each.may_begin()]
+        begun = [each for each in some if each.can_compare()]
         caught_up = source.caught_up([each.copy for each in begun])
         to_sum = [each for each, came in zip(begun, caught_up, strict=True) if each.begin(came)]
         _sum_up(spark, source, to_sum)
-        yield from ((each.copy, each.finished()) for each in some)
+        yield from ((each.copy, each.report()) for each in some)
 
 
 def _sum_up(spark: SparkSession, source: Source, comparisons: Sequence[_Comparison]) -> None:
-    """Compare sums, of as many tables in one Spark job as have `RANGES_AT_ONCE` ranges."""
+    """Compare sums, in one Spark job for as many tables as have `RANGES_AT_ONCE` ranges."""
     waiting = deque(comparisons)
     while waiting:
         unplanned = [each for each in waiting if not each.planned]
@@ -67,19 +68,19 @@ def _sum_up(spark: SparkSession, source: Source, comparisons: Sequence[_Comparis
 
 def _compare_sums(spark: SparkSession, source: Source, job: Sequence[_Comparison]) -> None:
     for each in job:
-        source.tell(each.schema.table, "rows are summed up on both sides")
-    theirs = source.digests([each.of_source() for each in job])
-    ours = row_digests.digests(spark, [each.of_copy() for each in job])
+        source.report_stage(each.schema.table, "rows are summed up on both sides")
+    theirs = source.digests([each.source_ranges() for each in job])
+    ours = row_digests.digests(spark, [each.copy_sums() for each in job])
     for each, their, our in zip(job, theirs(), ours, strict=True):
-        each.take(their, our)
+        each.compare_sums(their, our)
 
 
 class _Comparison:
-    """One table's.
+    """The comparison of one table.
 
     Attributes:
-        planned: the ranges that are summed up next; empty: they are not known yet.
-        summed_up: nothing is left to be summed up.
+        planned: the next ranges to sum up; empty: not known yet.
+        summed_up: whether nothing is left to sum up.
     """
 
     def __init__(self, spark: SparkSession, copy: Copy, source: Source) -> None:
@@ -93,44 +94,44 @@ class _Comparison:
         self._report = TableReport(str(self.schema.table), True)
         self._rows = RowComparison(spark, copy, source, self._report)
         self._names: Mapping[str, str] = {}
-        self._ordered = False  # is a row's range the same on both sides?
+        self._ordered = False  # whether a row has the same range on both sides
         self._after: Key | None = None
-        self._theirs: list[Digest] = []  # of the ranges so far, where it is not
+        self._theirs: list[Digest] = []  # of the ranges so far, if it has not
 
-    def may_begin(self) -> bool:
+    def can_compare(self) -> bool:
         """Can rows of the copy be found by key?"""
         self._refuse(self._key_changes())
         return not self._report.note
 
     def begin(self, caught_up: bool) -> bool:
-        """Can it be compared by sums? If not, it is compared now, if it can be at all."""
+        """Returns True if it can be compared by sums. Otherwise it is compared now, if possible."""
         if not caught_up:
             self._report.note = BEHIND
-        lacks = self._lacks()
-        if lacks:
-            self._refuse(lacks)
+        missing = self._missing_parts()
+        if missing:
+            self._refuse(missing)
             return False
         names = _unchanged_columns(self._columns, self._steps, self.schema)
         if names is None:
-            self._by_rows("the output's steps change rows")
+            self._compare_by_rows("the output's steps change rows")
             return False
         because = self._source.why_not(self.schema, list(names.values()))
         if because is not None:
-            self._by_rows(because)
+            self._compare_by_rows(because)
             return False
         self._names = names
-        self._ordered = row_digests.has_common_order(self.schema) and not self._unreal_keys()
+        self._ordered = row_digests.has_common_order(self.schema) and not self._has_invalid_dates()
         return True
 
-    def finished(self) -> TableReport:
+    def report(self) -> TableReport:
         report = self._report
         if not report.equal:
             return report
         report.equal = not (
             report.missing or report.surplus or report.different or self._rows.unjudged
         )
-        if report.note == BEHIND:  # what came since the rows were counted was compared by key
-            report.rows = self._rows.of(ALL).count()
+        if report.note == BEHIND:  # rows written after the count were compared by key
+            report.rows = self._rows.copy_rows(ALL).count()
         if report.note and report.unsettled:
             report.equal = False
         return report
@@ -140,7 +141,7 @@ class _Comparison:
             self._report.equal, self._report.note = False, note
 
     def _key_changes(self) -> str:
-        """Why rows of the copy can't be found by key; empty if they can."""
+        """Returns why rows of the copy can't be found by key; empty if they can."""
         key: Sequence[str | None] = self.schema.match_key
         for step in self._steps:
             if _changes_key(step, key):
@@ -148,16 +149,16 @@ class _Comparison:
             key = delivered_names(key, [step])
         return ""
 
-    def _lacks(self) -> str:
-        """What the copy lacks to be compared; empty if nothing."""
+    def _missing_parts(self) -> str:
+        """Returns what the copy does not have for a comparison; empty if nothing."""
         found = self.copy.columns()
         if found is None:
             return "the output has no such table"
         absent = [column for column in self._columns if column not in found]
-        return f"the output lacks column {absent[0]}" if absent else ""
+        return f"the output has no column {absent[0]}" if absent else ""
 
-    def _unreal_keys(self) -> bool:
-        """Does the copy hold dates that MySQL or MariaDB order among others, and Spark before?"""
+    def _has_invalid_dates(self) -> bool:
+        """Does the copy have dates that MySQL or MariaDB sort among others, and Spark before?"""
         if self.schema.wire_format != BINLOG:
             return False
         columns = {column.name: column.logical for column in self.schema.columns}
@@ -166,7 +167,7 @@ class _Comparison:
         if not names:
             return False
         early = [f"{quoted(name)} < DATE'0001-01-01'" for name in names]
-        return not self._rows.of(ALL).where(" OR ".join(early)).isEmpty()
+        return not self._rows.copy_rows(ALL).where(" OR ".join(early)).isEmpty()
 
     # ------------------------------------------------------------------ sums
 
@@ -174,7 +175,7 @@ class _Comparison:
         return ChunkRequest(self.schema.table, after=self._after, limit_rows=RANGE_ROWS)
 
     def plan(self, found: Sequence[Key] | ChunkError) -> None:
-        """The ends of the next ranges, or why the source can't give them."""
+        """Set the ends of the next ranges, or handle the error of the source."""
         if isinstance(found, ChunkError):
             self._fail(found)
             return
@@ -189,16 +190,16 @@ class _Comparison:
             self._ordered = False
         self.planned = ranges
 
-    def of_source(self) -> Ranges:
-        return Ranges(self.schema, tuple(self._names.values()), tuple(self.planned))
+    def source_ranges(self) -> SourceRanges:
+        return SourceRanges(self.schema, tuple(self._names.values()), tuple(self.planned))
 
-    def of_copy(self) -> CopySums | None:
-        """None: nothing is to be summed up now."""
+    def copy_sums(self) -> CopySums | None:
+        """Returns the ranges of the copy to sum up; None: nothing now."""
         if self._ordered:
             return CopySums(self.copy, self._names, tuple(self.planned))
         return CopySums(self.copy, self._names, (ALL,)) if self.planned[-1][1] is None else None
 
-    def take(self, theirs: Sequence[Digest] | ChunkError, ours: Sequence[Digest]) -> None:
+    def compare_sums(self, theirs: Sequence[Digest] | ChunkError, ours: Sequence[Digest]) -> None:
         """Compare the sums of the planned ranges."""
         if isinstance(theirs, ChunkError):
             self._fail(theirs)
@@ -213,31 +214,33 @@ class _Comparison:
         if self._ordered:
             pairs = zip(ranges, theirs, ours, strict=True)
             unequal = [part for part, their, our in pairs if their != our]
-        else:  # where a row of the output can't be told its range: ranges add up
+        else:  # a row's range in the output is unknown: ranges add up
             self._theirs += theirs
             whole = Digest(sum(d.rows for d in self._theirs), sum(d.total for d in self._theirs))
             unequal = [ALL] if self.summed_up and list(ours) != [whole] else []
         if unequal:
             self._rows.compare(unequal)
-        self._source.tell(self.schema.table, f"{report.rows:,} rows summed up on both sides")
+        self._source.report_stage(
+            self.schema.table, f"{report.rows:,} rows summed up on both sides"
+        )
 
     def _fail(self, error: ChunkError) -> None:
         """Compare by rows what was not summed up."""
         self.planned, self.summed_up = [], True
         if self._after is None or not self._ordered:
-            self._by_rows(str(error))
+            self._compare_by_rows(str(error))
             return
         self._report.because = str(error)
         self._report.ranges += 1
         rest: list[Range] = [(self._after, None)]
-        self._report.rows += self._rows.of_ranges(rest).count()
+        self._report.rows += self._rows.copy_rows_of(rest).count()
         self._rows.compare(rest)
 
-    def _by_rows(self, because: str) -> None:
+    def _compare_by_rows(self, because: str) -> None:
         report = self._report
         report.method, report.because = BY_ROWS, because
-        self._source.tell(self.schema.table, "the copy's rows are counted")
-        report.rows = self._rows.of(ALL).count()
+        self._source.report_stage(self.schema.table, "the copy's rows are counted")
+        report.rows = self._rows.copy_rows(ALL).count()
         self._rows.compare([ALL])
 
 
@@ -249,8 +252,8 @@ def _bounds(ranges: Sequence[Range]) -> list[Key]:
 def _unchanged_columns(
     columns: Sequence[str], steps: Sequence[Step], schema: TableSchema
 ) -> dict[str, str] | None:
-    """By column of the output, the source's column that it holds as it is; None if steps do more
-    than choose and name columns.
+    """Returns, by column of the output, the source's column with the same values; None if steps do
+    more than select and name columns.
     """
     if any(step.action not in _UNCHANGING for step in steps):
         return None
@@ -260,9 +263,7 @@ def _unchanged_columns(
 
 
 def _changes_key(step: Step, key: Sequence[str | None]) -> bool:
-    """May the step give a column of the key other values? (Its function may not, says a step
-    python.)
-    """
+    """May the step change values of the key? (A step python may not, by its contract.)"""
     return step.action in ("cast", "compute", "mask", "hash") and not set(key).isdisjoint(
         step.argument
     )

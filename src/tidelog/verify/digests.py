@@ -1,5 +1,5 @@
-"""Digests of ranges of outputs' copies, as `tidelog.ports.DigestReader` describes them; and what a
-range is to Spark.
+"""Computes digests of ranges of outputs' copies, as defined by `tidelog.ports.DigestReader`, and
+converts ranges to conditions in Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame, SparkSession
 
-# What comparing needs of a session: decimals are written without an exponent, times are UTC.
+# Settings that a comparison needs: decimals are written without an exponent, times are UTC.
 SESSION_CONF = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -50,7 +50,7 @@ _ORDERED: Mapping[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True)
 class CopySums:
-    """What of a copy is summed up.
+    """The part of a copy to sum up.
 
     Attributes:
         copy: the copy.
@@ -75,11 +75,11 @@ def _order_of(column: Column) -> Callable[[str], Any] | None:
 
 
 def has_common_order(schema: TableSchema) -> bool:
-    """Do the source, Spark and Python order the table's keys alike? A text's order is its
-    collation's.
+    """Do the source, Spark and Python sort the table's keys alike? Texts have the order of their
+    collation.
     """
     columns = [schema.columns[schema.column_index(name)] for name in schema.match_key]
-    # MariaDB orders a uuid by its bytes, and not as they are written.
+    # MariaDB sorts a uuid by its bytes, and not by its text.
     return all(
         _order_of(column) is not None
         and not column.nullable
@@ -89,8 +89,8 @@ def has_common_order(schema: TableSchema) -> bool:
 
 
 def ascending(schema: TableSchema, bounds: Sequence[Key]) -> bool:
-    """Is each bound above the one before? Not so with an index that counts down, and never with
-    values that are beyond Python's dates or Spark's decimals (``NaN``).
+    """Is each bound above the one before? Not with a descending index, and never with values beyond
+    Python's dates or Spark's decimals (``NaN``).
     """
     columns = [schema.columns[schema.column_index(name)] for name in schema.match_key]
     orders = [_order_of(column) for column in columns]
@@ -106,21 +106,24 @@ def ascending(schema: TableSchema, bounds: Sequence[Key]) -> bool:
         return False
 
 
-def within(frame: DataFrame, schema: TableSchema, key: Sequence[str], part: Range) -> Expression:
-    """The condition that a row of ``frame`` is in the range; ``key`` names its key's columns."""
+def range_condition(
+    frame: DataFrame, schema: TableSchema, key: Sequence[str], part: Range
+) -> Expression:
+    """Returns the condition that a row of ``frame`` is in the range; ``key`` names its key's
+    columns.
+    """
     after, upto = part
     condition = f.lit(True)
     if after is not None:
-        condition &= ~_upto(frame, schema, key, after)
+        condition &= ~_at_most(frame, schema, key, after)
     if upto is not None:
-        condition &= _upto(frame, schema, key, upto)
+        condition &= _at_most(frame, schema, key, upto)
     return condition
 
 
 def digests(spark: SparkSession, tables: Sequence[CopySums | None]) -> list[list[Digest]]:
-    """The digest of each range of each table, of None none at all.
-
-    In one Spark job for all copies that tasks can read, and one for each of the others.
+    """Returns the digest of each range of each table; nothing for None. Runs one Spark job for all
+    copies that tasks can read, and one for each of the others.
     """
     plans = [None if each is None else _plan(each) for each in tables]
     sums = [RangeSums.none(0 if plan is None else plan.ranges) for plan in plans]
@@ -134,7 +137,7 @@ def digests(spark: SparkSession, tables: Sequence[CopySums | None]) -> list[list
                 sums[number].add(found)
         else:
             works += [(number, SumWork(plan, source)) for source in sources]
-    groups = _shared_out(works, max(1, spark.sparkContext.defaultParallelism))
+    groups = _distribute_tasks(works, max(1, spark.sparkContext.defaultParallelism))
     results = run_on_executors(spark, sum_up, [[work for _, work in group] for group in groups])
     for group, of_group in zip(groups, results, strict=True):
         for (number, _), found in zip(group, of_group, strict=True):
@@ -168,26 +171,28 @@ def _plan(table: CopySums) -> SumPlan:
 
 
 def _of_frame(table: CopySums, plan: SumPlan) -> list[RangeSums]:
-    """The sums of each partition of the copy's frame."""
+    """Returns the sums of each partition of the copy's frame."""
     frame = table.copy.frame(table.whole)
     if frame is None:
-        raise OutputError(f"the copy of {table.copy.target.source} is gone")
-    frame = frame.where(within(frame, table.copy.target.schema, table.copy.target.key, table.whole))
-    held, sound = [], {}
+        raise OutputError(f"the copy of {table.copy.target.source} does not exist any more")
+    frame = frame.where(
+        range_condition(frame, table.copy.target.schema, table.copy.target.key, table.whole)
+    )
+    values, sound = [], {}
     for number, (name, logical) in enumerate(zip(table.names, plan.logicals, strict=True)):
-        value, is_sound = held_as(frame, name, spark_type(logical))
-        held.append(f.expr(value).alias(f"c{number}"))
+        value, is_sound = cast_expressions(frame, name, spark_type(logical))
+        values.append(f.expr(value).alias(f"c{number}"))
         if is_sound != "true":
             sound[number] = f.expr(is_sound).alias(f"s{number}")
-    numbers = {number: len(held) + place for place, number in enumerate(sound)}
-    rows = frame.select(*held, *sound.values())
+    numbers = {number: len(values) + place for place, number in enumerate(sound)}
+    rows = frame.select(*values, *sound.values())
     return run_on_partitions(rows, PartitionSums(replace(plan, sound=numbers)))
 
 
-def _shared_out(
+def _distribute_tasks(
     works: Sequence[tuple[int, SumWork]], tasks: int
 ) -> list[list[tuple[int, SumWork]]]:
-    """Works for each of at most so many tasks, about as much to read for each."""
+    """Distribute works to at most ``tasks`` groups with about equal bytes to read."""
     groups: list[list[tuple[int, SumWork]]] = [[] for _ in range(min(tasks, len(works)))]
     loads = [(0, number) for number in range(len(groups))]
     for work in sorted(works, key=lambda each: -each[1].source.bytes):
@@ -197,36 +202,36 @@ def _shared_out(
     return groups
 
 
-def held_as(frame: DataFrame, name: str, kind: DataType) -> tuple[str, str]:
-    """The column in ``kind``, the type of the source's, as which it counts; and whether it holds a
-    value of that type: not so where the cast gives NULL or another number. Both SQL.
+def cast_expressions(frame: DataFrame, name: str, kind: DataType) -> tuple[str, str]:
+    """Returns two SQL expressions: the column cast to ``kind``, the source's type; and whether its
+    value is one of that type, which is false if the cast gives NULL or another number.
     """
     value = quoted(name)
     found = frame.schema[name].dataType
     if found == kind:
         return value, "true"
     wanted = kind.simpleString()
-    held = f"try_cast({value} AS {wanted})"
-    sound = f"({value} IS NULL OR {held} IS NOT NULL)"
+    cast = f"try_cast({value} AS {wanted})"
+    sound = f"({value} IS NULL OR {cast} IS NOT NULL)"
     if isinstance(found, AtomicType) and not isinstance(found, StringType | VariantType):
-        sound = f"{value} <=> try_cast({held} AS {found.simpleString()})"
+        sound = f"{value} <=> try_cast({cast} AS {found.simpleString()})"
     try:
-        frame.selectExpr(held, sound)
+        frame.selectExpr(cast, sound)
     except AnalysisException:  # there is no such cast
         return f"CAST(NULL AS {wanted})", f"{value} IS NULL"
-    return held, sound
+    return cast, sound
 
 
-def _upto(frame: DataFrame, schema: TableSchema, key: Sequence[str], bound: Key) -> Expression:
-    """``key <= bound``"""
+def _at_most(frame: DataFrame, schema: TableSchema, key: Sequence[str], bound: Key) -> Expression:
+    """Returns the condition ``key <= bound``."""
     condition: Expression | None = None
     for name, source, text in reversed(list(zip(key, schema.match_key, bound, strict=True))):
         column = schema.columns[schema.column_index(source)]
-        value = f.expr(held_as(frame, name, spark_type(column.logical))[0])
+        value = f.expr(cast_expressions(frame, name, spark_type(column.logical))[0])
         limit = f.lit(text).cast(spark_type(column.logical))
         if condition is None:
             condition = value <= limit
         else:
             condition = (value < limit) | ((value == limit) & condition)
-    # A key that holds NULL, or no value of its type, which the source's never does, comes last.
+    # A key with NULL, or without a value of its type, which the source never has, is last.
     return f.lit(True) if condition is None else f.coalesce(condition, f.lit(False))

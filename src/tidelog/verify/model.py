@@ -1,4 +1,4 @@
-"""What is compared, and what comes of it."""
+"""Inputs and results of a comparison."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ ALL: Range = (None, None)
 
 @dataclass(slots=True)
 class TableReport:
-    """What the comparison of one table found; ``keys`` are for repair, not for logs.
+    """The result of the comparison of one table; ``keys`` are for repair, not for logs.
 
-    ``equal``: nothing differs. ``unsettled`` rows changed whenever they were looked at. ``method``:
-    ``checksum``, or ``rows`` where all were read; ``because`` says why. ``ranges`` were summed up,
-    ``ranges_read`` of them read row by row.
+    Attributes:
+        equal: whether nothing differs.
+        unsettled: rows that changed whenever they were read.
+        method: ``checksum``, or ``rows`` if all rows were read; ``because`` is the reason.
+        ranges: ranges that were summed up.
+        ranges_read: those of them that were read row by row.
     """
 
     table: str
@@ -57,13 +60,13 @@ class Copy:
 
     Attributes:
         target: its columns and key, after the steps.
-        steps: what makes its rows of the source's.
-        columns: names of the copy's columns; None if there is no such table.
-        frame: the rows, those of a range of the key at least; None if there is no such table. They
-            are as of when the frame is made, or as of when it is computed.
-        committed: the offset below which everything of the table is in the copy by now.
-        sources: the rows of a range at least, as tasks can read them: batches of the target's
-            columns, in its order and types. None: Spark has to read them.
+        steps: the steps that convert the source's rows to its rows.
+        columns: returns the names of the copy's columns; None if there is no such table.
+        frame: returns the rows, at least those of a range of the key; None if there is no such
+            table. Their state is that of the call, or of the computation of the frame.
+        committed: returns the offset below which everything of the table is in the copy now.
+        sources: returns the rows of at least a range, as tasks can read them: batches of the
+            target's columns, in its order and types. None: only Spark can read them.
     """
 
     target: TargetTable
@@ -75,8 +78,8 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Ranges:
-    """Of a table of the source, columns of these ranges of the key."""
+class SourceRanges:
+    """Ranges of the key of a table of the source, and the columns to sum up."""
 
     schema: TableSchema
     columns: tuple[str, ...]
@@ -84,7 +87,7 @@ class Ranges:
 
 
 class Source(Protocol):
-    """What is asked of the source and the event log beside."""
+    """The source, together with its event log."""
 
     @property
     def open_reader(self) -> ReaderFactory:
@@ -96,25 +99,32 @@ class Source(Protocol):
     def boundaries(
         self, requests: Sequence[ChunkRequest], count: int
     ) -> list[list[Key] | ChunkError]:
-        """As `tidelog.ports.DigestReader.boundaries`, or the error, for each request."""
-        ...
-
-    def digests(self, tables: Sequence[Ranges]) -> Callable[[], list[list[Digest] | ChunkError]]:
-        """Begin to sum up; what it returns waits for the digests of each table's ranges, or for the
+        """Returns, for each request, the result of `tidelog.ports.DigestReader.boundaries`, or its
         error.
         """
         ...
 
-    def tell(self, table: TableName, stage: str) -> None:
-        """What is done from now on, for whoever waits: it is shown until the next is told."""
+    def digests(
+        self, tables: Sequence[SourceRanges]
+    ) -> Callable[[], list[list[Digest] | ChunkError]]:
+        """Start to sum up; the returned function waits for the digests of each table's ranges, or
+        for the error.
+        """
+        ...
+
+    def report_stage(self, table: TableName, stage: str) -> None:
+        """Report the current stage to the user; it is shown until the next one."""
         ...
 
     def caught_up(self, copies: Sequence[Copy]) -> list[bool]:
-        """Wait until each copy has what is committed by now; False if it does not come."""
+        """Wait until each copy has everything that is committed now; False if it does not
+        arrive.
+        """
         ...
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
-        """Call it before rows are read, and what it returns when they were: the keys that can't be
-        judged by what was read, as `tidelog.spark.changes.changed_keys.changed_keys` gives them.
+        """Call it before rows are read, and the function that it returns after that: it returns the
+        keys for which these reads prove nothing, like
+        `tidelog.spark.changes.changed_keys.changed_keys`.
         """
         ...

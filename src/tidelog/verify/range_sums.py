@@ -1,27 +1,247 @@
-"""Sums of an output's rows by ranges of the key: what tasks on executors do."""
+"""Sums up an output's rows by ranges of the key, in tasks on executors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
-from tidelog.model.records import Int64s
+from tidelog.model.records import Int64s, UInt8s
 from tidelog.ports import Digest
-from tidelog.verify.md5_kernel import HALF_BITS, add_up
-from tidelog.verify.row_texts import row_texts
 
-_ROWS, _BYTES = 16_384, 8 << 20  # so few that processors' caches hold their texts
+_NULL, _NO_VALUE = "~", pa.scalar("!", pa.large_string())  # no value has the second as its text
+_EMPTY, _COMMA, _COLON = (pa.scalar(each, pa.large_string()) for each in ("", ",", ":"))
+# Arrow writes a decimal that is smaller than this power of ten with an exponent.
+_PLAIN_SCALE = 6
+_HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
+_NAN32, _NAN64 = np.int32(0x7FC0_0000), np.int64(0x7FF8 << 48)
+
+
+def row_texts(
+    columns: Sequence[pa.Array], logicals: Sequence[str], sound: Mapping[int, pa.Array]
+) -> tuple[UInt8s, Int64s]:
+    """Returns the texts of rows, in UTF-8, one after the other; and int64[n + 1], their starts.
+
+    Args:
+        columns: columns of n rows, in the types of ``logicals``; at least one.
+        logicals: logical types (`tidelog.model.schema.Column`).
+        sound: by number of a column, bool[n]: whether it is a value of that type at all.
+    """
+    texts = []
+    for number, (column, logical) in enumerate(zip(columns, logicals, strict=True)):
+        text = column_text(column, logical)
+        if number in sound:
+            text = pc.if_else(sound[number], text, _NO_VALUE)
+        texts.append(text)
+    joined = pc.binary_join_element_wise(
+        *texts, _EMPTY, _COMMA, null_handling="replace", null_replacement=_NULL
+    )
+    return _bytes_of(joined)
+
+
+def column_text(column: pa.Array, logical: str) -> pa.Array:
+    """Returns large_string[n]: the text of each value, null for null."""
+    text = _decimals if logical.startswith("decimal(") else _TEXTS.get(logical, _with_length)
+    return text(column).cast(pa.large_string())
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.string())
+
+
+def _decimals(column: pa.Array) -> pa.Array:
+    scale = column.type.scale
+    if scale <= _PLAIN_SCALE:
+        return column.cast(pa.string())
+    whole = pa.Array.from_buffers(
+        pa.decimal128(38, 0), len(column), column.buffers(), column.null_count, column.offset
+    ).cast(pa.string())
+    sign = pc.if_else(pc.starts_with(whole, "-"), "-", "")
+    digits = pc.utf8_lpad(pc.utf8_ltrim(whole, "-"), scale + 1, "0")
+    before, after = (
+        pc.utf8_slice_codeunits(digits, 0, -scale),
+        pc.utf8_slice_codeunits(digits, -scale),
+    )
+    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, before, ""), after, ".")
+
+
+def _bits(
+    whole: type[np.int32] | type[np.int64], nan: np.integer
+) -> Callable[[pa.Array], pa.Array]:
+    def text(column: pa.Array) -> pa.Array:
+        numbers = np.asarray(column.fill_null(0))
+        bits = np.where(np.isnan(numbers), nan, numbers.view(whole))
+        known = np.asarray(column.is_null()) if column.null_count else None
+        return pa.array(bits, mask=known).cast(pa.string())
+
+    return text
+
+
+def _days(column: pa.Array) -> pa.Array:
+    return column.cast(pa.int32()).cast(pa.string())
+
+
+def _microseconds(column: pa.Array) -> pa.Array:
+    return column.cast(pa.int64()).cast(pa.string())
+
+
+def _hexadecimal(column: pa.Array) -> pa.Array:
+    data, starts = _bytes_of(column.cast(pa.large_binary()))
+    known = column.is_valid().buffers()[1] if column.null_count else None
+    buffers = [known, pa.py_buffer(starts * 2), pa.py_buffer(_HEX[data])]
+    return pa.Array.from_buffers(pa.large_string(), len(column), buffers)
+
+
+def _with_length(column: pa.Array) -> pa.Array:
+    length = pc.binary_length(column).cast(pa.large_string())
+    return pc.binary_join_element_wise(length, column.cast(pa.large_string()), _COLON)
+
+
+_TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
+    "bool": _plain,
+    "int16": _plain,
+    "int32": _plain,
+    "int64": _plain,
+    "float32": _bits(np.int32, _NAN32),
+    "float64": _bits(np.int64, _NAN64),
+    "date": _days,
+    "timestamp": _microseconds,
+    "timestamptz": _microseconds,
+    "binary": _hexadecimal,
+    "bytes": _hexadecimal,
+}
+
+
+def _bytes_of(column: pa.Array) -> tuple[UInt8s, Int64s]:
+    """Returns the bytes of a column with 64-bit offsets, and int64[n + 1], the start of
+    each value.
+    """
+    _, offsets, data = column.buffers()
+    count = len(column) + 1
+    starts = np.frombuffer(offsets, np.int64, count, column.offset * 8)
+    if data is None:
+        return np.zeros(0, np.uint8), np.zeros(count, np.int64)
+    return np.frombuffer(data, np.uint8)[starts[0] : starts[-1]], starts - starts[0]
+
+
+HALF_BITS = 30
+"""A number has 60 bits: halves of 2³³ rows' numbers can be summed up in 64 bits."""
+
+# RFC 1321, 3.4: the sines, and for each step the rotation and the word.
+_SINES = np.array([int(abs(math.sin(step + 1)) * 2**32) for step in range(64)], np.uint32)
+_TURNS = np.repeat(
+    np.array([[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]], np.uint32),
+    4,
+    axis=0,
+).ravel()
+_WORDS = np.array([(n * (1, 5, 3, 7)[n // 16] + (0, 1, 5, 0)[n // 16]) % 16 for n in range(64)])
+_A, _B = np.uint32(0x6745_2301), np.uint32(0xEFCD_AB89)
+_C, _D = np.uint32(0x98BA_DCFE), np.uint32(0x1032_5476)
+_32 = np.uint32(32)
+_BLOCK, _END_MARK, _LENGTH_AT = 64, 0x80, 56
+
+
+@njit(cache=True, nogil=True)
+def add_up(
+    data: UInt8s, starts: Int64s, places: Int64s, rows: Int64s, upper: Int64s, lower: Int64s
+) -> None:
+    """Add each text's number to the sums of its range: the first 60 bits of its MD5.
+
+    Args:
+        data: uint8[…], all texts.
+        starts: int64[n + 1], starts and end of the texts.
+        places: int64[n], the range of each text.
+        rows: int64[p], number of texts in each range; added to.
+        upper: int64[p], sums of the numbers' upper halves; added to.
+        lower: int64[p], sums of the lower halves; added to.
+    """
+    tail = np.empty(2 * _BLOCK, np.uint8)
+    words = np.empty(16, np.uint32)
+    for row in range(len(places)):
+        place = places[row]
+        number = _number(data, starts[row], starts[row + 1], tail, words)
+        rows[place] += 1
+        upper[place] += np.int64(number >> np.uint64(HALF_BITS))
+        lower[place] += np.int64(number & np.uint64((1 << HALF_BITS) - 1))
+
+
+@njit(cache=True, nogil=True)
+def _number(data, start, end, tail, words):  # type: ignore[no-untyped-def]
+    """Returns the first 60 bits of the MD5 of ``data[start:end]``."""
+    state = (_A, _B, _C, _D)
+    whole = (end - start) // _BLOCK
+    for block in range(whole):
+        state = _after_block(data, start + block * _BLOCK, state, words)
+    rest = end - start - whole * _BLOCK
+    padded = _BLOCK if rest < _LENGTH_AT else 2 * _BLOCK
+    tail[:rest] = data[end - rest : end]
+    tail[rest] = _END_MARK
+    tail[rest + 1 : padded] = 0
+    bits = np.uint64(end - start) << np.uint64(3)
+    for byte in range(8):
+        tail[padded - 8 + byte] = np.uint8((bits >> np.uint64(8 * byte)) & np.uint64(0xFF))
+    state = _after_block(tail, 0, state, words)
+    if padded > _BLOCK:
+        state = _after_block(tail, _BLOCK, state, words)
+    first = (np.uint64(_swap_bytes(state[0])) << np.uint64(32)) | np.uint64(_swap_bytes(state[1]))
+    return first >> np.uint64(4)
+
+
+@njit(cache=True, nogil=True)
+def _after_block(data, at, state, words):  # type: ignore[no-untyped-def]
+    for word in range(16):
+        byte = at + 4 * word
+        words[word] = (
+            np.uint32(data[byte])
+            | np.uint32(np.uint32(data[byte + 1]) << np.uint32(8))
+            | np.uint32(np.uint32(data[byte + 2]) << np.uint32(16))
+            | np.uint32(np.uint32(data[byte + 3]) << np.uint32(24))
+        )
+    a, b, c, d = state
+    for step in range(64):
+        if step < 16:
+            mixed = np.uint32(d ^ (b & (c ^ d)))
+        elif step < 32:
+            mixed = np.uint32(c ^ (d & (b ^ c)))
+        elif step < 48:
+            mixed = np.uint32(b ^ c ^ d)
+        else:
+            mixed = np.uint32(c ^ (b | ~d))
+        total = np.uint32(a + mixed + _SINES[step] + words[_WORDS[step]])
+        turn = _TURNS[step]
+        turned = np.uint32(np.uint32(total << turn) | np.uint32(total >> np.uint32(_32 - turn)))
+        a, d, c, b = d, c, b, np.uint32(b + turned)
+    return (
+        np.uint32(state[0] + a),
+        np.uint32(state[1] + b),
+        np.uint32(state[2] + c),
+        np.uint32(state[3] + d),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _swap_bytes(word):  # type: ignore[no-untyped-def]
+    """Returns the word with its bytes in reverse order."""
+    return np.uint32(
+        np.uint32(word << np.uint32(24))
+        | np.uint32((word & np.uint32(0xFF00)) << np.uint32(8))
+        | np.uint32((word >> np.uint32(8)) & np.uint32(0xFF00))
+        | np.uint32(word >> np.uint32(24))
+    )
+
+
+_ROWS, _BYTES = 16_384, 8 << 20  # few enough that processors' caches fit their texts
 
 
 class RowSource(Protocol):
-    """Some rows of a copy, which a task reads: picklable.
-
-    ``bytes``: about how much is read; at least one.
+    """Some rows of a copy, which a task reads: picklable. ``bytes``: about how much is read; at
+    least one.
     """
 
     @property
@@ -35,14 +255,14 @@ class SumPlan:
     """How rows of one copy are summed up. Picklable.
 
     Attributes:
-        logicals: of the columns that batches begin with, in their order.
+        logicals: logical types of the columns that batches begin with, in their order.
         key: numbers of the columns of the key.
         bounds: by column of the key, its values where a range ends and the next one begins, see
             `places_of`.
-        first: number of the range, as `places_of` counts, that is the first to be summed up.
-        ranges: so many are.
-        sound: by number of a column, that of a column of truth values: does it hold a value of its
-            type?
+        first: number of the first range to sum up, as `places_of` counts.
+        ranges: number of ranges.
+        sound: by number of a column, that of a column of booleans: whether it has a value of its
+            type.
     """
 
     logicals: tuple[str, ...]
@@ -87,7 +307,7 @@ class SumWork:
 
 
 def sum_up(works: Sequence[SumWork]) -> list[RangeSums]:
-    """One task."""
+    """Run one task."""
     return [PartitionSums(work.plan)(work.source.batches()) for work in works]
 
 
@@ -118,12 +338,12 @@ class PartitionSums:
 
 
 def places_of(key: Sequence[pa.Array], bounds: Sequence[pa.Array]) -> Int64s:
-    """int64[n]: the number of the range that each row is in.
+    """Returns int64[n]: the number of the range that each row is in.
 
     Args:
         key: the key's columns, of n rows each.
         bounds: their values at the end of each range but the last, ascending; the row with these
-            values is in the range. Rows whose key holds null come behind all others.
+            values is in the range. Rows with null in the key are after all others.
     """
     count, ends = len(key[0]), len(bounds[0]) if bounds else 0
     if len(key) == 1 and pa.types.is_integer(key[0].type) and not key[0].null_count and ends:
@@ -133,14 +353,14 @@ def places_of(key: Sequence[pa.Array], bounds: Sequence[pa.Array]) -> Int64s:
         open_ = low < high
         middle = (low + high) >> 1
         at = pa.array(np.minimum(middle, ends - 1))
-        below = _upto(key, [column.take(at) for column in bounds])
+        below = _at_most(key, [column.take(at) for column in bounds])
         high = np.where(open_ & below, middle, high)
         low = np.where(open_ & ~below, middle + 1, low)
     return low
 
 
-def _upto(key: Sequence[pa.Array], limits: Sequence[pa.Array]) -> np.ndarray:
-    """bool[n]: ``key <= limits``, column by column; a key that holds null never is."""
+def _at_most(key: Sequence[pa.Array], limits: Sequence[pa.Array]) -> np.ndarray:
+    """Returns bool[n]: ``key <= limits``, column by column; false for a key with null."""
     found: pa.Array | None = None
     for value, limit in zip(reversed(key), reversed(limits), strict=True):
         if found is None:

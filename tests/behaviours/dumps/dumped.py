@@ -114,8 +114,8 @@ class Dumped(Live):
     # ------------------------------------------------------------ capture
 
     def start(self, *, wait: bool = True) -> None:
-        self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
-        self.patch.setattr(session, "LOOK_SHARE", 1.0)
+        self.patch.setattr(session, "POLL_EVERY_S", self.look_every_s)
+        self.patch.setattr(session, "POLL_SHARE", 1.0)
         signals = "public.signals" if "signal_table" in self.source_lines else None
         self.on.publish(self.sql, self.tables, self.watermarks, signals)
         patterns = ", ".join(f'"{pattern}"' for pattern in self.tables)
@@ -139,16 +139,17 @@ control:
 """
         self.config = parse_config(text, "test", self.directory, {})
         self.failure, self._stop, self.seen = None, threading.Event(), {}
-        capture = app.Capture(self.config, on_notification=self.notices.append)
         stop = self._stop
 
         def on_status(status: dict[str, Any]) -> None:
             if "capture" in status and self._stop is stop:
                 self.seen = status
 
+        capture = app.Capture(self.config, on_notification=self.notices.append, on_status=on_status)
+
         def run() -> None:
             try:
-                capture.run(stop, on_status)
+                capture._run(stop)
             except BaseException as failure:  # noqa: BLE001 - shown by wait_for
                 self.failure = failure
 

@@ -63,8 +63,8 @@ def altered(dumped: Dumped, statements: Sequence[str], monkeypatch: pytest.Monke
     loaded machine leaves time for.
     """
     with monkeypatch.context() as patch:
-        patch.setattr(AutomaticDumps, "act", lambda self: None)
-        patch.setattr(CatalogueWatch, "look", lambda self: [])
+        patch.setattr(AutomaticDumps, "request_due", lambda self: None)
+        patch.setattr(CatalogueWatch, "poll", lambda self: [])
         for statement in statements:
             dumped.sql.execute(statement)
 
@@ -101,7 +101,7 @@ def test_change_without_a_write_is_dumped_once(
 def test_log_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     dumped = captured(make)
     with monkeypatch.context() as patch:
-        patch.setattr(CatalogueWatch, "look", lambda self: [])
+        patch.setattr(CatalogueWatch, "poll", lambda self: [])
         dumped.sql.execute(RENAMED)
         dumped.do(f"UPDATE t SET n = {N} WHERE id = 7")
         dumped.wait_for(lambda: len(dumped.completions()) > 1, "the log has it dumped")
@@ -115,7 +115,7 @@ def test_catalogue_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     dumped = captured(make)
     at_rest(dumped)
     with monkeypatch.context() as patch:
-        patch.setattr(AutomaticDumps, "act", lambda self: None)
+        patch.setattr(AutomaticDumps, "request_due", lambda self: None)
         dumped.sql.execute(ADDED)
         dumped.catch_up()
         time.sleep(1)  # several looks

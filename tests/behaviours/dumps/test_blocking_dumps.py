@@ -16,7 +16,7 @@ from tests.behaviours.dumps.test_changes_during_dumps import writers
 from tests.behaviours.dumps.ways import ONE, STRATEGIES, TWO, Way, ways
 from tests.integration.windows.live import Event, Key, Row, at, crash, replay
 
-from tidelog.capture.dumps import blocking, notices
+from tidelog.capture.dumps import blocking, dump_notifications
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.ports import BlockingReader
@@ -317,7 +317,7 @@ def test_progress_is_told_while_a_table_is_read(
         return read(*given)
 
     monkeypatch.setattr(blocking, "_read", slowly)
-    monkeypatch.setattr(notices, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(dump_notifications, "PROGRESS_EVERY_S", 0.0)
     dumped = make(chunk_rows=2)
     dumped.table(rows=20)
     dumped.start()
@@ -336,7 +336,7 @@ def test_a_read_table_can_be_altered_while_the_state_store_is_away(
     make: Make, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store is a file that another process has locked. The log goes on, too."""
-    monkeypatch.setattr(blocking, "HELD_S", 0.3)
+    monkeypatch.setattr(blocking, "STORE_WAIT_S", 0.3)
     dumped = make(lease="30s")
     dumped.table(rows=20)
     dumped.sql.execute("CREATE TABLE u (id int PRIMARY KEY, n bigint NOT NULL)")

@@ -22,11 +22,11 @@ from tests.integration.windows import mutations
 from tests.integration.windows.rules import impatient
 
 from tidelog.capture.dumps import store
-from tidelog.capture.dumps.chunk_queue import ChunkQueue
+from tidelog.capture.dumps.chunk_planner import ChunkQueue
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.steering.log_pause import LogPause
-from tidelog.capture.steering.turns import DumpTurns
+from tidelog.capture.limits.dump_turns import DumpTurns
+from tidelog.capture.limits.log_pause import LogPause
 from tidelog.capture.windows import history
 
 pytestmark = pytest.mark.integration
@@ -61,7 +61,7 @@ def log_pause_never_released(patch: Patch) -> None:
 
 
 def first_dump_always_first(patch: Patch) -> None:
-    patch.setattr(DumpTurns, "gave", lambda self, dump: None)
+    patch.setattr(DumpTurns, "took_turn", lambda self, dump: None)
 
 
 def rest_of_a_halved_chunk_dropped(patch: Patch) -> None:

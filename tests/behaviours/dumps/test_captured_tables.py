@@ -43,7 +43,7 @@ def capture_briefly(dumped: Dumped, tables: Sequence[str], patch: pytest.MonkeyP
     """
     dumped.tables = tables
     with patch.context() as patched:
-        patched.setattr(CatalogueWatch, "look", lambda self: [])
+        patched.setattr(CatalogueWatch, "poll", lambda self: [])
         dumped.start()
         dumped.catch_up()
         assert [each["table"] for each in dumped.seen["left_out"]] == ["public.u"]

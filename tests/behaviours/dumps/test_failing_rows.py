@@ -9,7 +9,7 @@ from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import ONE, READERS, Way, only, ways
 
-from tidelog.capture.dumps import chunk_queue
+from tidelog.capture.dumps import chunk_planner
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.state.sqlite import SqliteState
@@ -71,7 +71,7 @@ def test_range_cut_more_often_than_order_has_room_for_fails_its_table(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its progress can't be told any more; it must not wait for ever."""
-    monkeypatch.setattr(chunk_queue, "RESTS", 1)
+    monkeypatch.setattr(chunk_planner, "RESTS", 1)
     dumped = make(chunk_rows=10)
     with_broken_rows(dumped, 30, (8, 9, 10, 14, 15, 17))
     dumped.start()

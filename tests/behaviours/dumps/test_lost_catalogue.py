@@ -11,10 +11,10 @@ from tests.behaviours.dumps.dumped import Make
 from tests.behaviours.dumps.ways import Way, ways
 
 from tidelog.ports import TableShape
-from tidelog.sources.mysql import failures as mysql_failures
+from tidelog.sources.mysql import errors as mysql_failures
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translate_errors
 
 EACH = [Way("table", 1), Way("gtid", 1, "mysql"), Way("table", 1, "mariadb")]
 CATALOGUES: dict[str, Any] = {
@@ -48,7 +48,7 @@ def test_a_catalogue_that_is_lost_ends_no_capture(
                 )
             else:
                 with self._lock:
-                    dumped.sql.execute(f"KILL {self._connected().connection_id}")
+                    dumped.sql.execute(f"KILL {self._get_connection().connection_id}")
         return whole(self, table)
 
     monkeypatch.setattr(catalogue, "shape", shape)
@@ -81,9 +81,9 @@ def test_a_catalogue_that_refuses_to_answer_ends_no_capture(
         name = threading.current_thread().name
         if name not in refused:
             refused.add(name)
-            turned = translated if is_postgres else mysql_failures.translated
+            turned = translate_errors if is_postgres else mysql_failures.translate_errors
             with self._lock, turned(f"looking up {table}"):
-                connection = self._connected()
+                connection = self._get_connection()
                 (connection.execute if is_postgres else connection.rows)(statement)
         return whole(self, table)
 

@@ -8,9 +8,9 @@ from tests.behaviours.dumps.sources import N, series
 from tests.behaviours.dumps.ways import ONE, READERS, TWO, only, ways
 from tests.integration.windows.live import at, crash
 
-from tidelog import Snapshotter
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ConfigError, IncompleteDumpError
+from tidelog.ext import Snapshotter
 
 pytestmark = pytest.mark.integration
 
@@ -236,8 +236,8 @@ def test_a_class_decides(make: Make) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere.at_all:Thing", "can't be made"),
-        ("tidelog.errors:TidelogError", "is not derived from tidelog.Snapshotter"),
+        ("nowhere.at_all:Thing", "can't be created"),
+        ("tidelog.errors:TidelogError", "is not derived from tidelog.ext.Snapshotter"),
     ],
 )
 def test_a_class_that_can_t_decide_is_refused(make: Make, name: str, message: str) -> None:

@@ -19,7 +19,7 @@ from tests.integration.windows.rules import impatient
 
 from tidelog.demo.servers.mysql import MariaDbServer
 from tidelog.model.records import ranges_of
-from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
+from tidelog.sources.mysql.chunks.watermarks import BinlogSnapshot
 
 pytestmark = pytest.mark.integration
 GTID = only("mariadb", [Way("gtid", 1, "mariadb")])

@@ -71,7 +71,7 @@ def live_rows(place: Dialect, namespace: str, name: str, key: str = "id") -> lis
     """A table's rows without our columns, by key."""
     session = place.connect("test")
     try:
-        found = place.found(session, namespace, name)
+        found = place.find_table(session, namespace, name)
         if found is None:
             return []
         names = [column.name for column in found.columns]

@@ -16,7 +16,7 @@ def destination(context: Context) -> Destination:
 
     def decode(message: bytes) -> Any:
         """As the JSON of format ``flat`` has it."""
-        found = decoded(message, lambda schema_id: store.of_id(schema_id)[0].text)
+        found = decoded(message, lambda schema_id: store.by_id(schema_id)[0].text)
         untold = found.pop("__unavailable", None) or ()
         return found | dict.fromkeys(untold, UNTOLD)
 

@@ -12,7 +12,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableSchema
-from tidelog.spark.queries.run import DUMP_COMPLETED
+from tidelog.spark.delivery.run import DUMP_COMPLETED
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
@@ -311,5 +311,5 @@ def test_a_value_that_a_step_can_not_take_is_told_as_lasting(
     built.flush()
     with pytest.raises(OutputRefusedError, match="CAST_INVALID_INPUT") as raised:
         bring(destination, built, steps=(Step("cast", {"v": "int"}),))
-    assert "will whenever it is tried" in str(raised.value)
+    assert "every retry will fail" in str(raised.value)
     assert "secret" not in str(raised.value)

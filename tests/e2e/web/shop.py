@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -17,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.capture.run import Capture
-from tidelog.app.roster import PIPELINE_PREFIX
+from tidelog.app.instances import PIPELINE_PREFIX
 from tidelog.capture.leadership import Leader
 from tidelog.config import Config, load_config
-from tidelog.eventlog.consumers import Consumers, Stopped
+from tidelog.eventlog.consumers import Consumers, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.opening import open_state
 
@@ -59,8 +58,7 @@ class Shop:
         self.port = free_port()
         self.file = self.config_file("tidelog.yaml", database, self.port, options)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._capture: Capture | None = None
 
     def config_file(self, name: str, database: str, port: int, options: str = "") -> Path:
         file = self.directory / name
@@ -83,8 +81,8 @@ class Shop:
 
     def capture_here(self) -> None:
         """In a thread of this process, which has imported all of it."""
-        self._thread = threading.Thread(target=Capture(self.config).run, args=(self._stop,))
-        self._thread.start()
+        self._capture = Capture(self.config)
+        self._capture.start()
 
     def capture(self, file: Path | None = None) -> subprocess.Popen[bytes]:
         """A process more; it leads, or stands by."""
@@ -105,7 +103,9 @@ class Shop:
         except OSError:
             return ""
 
-    def deliver(self, outputs: dict[str, int], stopped: dict[str, Stopped] | None = None) -> None:
+    def deliver(
+        self, outputs: dict[str, int], stopped: dict[str, OutputFailure] | None = None
+    ) -> None:
         """Note what a pipeline notes: how far each output is, in records that it lacks from the
         log's first (0) or last (1) offset.
         """
@@ -122,9 +122,9 @@ class Shop:
             state.put(PIPELINE_PREFIX + pipeline, asdict(leader), None)
 
     def end(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(60)
+        if self._capture is not None:
+            self._capture.stop()
+            self._capture.wait(60)
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)

@@ -11,7 +11,7 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import OPERATOR, VIEWER, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.app.web.alone import named
+from tidelog.app.web.standalone import named_configs
 from tidelog.config import load_config
 from tidelog.errors import UsageError
 
@@ -78,5 +78,5 @@ def test_it_says_what_it_lacks(shop: Shop, tmp_path: Path) -> None:
 def test_alike_names_are_numbered(shop: Shop) -> None:
     config = shop.config
     files = [Path("a/shop.yaml"), Path("b/shop.yaml"), Path("c/bills.yaml")]
-    found = [name for name, _ in named([(file, config) for file in files])]
+    found = [name for name, _ in named_configs([(file, config) for file in files])]
     assert found == ["shop 1", "shop 2", "bills"]

@@ -16,8 +16,8 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import OPERATOR, SQL, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.app import checked
-from tidelog.app.verify import noting
+from tidelog.app import last_check
+from tidelog.app.verify import last_result
 from tidelog.capture.activity.day import BUCKET_S, Day
 from tidelog.capture.activity.log import ACTIVITY_KEY, Activity
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
@@ -179,9 +179,9 @@ def remember(state: StateStore) -> None:
         {"table": "public.orders", "output": "delta", "equal": True, "rows": 20_000},
         {"table": "public.items", "output": "delta", "equal": True, "rows": 500},
     ]
-    noting.note(state, reports, whole=True)
+    last_result.store_results(state, reports, whole=True)
     found = [{"check": "wal_level", "level": "ok", "message": "is logical", "fix": ""}]
-    state.put(checked.KEY, checked.summary(found), None)
+    state.put(last_check.KEY, last_check.summary(found), None)
 
 
 def taken(page: Page, file: Path, width: int, height: int, *, whole: bool = False) -> None:

@@ -22,12 +22,12 @@ from tests.support.pseudo_terminal import PseudoTerminal
 
 from tidelog import app
 from tidelog.app.overview import overview
-from tidelog.app.verify import noting
-from tidelog.capture.steering import source_watch
+from tidelog.app.verify import last_result
+from tidelog.capture.limits import source_monitor
 from tidelog.cli.status_lines import lines
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.consumers import Consumers, Delivered, Stopped
+from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.opening import open_state
 
@@ -50,7 +50,7 @@ VERDICT = "Verify found that public.t01 in copy and 1 more copy differed from th
 
 @pytest.fixture
 def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr(source_watch, "RATE_FROM_S", 6.0)
+    monkeypatch.setattr(source_monitor, "RATE_FROM_S", 6.0)
     # So much that the slot dies in hours: else that would be the verdict.
     with PostgresServer(settings={"max_slot_wal_keep_size": "50GB"}) as server:
         database, ended = server.create_database("shop"), threading.Event()
@@ -93,12 +93,12 @@ def has_dumped(shop: Shop) -> bool:
 def make_trouble(shop: Shop) -> None:
     """As pipeline and verify note it; the rest really is so."""
     now_ms, log = int(time.time() * 1000), EventLog.open(shop.directory / "log")
-    away = Stopped("OutputError", "can't connect: Connection refused", now_ms)
+    away = OutputFailure("OutputError", "can't connect: Connection refused", now_ms)
     offset = log.chain().head
     Consumers(log.storage).register(
         "shop", offset, {"copy": offset, "search": offset}, delivered={
-            "copy": Delivered(failure=away),
-            "search": Delivered(9, 0.5, now_ms, rejected=3, rejected_ms=now_ms, batches=1),
+            "copy": DeliveryStats(failure=away),
+            "search": DeliveryStats(9, 0.5, now_ms, rejected=3, rejected_ms=now_ms, batches=1),
         },
     )  # fmt: skip
     shop.delivers("shop")
@@ -107,7 +107,7 @@ def make_trouble(shop: Shop) -> None:
         for at in range(TABLES)
     ]
     with closing(open_state(shop.config.state.place)) as state:
-        noting.note(state, reports, whole=True)
+        last_result.store_results(state, reports, whole=True)
     slowly = SetDumpOptions(rows_per_second=60, chunk_rows=20)
     for command in (
         slowly, ExecuteSnapshot(dump_id="nightly"),

@@ -45,7 +45,7 @@ def records(shop: Shop) -> int:
 def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
     page.click("text=Pause the log…")
     said = page.inner_text("#dialog")
-    assert "The source keeps its log meanwhile" in said
+    assert "The source keeps its log during the pause" in said
     assert "Dumps wait" in said
     page.click("text=Leave it")  # nothing was done
     assert status(delivering)["log_paused"] is None
@@ -64,7 +64,7 @@ def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
     dump = ExecuteSnapshot(dump_id="meanwhile", tables=("public.customers",))
     app.send_command(delivering.config, dump, timeout_s=30)
     page.wait_for_selector(".dump >> text=The log is paused by Anna on the web page.")
-    assert "held by capture" in page.inner_text(".dump")
+    assert "blocked by capture" in page.inner_text(".dump")
     assert page.locator(".dump >> text=Resume").count() == 0  # it would not
     # Another page, opened later, tells who it was.
     page.reload()
@@ -84,7 +84,7 @@ def test_the_log_is_paused_and_resumed(delivering: Shop, page: Page) -> None:
 def test_a_pipeline_is_paused_and_resumed(delivering: Shop, new_page: Open) -> None:
     page = new_page(delivering.url, OPERATOR, "Otto")
     page.click("text=Pause shop…")
-    assert "the event log that keeps" in page.inner_text("#dialog")
+    assert "the event log, not the source, keeps" in page.inner_text("#dialog")
     page.click("[data-act=confirm]")
     page.wait_for_selector("#processes-list >> text=/It is paused by Otto on the web page since /")
     paused = status(delivering)["paused_pipelines"]

@@ -15,8 +15,8 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import HOSTILE, OPERATOR, VIEWER, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.app import checked
-from tidelog.app.verify import noting
+from tidelog.app import last_check
+from tidelog.app.verify import last_result
 from tidelog.capture.activity.day import BUCKET_S, Day
 from tidelog.capture.activity.log import ACTIVITY_KEY, Activity
 from tidelog.state.opening import open_state
@@ -51,9 +51,9 @@ def fill(state: StateStore) -> None:
             "keys": [["hunter2-key"]],
         },
     ]  # fmt: skip
-    noting.note(state, reports, whole=True)
+    last_result.store_results(state, reports, whole=True)
     finding = {"check": "wal_level", "level": "error", "message": HOSTILE, "fix": "ALTER SYSTEM …"}
-    state.put(checked.KEY, checked.summary([finding]), None)
+    state.put(last_check.KEY, last_check.summary([finding]), None)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_what_verify_and_check_found(port: int, new_page: Open) -> None:
     assert "1 copy differed" in said
     assert "3 missing, 2 different" in said
     assert "public.orders in lake" in said
-    assert "1 to mend" in said
+    assert "1 to fix" in said
     assert "ALTER SYSTEM" in said
     assert "hunter2" not in page.content()
     assert page.locator("#page img").count() == 0

@@ -188,7 +188,7 @@ _LOST: Final = {
     "opensearch": ("can't be reached",),
     "kafka": _KAFKA,
     "kafka_transactions": _KAFKA,
-    "http": ("127.0.0.1 does not take requests",),
+    "http": ("127.0.0.1 does not accept requests",),
     "files_s3": ("is under way", "can't be reached"),
 }
 _UNDER_WAY: Final = ("is under way",)

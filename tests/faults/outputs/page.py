@@ -10,16 +10,16 @@ from tests.faults.outputs.cells import CELLS, CHEAP, FAULTS, OUTPUTS
 PAGE: Final = Path(__file__).parents[3] / "docs/internals/outputs-under-faults.md"
 _HEAD: Final = """# Outputs under faults
 
-Each kind of output is put under each fault, with real servers and file systems. Beside it the
-pipeline has a second output, to which nothing happens.
+Each kind of output runs under each fault, with real servers and file systems. A second output of
+the same pipeline has no fault.
 
-- While the fault lasts, `tidelog status` says what is in the last table, and the other output gets
+- During the fault `tidelog status` shows the message in the last table, and the second output gets
   every change.
-- When it is over, the copy is equal to the source: no change is lost, no change is there twice, and
-  no key went back in time meanwhile.
+- Afterwards the copy is equal to the source: no change is lost or repeated, and no key went back in
+  time.
 
-`tests/faults/outputs` is the suite, and makes this page: `python -m tests.faults.outputs.page`.
-`make test-all` runs the cells marked •, `make test-thorough` the rest.
+`python -m tests.faults.outputs.page` makes this page from the suite, `tests/faults/outputs`.
+`make test-all` runs the cells marked •, `make test-thorough` the others.
 """
 _TITLES: Final = {
     "postgres": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB", "opensearch": "OpenSearch",
@@ -43,12 +43,13 @@ def page() -> str:
         return "holds •" if cell in CHEAP else "holds"
 
     table = [[_TITLES[output], *(shown(output, fault) for fault in FAULTS)] for output in OUTPUTS]
-    words = [
-        [FAULTS[fault].title, _TITLES[output], " or ".join(f"*{word}*" for word in found.words)]
-        for fault in FAULTS
-        for output in OUTPUTS
-        if (found := cells.get(f"{output}-{fault}")) and found.words
-    ]
+    outputs_of: dict[tuple[str, str], list[str]] = {}
+    for fault in FAULTS:
+        for output in OUTPUTS:
+            if (found := cells.get(f"{output}-{fault}")) and found.words:
+                words = " or ".join(f"*{word}*" for word in found.words)
+                outputs_of.setdefault((FAULTS[fault].title, words), []).append(_TITLES[output])
+    messages = [[fault, "; ".join(of), words] for (fault, words), of in outputs_of.items()]
     parts = [
         _HEAD,
         _table(["", *(fault.title for fault in FAULTS.values())], table),
@@ -56,7 +57,7 @@ def page() -> str:
         "## Faults",
         "\n".join(f"- **{each.title}**: {each.what}" for each in FAULTS.values()),
         "## What the status says",
-        _table(["fault", "output", "what it says has in it"], words),
+        _table(["fault", "output", "the message has"], messages),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -93,19 +92,13 @@ class Shop:
     @contextmanager
     def captured(self, *, settled: bool = True) -> Iterator[None]:
         """Capture runs. At the end it has all that was written, and has dumped what is due."""
-        stop, capture = threading.Event(), tidelog.Capture(self.config)
-        with ThreadPoolExecutor(1) as pool:
-            ending = pool.submit(capture.run, stop)
-            try:
-                yield
-                if settled:
-                    self._markers += 1
-                    marker = 900 + self._markers
-                    self.execute(f"INSERT INTO t VALUES ({marker}, 'marker')")
-                    until(lambda: ending.done() or self._has(marker), "the last change")
-            finally:
-                stop.set()
-                ending.result(60)
+        with tidelog.Capture(self.config) as capture:
+            yield
+            if settled:
+                self._markers += 1
+                marker = 900 + self._markers
+                self.execute(f"INSERT INTO t VALUES ({marker}, 'marker')")
+                until(lambda: capture.wait(0) or self._has(marker), "the last change")
 
     def _has(self, marker: int) -> bool:
         if not EventLog.exists(self.root / "log"):

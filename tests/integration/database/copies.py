@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidelog.codecs.fold import fold
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.base.executors.tasks import prepared
+from tidelog.outputs.base.executors.tasks import prepare_rows
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import TableLayout
@@ -48,7 +48,7 @@ class Copy:
             place = tables.place(session, self.table)
             tables.create(session, self.table, place)
             layout = tables.layout(session, self.table, place, self.floor)
-            metadata_tables.create_gone(session, self.dialect, layout)
+            metadata_tables.create_deleted_keys(session, self.dialect, layout)
             return layout
         finally:
             session.close()
@@ -102,7 +102,7 @@ def copy_of(dialect: Dialect, schema: TableSchema, kind: str, namespace: str, **
 
 def folded(records: pa.RecordBatch, table: TargetTable) -> pa.RecordBatch:
     """Records of one schema as a task's writer gets them."""
-    return prepared(fold(records, table.schema).to_batch("_tidelog_"), table, {})
+    return prepare_rows(fold(records, table.schema).to_batch("_tidelog_"), table, {})
 
 
 def changes(

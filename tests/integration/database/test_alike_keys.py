@@ -32,7 +32,7 @@ def check_refused(copy: Copy, kind: str) -> None:
         copy.dialect.create_namespace(session, copy.namespace)
         copy.select(f"CREATE TABLE {{t}} (id {kind} PRIMARY KEY, v varchar(100))")
         with pytest.raises(
-            OutputRefusedError, match=r"texts .* for one in .* column id"
+            OutputRefusedError, match=r"texts .* for equal in .* column id"
         ) as refused:
             copy.prepare()
         found = re.search(r"Run: (ALTER TABLE .*)\.$", str(refused.value))
@@ -62,7 +62,7 @@ def test_fractions(kind: str, mysql_server: MySqlFamilyServer, mysql_database: s
     copy.select("CREATE TABLE {t} (id datetime PRIMARY KEY, v varchar(100))")
     if kind == "postgres":
         with pytest.raises(
-            OutputRefusedError, match=r"times .* for one in .* column id"
+            OutputRefusedError, match=r"times .* for equal in .* column id"
         ) as refused:
             copy.prepare()
         found = re.search(r"Run: (ALTER TABLE .*)\.$", str(refused.value))
@@ -112,7 +112,7 @@ def test_what_a_source_tells_in_one_way_is_not_refused(
         ("enum('i','j')", f"varchar(36) {CI}", "case or accents"),
         ("enum('chi','ci')", f"varchar(36) {CI}", "case or accents"),
         ("varchar(36)", f"varchar(36) {AS_CS}", "in how characters are composed"),
-        ("varchar(36)", "varchar(36) COLLATE utf8mb4_0900_as_ci", "in case for one"),
+        ("varchar(36)", "varchar(36) COLLATE utf8mb4_0900_as_ci", "in case for equal"),
         ("varchar(36)", "enum('a','b') CHARACTER SET utf8mb4", "case or accents"),
     ],
 )
@@ -137,7 +137,7 @@ def check_spaces(copy: Copy, kind: str) -> None:
     try:
         copy.dialect.create_namespace(session, copy.namespace)
         copy.select(f"CREATE TABLE {{t}} (id {kind} PRIMARY KEY, v varchar(100))")
-        with pytest.raises(OutputRefusedError, match="differ in trailing spaces for one") as told:
+        with pytest.raises(OutputRefusedError, match="differ in trailing spaces for equal") as told:
             copy.prepare()
         found = re.search(r"Run: (ALTER TABLE .*)\.$", str(told.value))
         assert found is not None

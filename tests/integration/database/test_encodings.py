@@ -13,8 +13,7 @@ from tests.support.payloads import table_schema
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.database.mysql import MySql
-from tidelog.outputs.database.postgres import Postgres
-from tidelog.outputs.database.postgres_session import PostgresSession
+from tidelog.outputs.database.postgres import Postgres, PostgresSession
 from tidelog.state.postgres import BACKEND
 
 pytestmark = pytest.mark.integration

@@ -207,7 +207,7 @@ def test_a_name_that_the_encoding_does_not_hold_is_refused(
     dialect = Postgres(url.replace(name, f"{name}_1"))
     write_row(dialect, "tü", "vü", "shop", "own")
     names = ("tш", "v") if part == "table" else ("t", "vш")
-    with pytest.raises(NameRefusedError, match="encoding of the database does not hold"):
+    with pytest.raises(NameRefusedError, match="that the database's encoding does not have"):
         write_row(dialect, *names, "shop", "own")
 
 

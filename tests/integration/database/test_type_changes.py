@@ -56,11 +56,13 @@ def check_statements(dialect: Any, namespace: str, key: bool) -> None:
         try:
             tables = Tables(dialect, "out", (), namespace, first.own, False)
             place = tables.place(session, then.table)
-            printed = tables.way_out(session, then.table, place, ["v"])
-            found = re.search(r"hold it: (ALTER TABLE .*); or let it be made", printed)
+            printed = tables.remedy_for(session, then.table, place, ["v"])
+            found = re.search(r"Change the table: (ALTER TABLE .*); or have it created", printed)
             assert found is not None
             session.rows(found[1])
-            taken = tables.takes(session, then.table, place, then.table.columns.field("v"), before)
+            taken = tables.accepts_type(
+                session, then.table, place, then.table.columns.field("v"), before
+            )
             assert taken, (n, before, after)
         finally:
             session.close()
@@ -69,7 +71,7 @@ def check_statements(dialect: Any, namespace: str, key: bool) -> None:
         then.write(changes(then.table, ("u", 9, {"id": 1, "v": expected})))
         assert then.select("SELECT v FROM {t}") == [(expected,)], (before, after)
         then.select("DROP TABLE {t}")
-        gone = then.prepare().gone
+        gone = then.prepare().deleted_keys
         then.select(f"DROP TABLE {dialect.quoted(then.own, gone)}")
         then.select("DROP TABLE {t}")
 

@@ -17,11 +17,11 @@ from tests.support.payloads import table_schema
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.database import metadata_tables, mysql_session, postgres_session, texts
-from tidelog.outputs.database.layout import gone_name
+from tidelog.outputs.database import metadata_tables, mysql, postgres, texts
+from tidelog.outputs.database.layout import deleted_keys_name
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
-from tidelog.outputs.database.writer import TrySupersededError
+from tidelog.outputs.database.writer import AttemptSupersededError
 
 pytestmark = pytest.mark.integration
 
@@ -140,7 +140,7 @@ def test_a_zombie_of_an_earlier_try_writes_nothing(copy: Copy) -> None:
     """
     zombie = copy.begin()
     copy.write(changes(copy.table, ("d", 20, row(1))))
-    with pytest.raises(TrySupersededError):
+    with pytest.raises(AttemptSupersededError):
         copy.write(changes(copy.table, ("u", 10, row(1, "late"))), by=zombie)
     assert rows(copy) == []
 
@@ -154,7 +154,7 @@ def test_an_earlier_lease_begins_no_try(copy: Copy) -> None:
         begin = partial(metadata_tables.next_attempt, session, copy.dialect, copy.own, run)
         first = begin(3)
         assert begin(3) == first + 1
-        with pytest.raises(TrySupersededError):
+        with pytest.raises(AttemptSupersededError):
             copy.write(changes(copy.table, ("u", 10, row(1, "late"))), by=writer)
         later = begin(5)
         assert later > first
@@ -176,7 +176,7 @@ def test_a_try_begins_after_the_transactions_of_those_before(copy: Copy) -> None
     own, run = copy.own, metadata_tables.run_name("out", "generation")
     try:
         earlier.begin()
-        assert metadata_tables.attempt(earlier, copy.dialect, own, run) == copy.attempt
+        assert metadata_tables.current_attempt(earlier, copy.dialect, own, run) == copy.attempt
         begun = threading.Event()
 
         def begin() -> None:
@@ -199,17 +199,17 @@ def test_a_session_that_stands_still_amid_a_transaction_holds_nobody_up_for_long
 ) -> None:
     """Its process is frozen, or its host gone without a word."""
     copy.write(changes(copy.table, ("u", 10, row(1, "a"))))
-    for module in (postgres_session, mysql_session):
+    for module in (postgres, mysql):
         monkeypatch.setattr(module, "STILL_S", 1)
     still, later = copy.dialect.connect("test"), copy.dialect.connect("test")
     own, run = copy.own, metadata_tables.run_name("out", "generation")
     try:
         still.begin()
-        still.alone("task")
-        assert metadata_tables.attempt(still, copy.dialect, own, run) == copy.attempt
+        still.lock("task")
+        assert metadata_tables.current_attempt(still, copy.dialect, own, run) == copy.attempt
         metadata_tables.next_attempt(later, copy.dialect, own, run)
         later.begin()
-        later.alone("task")
+        later.lock("task")
         later.commit()
         with pytest.raises(OutputError):
             still.commit()
@@ -232,7 +232,7 @@ def test_a_copy_that_gets_no_rows_is_ended(copy: Copy, monkeypatch: pytest.Monke
 
     batch = changes(copy.table, ("u", 11, row(1, "b")))
     with monkeypatch.context() as patched:
-        patched.setattr(postgres_session, "_COPY_S", 1)
+        patched.setattr(postgres, "_COPY_S", 1)
         patched.setattr(texts, "lines", late)
         with pytest.raises(OutputError, match="statement timeout"):
             copy.write(batch)
@@ -329,10 +329,10 @@ def test_what_the_log_can_t_bring_again_is_forgotten(copy: Copy) -> None:
     layout = copy.prepare()
     session = copy.dialect.connect("test")
     try:
-        metadata_tables.forget(session, copy.dialect, layout, 25)
+        metadata_tables.delete_tombstones(session, copy.dialect, layout, 25)
     finally:
         session.close()
-    gone = copy.dialect.quoted(copy.own, layout.gone)
+    gone = copy.dialect.quoted(copy.own, layout.deleted_keys)
     assert copy.select(f"SELECT id FROM {gone}") == [(2,)]
 
 
@@ -345,7 +345,7 @@ def test_what_the_log_can_t_bring_again_is_forgotten(copy: Copy) -> None:
         ("(id bigint PRIMARY KEY, v varchar(100) UNIQUE, n int)", "another unique index, of v"),
         (
             "(id bigint PRIMARY KEY, v varchar(100), n int, m int NOT NULL)",
-            "column m that must be given",
+            "column m that needs a value",
         ),
         (
             "(id bigint PRIMARY KEY, v varchar(100), n int, p bigint, "
@@ -388,10 +388,10 @@ def test_a_table_of_the_user_s_is_filled(copy: Copy) -> None:
 
 
 def test_long_names_of_tables_keep_their_deleted_keys_apart() -> None:
-    one, two = gone_name("public." + "x" * 63), gone_name("publik." + "x" * 63)
+    one, two = deleted_keys_name("public." + "x" * 63), deleted_keys_name("publik." + "x" * 63)
     assert one != two
     assert max(len(one), len(two)) <= 63
-    assert gone_name("public.t") == "deleted.public.t"
+    assert deleted_keys_name("public.t") == "deleted.public.t"
 
 
 def test_a_table_of_another_log_is_refused_until_it_is_empty(copy: Copy) -> None:
@@ -441,9 +441,9 @@ def test_a_key_that_is_another_one_now_has_a_way_out(copy: Copy) -> None:
         finally:
             session.close()
 
-    with pytest.raises(OutputRefusedError, match="but of id: the key is another one") as refused:
+    with pytest.raises(OutputRefusedError, match="but of id: the key has changed") as refused:
         as_now(renamed).prepare()
-    found = re.search(r"renamed the column: (ALTER TABLE .*)\. Else let", str(refused.value))
+    found = re.search(r"renamed the column: (ALTER TABLE .*)\. Else have", str(refused.value))
     assert found is not None
     run(found[1])
     now = as_now(renamed)
@@ -451,7 +451,7 @@ def test_a_key_that_is_another_one_now_has_a_way_out(copy: Copy) -> None:
     now.write(changes(now.table, ("u", 12, {"no": 1, "v": "b", "n": 5})))
     assert now.select("SELECT no, v, n FROM {t}") == [(1, "b", 5)]
 
-    with pytest.raises(OutputRefusedError, match="but of no: the key is another one") as refused:
+    with pytest.raises(OutputRefusedError, match="but of no: the key has changed") as refused:
         as_now(other).prepare()
     assert "RENAME" not in str(refused.value), "the column is there"
     found = re.search(r"(DROP TABLE .*); start the pipeline again", str(refused.value))

@@ -142,7 +142,7 @@ def test_what_an_api_may_be_at_work_on_since_before_a_restart_is_not_sent_in_par
         posted.bring(endpoint={"retry_for_s": 0.5}, **how)
         assert len(api.requests()) > 1
         return
-    with pytest.raises(OutputError, match="does not take requests: HTTP 409"):
+    with pytest.raises(OutputError, match="does not accept requests: HTTP 409"):
         posted.bring(endpoint={"retry_for_s": 0.5}, **how)
     posted.bring(**how)
     check(api, 60, alive)

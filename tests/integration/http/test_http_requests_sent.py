@@ -100,7 +100,7 @@ def test_a_request_that_stays_at_work_after_no_answer_is_not_sent_in_parts(
     keeping = replace(task, lanes=1, keep_rejected=True)
     api.fail(slow_s=1.0)
     api.fail(status=409, times=20)
-    with pytest.raises(OutputError, match="does not take requests: HTTP 409") as caught:
+    with pytest.raises(OutputError, match="does not accept requests: HTTP 409") as caught:
         keeping.send(*messages, timeout_s=0.3, retry_for_s=1.0)
     assert not isinstance(caught.value, OutputRefusedError)
     check(api, messages)
@@ -109,7 +109,7 @@ def test_a_request_that_stays_at_work_after_no_answer_is_not_sent_in_parts(
 def test_nothing_overtakes_a_request_that_failed(task: Task, api: HttpReceiver) -> None:
     api.fail(status=503, times=1)
     one_line = replace(task, lanes=1)
-    with pytest.raises(OutputError, match=r"127\.0\.0\.1 does not take requests: HTTP 503"):
+    with pytest.raises(OutputError, match=r"127\.0\.0\.1 does not accept requests: HTTP 503"):
         one_line.send(*changes(40), retry_for_s=0.0)
     assert api.events() == []
 
@@ -157,7 +157,7 @@ def test_what_was_rejected_is_taken_once_by_an_api_that_was_mended(
     messages = [*changes(3), (1, 4, "poison")]
     one_line = replace(task, lanes=1, body=Body(rows=4))
     api.fail(poison="poison")
-    with pytest.raises(OutputRefusedError, match="Mend the API"):
+    with pytest.raises(OutputRefusedError, match="Fix the API"):
         one_line.send(*messages)
     api.fail(poison="nothing")
     one_line.send(*messages)

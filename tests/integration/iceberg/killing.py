@@ -16,9 +16,9 @@ import pyarrow as pa
 from tests import executors
 
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.spark.arrow_frames import map_in_arrow
-from tidelog.spark.queries.run import run_pipeline
+from tidelog.spark.delivery.run import run_pipeline
 
 
 class _DieOnce:

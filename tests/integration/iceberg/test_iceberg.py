@@ -340,7 +340,7 @@ def test_what_is_not_ours_or_was_rolled_back_is_refused(lake: IcebergLake, built
     table = orders(built)
     session = lake.session()
     session.sql("CREATE TABLE lake.public.orders (id BIGINT) USING iceberg")
-    with pytest.raises(OutputError, match="an Iceberg table that Tidelog did not make"):
+    with pytest.raises(OutputError, match="an Iceberg table that Tidelog did not create"):
         lake.run()
     session.sql("DROP TABLE lake.public.orders")
     lake.run()

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
 )
 
 from tidelog.capture.notifications import Notification
-from tidelog.control.channels.kafka import KafkaPlace
+from tidelog.control.channels.kafka import KafkaTopic
 from tidelog.control.channels.kafka_signals import KafkaSignals
-from tidelog.control.channels.table import SignalIntake
+from tidelog.control.channels.signal_intake import SignalIntake
 from tidelog.control.commands import Command, LogMessage
 from tidelog.control.mailbox import Mailbox
 from tidelog.state.sqlite import SqliteState
@@ -85,7 +85,7 @@ class Heard:
     """What a capture hears from a topic; `lead` begins another leadership."""
 
     def __init__(self, topic: Topic, directory: Path, **how: Any) -> None:
-        self.place = KafkaPlace(topic.servers, topic.name, how.pop("settings", {}))
+        self.place = KafkaTopic(topic.servers, topic.name, how.pop("settings", {}))
         self.how = {"key": KEY, "begin": "earliest"} | how
         self.state = SqliteState(directory / "state.db")
         self.mailbox = Mailbox(self.state)

@@ -10,8 +10,8 @@ import sys
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
-from tidelog.pipeline import spark_session
-from tidelog.spark.queries.run import run_pipeline
+from tidelog.spark import spark_session
+from tidelog.spark.delivery.run import run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 

@@ -25,7 +25,7 @@ from tests.support.oracle.log import read_event_log
 
 from tidelog import app
 from tidelog.app.capture.channels import signal_key
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.app.preflight import check
 from tidelog.config import Config, parse_config
 from tidelog.control.channels import kafka as channels_kafka
@@ -70,9 +70,9 @@ def topics(tmp_path: Path, broker: KafkaServer) -> list[Topic]:
 
 def captured(config: Config) -> list[int]:
     """Ids of the inserts in the event log."""
-    if not EventLog.exists(log_place(config)):
+    if not EventLog.exists(event_log_path(config)):
         return []
-    log = EventLog.open(log_place(config))
+    log = EventLog.open(event_log_path(config))
     changes = read_event_log(log, log.head_offset, log.latest_offset())
     return [int(each.new["id"] or 0) for each in changes if each.op == "I" and each.new]
 

@@ -17,7 +17,7 @@ from tidelog.app.capture.notify import Notifier
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.control.channels import kafka as channels_kafka
 from tidelog.control.channels import kafka_notifications
-from tidelog.control.channels.kafka import KafkaPlace
+from tidelog.control.channels.kafka import KafkaTopic
 from tidelog.control.channels.kafka_notifications import MOST_WAITING, KafkaNotifications
 
 pytestmark = pytest.mark.integration
@@ -38,7 +38,7 @@ def topic(kafka: KafkaServer, tmp_path: Path) -> Topic:
 
 @pytest.fixture
 def sending(topic: Topic) -> Iterator[KafkaNotifications]:
-    found = KafkaNotifications(KafkaPlace(topic.servers, topic.name))
+    found = KafkaNotifications(KafkaTopic(topic.servers, topic.name))
     found.start()
     yield found
     found.close()
@@ -107,7 +107,7 @@ def test_brokers_that_are_away_hold_nothing_up(
 ) -> None:
     monkeypatch.setattr(kafka_notifications, "PATIENCE_S", 0.2)
     monkeypatch.setattr(channels_kafka, "TIMEOUT_S", 1.0)
-    sending = KafkaNotifications(KafkaPlace("127.0.0.1:1", "nowhere"))
+    sending = KafkaNotifications(KafkaTopic("127.0.0.1:1", "nowhere"))
     sending.start()
     began = time.monotonic()
     with caplog.at_level(logging.WARNING):

@@ -86,7 +86,10 @@ def test_what_stands_there_at_first_is_acted_on_unless_asked_otherwise(
     topic.write(ours("before"))
     for name in ("early", "late"):
         (tmp_path / name).mkdir()
-    early, late = Heard(topic, tmp_path / "early"), Heard(topic, tmp_path / "late", begin="latest")
+    early, late = (
+        Heard(topic, tmp_path / "early"),
+        Heard(topic, tmp_path / "late", begin="latest"),
+    )
     early.act_on("before")
     wait_for(lambda: late.act() or late.state.get(STATE_KEY), "not begun")
     late.lead()  # the place is known from the first look on, not from the first signal
@@ -169,7 +172,7 @@ def test_a_topic_made_anew_is_another_one(
     topic: Topic, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it has grown to where the old one was read."""
-    monkeypatch.setattr(kafka_signals, "LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(kafka_signals, "CHECK_EVERY_S", 0.5)
     topic.write(ours("a"))
     heard.act_on("a")
     heard.lead()

@@ -203,7 +203,7 @@ def test_brokers_that_are_away_are_an_error_that_says_so(count: int) -> None:
     rows = messages("t", [b"1"] * count)
     settings: dict[str, Any] = {"queue_buffering_max_messages": 10}
     began = time.monotonic()
-    with pytest.raises(OutputError, match=r"messages were not taken in 2 s: _(ALL|TRANSPORT)"):
+    with pytest.raises(OutputError, match=r"messages were not accepted in 2 s: _(ALL|TRANSPORT)"):
         bring("127.0.0.1:1", rows, keep_rejected=True, timeout_s=2, **settings)
     assert time.monotonic() < began + 20
 

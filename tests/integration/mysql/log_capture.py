@@ -149,7 +149,7 @@ class LogCapture:
     @property
     def end(self) -> int:
         """Where the server's log ends."""
-        return log_end(self.reader._connected()).position
+        return log_end(self.reader._get_connection()).position
 
     @property
     def watermarks(self) -> list[str]:

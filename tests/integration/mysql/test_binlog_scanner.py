@@ -14,9 +14,9 @@ import pytest
 
 from tidelog.codecs.mysql.binlog import position
 from tidelog.codecs.mysql.binlog.items import (
-    AsOf,
     GtidsSeen,
     QuerySeen,
+    RowsOfPreparedTransaction,
     TableMapSeen,
     XaSeen,
     XaState,
@@ -119,7 +119,7 @@ class Replay:
             checksum=True,
             file_number=number,
             offset=offset,
-            as_of=AsOf(decided.begin, decided.commit_ts),
+            as_of=RowsOfPreparedTransaction(decided.begin, decided.commit_ts),
         )
         for item in again.feed(data, offsets[: count + 1]):
             self.take(again, item)

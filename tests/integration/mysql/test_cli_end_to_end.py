@@ -129,7 +129,7 @@ def test_what_a_stranger_does_first(
 ) -> None:
     server, database = mysql_family, mysql_family_database
     t = f"{database}.t"
-    assert "begins one" in cli("log", code=1)
+    assert "creates one" in cli("log", code=1)
     findings = json.loads(cli("check", "--json"))
     assert findings["ok"], findings
     with cli.capture():

@@ -17,8 +17,8 @@ from tidelog.ports import TableRefused
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_tables
-from tidelog.sources.mysql.stream.schemas.by_hand import ColumnFact, fix_version
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
+from tidelog.sources.mysql.stream.schemas.schema_notes import ColumnFact, fix_version
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.sqlite import SqliteState
 
@@ -299,7 +299,7 @@ def test_a_table_made_anew_is_dumped_again(capture: LogCapture, sql: Sql) -> Non
     run(sql, "INSERT INTO t VALUES (7)")
     capture.catch_up()
     assert news(capture)[-1] == {"z": 7}
-    assert [e.reason for e in capture.unlogged] == ["the table was dropped and made anew"]
+    assert [e.reason for e in capture.unlogged] == ["the table was dropped and recreated"]
 
 
 @pytest.mark.parametrize("down", [False, True], ids=["running", "down"])

@@ -28,7 +28,7 @@ from tidelog.model.mysql_urls import parse_url
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.stream import stalls
+from tidelog.sources.mysql.stream import log_reader
 from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 from tidelog.state.sqlite import SqliteState
 
@@ -200,7 +200,7 @@ def test_reset_master_is_noticed_while_the_log_is_read(
     grown: bool, capture: LogCapture, server: MySqlFamilyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server goes on with the file that it deleted, until the new one is as long."""
-    monkeypatch.setattr(stalls, "ASK_S", 0.1)
+    monkeypatch.setattr(log_reader, "CHECK_S", 0.1)
     capture.start()
     insert(server, *range(1, 6))
     capture.catch_up()
@@ -299,7 +299,7 @@ def test_a_data_directory_that_was_put_back_is_told(
     server.start()
     insert(server, *range(3, 20))
     again = LogCapture(server, ("d.*",), schemas=capture.schemas, options={"state": state})
-    said = "made anew since it was read" if rotated else "put back to an earlier state"
+    said = "recreated since it was read" if rotated else "restored to an earlier state"
     with pytest.raises(SourceChangedError, match=said):
         again.start(capture.resumes[-1])
     again.reader.close()

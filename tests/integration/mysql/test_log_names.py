@@ -29,7 +29,7 @@ def test_names_are_found_in_any_case_where_the_server_takes_them_so(tmp_path: Pa
             capture.start()
             server.execute("INSERT INTO shop.ORDERS VALUES (1)")
             server.execute("INSERT INTO Shop.Signals VALUES ('1', 'log', '{}')")
-            commit_watermark(capture.reader._connected(), "Tidelog", "low")
+            commit_watermark(capture.reader._get_connection(), "Tidelog", "low")
             server.execute("INSERT INTO Shop.Orders VALUES (2)")
             capture.catch_up()
         finally:

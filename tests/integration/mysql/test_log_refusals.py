@@ -290,7 +290,7 @@ def test_binlog_that_ends_within_an_event_is_a_gap() -> None:
         server.start()
         server.execute("INSERT INTO d.t VALUES (3)")
         capture.start(begin)
-        with pytest.raises(GapError, match=r"ends in the midst of an event .*when_needed"):
+        with pytest.raises(GapError, match=r"ends in the middle of an event .*when_needed"):
             capture.catch_up()
         capture.reader.close()
 
@@ -356,12 +356,12 @@ def test_dropped_tables_are_forgotten_on_the_safe_side(
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     noted = SchemaHistory(state)
     tables = [TableName("d", f"t{n}") for n in range(20)]
-    assert not noted.made(tables[0], 5)
+    assert not noted.note_created(tables[0], 5)
     for at, table in enumerate(tables):
-        noted.dropped(table, 10 + at)
-    assert len(noted._all_gone()) <= 6
+        noted.note_dropped(table, 10 + at)
+    assert len(noted._all_dropped()) <= 6
     again = SchemaHistory(state)
-    assert again.made(tables[0], 100)
-    assert again.made(tables[19], 101)
-    assert again.made(tables[0], 100)
-    assert not again.made(tables[0], 102)
+    assert again.note_created(tables[0], 100)
+    assert again.note_created(tables[19], 101)
+    assert again.note_created(tables[0], 100)
+    assert not again.note_created(tables[0], 102)

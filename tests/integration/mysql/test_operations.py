@@ -181,7 +181,7 @@ def test_what_check_would_refuse_is_told_soon_after_the_start_until_it_is_mended
     """Here the dump's marks can't be written, which no table of its own is to blame for."""
     monkeypatch.setattr(source_check, "AGAIN_AFTER_S", 0.2)
     monkeypatch.setattr(source_check, "EVERY_S_WITH_ERRORS", 0.5)
-    monkeypatch.setattr(source_check, "MOST_OF_TIME", 1.0)
+    monkeypatch.setattr(source_check, "MAX_TIME_SHARE", 1.0)
     caplog.set_level(logging.INFO, source_check.__name__)
     server, name = mysql_family, mysql_family_database
     with reader(server, name) as user:
@@ -287,7 +287,7 @@ def test_refused_tables_are_captured_again_soon_though_looks_take_long(
     host: the next one would be due 40 s later.
     """
     server, name = mariadb_server, mariadb_database
-    look, bind = CatalogueWatch.look, LogTables.bind
+    look, bind = CatalogueWatch.poll, LogTables.bind
     looked = threading.Event()
 
     def slow_look(watch: CatalogueWatch) -> Any:
@@ -313,7 +313,7 @@ def test_refused_tables_are_captured_again_soon_though_looks_take_long(
             server.execute(f"ALTER TABLE {table} ADD c int DEFAULT 7 FIRST, DROP n", name)
             server.execute(f"INSERT INTO {table} VALUES (1, 4)", name)
             server.execute(f"ALTER TABLE {table} MODIFY c bigint", name)
-        monkeypatch.setattr(CatalogueWatch, "look", slow_look)
+        monkeypatch.setattr(CatalogueWatch, "poll", slow_look)
         monkeypatch.setattr(LogTables, "bind", late_bind)
         with capturing(config) as failures:
             wait_for(lambda: len(refused()) == 2, "both are refused", failures)

@@ -18,7 +18,7 @@ from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.preflight.binlog import _retention, _retention_size
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
-from tidelog.sources.mysql.preflight.examined import Examined
+from tidelog.sources.mysql.preflight.context import CheckContext
 from tidelog.sources.scripts import script
 
 pytestmark = pytest.mark.integration
@@ -149,10 +149,10 @@ def test_retention_of_rds_is_its_own(
         execute(f"DROP TABLE IF EXISTS mysql.{name}")
 
 
-def examined(server: MySqlFamilyServer, connection: Connection, **changes: Any) -> Examined:
+def examined(server: MySqlFamilyServer, connection: Connection, **changes: Any) -> CheckContext:
     """What `check` knows of a server, with some of it as it would be elsewhere."""
     variables = {name: str(value) for name, value in connection.rows("SHOW GLOBAL VARIABLES")}
-    return Examined(
+    return CheckContext(
         url=changes.pop("url", server.url),
         connection=connection,
         variables=variables | changes,

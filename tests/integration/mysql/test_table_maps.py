@@ -18,7 +18,7 @@ from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder, misfit
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder, mismatch
 from tidelog.sources.mysql.connect import Connection, connect
 
 pytestmark = pytest.mark.integration
@@ -93,7 +93,7 @@ def told(schema: TableSchema, seen: TableMapSeen) -> None:
         if column.type_id == types.GEOMETRY:
             assert metadata.geometry_types is not None
             assert metadata.geometry_types[i] == _GEOMETRIES[column.type_name]
-    assert misfit(schema, seen) is None
+    assert mismatch(schema, seen) is None
 
 
 @pytest.fixture(scope="module", params=["mysql", "mysql 8.0.15", "mariadb", "mariadb 11.4"])
@@ -149,12 +149,12 @@ def check(table: ValueTable, catalogue: Connection, metadata: str, *, alone: boo
     assert found is not None
     rows = table.logged()
     told(found.schema, rows[0].table)
-    mapped = finder.of_map(rows[0].table, Flavor(table.server.flavour), found.schema)
+    mapped = finder.schema_of_map(rows[0].table, Flavor(table.server.flavour), found.schema)
     assert (mapped is not None) == (metadata == "FULL")
     if mapped is not None:
         assert mapped == found.schema
     if mapped is not None and alone:
-        single = finder.of_map(rows[0].table, Flavor(table.server.flavour), None)
+        single = finder.schema_of_map(rows[0].table, Flavor(table.server.flavour), None)
         assert single is not None
         for column, known in zip(single.columns, found.schema.columns, strict=True):
             assert column.type_id == known.type_id
@@ -180,7 +180,9 @@ def test_numbers_behind_a_year_keep_their_signs(
         finally:
             mysql_family.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
         rows = table.logged()
-        mapped = MySqlSchemaFinder().of_map(rows[0].table, Flavor(mysql_family.flavour), None)
+        mapped = MySqlSchemaFinder().schema_of_map(
+            rows[0].table, Flavor(mysql_family.flavour), None
+        )
     assert mapped is not None
     assert texts(log_batch(rows), mapped) == [
         {"y": b"2024", "n": b"4000000000", "b": b"18446744073709551615", "s": b"-1", "id": b"1"}

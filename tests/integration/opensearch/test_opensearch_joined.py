@@ -24,8 +24,8 @@ from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.indices import Indices
-from tidelog.outputs.opensearch.joined import JOINED_MAPPING, JoinedPart
-from tidelog.outputs.opensearch.output import Joined
+from tidelog.outputs.opensearch.joined_documents import JOINED_MAPPING, JoinedPart
+from tidelog.outputs.opensearch.output import JoinedIndex
 from tidelog.outputs.opensearch.writer import Index
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -50,7 +50,7 @@ class Shop:
             "pay.payments": ("payment", ("order_id",)),
             "shop.items": ("items", ("order_id",)),
         }
-        self.joined = (Joined(alias, tables),)
+        self.joined = (JoinedIndex(alias, tables),)
 
     def bring(self, **options: Any) -> None:
         self.built.flush()
@@ -227,7 +227,7 @@ def test_two_databases_contribute_to_one_document(shop: Shop, tmp_path: Path) ->
     (tmp_path / "second").mkdir(exist_ok=True)
     stock = other.table("stock.levels", {"order_id": "int64", "left": "int64"}, ("order_id",))
     tables = dict(shop.joined[0].tables) | {"stock.levels": ("stock", ("order_id",))}
-    shop.joined = (Joined(shop.alias, tables),)
+    shop.joined = (JoinedIndex(shop.alias, tables),)
     second = Context(shop.context.spark, other, tmp_path / "second")
 
     def bring_second() -> None:
@@ -256,7 +256,7 @@ def test_two_databases_contribute_to_one_document(shop: Shop, tmp_path: Path) ->
 
 def test_a_part_whose_deletes_don_t_tell_the_root_is_refused(shop: Shop) -> None:
     tables = dict(shop.joined[0].tables) | {"shop.items": ("items", ("sku",))}
-    shop.joined = (Joined(shop.alias, tables),)
+    shop.joined = (JoinedIndex(shop.alias, tables),)
     shop.built.insert(shop.items, "1", "1", "apple", "1")
     with pytest.raises(OutputRefusedError, match="sku are not of the key"):
         shop.bring()

@@ -18,7 +18,7 @@ from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.opensearch import documents
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
-from tidelog.outputs.opensearch.indices import shown
+from tidelog.outputs.opensearch.indices import alias_filter
 from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, TaskFence, WriteTask
 
@@ -60,7 +60,7 @@ def make(name: str, settings: Any = (), mappings: Any = ()) -> None:
         {
             "settings": SETTINGS | dict(settings),
             "mappings": {"dynamic": False, "properties": properties},
-            "aliases": {name: shown(Index(name))},
+            "aliases": {name: alias_filter(Index(name))},
         },
     )
 

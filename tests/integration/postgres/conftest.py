@@ -117,7 +117,7 @@ class Capture:
 
     def publish(self) -> list[TableName]:
         """Publish tables that match by now, as capture does at each look; the new ones."""
-        return self.reader._publications.sync(self.reader._connected())
+        return self.reader._publications.sync(self.reader._get_connection())
 
     def poll(self, timeout_s: float = 0.2) -> None:
         for event in self.reader.poll(timeout_s):

@@ -222,7 +222,7 @@ def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(shop: Shop)
     capture = Capture(shop.dsn("capture"), tables=["public.*"], options=options)
     preflight = Preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
     lines = list(script(preflight.check()))
-    assert lines[0].startswith("-- What tidelog check found")
+    assert lines[0].startswith("-- Fixes for what tidelog check found")
     assert set(run_as_printed(shop, lines)) >= {SUPERUSER, f"{shop.name}_app"}
     assert not_mended(preflight.check()) == []
     assert {finding.name for finding in not_sound(preflight.check())} == {"disk", "decoding memory"}

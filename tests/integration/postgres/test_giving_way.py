@@ -19,7 +19,7 @@ from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.digests import PostgresDigests
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
-from tidelog.spark.queries.patience import while_busy
+from tidelog.spark.delivery.lock_patience import retry_while_busy
 from tidelog.spark.source_rows import read_rows
 
 pytestmark = pytest.mark.integration
@@ -148,8 +148,10 @@ def test_what_verify_reads_waits_for_ddl_that_takes_long(
         schema = shape.schema
         digests = PostgresDigests(dsn)
         reads: list[Callable[[], object]] = [
-            lambda: while_busy(lambda: noted(0, lambda: digests.boundaries(request, 2))),
-            lambda: while_busy(lambda: noted(1, lambda: digests.digest(request, schema, ["n"]))),
+            lambda: retry_while_busy(lambda: noted(0, lambda: digests.boundaries(request, 2))),
+            lambda: retry_while_busy(
+                lambda: noted(1, lambda: digests.digest(request, schema, ["n"]))
+            ),
             lambda: sum(batch.num_rows for batch in read_rows(lambda: reader, schema, [request])),
         ]
         results: dict[int, object] = {}

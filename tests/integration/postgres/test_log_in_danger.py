@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tidelog import app
-from tidelog.capture.steering import guard
+from tidelog.capture.limits import log_guard
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
 from tidelog.errors import GapError, LogInDangerError
@@ -179,7 +179,7 @@ def test_dumps_wait_while_the_log_is_in_danger_and_the_log_does_not(
 def test_capture_stops_when_nothing_helps_and_drops_its_slot_only_if_asked_to(
     make: Callable[[str], Captured], wanted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard, "STOP_AFTER_S", 1.5)
+    monkeypatch.setattr(log_guard, "STOP_AFTER_S", 1.5)
     captured = make(wanted)
     captured.start()
     captured.wait_for(lambda s: s.get("log_guard"))

@@ -63,7 +63,7 @@ def test_made_anew_while_capture_is_down(capture: Capture, sql: Connection) -> N
     capture.reader.close()
     made_anew(sql)
     where = lsn_text(resume.acknowledge)
-    with pytest.raises(GapError, match=f"'tidelog' was dropped and made anew.*up to {where}"):
+    with pytest.raises(GapError, match=f"'tidelog' was dropped and recreated.*up to {where}"):
         capture.start(resume)
 
 
@@ -71,10 +71,10 @@ def test_made_anew_while_the_log_is_read(capture: Capture, sql: Connection) -> N
     """PostgreSQL up to 17 says so in the stream; the look at the catalogue does on each version."""
     capture.start()
     made_anew(sql)
-    with pytest.raises(GapError, match="'tidelog' was dropped and made anew"):
+    with pytest.raises(GapError, match="'tidelog' was dropped and recreated"):
         capture.reader.check_publications(sql)
     if sql.info.server_version < 180_000:
-        with pytest.raises(GapError, match=r"tidelog.*dropped and made anew.*new dump"):
+        with pytest.raises(GapError, match=r"tidelog.*dropped and recreated.*new dump"):
             capture.until(lambda: False)
 
 

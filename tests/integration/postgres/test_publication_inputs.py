@@ -199,6 +199,6 @@ def test_what_was_published_at_the_start_is_told_at_the_next_look(
     kept = Counted("shared", ["public.*"], slot="one")
     kept.sync(looker)
     sql.execute("ALTER PUBLICATION shared DROP TABLE a")
-    kept.sync(looker, told=False)
-    kept.sync(looker, told=False)
+    kept.sync(looker, report=False)
+    kept.sync(looker, report=False)
     assert kept.sync(looker) == [A]

@@ -124,7 +124,7 @@ def test_name_follows_the_slot_and_older_event_logs_are_told(
     begin = before.start()
     before.reader.close()
     now = make_capture(publication=before.slot)
-    with pytest.raises(PreflightError, match=r"goes on with source\.publication: tidelog"):
+    with pytest.raises(PreflightError, match=r"continues with source\.publication: tidelog"):
         now.start(begin)
     again = make_capture(publication="tidelog")
     assert again.start(begin) == begin
@@ -192,7 +192,7 @@ def test_owner_mends_what_loses_changes_and_dumps_the_tables(
     assert shared.set_up(sql) == []
     if not why.endswith("is not published"):
         assert [r.message for r in caplog.records if r.levelno >= logging.WARNING] == [
-            f"{why}: mended"
+            f"{why}: fixed"
         ]
 
 
@@ -215,7 +215,7 @@ def test_others_publication_is_told_and_its_tables_are_dumped_once_it_is_mended(
     for _ in range(2):
         assert watcher.sync(sql) == []
     (said,) = [record.message for record in caplog.records]
-    assert said.startswith(f"{why}; it is not for this capture to change: ALTER PUBLICATION")
+    assert said.startswith(f"{why}; this capture may not change it: ALTER PUBLICATION")
     with pytest.raises(PreflightError, match="let the owner run"):
         Publications("shared", ["public.*"], strategy="snapshot").sync(sql, strict=True)
     (finding,) = findings(database, "public.*", "one", **options)

@@ -124,7 +124,7 @@ def test_other_changes_than_those_captured_are_noticed(make: Make, version: int)
     on.restore()
     on.execute("INSERT INTO t VALUES (3, 'another past')")
     on.write_past(resume)
-    with pytest.raises(SourceChangedError, match=r"put back to an earlier state.*drop the slot"):
+    with pytest.raises(SourceChangedError, match=r"restored to an earlier state.*drop the slot"):
         on.start(resume)
 
 

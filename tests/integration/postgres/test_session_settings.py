@@ -14,7 +14,7 @@ from tests.integration.postgres.conftest import PATIENCE_S, Capture
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputError, OutputRefusedError, SourceError
-from tidelog.outputs.database.postgres_session import PostgresSession
+from tidelog.outputs.database.postgres import PostgresSession
 from tidelog.sources.postgres.connect import connect, connect_replication
 from tidelog.sources.postgres.stream import open_transactions, slots
 

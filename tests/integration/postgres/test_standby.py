@@ -55,10 +55,10 @@ def test_a_standby_that_is_behind_is_called_so(pair: Pair) -> None:
         here = SourceId("postgres", found.system, found.database, found.timeline)
         check_same(stream, here)
         later = replace(here, timeline=found.timeline + 1)
-        with pytest.raises(SourceChangedError, match="leads to a standby that has not come to"):
+        with pytest.raises(SourceChangedError, match="leads to a standby that has not reached"):
             check_same(stream, later)
         beyond = Resume(position=found.flushed, ordinal=0, acknowledge=found.flushed + (1 << 30))
-        with pytest.raises(SourceChangedError, match="leads to a standby that has not come to"):
+        with pytest.raises(SourceChangedError, match="leads to a standby that has not reached"):
             identify(stream, beyond, later)
         with pytest.raises(SourceChangedError, match="leads to a standby that is behind"):
             identify(stream, beyond, here)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.refused_tables import RefusedTables
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 from tidelog.ports import Published, Retention
@@ -373,23 +373,23 @@ def test_look_reads_nothing_but_the_stamp_while_nothing_changes(
         catalogue,
         state,
         ["public.*"],
-        refused=RefusedTables(state, lambda notification: None),
+        unsupported=UnsupportedTables(state, lambda notification: None),
         publish=lambda: Published(publications.sync(sql)),
         snapshot=lambda: PgSnapshot.from_text("1:1:"),
         request_dump=lambda table, reason: False,
         dump_new=False,
     )
-    watch.look()
+    watch.poll()
     read.clear()
-    watch.look()
+    watch.poll()
     assert read == ["stamp"]
     sql.execute("GRANT SELECT ON t TO public")
-    watch.look()
+    watch.poll()
     assert read == ["stamp", "stamp", "versions", "shape"]
     sql.execute("ALTER TABLE t ADD d int DEFAULT 5")
     read.clear()
     for _ in range(3):  # it is asked for until it is granted
-        watch.look()
+        watch.poll()
         assert read == ["stamp", "versions", "shape"]
         read.clear()
     catalogue.close()

@@ -37,7 +37,7 @@ CODE = {
     "the constraint k": TABLE.format(more=", CONSTRAINT k CHECK (mallory.ran(id) > 0)"),
     "an index over an expression": TABLE.format(more="")
     + "CREATE INDEX ON tidelog.watermark (mallory.ran(id));",
-    "it is no plain table": "CREATE VIEW tidelog.watermark AS SELECT 1 AS id, 'x' AS mark;"
+    "it is not an ordinary table": "CREATE VIEW tidelog.watermark AS SELECT 1 AS id, 'x' AS mark;"
     "CREATE TRIGGER t INSTEAD OF INSERT ON tidelog.watermark "
     "FOR EACH ROW EXECUTE FUNCTION mallory.fired();",
 }

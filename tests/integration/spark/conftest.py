@@ -12,8 +12,8 @@ from tests.support.build_log import BuiltLog
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.table import path_of
-from tidelog.pipeline import spark_session
-from tidelog.spark.queries.run import run_pipeline
+from tidelog.spark import spark_session
+from tidelog.spark.delivery.run import run_pipeline
 from tidelog.spark.sessions.jars import DELTA_SPARK_JARS, SPARK_OF_ICEBERG, iceberg_jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.state.sqlite import SqliteState

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from tests import executors
 from tests.support.engines import Gates, committed, engine, orders_log, running, until
 
-from tidelog.app.async_engine.on_spark import on_spark
+from tidelog.app.async_engine.engine import spark_workers_for
 from tidelog.config import parse_config
 from tidelog.engine.events import Event
 
@@ -47,7 +47,7 @@ def main() -> None:
             seen.write(f"{event.after['id']} {os.getppid()}\n")
 
     given: dict[str, Any] = {
-        "on_spark": on_spark(config),
+        "on_spark": spark_workers_for(config),
         "record_processing_on": "spark",
         "record_processing_threads": 2,
     }

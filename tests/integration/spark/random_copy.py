@@ -85,7 +85,7 @@ class RandomCopy:
         self.acted.append("files put together")
         with failpoints.arm(dict.fromkeys(POINTS, lambda: None)):
             if table.state.files:
-                table.compacted([rewrite_files(RewriteWork(table.files()))])
+                table.commit_compaction([rewrite_files(RewriteWork(table.files()))])
 
     def _drive(self) -> None:
         """Another driver of the same output, which knows what the table was some batches ago."""

@@ -19,7 +19,7 @@ from tests.unit.spark.dumped import dump
 
 import tidelog
 from tidelog.errors import UsageError
-from tidelog.pipeline import as_of, spark_session
+from tidelog.spark import as_of, spark_session
 
 TABLE = "public.orders"
 NOT_STARTED = "failed to connect back"
@@ -59,7 +59,7 @@ def stream(spark: SparkSession, built: BuiltLog, directory: Path) -> dict[str, A
         .start()
     )
     query.awaitTermination()
-    lag = tidelog.lag_of(query.lastProgress)
+    lag = tidelog.spark.lag_of(query.lastProgress)
     rows = spark.read.parquet(str(directory / "rows")).orderBy("version").collect()
     return {"ops": [row.op for row in rows], "left": None if lag is None else lag.records}
 
@@ -107,7 +107,7 @@ def main() -> None:
         return ops(spark.sql("SELECT * FROM orders"))
 
     found: dict[str, Any] = {"typed": patient(lambda: ops(read(table=TABLE)))}
-    tidelog.register(spark)
+    tidelog.spark.register(spark)
     found["registered"] = patient(lambda: ops(read(table=TABLE)))
     found["key"] = patient(lambda: ops(read(table=TABLE, key='{"id": 1}')))
     for shape in ("envelope", "variant", "raw", "segments"):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.pipeline import register
+from tidelog.spark import register
 from tidelog.system.maven import Jar, fetch
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "auto_cdc"

@@ -188,7 +188,7 @@ def test_columns_are_followed_within_rows(changes: Changes, built: BuiltLog) -> 
     assert [row["after"]["amount"] is None for row in rows].count(True) > 2
     assert rows[0]["after"]["amount"] is not None, "what it was stays"
     copy = changes.table
-    copy.compacted([rewrite_files(RewriteWork(copy.files()))])
+    copy.commit_compaction([rewrite_files(RewriteWork(copy.files()))])
     assert len(copy.state.files) == 1
     changes.check()
 
@@ -307,7 +307,9 @@ def test_what_a_table_holds_is_for_good(changes: Changes, built: BuiltLog) -> No
     changes.bring()
     for holds in ({}, {"public.*": "copy"}):
         output = changes.output(holds=holds)
-        with pytest.raises(OutputRefusedError, match=r"holds the changes of public\.orders.*move"):
+        with pytest.raises(
+            OutputRefusedError, match=r"contains the changes of public\.orders.*move"
+        ):
             output.prepare(built.log.generation)
         output.close()
 

@@ -1,4 +1,4 @@
-"""Java takes Spark's classes from the archive that an earlier session had made."""
+"""Java reads Spark's classes from the archive that an earlier session had made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 SESSION = """
 import sys
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 options = f"-Xlog:class+load=info:file={sys.argv[1]}"
 spark_session("local[1]", conf={"spark.driver.extraJavaOptions": options}, delta=False)
 """

@@ -17,7 +17,7 @@ MASTER = "org.apache.spark.deploy.master.Master"
 DRIVER = """
 import json, sys
 from tidelog.errors import TidelogError
-from tidelog.pipeline import spark_session
+from tidelog.spark import spark_session
 from tidelog.spark.sessions.cluster import await_executors
 
 said = []

@@ -21,9 +21,9 @@ from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
 from tidelog.spark.changes.batches import batch_of
-from tidelog.spark.changes.folding import folded
+from tidelog.spark.changes.folding import fold_parts
+from tidelog.spark.delivery.run import BatchProgress, run_pipeline
 from tidelog.spark.formats import shapes
-from tidelog.spark.queries.run import BatchProgress, run_pipeline
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
@@ -332,7 +332,7 @@ def test_columns_of_any_name_are_folded(
     if partial:
         rows[1] = ("u", 9, *key, "new", None, [4])  # type: ignore[assignment]
     frame = spark.createDataFrame(rows, shapes.changes(schema))
-    found = folded(frame, schema, complete=complete and not partial).collect()
+    found = fold_parts(frame, schema, complete=complete and not partial).collect()
     assert [tuple(row) for row in found] == [
         ("u", 9, *key, "new", "kept" if partial else "new", None)
     ]
@@ -343,7 +343,7 @@ def test_a_foreign_table_and_another_generation_are_refused(
 ) -> None:
     table = orders(built)
     spark.range(3).write.format("delta").save(f"{lake.path}/public/orders")
-    with pytest.raises(OutputError, match="Tidelog did not make"):
+    with pytest.raises(OutputError, match="Tidelog did not create"):
         lake.run()
     spark.sql(
         f"ALTER TABLE delta.`{lake.path}/public/orders` "
@@ -474,11 +474,11 @@ def test_what_others_commit_meanwhile_is_settled_with(
             built.update(table, "1", f"changed {number}", "2.00")
             built.flush()
             output.write(batch_of(built.log, start, built.log.latest_offset()))
-            if number > 2 and "settled anew" in caplog.text:
+            if number > 2 and "settled again" in caplog.text:
                 break
     finally:
         done.set()
         other.join()
         output.close()
-    assert "settled anew" in caplog.text
+    assert "settled again" in caplog.text
     assert lake.rows("public.orders")[1] == (1, f"changed {number}", Decimal("2.00"))

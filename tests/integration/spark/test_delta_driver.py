@@ -79,7 +79,7 @@ def test_a_table_of_somebody_else_in_a_copys_place_is_refused_amid_a_run(
     write_deltalake(place_of(lake), pa.table({"id": [1]}))
     built.insert(table, "9", "n9", None)
     built.flush()
-    with pytest.raises(OutputRefusedError, match="Tidelog did not make"):
+    with pytest.raises(OutputRefusedError, match="Tidelog did not create"):
         bring(output, built)
     output.close()
 

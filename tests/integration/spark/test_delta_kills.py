@@ -30,7 +30,7 @@ DRIVER = (
     "delta.checkpoint.written",
 )
 CHANGES = {"holds": {"*.*": "changes"}}
-DIED = ("was killed or ended by itself", "small files were not put together")
+DIED = ("was killed or ended by itself", "small files were not compacted")
 TASKS = ("output.task.open", "output.task.written", "output.task.committed", "lake.task.rewrite")
 
 

@@ -14,7 +14,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.outputs.lake import output as lake_module
-from tidelog.outputs.lake.delta.compaction import FILES_OF_A_TIER
+from tidelog.outputs.lake.delta.table import FILES_OF_A_TIER
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.transforms import Step
 
@@ -211,7 +211,7 @@ def test_small_files_are_put_together(lake: Lake, built: BuiltLog) -> None:
 def test_files_that_can_not_be_put_together_stop_nothing(
     lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tidelog.outputs.lake.delta.compaction.FILES_OF_A_TIER", 1)
+    monkeypatch.setattr("tidelog.outputs.lake.delta.table.FILES_OF_A_TIER", 1)
 
     def fails(_: Any) -> list[Any]:
         raise OSError("no room")
@@ -223,7 +223,7 @@ def test_files_that_can_not_be_put_together_stop_nothing(
     built.flush()
     run(lake)
     assert len(lake.rows("public.orders")) == 5
-    assert "small files were not put together" in caplog.text
+    assert "small files were not compacted" in caplog.text
 
 
 def test_a_table_that_lost_files_does_not_keep_those_of_others_apart(
@@ -251,7 +251,7 @@ def test_a_table_that_lost_files_does_not_keep_those_of_others_apart(
         for number in range(2)
     ]
     assert sizes == [FILES_OF_A_TIER, 1]
-    assert "app/t0: small files were not put together" in caplog.text
+    assert "app/t0: small files were not compacted" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from tests.integration.spark.conftest import Lake
 from tests.support.build_log import BuiltLog
 
-from tidelog.pipeline import register
 from tidelog.ports import OutputBatch
+from tidelog.spark import register
 from tidelog.spark.changes.log_lines import events
 
 pytestmark = [pytest.mark.spark]

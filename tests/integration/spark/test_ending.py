@@ -77,9 +77,9 @@ def test_a_sigterm_to_all_processes_ends_the_pipeline_in_order(
 _READ = """
 import sys
 from pyspark.sql import SparkSession
-import tidelog.pipeline
+import tidelog.spark
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-tidelog.pipeline.register(spark)
+tidelog.spark.register(spark)
 print("rows", spark.read.format("tidelog").option("path", sys.argv[1]).load().count())
 """
 

@@ -16,7 +16,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pipeline_process import Delivering
 
 from tidelog import app
-from tidelog.app.elections import LedElsewhereError
+from tidelog.app.elections import AnotherLeaderError
 from tidelog.config import Config, load_config
 from tidelog.errors import UsageError
 
@@ -123,7 +123,7 @@ def test_a_standby_goes_on_where_the_leader_ended(pipeline: Pipeline) -> None:
     pipeline.wait_for(lambda: len(pipeline.status()["standbys"]) == 2)
     found = pipeline.status()
     assert (found["pipeline"], found["epoch"], found["zone"]) == ("shop", 1, "a")
-    with pytest.raises(LedElsewhereError, match="another process of the pipeline shop leads"):
+    with pytest.raises(AnotherLeaderError, match="another process of the pipeline shop leads"):
         app.pipeline(pipeline.config, once=True, stop_event=threading.Event())
     pipeline.wait_for(lambda: len(pipeline.events()) == 10)
     first.send(signal.SIGTERM)

@@ -16,9 +16,9 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tests.unit.spark.dumped import dump, moments
 
 from tidelog.errors import ConfigError
-from tidelog.pipeline import as_of
+from tidelog.spark import as_of
 from tidelog.spark.changes import replaying
-from tidelog.spark.failures import find_error
+from tidelog.spark.errors import find_error
 
 pytestmark = pytest.mark.spark
 
@@ -243,7 +243,7 @@ def test_a_table_without_a_complete_dump_has_no_state(spark: Any, built: BuiltLo
     with pytest.raises(ConfigError, match=r"no dump of public.t was complete.*tidelog dump"):
         as_of(spark, built.path).table("public.t")
     dump(built, table, [["1"]])
-    with pytest.raises(ConfigError, match="the first place where one was is version"):
+    with pytest.raises(ConfigError, match="the first position with one is version"):
         as_of(spark, built.path, version=first.first).table("public.t")
     with pytest.raises(ConfigError, match="exclude one another"):
         as_of(spark, built.path, version=1, timestamp="2024-01-01")

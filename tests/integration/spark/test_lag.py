@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming import StreamingQueryListener
 from tests.support.build_log import BuiltLog
 
-from tidelog.pipeline import lag_of
+from tidelog.spark import lag_of
 from tidelog.spark.datasource.lag import Lag, lag_at
 
 COMMITTED_S = 1_700_000_000

@@ -98,5 +98,5 @@ def test_they_are_waited_for_and_the_report_counts_each_row_once(
     # Spark may use a killed one, or more, before it has seen that it is dead.
     killed = "was killed or ended by itself"
     assert killed in process.said, process.said
-    pauses = [line for line in process.said.splitlines() if "tries again in" in line]
+    pauses = [line for line in process.said.splitlines() if "retries in" in line]
     assert all("did not start within 10 s" in line or killed in line for line in pauses), pauses

@@ -40,7 +40,7 @@ def test_a_row_whose_key_is_nan_stays_one_row(
         )
         config = load_config(file)
         with ExitStack() as stack:
-            stack.enter_context(tidelog.Engine([config], pipelines=False))
+            stack.enter_context(tidelog.CaptureGroup([config], pipelines=False))
             wait_for(config, 3)
             stack.enter_context(writing(config, spark))
             assert _equal(app.verify(config), 3)

@@ -64,7 +64,7 @@ def test_what_others_rewrote_meanwhile_is_settled_with(
 
         with failpoints.arm({"lake.table.write": interfere}):
             output.write(batch_of(built.log, start, built.log.latest_offset()))
-        assert caplog.text.count("the batch is settled anew") == turn + 1
+        assert caplog.text.count("the batch is settled again") == turn + 1
     output.close()
     rows[KEYS] = "theirs"
     del rows[KEYS + 1]

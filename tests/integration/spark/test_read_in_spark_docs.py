@@ -11,7 +11,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.unit.spark.dumped import dump
 
-from tidelog.pipeline import register
+from tidelog.spark import register
 from tidelog.spark.datasource.options import _NAMES
 from tidelog.spark.formats.shapes import ENVELOPE, RAW, SEGMENTS, VARIANT
 

@@ -29,7 +29,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_every_shape_is_read(found: dict[str, Any]) -> None:
-    """Also before `tidelog.register`: the server finds the source where Tidelog is installed."""
+    """Also before `register`: the server finds the source where Tidelog is installed."""
     assert found["typed"] == found["registered"] == found["view"] == CHANGES
     assert found["key"] == ["r", "u"]
     assert (found["envelope"], found["variant"]) == (4, 4)

@@ -51,16 +51,13 @@ class Shop:
         self.config: Config = load_config(self.file)
         self.path = f"{directory}/lake/public/orders"
         self.delta = f"delta.`{self.path}`"
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=tidelog.Capture(self.config).run, args=(self._stop,), daemon=True
-        )
+        self._capture = tidelog.Capture(self.config)
 
     def start(self) -> None:
-        self._thread.start()
+        self._capture.start()
         deadline = time.monotonic() + 60
         while not self._dumped():
-            assert self._thread.is_alive()
+            assert not self._capture.wait(0)
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
@@ -81,8 +78,8 @@ class Shop:
         return source == [tuple(row) for row in copy.collect()]
 
     def close(self) -> None:
-        self._stop.set()
-        self._thread.join(30)
+        self._capture.stop()
+        self._capture.wait(30)
         self.sql.close()
 
 

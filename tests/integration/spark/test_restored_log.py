@@ -21,7 +21,7 @@ from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog.consumers import Destination
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.spark.queries.run import run_pipeline
+from tidelog.spark.delivery.run import run_pipeline
 
 pytestmark = pytest.mark.spark
 

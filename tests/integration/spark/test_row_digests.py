@@ -37,9 +37,8 @@ from tidelog.spark.source_rows import source_frame
 from tidelog.spark.transforms import target_table
 from tidelog.verify import digests
 from tidelog.verify.model import Copy, Key
-from tidelog.verify.range_sums import RowSource
-from tidelog.verify.row_texts import column_text
-from tidelog.verify.rows import KINDS, Unequal
+from tidelog.verify.range_sums import RowSource, column_text
+from tidelog.verify.row_comparison import KINDS, RowDifferences
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -68,8 +67,8 @@ def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> No
 
     def found(*lines: str, keys: list[Key] | None = None) -> tuple[Any, Any]:
         copy = digesting.sql(" UNION ALL ".join(f"SELECT {each}" for each in lines)).toDF(*names)
-        unequal = Unequal(expected, copy, list(names), ["c0"], keys)
-        counts = unequal.judged(False, dict.fromkeys(KINDS, 9)).counts
+        unequal = RowDifferences(expected, copy, list(names), ["c0"], keys)
+        counts = unequal.classify(False, dict.fromkeys(KINDS, 9)).counts
         sums = summed(digesting, copy, schema)
         return sums == rows, {kind: count for kind, count in counts.items() if count}
 
@@ -154,9 +153,9 @@ def in_delta(rows: Any, schema: TableSchema, columns: Sequence[str], path: str) 
 def test_zero_is_one_key_whatever_its_sign(digesting: Any) -> None:
     plus, minus = digesting.sql("SELECT 0.0D k, 1 n"), digesting.sql("SELECT -0.0D k, 2 n")
     changed = minus.select(as_text("k", DoubleType()).alias("k0"), f.lit(True).alias("changed"))
-    unequal = Unequal(plus, minus, ["k", "n"], ["k"], [("0.0",)])
-    assert unequal.judged(False, dict.fromkeys(KINDS, 9)).keys["different"] == [("0.0",)]
-    assert unequal.judged(changed, dict.fromkeys(KINDS, 9)).counts["unsettled"] == 1
+    unequal = RowDifferences(plus, minus, ["k", "n"], ["k"], [("0.0",)])
+    assert unequal.classify(False, dict.fromkeys(KINDS, 9)).keys["different"] == [("0.0",)]
+    assert unequal.classify(changed, dict.fromkeys(KINDS, 9)).counts["unsettled"] == 1
 
 
 def check(

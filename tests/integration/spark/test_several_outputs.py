@@ -17,7 +17,7 @@ from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource.source import register
-from tidelog.spark.queries.run import run_pipeline
+from tidelog.spark.delivery.run import run_pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -93,7 +93,7 @@ def test_an_output_that_cant_go_on_ends_alone_and_says_so_in_the_end(
     refused = Failing("refused", OutputRefusedError("no right to write"))
     well = lake.output()
     with Running(lake, [refused, well]) as running:
-        wait_until(lambda: "refused has stopped, the others go on: no right" in caplog.text)
+        wait_until(lambda: "refused has stopped, the others continue: no right" in caplog.text)
         built.insert(table, "8", "later", None)
         end = built.flush().next
         wait_until(lambda: well.committed(table.table) == end)

@@ -18,7 +18,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.spark.failures import find_error
+from tidelog.spark.errors import find_error
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 pytestmark = pytest.mark.spark
@@ -343,7 +343,7 @@ def test_decode_errors_name_table_and_version_not_values(
             "has no column .nothing.; it has: id, name",
         ),
         ({"startingOffset": "yesterday"}, "must be earliest, latest or an offset"),
-        ({"filterPushdown": "true"}, "which then lack rows"),
+        ({"filterPushdown": "true"}, "was removed: Spark keeps the filters"),
     ],
 )
 def test_wrong_options_are_named(

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from tests.integration.event_messages import capturing, wait_for
 
-from tidelog.app.pipeline import filtered_rows
+from tidelog.app.pipeline import session
 from tidelog.capture.dumps.key_sets import KeySets
 from tidelog.config import load_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
@@ -32,7 +32,7 @@ from tidelog.spark.changes.filtered_rows import rows_to_read_again
 from tidelog.spark.datasource.source import register
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP
 from tidelog.spark.key_frames import keys_of_frame
-from tidelog.spark.sessions.exact_names import exact_session
+from tidelog.spark.sessions.session import exact_session
 from tidelog.spark.transforms import Step
 from tidelog.state.opening import open_state
 
@@ -71,7 +71,7 @@ class Records:
             session = exact_session(spark)
             register(session)
             where = (self.path, log.generation, self.schema, refs)
-            self.read[shape] = folding.planned(session, *where, parts=1, shape=shape).persist()
+            self.read[shape] = folding.read_planned(session, *where, parts=1, shape=shape).persist()
         return self.read[shape]
 
 
@@ -456,7 +456,7 @@ def test_rows_that_may_pass_a_filter_by_a_record_that_lacks_columns(
 def test_rows_that_may_pass_a_filter_are_asked_for_before_the_batch_is_written(
     spark: Any, records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtered_rows, "_ACTED_ON_S", 0.0)  # nobody captures
+    monkeypatch.setattr(session, "_COMMAND_TIMEOUT_S", 0.0)  # nobody captures
     file = tmp_path / "tidelog.yaml"
     file.write_text(
         f"source: {{kind: postgres, url: 'postgresql://u@h/d'}}\nlog: {{path: '{records.path}'}}\n"
@@ -467,7 +467,7 @@ def test_rows_that_may_pass_a_filter_are_asked_for_before_the_batch_is_written(
     log = EventLog.open(records.path)
     output = DeltaOutput(spark, records.path, f"{tmp_path}/lake", name=config.outputs[0].name)
     batch = batch_of(log, records.cut, log.latest_offset())
-    filtered_rows.FilteredRows(config, spark, log)(output, batch)
+    session.FilteredRows(config, spark, log)(output, batch)
     output.close()
     with closing(open_state(config.state.place)) as state:
         (name,) = state.keys("commands/")

@@ -58,7 +58,7 @@ def test_no_two_keys_become_one(
             f"{{kind: postgres, url: '{far}', schema: copies}}]\n"
         )
         config = load_config(file)
-        with tidelog.Engine([config], pipelines=False):
+        with tidelog.CaptureGroup([config], pipelines=False):
             wait_for(config, len(DATES))
             _insert(sql, DATES[1::2])
             sql.execute("UPDATE t SET n = n + 1")

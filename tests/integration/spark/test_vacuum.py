@@ -131,7 +131,7 @@ def test_a_file_that_is_gone_is_told_with_a_way_out(lake: Lake, built: BuiltLog)
         file.unlink()
     built.update(table, "9", UNCHANGED, "2.5")  # what it keeps is in that file
     built.flush()
-    with pytest.raises(OutputError, match=r"a file of the table is gone.*restore the table"):
+    with pytest.raises(OutputError, match=r"a file of the table is missing.*restore the table"):
         lake.run()
     lake.spark.sql(f"RESTORE TABLE {lake.name('public.orders')} TO VERSION AS OF 1")
     lake.run()

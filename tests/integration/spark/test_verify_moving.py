@@ -237,7 +237,7 @@ def test_rows_are_those_of_a_copy_that_has_caught_up_meanwhile(
         return caught_up(self, copies)
 
     try:
-        with sql, tidelog.Engine([config], pipelines=False):
+        with sql, tidelog.CaptureGroup([config], pipelines=False):
             wait_for(lambda: dumped(config))
             app.pipeline(config, once=True, stop_event=threading.Event())
             sql.execute("INSERT INTO items VALUES (3), (4), (5)")
@@ -306,21 +306,11 @@ def attempt(spark: Any, statement: str) -> None:
 @contextmanager
 def running(config: Config) -> Iterator[None]:
     """Capture and pipeline on threads; begins once the table is there and was dumped."""
-    stop = threading.Event()
-    capture = threading.Thread(target=tidelog.Capture(config).run, args=(stop,), daemon=True)
-    capture.start()
-    wait_for(lambda: EventLog.exists(str(config.log.path)))
-    pipeline = threading.Thread(
-        target=app.pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
-    )
-    pipeline.start()
-    try:
-        wait_for(lambda: dumped(config))
-        yield
-    finally:
-        stop.set()
-        capture.join(60)
-        pipeline.join(60)
+    with tidelog.Capture(config):
+        wait_for(lambda: EventLog.exists(str(config.log.path)))
+        with tidelog.Pipeline(config):
+            wait_for(lambda: dumped(config))
+            yield
 
 
 def dumped(config: Config) -> bool:

@@ -214,23 +214,16 @@ def running(config: Config, source: str = "") -> Iterator[None]:
             while not stop.wait(0.2):
                 connection.execute("UPDATE tick SET id = id + 1")
 
-    threads = [
-        threading.Thread(target=tidelog.Capture(config).run, args=(stop,), daemon=True),
-        threading.Thread(
-            target=app.pipeline, args=(config,), kwargs={"stop_event": stop}, daemon=True
-        ),
-    ]
-    if source:
-        threads.append(threading.Thread(target=write, daemon=True))
-    for thread in threads:
-        thread.start()
+    with tidelog.Capture(config):
         _wait_for(lambda: EventLog.exists(str(config.log.path)))
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
+        with tidelog.Pipeline(config):
+            writer = threading.Thread(target=write if source else str, daemon=True)
+            writer.start()
+            try:
+                yield
+            finally:
+                stop.set()
+                writer.join(60)
 
 
 def _wait_dumped(config: Config) -> None:

@@ -26,7 +26,7 @@ from tests.support.oracle.values import UNCHANGED as ABSENT
 from tidelog import app
 from tidelog.capture import session
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
-from tidelog.capture.catalogue.refused_tables import REFUSED_KEY
+from tidelog.capture.catalogue.unsupported_tables import REFUSED_KEY
 from tidelog.capture.dumps.automatic import UNLOGGED_KEY
 from tidelog.config import parse_config
 from tidelog.control.commands import ExecuteSnapshot
@@ -201,8 +201,8 @@ class Live:
     # ------------------------------------------------------------ capture
 
     def start(self) -> None:
-        self.patch.setattr(session, "LOOK_EVERY_S", self.look_every_s)
-        self.patch.setattr(session, "LOOK_SHARE", 1.0)
+        self.patch.setattr(session, "POLL_EVERY_S", self.look_every_s)
+        self.patch.setattr(session, "POLL_SHARE", 1.0)
         if self.watermarks == "snapshot":
             slot = self.dsn.rsplit("/", 1)[1]
             publications = Publications("tidelog", ["public.*"], strategy="snapshot", slot=slot)

@@ -15,11 +15,11 @@ from tidelog.app.capture import run as capture_run
 from tidelog.capture import engine, session
 from tidelog.capture.catalogue import catalogue_watch
 from tidelog.capture.catalogue.relation_names import RelationNames
-from tidelog.capture.dumps import automatic, refetch, worker
+from tidelog.capture.dumps import automatic, chunk_task, missing_rows
 from tidelog.capture.dumps import state as dump_state
 from tidelog.capture.windows import history, windows
 from tidelog.errors import ChunkError, ConnectionLostError
-from tidelog.eventlog.emitted import EmittedTransactions
+from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind
 from tidelog.sources.postgres.catalogue import publication, storage
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
@@ -39,7 +39,7 @@ def published_rule(patch: Patch) -> None:
 
 def keys_taken_for_held(patch: Patch) -> None:
     """A chunk is used although an unseen transaction's keys are not known."""
-    patch.setattr(history.KeyHistory, "not_held", lambda self, xids: set())
+    patch.setattr(history.KeyHistory, "not_retained", lambda self, xids: set())
 
 
 def event_log_not_asked(patch: Patch) -> None:
@@ -66,14 +66,14 @@ def dropped_keys_not_noticed(patch: Patch) -> None:
 
 def dropped_transactions_not_noticed(patch: Patch) -> None:
     """The journal forgets transactions for lack of room and does not say so."""
-    add = history.Journal.add
+    add = history.UnseenTransactions.add
 
-    def adding(self: history.Journal, *arguments: Any) -> None:
+    def adding(self: history.UnseenTransactions, *arguments: Any) -> None:
         complete = self.complete
         add(self, *arguments)
         self.complete = complete
 
-    patch.setattr(history.Journal, "add", adding)
+    patch.setattr(history.UnseenTransactions, "add", adding)
 
 
 def visible_to_one_is_forgotten(patch: Patch) -> None:
@@ -132,7 +132,7 @@ def absent_keys_always_emitted(patch: Patch) -> None:
     def closing(self: Any, window: Any, chunk: Any, low: int, high: int) -> Any:
         absent = chunk.rows.filter(chunk.rows.kind == Kind.ABSENT)
         closed = close(self, window, chunk, low, high)
-        if isinstance(closed, windows.Closed) and len(absent) and not len(closed.rows):
+        if isinstance(closed, windows.ClosedWindow) and len(absent) and not len(closed.rows):
             closed.rows = absent
         return closed
 
@@ -164,12 +164,14 @@ def partial_rows_complete(patch: Patch) -> None:
 
 def refetches_not_stored(patch: Patch) -> None:
     """Keys to read again are known in memory only."""
-    patch.setattr(refetch.RefetchQueue, "_store", lambda self, name, refetch_table, keys: None)
+    patch.setattr(
+        missing_rows.MissingRowsQueue, "_store", lambda self, name, refetch_table, keys: None
+    )
 
 
 def moved_keys_ignored(patch: Patch) -> None:
     """A key change that lacks columns is left as it is."""
-    patch.setattr(windows.Windows, "_moved", lambda self, batch: [])
+    patch.setattr(windows.Windows, "_keys_moved_to", lambda self, batch: [])
 
 
 # ---------------------------------------------------------------- DDL
@@ -212,12 +214,12 @@ def absent_rows_stay(patch: Patch) -> None:
 
 def new_tables_dumped_at_once(patch: Patch) -> None:
     """A new table is read while transactions run whose changes are not published."""
-    patch.setattr(catalogue_watch.CatalogueWatch, "_settled", lambda self, name, found: True)
+    patch.setattr(catalogue_watch.CatalogueWatch, "_is_settled", lambda self, name, found: True)
 
 
 def names_not_known(patch: Patch) -> None:
     """A relation is what the log calls it."""
-    patch.setattr(RelationNames, "seen", lambda self, named: [])
+    patch.setattr(RelationNames, "find_wrong_rows", lambda self, named: [])
 
 
 def traces_not_looked_at(patch: Patch) -> None:
@@ -252,7 +254,9 @@ def order_not_checked(patch: Patch) -> None:
 
     def passing(self: windows.Windows, seen: Any) -> Any:
         outcome = on_watermark(self, seen)
-        order = isinstance(outcome, windows.Voided) and outcome.reason is windows.VoidReason.ORDER
+        order = (
+            isinstance(outcome, windows.VoidedWindow) and outcome.reason is windows.VoidReason.ORDER
+        )
         return None if order else outcome
 
     patch.setattr(windows.Windows, "on_watermark", passing)
@@ -260,4 +264,4 @@ def order_not_checked(patch: Patch) -> None:
 
 def windows_never_time_out(patch: Patch) -> None:
     """A window whose high watermark is lost stays open for ever."""
-    patch.setattr(worker.ChunkReading, "void_overdue", lambda self: None)
+    patch.setattr(chunk_task.ChunkReading, "void_overdue", lambda self: None)

@@ -11,7 +11,7 @@ from tests.integration.windows.live import Live, at, crash
 from tests.integration.windows.rules import Make, rule
 
 from tidelog import app
-from tidelog.capture.dumps import chunk_queue, refetch
+from tidelog.capture.dumps import chunk_planner, missing_rows
 
 pytestmark = pytest.mark.integration
 
@@ -125,9 +125,9 @@ def test_keys_of_a_large_transaction_are_read_again_over_a_crash(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several pieces, some read before the crash and some not."""
-    monkeypatch.setattr(refetch, "PIECE_KEYS", 3)
-    monkeypatch.setattr(refetch, "OPEN_KEYS", 1)
-    monkeypatch.setattr(chunk_queue, "REFETCH_KEYS", 3)
+    monkeypatch.setattr(missing_rows, "PIECE_KEYS", 3)
+    monkeypatch.setattr(missing_rows, "OPEN_KEYS", 1)
+    monkeypatch.setattr(chunk_planner, "REFETCH_KEYS", 3)
     live = ten_big_rows(make())
     with at("chunk.durable_before_progress", crash, hit=2):
         live.sql.execute("UPDATE t SET id = id + 100, n = 2")
@@ -200,7 +200,7 @@ def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
     live: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A label of an enum is torn out of the catalogue."""
-    monkeypatch.setattr(refetch, "AGAIN_S", 0.2)
+    monkeypatch.setattr(missing_rows, "AGAIN_S", 0.2)
     enum = "CREATE TYPE mood AS ENUM ('good', 'bad')"
     capture = ten_big_rows(live(), enum, "ALTER TABLE t ADD mood mood")
 
@@ -222,7 +222,7 @@ def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
     with at("chunk.after_read", change), at("chunk.after_low", break_row, hit=2):
         dump = capture.dump()
         capture.wait_for(ended, "the dump ends")
-    assert "1 row that changed meanwhile could not be read" in ended()["tables"][0]["reason"]
+    assert "1 row that changed during the dump could not be read" in ended()["tables"][0]["reason"]
     assert read_again("4") == read_again("6") == [2]
     assert not read_again("5")
     capture.sql.execute("UPDATE t SET n = 3, mood = 'good' WHERE id = 5")

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.windows.live import Live
 
 from tidelog import app
-from tidelog.capture.catalogue import refused_tables
+from tidelog.capture.catalogue import unsupported_tables
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 
@@ -181,7 +181,7 @@ def test_denied_read_of_rows_is_tried_again_less_and_less_often(
     gathered: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No privilege that the catalogue tells of is missing: a policy hides rows."""
-    monkeypatch.setattr(refused_tables, "FIRST_RETRY_S", 0.5)
+    monkeypatch.setattr(unsupported_tables, "FIRST_RETRY_S", 0.5)
     live = gathered()
     live.sql.execute("CREATE TABLE theirs (id int PRIMARY KEY, n int)")
     live.sql.execute("INSERT INTO theirs VALUES (1, 1)")

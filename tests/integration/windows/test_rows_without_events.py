@@ -11,7 +11,7 @@ from tests.integration.windows.live import LOCALLY, Live, at, replay, ten_rows
 from tests.integration.windows.rules import Make, rule
 
 from tidelog import app
-from tidelog.capture.catalogue import earlier_writers
+from tidelog.capture.catalogue import catalogue_watch
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 
 pytestmark = pytest.mark.integration
@@ -164,7 +164,7 @@ def test_new_table_is_dumped_once_earlier_writers_have_ended(
 ) -> None:
     """PostgreSQL publishes no change made before its table joined the publication."""
     may_look = threading.Event()
-    look = CatalogueWatch.look
+    look = CatalogueWatch.poll
     looks = itertools.count()
     looked = 0
 
@@ -176,7 +176,7 @@ def test_new_table_is_dumped_once_earlier_writers_have_ended(
 
     live = ten_rows(make(snapshot="initial"))
     live.wait_for(live.completions, "the initial dump")
-    monkeypatch.setattr(CatalogueWatch, "look", looking)
+    monkeypatch.setattr(CatalogueWatch, "poll", looking)
     live.sql.execute("CREATE TABLE late (id int PRIMARY KEY, n int)")
     with live.connect(autocommit=False) as early:
         early.execute("INSERT INTO late VALUES (1, 1)")
@@ -198,7 +198,7 @@ def test_dump_that_waits_for_an_old_transaction_says_so(
     live: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever that transaction does, and wherever: it holds up the snapshot."""
-    monkeypatch.setattr(earlier_writers, "TOLD_AFTER_S", 0.3)
+    monkeypatch.setattr(catalogue_watch, "REPORT_AFTER_S", 0.3)
     capture = ten_rows(live(snapshot="initial"))
     capture.wait_for(capture.completions, "the initial dump")
 

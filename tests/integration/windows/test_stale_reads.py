@@ -13,8 +13,8 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import at, check_no_time_travel, ten_rows
 from tests.integration.windows.rules import Make, rule
 
-from tidelog.app.capture import options as capture_sizes
 from tidelog.app.capture import run as capture_run
+from tidelog.app.capture import run as capture_sizes
 from tidelog.capture.engine import CaptureOptions
 from tidelog.capture.windows.windows import Windows
 

@@ -13,7 +13,7 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import LOCALLY, at, ten_rows
 from tests.integration.windows.rules import Make, rule
 
-from tidelog.capture.dumps import worker
+from tidelog.capture.dumps import chunk_task
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
@@ -65,7 +65,7 @@ def test_window_whose_high_mark_is_lost_is_read_again(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the lost watermark does no harm when it comes late."""
-    monkeypatch.setattr(worker, "OVERDUE_S", 0.5)
+    monkeypatch.setattr(chunk_task, "OVERDUE_S", 0.5)
     write, high = PostgresChunkReader.write_watermark, itertools.count()
     lost: list[str] = []
 

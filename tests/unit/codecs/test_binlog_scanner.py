@@ -15,8 +15,6 @@ from tests.support.binlog_events import BinlogBytes
 from tidelog.codecs.mysql.binlog import position as binlog_position
 from tidelog.codecs.mysql.binlog import scanner as module
 from tidelog.codecs.mysql.binlog.items import (
-    AsOf,
-    BinlogRowOf,
     FormatSeen,
     GtidsSeen,
     GtidStateSeen,
@@ -24,7 +22,9 @@ from tidelog.codecs.mysql.binlog.items import (
     RolledBackSeen,
     RotateSeen,
     RowsNoticed,
+    RowsOfPreparedTransaction,
     TableMapSeen,
+    WatchedBinlogRow,
     XaSeen,
     XaState,
 )
@@ -33,7 +33,7 @@ from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError, GapError
 from tidelog.model.records import LogBatch, Resume
-from tidelog.sources.mysql.stream.log_parts import LogPart, prepared
+from tidelog.sources.mysql.stream.log_parts import LogPart, prepared_groups
 
 TYPES = bytes([3, 15])  # int, varchar(20)
 METAS = struct.pack("<H", 80)
@@ -175,7 +175,9 @@ def test_dropped_tables_count_ordinals_and_watched_ones_come_row_by_row():
     log.rows(23, 3, 2, row(4, b"c"))
     log.xid()
     items, _ = scan(log, dropped=0, watched="watch")
-    assert [(r.ordinal, r.payload, r.table_id, r.position) for r in of(items, BinlogRowOf)] == [
+    assert [
+        (r.ordinal, r.payload, r.table_id, r.position) for r in of(items, WatchedBinlogRow)
+    ] == [
         (3, payload(2, row(2, b"a")), 2, begin),
         (4, payload(2, row(3, b"b")), 2, begin),
     ]
@@ -367,7 +369,7 @@ def test_committed_xa_rows_are_given_as_of_the_commit():
     assert scanned.resume.acknowledge == scanned.position == second.end
     again = scanner(
         offset=first.begin & (1 << 39) - 1,
-        as_of=AsOf(second.begin, second.commit_ts),
+        as_of=RowsOfPreparedTransaction(second.begin, second.commit_ts),
         resume=Resume(prepared, second.begin, 0),
     )
     group = BinlogBytes()
@@ -412,9 +414,9 @@ def test_xa_inside_a_compressed_transaction(one_phase):
     assert [each.state for each in seen][: len(states)] == states
     data, offsets = log.arrays()
     ends = np.array([_end(data, offsets, i) for i in range(len(offsets) - 1)], np.int64)
-    found = list(prepared([LogPart(data, offsets, ends, True)]))
+    found = list(prepared_groups([LogPart(data, offsets, ends, True)]))
     assert found == ([] if one_phase else [(begin, end, seen[0].xid)])
-    again = scanner(offset=begin & ~PACKED, as_of=AsOf(123 | PACKED, 55))
+    again = scanner(offset=begin & ~PACKED, as_of=RowsOfPreparedTransaction(123 | PACKED, 55))
     group = BinlogBytes()
     group.events = log.events[1:3]
     items, _ = scan(group, again)
@@ -746,7 +748,7 @@ def test_unknown_events_pass_only_if_ignorable():
     log.add(99, b"whatever", flags=build.IGNORABLE)
     scan(log)
     log.add(99, b"whatever")
-    with pytest.raises(DecodeError, match=r"type 99 is not known .*000001:"):
+    with pytest.raises(DecodeError, match=r"type 99 is unknown .*000001:"):
         scan(log)
 
 

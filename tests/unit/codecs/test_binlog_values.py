@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.support.binlog_values import Stored, delete, insert, schema_of, update
 
-from tidelog.codecs import unreal_dates
+from tidelog.codecs import invalid_dates
 from tidelog.codecs.cells import parse
 from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql import types
@@ -301,14 +301,14 @@ def test_unreal_dates_of_a_key_are_dates_of_their_own() -> None:
     assert after is not None
     found = after.field("c")
     assert len(found.unique()) == len(payloads)
-    assert unreal_dates.texts(found).to_pylist() == spelled
+    assert invalid_dates.texts(found).to_pylist() == spelled
     days = found.view(pa.int32()).to_pylist()
     for text, number in zip(spelled, days, strict=True):
         try:
             wanted = (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days
         except ValueError:
             assert number < -719_162
-            assert unreal_dates.value(text, pa.date32()).view(pa.int32()).to_pylist() == [number]
+            assert invalid_dates.value(text, pa.date32()).view(pa.int32()).to_pylist() == [number]
         else:
             assert number == wanted
-            assert unreal_dates.value(text, pa.date32()) is None
+            assert invalid_dates.value(text, pa.date32()) is None

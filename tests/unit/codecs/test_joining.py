@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidelog.codecs.columns.joining import TextCells, has_escapes, join
+from tidelog.codecs.columns.concatenation import TextCells, has_escapes, join
 
 WORDS = ["", "a", "ä€\U0001f600", "line\nend", "x" * 300, None]
 NUMBERS = [0, 9, 10, -1, 99, 100, 12345, -(2**63), 2**63 - 1, None, 10**18, -100]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.codecs.partial_rows import columns_that_may_lack
+from tidelog.codecs.missing_columns import possibly_missing_columns
 from tidelog.model.schema import Column, TableName, TableSchema
 
 COLUMNS = tuple(
@@ -18,8 +18,8 @@ def schema(wire_format: str) -> TableSchema:
 
 
 def test_postgres_leaves_out_only_what_is_stored_out_of_line() -> None:
-    assert columns_that_may_lack(schema("pgoutput")) == {"note", "price"}
+    assert possibly_missing_columns(schema("pgoutput")) == {"note", "price"}
 
 
 def test_binlog_may_leave_out_whatever_is_no_key() -> None:
-    assert columns_that_may_lack(schema("binlog")) == {"n", "note", "price"}
+    assert possibly_missing_columns(schema("binlog")) == {"n", "note", "price"}

@@ -13,9 +13,9 @@ from tidelog.codecs.postgres.pgoutput import (
     LogicalMessage,
     PgoutputScanner,
     RelationSeen,
-    RowOf,
     Scanned,
     TypeSeen,
+    WatchedRow,
 )
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind, LogBatch, Resume
@@ -151,7 +151,7 @@ def test_watched_rows_stand_between_batches_with_exact_resumes() -> None:
     assert isinstance(first, LogBatch)
     assert isinstance(second, LogBatch)
     assert first.resume == resumes[0] == Resume(0, 1000, 0)
-    assert row == RowOf(MARKS, Kind.UPDATE, mark, 1000, 1)
+    assert row == WatchedRow(MARKS, Kind.UPDATE, mark, 1000, 1)
     assert resumes[1] == Resume(0, 1000, 1)
     assert second.resume == resumes[2] == Resume(1048, 1000, 2)
 
@@ -168,7 +168,7 @@ def test_truncate_gives_a_record_for_each_captured_relation_and_counts_each() ->
     assert first.kind.tolist() == [Kind.TRUNCATE]
     assert payloads(first) == payloads(last) == [narrowed]
     assert first.ordinal.tolist() == [1]
-    assert watched == RowOf(MARKS, Kind.TRUNCATE, pg.truncate(MARKS, options=1), 1000, 3)
+    assert watched == WatchedRow(MARKS, Kind.TRUNCATE, pg.truncate(MARKS, options=1), 1000, 3)
     assert last.ordinal.tolist() == [4]
     assert last.resume == Resume(0, 1000, 4)
     assert after.ordinal.tolist() == [5]

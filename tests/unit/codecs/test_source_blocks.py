@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tidelog.codecs.columns.joining import TextCells
+from tidelog.codecs.columns.concatenation import TextCells
 from tidelog.codecs.mysql.binlog.position import pack
 from tidelog.codecs.source_blocks import SourceBlock, source_block
 from tidelog.model.schema import TableName

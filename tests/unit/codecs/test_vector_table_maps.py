@@ -30,7 +30,7 @@ from tidelog.demo.servers.mysql import MySqlServer
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind, LogBatch
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder, misfit
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder, mismatch
 
 RECORDED = Path(__file__).with_name("vector_events.json")
 TABLES = {
@@ -144,9 +144,9 @@ def test_vectors_beside_texts_leave_these_their_character_sets(metadata: str, ta
     for column, collation in zip(schema.columns, seen.metadata.collations, strict=True):
         wanted = expected.get(column.type_id, types.collation(column) or None)
         assert collation == wanted, column
-    assert misfit(schema, seen) is None
+    assert mismatch(schema, seen) is None
     if metadata == "FULL":
-        assert MySqlSchemaFinder().of_map(seen, Flavor.MYSQL, None) == schema
+        assert MySqlSchemaFinder().schema_of_map(seen, Flavor.MYSQL, None) == schema
     assert texts(log_batch(rows), schema) == ROWS[table]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,8 @@ def task_of(path: Path, error: Exception | None, name: str = "engine") -> Captur
     )
     task = CaptureTask(config, name, batch_size=4)
 
-    def run(stop: threading.Event, on_status: Callable[[dict[str, Any]], None]) -> None:
-        on_status({"role": "leading"})
+    def run() -> None:
+        task._on_status({"role": "leading"})
         if error is not None:
             raise error
 

@@ -10,7 +10,7 @@ from tests.support.engines import Gates, Tasks, engine, orders_log, running, unt
 from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.events import Events
 from tidelog.engine.options import EngineOptions
-from tidelog.engine.states import EngineState
+from tidelog.engine.state_machine import EngineState
 
 
 def test_contexts_are_of_the_tasks_that_run(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tidelog.engine.core import EngineCore
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import EndReachedError, Happened
 from tidelog.engine.processing.pool import ThreadPool
-from tidelog.engine.states import EngineState
+from tidelog.engine.state_machine import EngineState
 from tidelog.errors import SourceError, TaskStartError
 
 

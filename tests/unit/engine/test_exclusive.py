@@ -14,14 +14,14 @@ from tests.support.build_log import BuiltLog
 from tests.support.engines import committed, orders_log, until
 
 from tidelog.app.async_engine import group_members
-from tidelog.app.async_engine.exclusive_task import ExclusiveTask
+from tidelog.app.async_engine.capture_task import ExclusiveTask
 from tidelog.app.async_engine.group_members import GroupMembers
 from tidelog.errors import ConfigError, LeaseLostError
 from tidelog.state.opening import open_state
 
 HOLDER = """
 import sys, threading, time
-from tidelog.app.async_engine.exclusive_task import ExclusiveTask
+from tidelog.app.async_engine.capture_task import ExclusiveTask
 from tidelog.app.async_engine.group_members import GroupMembers
 from tidelog.state.opening import open_state
 

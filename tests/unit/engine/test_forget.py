@@ -11,11 +11,11 @@ import pytest
 from tests.support.engines import orders_log
 
 from tidelog import app
-from tidelog.app.async_engine.exclusive_task import ExclusiveTask
+from tidelog.app.async_engine.capture_task import ExclusiveTask
 from tidelog.app.async_engine.group_members import GroupMembers
 from tidelog.app.async_engine.log_task import LogTask
+from tidelog.app.instances import this_holder
 from tidelog.app.overview import overview
-from tidelog.app.roster import this_holder
 from tidelog.cli import main
 from tidelog.cli.status_lines import lines
 from tidelog.config import load_config

@@ -16,8 +16,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.engines import COLUMNS, PATIENCE_S, committed, until
 
+from tidelog.app.async_engine.capture_task import GroupTask
 from tidelog.app.async_engine.group_members import GroupMembers
-from tidelog.app.async_engine.group_task import GroupTask
 from tidelog.errors import ConfigError, LeaseLostError
 from tidelog.state.opening import open_state
 
@@ -27,7 +27,7 @@ MEMBER = """
 import os, sys, time
 from tests.support.engines import engine
 from tidelog.app.async_engine.group_members import GroupMembers
-from tidelog.app.async_engine.group_task import GroupTask
+from tidelog.app.async_engine.capture_task import GroupTask
 from tidelog.state.opening import open_state
 
 path, state, out = sys.argv[1:]
@@ -134,7 +134,7 @@ def poll(task: GroupTask, seen: list[int]) -> int:
     if (events := task.poll(0.0)) is not None:
         seen += [-1 if event.op == "t" else event.after["id"] for event in events]
         task.commit(events.end)
-    return len(task._members.owned())
+    return len(task._members.owned_partitions())
 
 
 def test_one_that_was_taken_for_dead_changes_nothing_any_more(tmp_path: Path) -> None:
@@ -142,11 +142,11 @@ def test_one_that_was_taken_for_dead_changes_nothing_any_more(tmp_path: Path) ->
     frozen, other = GroupMembers(state, "g", 3600.0), GroupMembers(state, "g", 0.2)
     frozen.join(4, "log", 0)
     frozen.rebalance()
-    assert frozen.owned() == [0, 1, 2, 3]
+    assert frozen.owned_partitions() == [0, 1, 2, 3]
     other.join(4, "log", 9)
     until(lambda: frozen.holder not in other.document["members"])
     other.rebalance()
-    assert other.owned() == [0, 1, 2, 3]
+    assert other.owned_partitions() == [0, 1, 2, 3]
     with pytest.raises(LeaseLostError):
         frozen.change(lambda found: found["offsets"].update({"0": 77}))
     assert other.document["offsets"] == {}
@@ -164,10 +164,10 @@ def test_partitions_are_given_back_to_one_that_joins(tmp_path: Path) -> None:
     first.rebalance()
     second.join(5, "log", 0)
     second.rebalance()
-    assert second.owned() == []  # they are the first one's until it has given them back
+    assert second.owned_partitions() == []  # they are the first one's until it has given them back
     first.rebalance()
     second.rebalance()
-    assert sorted([len(first.owned()), len(second.owned())]) == [2, 3]
-    assert sorted([*first.owned(), *second.owned()]) == [0, 1, 2, 3, 4]
+    assert sorted([len(first.owned_partitions()), len(second.owned_partitions())]) == [2, 3]
+    assert sorted([*first.owned_partitions(), *second.owned_partitions()]) == [0, 1, 2, 3, 4]
     first.leave()
     second.leave()

@@ -14,7 +14,7 @@ from tests.support.engines import COLUMNS, Gates, committed, engine, orders_log,
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.engine.events import Event
 from tidelog.engine.processing.chain import ProcessorChain
-from tidelog.engine.processing.lanes import stages
+from tidelog.engine.processing.processors import stages
 
 
 def of(built: BuiltLog) -> list[list[list[str]]]:

@@ -401,7 +401,7 @@ def test_what_is_done_of_a_batch_is_committed_while_it_is_consumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, transforms: list[Any]
 ) -> None:
     # Longer than a piece of events that were transformed takes.
-    monkeypatch.setattr(processors, "COMMIT_AMID_S", 0.1)
+    monkeypatch.setattr(processors, "COMMIT_WITHIN_S", 0.1)
     monkeypatch.setattr(chain, "_MOST_EVENTS", 2)
     orders_log(tmp_path, ROWS)
     held = threading.Event()

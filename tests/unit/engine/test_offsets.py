@@ -9,35 +9,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.engines import Gates, orders_log
 
-from tidelog.engine.committing import TaskCommitter
-from tidelog.engine.offsets import DoneInOrder
+from tidelog.engine.committing import CompletedEvents, TaskCommitter
 from tidelog.engine.options import EngineOptions
 
 
 def test_an_offset_stays_below_the_first_event_that_is_not_done() -> None:
-    done = DoneInOrder()
+    done = CompletedEvents()
     assert done.begin([10, 20, 30], 40) == 0
-    done.done(1, 3)
+    done.mark_done(1, 3)
     assert done.offset is None
-    done.done(0, 1)
+    done.mark_done(0, 1)
     assert done.offset == 40
 
 
 def test_half_of_a_key_change_is_not_passed() -> None:
-    done = DoneInOrder()
+    done = CompletedEvents()
     done.begin([10, 20, 20, 30], 40)
-    done.done(0, 2)
+    done.mark_done(0, 2)
     assert done.offset == 20  # is read again: the first half, too
-    done.done(2, 3)
+    done.mark_done(2, 3)
     assert done.offset == 30
 
 
 def test_a_batch_without_events_waits_for_those_before_it() -> None:
-    done = DoneInOrder()
+    done = CompletedEvents()
     done.begin([10], 15)
     done.begin([], 50)
     assert done.offset is None
-    done.done(0, 1)
+    done.mark_done(0, 1)
     assert done.offset == 50
     assert done.open_batches == 0
 
@@ -50,7 +49,7 @@ def test_any_order_of_marks_gives_the_offset_of_the_first_undone(
     batches: list[list[bool]], steps: list[tuple[int, int]]
 ) -> None:
     """``batches``: of each event, has it the version of the one before it in its batch?"""
-    done = DoneInOrder()
+    done = CompletedEvents()
     versions: list[int] = []
     ends: dict[int, int] = {}  # the offset behind so many events, where a batch ends there
     following = 0
@@ -67,7 +66,7 @@ def test_any_order_of_marks_gives_the_offset_of_the_first_undone(
     for start, length in [(0, 0), *steps]:
         start = min(start, len(versions))
         stop = min(start + length, len(versions))
-        done.done(start, stop)
+        done.mark_done(start, stop)
         marked |= set(range(start, stop))
         low = next((n for n in range(len(versions)) if n not in marked), len(versions))
         expected = ends.get(low, versions[low] if 0 < low < len(versions) else None)

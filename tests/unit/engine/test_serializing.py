@@ -18,7 +18,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.app.async_engine.serializing import FormatSerializer
-from tidelog.codecs.missing import named_lists
+from tidelog.codecs.missing_columns import named_lists
 from tidelog.engine.events import Events
 from tidelog.engine.ports import Message
 from tidelog.errors import ConfigError

@@ -20,7 +20,7 @@ from tests.support.engines import (
 )
 
 from tidelog.engine.ports import Happened
-from tidelog.engine.states import EngineState
+from tidelog.engine.state_machine import EngineState
 from tidelog.errors import ConfigError, SourceError, TaskStartError
 
 TIME_MS = 700

@@ -14,7 +14,7 @@ from tests.support.engines import Running, engine, no_threads_left, until
 
 from tidelog.engine.events import Events
 from tidelog.engine.ports import SourceTask
-from tidelog.engine.states import NEXT, EngineState, StateCell
+from tidelog.engine.state_machine import NEXT, EngineState, StateCell
 from tidelog.errors import EngineStateError, TidelogError
 
 S = EngineState

@@ -139,7 +139,7 @@ def test_a_step_that_can_not_be_done_is_refused_at_once(
 
 
 def test_a_step_behind_a_function_is_refused() -> None:
-    with pytest.raises(ConfigError, match="step drop stands behind a function"):
+    with pytest.raises(ConfigError, match="step drop comes after a function"):
         split([lambda event: event, {"drop": ["a"]}])
 
 

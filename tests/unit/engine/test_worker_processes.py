@@ -99,7 +99,7 @@ def one_process(**work: Any) -> Iterator[WorkerProcesses]:
 
 
 def call(processes: WorkerProcesses, events: Events) -> list[int]:
-    return [number for number, *_ in processes.call(events).told]
+    return [number for number, *_ in processes.call(events).results]
 
 
 @pytest.mark.parametrize("own", [True, False])

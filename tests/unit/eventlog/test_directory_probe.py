@@ -13,9 +13,8 @@ import pytest
 from tests.unit.eventlog.records import SOURCE
 
 from tidelog.errors import EventLogError, StorageError, UsageError
-from tidelog.eventlog.storage import directory_probe
-from tidelog.eventlog.storage.directory_probe import probe
-from tidelog.eventlog.storage.local import LocalStorage
+from tidelog.eventlog.storage import local
+from tidelog.eventlog.storage.local import LocalStorage, probe
 from tidelog.eventlog.writer import EventLogWriter
 
 Patch = pytest.MonkeyPatch
@@ -58,7 +57,7 @@ def is_not_durable(patch: Patch) -> None:
     def fsync(_path: Path) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    patch.setattr(directory_probe, "fsync_directory", fsync)
+    patch.setattr(local, "fsync_directory", fsync)
 
 
 @pytest.mark.parametrize(

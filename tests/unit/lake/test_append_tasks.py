@@ -14,9 +14,9 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.ranges import delivered_schema
-from tidelog.outputs.lake.delta.append_tasks import AppendWork
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.settle_tasks import (
+    AppendWork,
     RangeOfTable,
     RewriteWork,
     rewrite_files,
@@ -126,7 +126,7 @@ def test_members_of_rows_come_and_widen_and_stay(appended: Appended) -> None:
     types = {each.name: each.dataType.simpleString() for each in appended.table.columns()}
     assert types["before"] == types["after"] == "struct<id:bigint,v:string,a b:bigint>"
     assert types["key"] == "struct<id:bigint>"
-    appended.table.compacted([rewrite_files(RewriteWork(appended.table.files()))])
+    appended.table.commit_compaction([rewrite_files(RewriteWork(appended.table.files()))])
     assert len(appended.table.state.files) == 1
     assert appended.rows() == rows
 
@@ -180,7 +180,7 @@ def test_eight_files_become_one_in_the_order_of_versions(appended: Appended) -> 
     for _ in range(8):
         appended.built.insert(schema, "1", "one")
         appended.bring(schema)
-    appended.table.compacted([rewrite_files(work) for work in appended.table.compaction()])
+    appended.table.commit_compaction([rewrite_files(work) for work in appended.table.compaction()])
     assert len(appended.table.state.files) == 1
     rows = rows_of(by_duckdb(appended.table.path, "1 IS NULL"))  # as they are in the file
     versions = [row["version"] for row in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from tidelog.outputs.lake.delta.compaction import FILES_OF_A_TIER, files_to_compact
+from tidelog.outputs.lake.delta.table import FILES_OF_A_TIER, files_to_compact
 from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector
 
 KIB, MIB = 1 << 10, 1 << 20

@@ -10,9 +10,9 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.lake.delta.history import note
-from tidelog.outputs.lake.delta.idle import holds_all
+from tidelog.outputs.lake.delta.idle_check import has_whole_log
 from tidelog.outputs.lake.delta.options import DeltaOptions
+from tidelog.outputs.lake.delta.restore_check import note
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.table import application_of
@@ -53,7 +53,7 @@ class Copies:
     def are_idle(self, **options: Any) -> bool:
         log = self.built.log
         extent = LogExtent(self.built.path, log.generation, log.latest_offset(), self.state)
-        return holds_all(extent, self.lake, "delta", (), DeltaOptions(**options))
+        return has_whole_log(extent, self.lake, "delta", (), DeltaOptions(**options))
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_table_of_changes_is_asked_likewise(tmp_path: Path) -> None:
     made.create()
     made.commit(made.end)
     assert made.are_idle(holds={"public.*": "changes"})
-    with pytest.raises(OutputRefusedError, match="holds the changes"):
+    with pytest.raises(OutputRefusedError, match="contains the changes"):
         made.are_idle()
     made.insert("2")
     assert not made.are_idle(holds={"public.*": "changes"})
@@ -111,7 +111,7 @@ def test_a_copy_beyond_the_log_or_restored_is_looked_at_with_spark(copies: Copie
     writer, parameters = CommitWriter(copies.copy.store), {"version": "0"}
     writer.commit(copies.copy.state, [], operation="RESTORE", parameters=parameters, note=None)
     assert not copies.are_idle()
-    copies.copy.restored(copies.application, copies.end)
+    copies.copy.find_restore(copies.application, copies.end)
     writer.commit(
         copies.copy.state,
         [],

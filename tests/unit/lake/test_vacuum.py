@@ -23,11 +23,10 @@ from tidelog.outputs.lake.delta import vacuum
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta.vacuum import KNOWN_SINCE_PROPERTY, Vacuum
-from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector
+from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector, add, remove
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
 from tidelog.outputs.lake.delta_log.deletion_vectors import encode
 from tidelog.outputs.lake.delta_log.retention import REMOVED_FILES
-from tidelog.outputs.lake.delta_log.table_actions import add, remove
 
 DAY_S = 24 * 3600
 WEEK_S = 7 * DAY_S

@@ -14,7 +14,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.base.executors.tasks import prepared
+from tidelog.outputs.base.executors.tasks import prepare_rows
 from tidelog.outputs.formatters import formatter
 from tidelog.ports import SchemaFormatter, TargetTable
 from tidelog.spark.datasource import executor
@@ -78,7 +78,7 @@ class Told:
         plan = ReadPlan(SourceOptions.parse(where), schema, shapes.events(schema))
         refs = list(log.segments(log.head_offset, log.latest_offset()))
         batches = executor.batches(plan, log, refs)
-        self.events = [prepared(batch, self.table, {}) for batch in batches]
+        self.events = [prepare_rows(batch, self.table, {}) for batch in batches]
 
     def messages(self, name: str, **options: Any) -> list[tuple[Any, Any]]:
         made = formatter(name, **options)

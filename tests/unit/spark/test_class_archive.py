@@ -1,4 +1,4 @@
-"""When Java takes Spark's classes from an archive, and who makes it."""
+"""When Java reads Spark's classes from an archive, and who makes it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED, Value
 
-from tidelog.outputs.base.executors.tasks import prepared
+from tidelog.outputs.base.executors.tasks import prepare_rows
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.ports import TargetTable
 from tidelog.spark.datasource import executor
@@ -148,7 +148,9 @@ def formatted(built: BuiltLog, modes: dict[str, str]) -> list[tuple[str, str | N
     fields = [(f.name, f.type) for f in plan.arrow_schema if f.name in COLUMNS]
     target = TargetTable(table, "t", schema, pa.schema(fields), ("id",), log.source)
     handling = Handling.parse({name.lower(): mode for name, mode in modes.items()})
-    messages = Debezium(handling=handling).format(target, prepared(batch, target, {})).to_pylist()
+    messages = (
+        Debezium(handling=handling).format(target, prepare_rows(batch, target, {})).to_pylist()
+    )
     return [(m["key"].decode(), m["value"] and m["value"].decode()) for m in messages]
 
 

@@ -10,12 +10,12 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.spark.failures import (
+from tidelog.spark.errors import (
     HostBusyError,
     SparkGoneError,
     find_error,
-    known_failure,
-    start_failed,
+    known_error,
+    start_failed_error,
 )
 
 
@@ -89,7 +89,7 @@ _S3A = "getFileStatus on s3a://bucket/lake/t: software.amazon.awssdk."
 def test_what_hadoop_says_of_a_storage_is_told_as_what_to_do(
     java: str, kind: type[TidelogError], named: str
 ) -> None:
-    found = known_failure(RuntimeError(f"An error occurred while calling z:io.delta.\n: {java}"))
+    found = known_error(RuntimeError(f"An error occurred while calling z:io.delta.\n: {java}"))
     assert type(found) is kind
     assert named in str(found)
 
@@ -118,13 +118,13 @@ def test_what_hadoop_says_of_a_storage_is_told_as_what_to_do(
     ],
 )  # fmt: skip
 def test_a_class_that_is_missing_is_told_by_whose_it_is(java: str, advice: str) -> None:
-    found = known_failure(RuntimeError(f"An error occurred while calling o1.save.\n: {java}\n"))
+    found = known_error(RuntimeError(f"An error occurred while calling o1.save.\n: {java}\n"))
     assert type(found) is UsageError
     assert advice in str(found)
 
 
 def test_an_error_of_the_jvm_that_is_no_storage_s_is_not_known() -> None:
-    assert known_failure(RuntimeError("java.lang.IllegalStateException: 500 rows")) is None
+    assert known_error(RuntimeError("java.lang.IllegalStateException: 500 rows")) is None
 
 
 class _JavaError(RuntimeError):
@@ -173,10 +173,10 @@ _FLUSH = "\n\tat java.base/java.io.DataOutputStream.flush(DataOutputStream.java:
          "while finding module specification for 'tidelog.spark.sessions.daemon' (ModuleNotFound"
          "Error: No module named 'tidelog')\nSparkException: EOFException occurred "
          "while reading the port number from tidelog.spark.sessions.daemon's stdout.",
-         UsageError, "lacks the module tidelog: set PYSPARK_PYTHON"),
+         UsageError, "has no module tidelog: set PYSPARK_PYTHON"),
         ("org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
          "  File \"x.py\", line 11, in <module>\nModuleNotFoundError: No module named 'pyarrow'\n",
-         UsageError, "lacks the module pyarrow: set PYSPARK_PYTHON"),
+         UsageError, "has no module pyarrow: set PYSPARK_PYTHON"),
     ],
 )  # fmt: skip
 def test_a_python_process_of_spark_that_is_gone_is_told_wherever_spark_finds_it(
@@ -187,7 +187,7 @@ def test_a_python_process_of_spark_that_is_gone_is_told_wherever_spark_finds_it(
     output = OutputError("output files: writing offsets 1 to 2 failed")
     output.__cause__ = killed
     for error in (killed, _JavaError("[STREAM_FAILED] Query terminated", java), output):
-        found = known_failure(error)
+        found = known_error(error)
         assert type(found) is kind
         assert named in str(found)
 
@@ -197,7 +197,7 @@ def test_what_a_task_reads_over_the_network_is_no_python_process() -> None:
         "java.net.SocketException: Connection reset\n\tat java.base/sun.nio.ch.X.read(X:1)\n\tat "
         "org.apache.hadoop.fs.s3a.S3AInputStream.read(X:1)\n\tat org.apache.spark.api.python.X(X:1)"
     )
-    assert known_failure(RuntimeError(reads)) is None
+    assert known_error(RuntimeError(reads)) is None
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_what_a_task_reads_over_the_network_is_no_python_process() -> None:
     ],
 )
 def test_an_application_that_the_master_removed_is_not_tried_for_ever(java: str) -> None:
-    assert type(known_failure(_JavaError("An error occurred\n: " + java))) is SparkGoneError
+    assert type(known_error(_JavaError("An error occurred\n: " + java))) is SparkGoneError
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_session_that_does_not_start_says_what_to_do(
     java: str, kind: type[TidelogError], named: str
 ) -> None:
     error = _JavaError("An error occurred\n: " + java)
-    found = start_failed("spark://m:7077", error)
+    found = start_failed_error("spark://m:7077", error)
     assert type(found) is kind
     assert named in str(found)
     assert "\n" not in str(found)
@@ -236,4 +236,4 @@ def test_a_session_that_does_not_start_says_what_to_do(
 def test_an_error_that_no_retry_can_mend_stays_what_it_is() -> None:
     refused = OutputRefusedError("a record is refused")
     refused.__cause__ = RuntimeError("Python worker exited unexpectedly")
-    assert known_failure(refused) is refused
+    assert known_error(refused) is refused

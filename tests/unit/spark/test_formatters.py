@@ -11,8 +11,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.outputs.base.executors.tasks import prepared
-from tidelog.outputs.deliveries import handling_of, skipped_of
+from tidelog.outputs.base.executors.tasks import prepare_rows
+from tidelog.outputs.delivery_settings import handling_of, skipped_of
 from tidelog.outputs.formatters import FORMATS, formatter
 from tidelog.outputs.registry import KafkaSection
 from tidelog.ports import TargetTable
@@ -47,7 +47,7 @@ def events(built: BuiltLog) -> tuple[TargetTable, pa.RecordBatch]:
     plan = ReadPlan(options, schema, shapes.events(schema))
     refs = log.segments(log.head_offset, log.latest_offset())
     (batch,) = executor.batches(plan, log, list(refs))
-    return target, prepared(batch, target, {})
+    return target, prepare_rows(batch, target, {})
 
 
 def formatted(built: BuiltLog, name: str, **options: Any) -> list[dict[str, Any]]:
@@ -140,7 +140,9 @@ def test_modes_of_the_configuration_reach_the_messages(built: BuiltLog) -> None:
     (batch,) = executor.batches(plan, log, list(refs))
     found = {}
     for name, handling in (("set", handling_of(section)), ("unset", Handling())):
-        made = formatter("debezium", handling=handling).format(target, prepared(batch, target, {}))
+        made = formatter("debezium", handling=handling).format(
+            target, prepare_rows(batch, target, {})
+        )
         found[name] = json.loads(made.column("value")[0].as_py())["after"]["d"]
     assert found == {"set": 1.5, "unset": "1.50"}
 

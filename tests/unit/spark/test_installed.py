@@ -9,10 +9,10 @@ import pyspark
 import pytest
 
 from tidelog.app import preflight
-from tidelog.app.pipeline.installed import untested_versions
+from tidelog.app.pipeline.dependencies import untested_versions
 from tidelog.config import load_config
 from tidelog.errors import MissingProgramError, UsageError
-from tidelog.spark.sessions import installed, versions
+from tidelog.spark.sessions import installation, versions
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -41,15 +41,15 @@ def test_a_java_that_is_too_new_for_spark_is_refused(monkeypatch: pytest.MonkeyP
     for spark in ("4.0", "4.1"):
         monkeypatch.setattr(versions, "SPARK_VERSION", spark)
         with pytest.raises(MissingProgramError, match=f"Spark {spark} runs on Java 17 to 23.*25"):
-            installed.check_java()
+            installation.check_java()
     monkeypatch.setattr(versions, "SPARK_VERSION", "4.2")
-    installed.check_java()
+    installation.check_java()
 
 
 def test_a_spark_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "SPARK_VERSION", "3.5")
     with pytest.raises(UsageError, match=r"Spark 4\.0 to 4\.3.*pyspark 3\.5: pip install"):
-        installed.check_spark_runs()
+        installation.check_spark_runs()
 
 
 def test_a_check_tells_the_versions_that_fit(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_check_tells_that_an_output_needs_another_spark(
 def test_a_check_tells_what_is_not_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert untested_versions() == []
     monkeypatch.setattr(versions, "SPARK_VERSION", "4.9")
-    monkeypatch.setattr(installed, "_PYTHON", "3.99")
+    monkeypatch.setattr(installation, "_PYTHON", "3.99")
     level, message = found(tmp_path, "{kind: files, path: a}")
     assert level == "warning"
     assert "not tested on Spark 4.9" in message

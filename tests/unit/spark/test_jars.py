@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.demo.servers import mysql_binaries, postgres_jars
-from tidelog.demo.servers.opensearch_jars import OPENSEARCH_JARS
+from tidelog.demo.servers import mysql_binaries, postgres_binaries
+from tidelog.demo.servers.opensearch import OPENSEARCH_JARS
 from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.system import maven
-from tidelog.system.fetching import Fetching, told_of_fetching
+from tidelog.system.download_progress import Download, report_downloads
 from tidelog.system.maven import Jar
 
 
@@ -75,8 +75,8 @@ def test_whoever_waits_is_told_how_much_has_come(
     jar = Jar("org.made", "large", "1", hashlib.sha256(data).hexdigest(), size=len(data))
     put(offline / "mirror" / jar.repository_path, data)
     monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
-    told: list[Fetching] = []
-    with told_of_fetching(told.append):
+    told: list[Download] = []
+    with report_downloads(told.append):
         maven.fetch([jar], "a large jar", offline / "cache")
         maven.fetch([jar], "a large jar", offline / "cache")  # it is there
     assert [each.share for each in told] == [0.0, 1 / 3, 2 / 3, 0.99, 1.0]
@@ -84,12 +84,12 @@ def test_whoever_waits_is_told_how_much_has_come(
 
 
 def test_whoever_is_told_can_end_it(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(_now: Fetching) -> None:
+    def end(_now: Download) -> None:
         raise KeyboardInterrupt
 
     put(offline / "mirror/org/made/up/1.0/up-1.0.jar", b"a jar")
     monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
-    with pytest.raises(KeyboardInterrupt), told_of_fetching(end):
+    with pytest.raises(KeyboardInterrupt), report_downloads(end):
         jars.delta_jars(offline / "cache")
     assert list((offline / "cache").iterdir()) == []
     jars.delta_jars(offline / "cache")
@@ -113,7 +113,7 @@ def test_a_program_that_fetches_is_looked_at_and_ended(tmp_path: Path) -> None:
 
 def test_pinned_sizes_are_those_of_the_jars() -> None:
     pinned = [*jars.DELTA_SPARK_JARS.values(), *jars.DELTA_JARS, *jars.ICEBERG_JARS]
-    pinned += postgres_jars.JARS.values()
+    pinned += postgres_binaries.JARS.values()
     pinned += [*mysql_binaries._MYSQL_JARS.values(), *mysql_binaries._MARIADB_JARS.values()]
     assert all(jar.size for jar in pinned)
     for jar in pinned:
@@ -143,7 +143,9 @@ def test_a_spark_that_delta_has_no_jars_for_is_told_of_the_way_on(
 
 
 def test_jars_are_read_from_a_list() -> None:
-    found = maven.listed("# coordinates, SHA-256\norg.made:up:1.0 abc\n\norg.made:down:2 d\n")
+    found = maven.parse_jar_list(
+        "# coordinates, SHA-256\norg.made:up:1.0 abc\n\norg.made:down:2 d\n"
+    )
     assert found == (Jar("org.made", "up", "1.0", "abc"), Jar("org.made", "down", "2", "d"))
 
 

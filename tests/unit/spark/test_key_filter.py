@@ -31,7 +31,9 @@ def picked(built: BuiltLog, key: dict[str, Any]) -> list[str]:
         for schema_id in sorted(s.schema_id for s in log.schemas.versions(log.schemas.tables()[0])):
             for batch in log.batches(ref, schema_ids=(schema_id,)):
                 numbers += batch.column("offset").to_pylist()
-                found += chosen.of(batch, log.schemas.get(schema_id)).column("offset").to_pylist()
+                found += (
+                    chosen.select(batch, log.schemas.get(schema_id)).column("offset").to_pylist()
+                )
     return [f"{sorted(numbers).index(offset)}" for offset in sorted(found)]
 
 

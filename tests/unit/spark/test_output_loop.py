@@ -25,9 +25,9 @@ from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
-from tidelog.spark.failures import HostBusyError, SparkGoneError
-from tidelog.spark.queries import output_loop
-from tidelog.spark.queries.output_loop import BatchProgress, LoopOptions, OutputLoop, UnderWay
+from tidelog.spark.delivery import output_loop
+from tidelog.spark.delivery.output_loop import BatchProgress, LoopOptions, OutputLoop, RunningBatch
+from tidelog.spark.errors import HostBusyError, SparkGoneError
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ class Scene:
         self.table = self.built.table("public.t", {"id": "int64"})
         self.batches: list[BatchProgress] = []
         self.failures: list[TidelogError] = []
-        self.long: list[UnderWay | None] = []
+        self.long: list[RunningBatch | None] = []
         self.options = LoopOptions(
             True,
             1 << 20,
@@ -188,7 +188,7 @@ def test_an_error_that_stays_is_raised_at_once(scene: Scene) -> None:
         (Py4JNetworkError("secret"), SparkGoneError, "the JVM of Spark was killed"),
         (RuntimeError("secret"), OutputError, "a batch failed with RuntimeError"),
         (KeyError("secret"), OutputError, "a batch failed with KeyError"),
-        (TypeError("secret"), OutputRefusedError, "will whenever it is tried"),
+        (TypeError("secret"), OutputRefusedError, "every retry will fail"),
         (
             RuntimeError("secret: Python worker failed to connect back."),
             HostBusyError,

@@ -8,8 +8,8 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.spark.datasource.partitions import (
-    admit,
-    partitioned,
+    end_of_batch,
+    partition_refs,
     schema_at,
     schema_now,
     schemas_now,
@@ -24,7 +24,7 @@ def admitted(built: BuiltLog, **limits: Any) -> list[int]:
     schemas = schemas_of(log, tables)
     start, end, found = log.head_offset, log.latest_offset(), []
     while start < end:
-        until = admit(log, start, end, tables=tables, **limits)
+        until = end_of_batch(log, start, end, tables=tables, **limits)
         assert start < until <= end
         batches = [
             batch
@@ -88,7 +88,7 @@ def test_runs_keep_every_segment_in_order(
     sizes: list[int], partitions: int | None, each: int
 ) -> None:
     refs = [SegmentRef(i, i + 1, f"{i}", 1, "n", "log", 0, size) for i, size in enumerate(sizes)]
-    split = partitioned(refs, partition_bytes=each, partitions=partitions)
+    split = partition_refs(refs, partition_bytes=each, partitions=partitions)
     assert [ref for run in split for ref in run] == refs
     assert all(split)
     if partitions is not None:
@@ -97,7 +97,7 @@ def test_runs_keep_every_segment_in_order(
 
 def test_runs_are_balanced() -> None:
     refs = [SegmentRef(i, i + 1, f"{i}", 1, "n", "log", 0, 100) for i in range(40)]
-    split = partitioned(refs, partition_bytes=1, partitions=4)
+    split = partition_refs(refs, partition_bytes=1, partitions=4)
     assert [len(run) for run in split] == [10, 10, 10, 10]
 
 

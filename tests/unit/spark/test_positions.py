@@ -75,7 +75,7 @@ def test_every_time_is_found(built: BuiltLog) -> None:
     assert len(changes) == 20
     for version, moment in changes:
         micros = (moment - EPOCH) // timedelta(microseconds=1)
-        assert positions.first_at(built.log, micros) == version
+        assert positions.first_offset_at(built.log, micros) == version
 
 
 def test_places_that_are_not_there_are_named(built: BuiltLog) -> None:
@@ -87,7 +87,7 @@ def test_places_that_are_not_there_are_named(built: BuiltLog) -> None:
         ({"startingVersion": end + 1}, f"startingversion is {end + 1}, but .* ends at offset"),
         ({"endingVersion": end}, "endingversion is"),
         ({"endingOffset": end + 1}, "endingoffset is"),
-        ({"startingDump": "d2"}, "holds no dump 'd2'.*Dumps it knows: open, d1"),
+        ({"startingDump": "d2"}, "has no dump 'd2'.*Dumps that it knows: open, d1"),
         ({"startingDump": "open"}, "is not complete in this log"),
         ({"startingTimestamp": "noon"}, "must be a time such as"),
         ({"startingVersion": "-3"}, "earliest, latest or a version"),
@@ -118,7 +118,7 @@ def test_a_start_behind_the_end_is_refused(built: BuiltLog) -> None:
         positions.check_order(options.starting, start, options.ending, end)
 
     for by, first, last in (("Version", 30, 10), ("Offset", 30, 10), ("Timestamp", late, early)):
-        with pytest.raises(ConfigError, match="lies behind ending"):
+        with pytest.raises(ConfigError, match="is after ending"):
             ordered(by, first, last)
     for by, first, last in (("Version", 10, 10), ("Offset", 10, 10), ("Timestamp", early, late)):
         ordered(by, first, last)

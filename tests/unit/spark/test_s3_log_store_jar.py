@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tools.s3_log_store import NAME, compiled, javac, write_jar
 
-from tidelog.pipeline import DELTA_CONF, s3_log_store_jar
-from tidelog.spark.sessions.session import _joined
+from tidelog.spark import DELTA_CONF, s3_log_store_jar
+from tidelog.spark.sessions.session import _merge_conf
 
 
 def test_the_class_in_the_jar_is_what_its_source_compiles_to(tmp_path: Path) -> None:
@@ -33,13 +33,13 @@ def test_the_class_is_of_java_17_and_has_the_name_that_sessions_are_given() -> N
 
 def test_the_log_stores_of_a_user_win() -> None:
     one = {"spark.delta.logStore.s3a.impl": "org.Mine"}
-    assert _joined(DELTA_CONF, one) == DELTA_CONF | one
+    assert _merge_conf(DELTA_CONF, one) == DELTA_CONF | one
     # Delta refuses log stores for one file system beside it.
     whole = {"spark.delta.logStore.class": "org.Mine"}
-    assert [name for name in _joined(DELTA_CONF, whole) if "logStore" in name] == [*whole]
+    assert [name for name in _merge_conf(DELTA_CONF, whole) if "logStore" in name] == [*whole]
 
 
 def test_lists_of_a_user_continue_ours() -> None:
     ours = {"spark.jars": "a.jar", "spark.app.name": "ours"}
     theirs = {"spark.jars": "b.jar", "spark.app.name": "theirs", "spark.sql.extensions": "x"}
-    assert _joined(ours, theirs) == theirs | {"spark.jars": "a.jar,b.jar"}
+    assert _merge_conf(ours, theirs) == theirs | {"spark.jars": "a.jar,b.jar"}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.verify.source_keys import spellings
+from tidelog.verify.source_key_text import source_spellings
 
 
 def schema(wire_format: str, *logical: str) -> TableSchema:
@@ -33,7 +33,7 @@ def schema(wire_format: str, *logical: str) -> TableSchema:
 )
 def test_postgres(logical: str, text: str, found: list[str]) -> None:
     of = schema("pgoutput", logical)
-    assert [key for (key,) in spellings((text,), of, of.match_key)] == found
+    assert [key for (key,) in source_spellings((text,), of, of.match_key)] == found
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_postgres(logical: str, text: str, found: list[str]) -> None:
 )
 def test_mysql(logical: str, text: str, found: str) -> None:
     of = schema("binlog", logical)
-    assert spellings((text,), of, of.match_key) == [(found,)]
+    assert source_spellings((text,), of, of.match_key) == [(found,)]
 
 
 def test_each_column_of_a_key_has_its_own() -> None:
     of = schema("pgoutput", "int64", "timestamptz", "date")
-    keys = spellings(("1", "9999-12-31 00:00:00+00", None), of, of.match_key)
+    keys = source_spellings(("1", "9999-12-31 00:00:00+00", None), of, of.match_key)
     assert keys == [("1", "9999-12-31 00:00:00+00", None), ("1", "infinity", None)]

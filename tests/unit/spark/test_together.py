@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.errors import OutputRefusedError
-from tidelog.spark.queries.together import Together
+from tidelog.spark.delivery.run import OutputGroup
 
 
 class Stream:
@@ -19,26 +19,26 @@ class Stream:
         self.name = name
         self.failing = failing
         self.tries = 0
-        self.moved: Callable[[str], None] = lambda name: None
+        self.batch_delivered: Callable[[str], None] = lambda name: None
 
     def run(self, stop: threading.Event) -> None:
         self.tries += 1
         if self.failing:
             raise OutputRefusedError(f"{self.name} may not write")
-        self.moved(self.name)
+        self.batch_delivered(self.name)
         stop.wait(60)
 
 
 class Running:
-    """`Together.run` in a thread."""
+    """`OutputGroup.run` in a thread."""
 
     def __init__(self, *streams: Stream, once: bool = False) -> None:
         self.told: list[tuple[str, str | None]] = []
         self.stop = threading.Event()
         self.raised: BaseException | None = None
-        together = Together(self._tell, once=once, retry_s=(0.2, 0.4))
+        together = OutputGroup(self._tell, once=once, retry_s=(0.2, 0.4))
         for stream in streams:
-            stream.moved = together.moved
+            stream.batch_delivered = together.batch_delivered
         self._call = lambda: together.run(streams, self.stop)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

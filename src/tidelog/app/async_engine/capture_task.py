@@ -1,4 +1,4 @@
-"""An engine's task that captures a source and reads what was captured."""
+"""Tasks of an engine that capture a source and read the captured events."""
 
 from __future__ import annotations
 
@@ -6,45 +6,254 @@ import logging
 import math
 import threading
 import time
+import unicodedata
+import zlib
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
-from tidelog.app.async_engine.exclusive_task import ExclusiveTask
+import numpy as np
+import pyarrow as pa
+
 from tidelog.app.async_engine.group_members import GroupMembers
-from tidelog.app.async_engine.group_task import GroupTask
 from tidelog.app.async_engine.log_task import LogTask, OffsetStore, StartingOffset
 from tidelog.app.capture.run import Capture
-from tidelog.app.log_location import log_place
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.log_location import event_log_path
+from tidelog.app.overview.engines import process_of
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.config import Config
 from tidelog.engine.callables import refuse_coroutine
+from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.events import Events
 from tidelog.engine.ports import EndReachedError
-from tidelog.errors import IncompleteDumpError, SourceError, TaskStartError
+from tidelog.errors import EventLogError, IncompleteDumpError, SourceError, TaskStartError
+from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.records import Int64s
 from tidelog.outputs.base.sections import StepSection
 from tidelog.state.opening import open_state
 
+
+class GroupTask(LogTask):
+    """A `LogTask` that returns the events of its partitions of the keys, and every truncate.
+
+    Partitions move when all returned events are done and committed, or when their owner's lease has
+    expired: so two members never process events of one key at once, unless one was frozen for
+    longer.
+
+    Args:
+        members: the members of the group.
+        partitions: the number of partitions of the keys; at most so many members get any.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        members: GroupMembers,
+        *,
+        partitions: int,
+        batch_size: int = 8192,
+        steps: Sequence[StepSection] = (),
+        starting_offset: StartingOffset = "earliest",
+    ) -> None:
+        super().__init__(
+            path, name, batch_size=batch_size, steps=steps, starting_offset=starting_offset
+        )
+        self._members, self._partitions = members, partitions
+        self._start_offsets: dict[int, int] = {}  # the start offset of each of our partitions
+        self._returned_end: int | None = None
+        self._committed_end: int | None = None
+
+    def start(self, cancelled: threading.Event) -> None:
+        super().start(cancelled)
+        generation = self._open_log().generation
+        self._members.join(self._partitions, generation, self._next)
+        if self._members.document["generation"] != generation:
+            raise EventLogError(
+                f"{self._path}: the group {self.name} has offsets of another event log: it was "
+                "recreated. Give the engines another name."
+            )
+
+    def poll(self, timeout_s: float) -> Events | None:
+        self._members.check()
+        if self._members.target() != sorted(self._start_offsets):
+            if (
+                self._returned_end != self._committed_end
+            ):  # first, everything returned is done and committed
+                time.sleep(min(timeout_s, 0.01))
+                return None
+            self._rebalance()
+        if not self._start_offsets:
+            time.sleep(timeout_s)
+            return None
+        polled = super().poll(timeout_s)
+        self._members.check()
+        if polled is None:
+            return None
+        self._returned_end = polled.end
+        return Events(
+            list(map(self._filter_partitions, polled.parts)), polled.end, polled.generation
+        )
+
+    def commit(self, offset: int) -> None:
+        """Commit an offset. Raises LeaseLostError: other members have these keys by now."""
+
+        def move(document: dict[str, Any]) -> None:
+            for partition in self._start_offsets:
+                before = document["offsets"].get(str(partition), document["start"])
+                document["offsets"][str(partition)] = max(before, offset)
+
+        self._members.change(move)
+        self._committed_end = offset
+        document = self._members.document
+        offsets = [
+            document["offsets"].get(str(each), document["start"])
+            for each in range(self._partitions)
+        ]
+        Consumers(self._open_log().storage).register(self.name, min(offsets), engine=True)
+
+    def stop(self) -> None:
+        self._members.leave()
+
+    def _rebalance(self) -> None:
+        self._members.rebalance()
+        document = self._members.document
+        self._start_offsets = {
+            partition: document["offsets"].get(str(partition), document["start"])
+            for partition in self._members.owned_partitions()
+        }
+        self._returned_end = self._committed_end = None
+        self._reading, self._rest, self._at_head = iter(()), None, False
+        if self._start_offsets:
+            self._next = self._until = min(self._start_offsets.values())
+            self._open_log().segments(self._next)  # raises if retention has removed it
+
+    def _filter_partitions(self, part: EventBatch) -> EventBatch:
+        partitions = self._partitions_of(part)
+        begins = np.full(self._partitions + 1, np.iinfo(np.int64).max)
+        for partition, offset in self._start_offsets.items():
+            begins[partition] = offset
+        begins[-1] = min(self._start_offsets.values())  # of truncates, which every member gets
+        kept = part.versions >= begins[partitions]
+        if kept.all():
+            return part
+        return EventBatch(part.schema, part.origin, part.data.filter(pa.array(kept)))
+
+    def _partitions_of(self, part: EventBatch) -> Int64s:
+        table = str(part.schema.table)
+        names = part.schema.match_key
+        places = [part.schema.column_index(name) for name in names]
+        partitions = np.empty(len(part), np.int64)
+        for row in range(len(part)):
+            if part.value("op", row) == "t":
+                partitions[row] = self._partitions
+                continue
+            before, after = part.value("before", row), part.value("after", row)
+            missing = part.value("missing", row) or ()
+            key = [table]
+            for name, at in zip(names, places, strict=True):
+                has_new_value = after is not None and not (before is not None and name in missing)
+                key.append(_text((after if has_new_value else before)[at]))
+            partitions[row] = (
+                zlib.crc32("\0".join(key).encode("utf-8", "surrogatepass")) % self._partitions
+            )
+        return partitions
+
+
+def _text(value: Any) -> str:
+    """Return one text for all values that a database may treat as one key."""
+    if isinstance(value, str):
+        folded = value.casefold().rstrip()
+        if folded.isascii():
+            return folded
+        parts = unicodedata.normalize("NFKD", folded)
+        return "".join(each for each in parts if not unicodedata.combining(each))
+    if isinstance(value, Decimal):
+        return str(value.normalize() + 0)
+    return str(value + 0.0) if isinstance(value, float) else str(value)
+
+
+class ExclusiveTask(LogTask):
+    """A `LogTask` that returns events while it has its name, a lease in the state store.
+
+    Else it stands by, and resumes where the other has committed. If it can't reach the store in
+    time, it raises LeaseLostError for further events and commits.
+
+    Args:
+        members: the members of the name, which has one partition.
+        log_task: the arguments of `LogTask`.
+    """
+
+    def __init__(self, path: str, name: str, members: GroupMembers, **log_task: Any) -> None:
+        super().__init__(path, name, **log_task)
+        self._members = members
+        self._logged_owner: str | None = None
+        self._cancelled = threading.Event()
+
+    def start(self, cancelled: threading.Event) -> None:
+        self._cancelled = cancelled
+        self._members.join(1, EventLog.open(self._path).generation, 0)
+        self._start_if_owner()
+
+    @property
+    def has_events(self) -> bool:
+        return self._log is not None
+
+    def poll(self, timeout_s: float) -> Events | None:
+        self._members.check()
+        if self._log is None and not self._start_if_owner():
+            time.sleep(timeout_s)
+            return None
+        polled = super().poll(timeout_s)
+        self._members.check()
+        return polled
+
+    def commit(self, offset: int) -> None:
+        """Commit an offset. Raises LeaseLostError: another engine has the name by now."""
+        self._members.change(lambda _found: None)
+        super().commit(offset)
+
+    def committed(self) -> int | None:
+        return None if self._log is None else super().committed()
+
+    def stop(self) -> None:
+        self._members.leave()
+
+    def _start_if_owner(self) -> bool:
+        """Start if we have the name: until then another engine changes the progress."""
+        if self._members.target():
+            self._members.rebalance()
+        if self._members.owned_partitions():
+            super().start(self._cancelled)
+            return True
+        owner = self._members.owner
+        if owner is not None and owner != self._logged_owner:
+            self._logged_owner = owner
+            logger.warning("engine %s stands by: %s has its name", self.name, process_of(owner))
+        return False
+
+
 logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.02
-_LED_S: Final = 10.0
+_POLL_S: Final = 0.02
+_STABLE_S: Final = 10.0
 _READY: Final = ("leading", "standby")
 
 
 class CaptureTask:
-    """`tidelog.engine.ports.SourceTask`: a capture, beside it a reader of its event log.
+    """A `tidelog.engine.ports.SourceTask`: a capture, and a reader of its event log.
 
     It has started when capture leads or stands by: then another process writes the same log. It has
-    given everything when capture has ended by itself (``snapshot: initial_only``) and what that
-    left in the log was read. If that lacks tables, `stop` raises what capture did: by then all that
+    reached the end when capture has ended by itself (``snapshot: initial_only``) and everything in
+    the log was read. If tables are missing then, `stop` raises capture's error: by then all that
     there is was delivered, by this task and the others.
 
     Args:
-        most_retries: so often in a row capture may fail, without leading for ten seconds, or
-            standing by, between; -1: without end.
-        on_status: as of `tidelog.Capture.run`.
+        most_retries: how often in a row capture may fail without leading for ten seconds, or
+            standing by, in between; -1: without limit.
+        on_status: as in `tidelog.Capture`.
     """
 
     def __init__(
@@ -62,8 +271,8 @@ class CaptureTask:
         on_status: OnStatus = ignore,
     ) -> None:
         self.name = name
-        self.capture = Capture(config)
-        self._path = log_place(config)
+        self.capture = Capture(config, on_status=self._on_status)
+        self._path = event_log_path(config)
         given: dict[str, Any] = {
             "batch_size": batch_size,
             "steps": steps,
@@ -78,15 +287,14 @@ class CaptureTask:
             self._reader = ExclusiveTask(self._path, name, members, offsets=offsets, **given)
         else:
             self._reader = LogTask(self._path, name, offsets=offsets, **given)
-        self._stop = threading.Event()
-        self._most_retries, self._told, self._retries = most_retries, on_status, 0
-        self._led_at = math.inf
+        self._most_retries, self._status_callback, self._retries = most_retries, on_status, 0
+        self._leading_since = math.inf
         self._ready = False
         self.trouble = ""
         self._failure: BaseException | None = None
         self._failed = False
         self._complete = False
-        self._lacking: IncompleteDumpError | None = None
+        self._incomplete: IncompleteDumpError | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, cancelled: threading.Event) -> None:
@@ -96,16 +304,16 @@ class CaptureTask:
             if not thread.is_alive() and not (self._complete and EventLog.exists(self._path)):
                 self._raise_failure()
                 raise TaskStartError(f"task {self.name}: capture ended before there was a log")
-            if cancelled.wait(_LOOK_S):
-                raise TaskStartError(f"task {self.name} was told to give up starting")
+            if cancelled.wait(_POLL_S):
+                raise TaskStartError(f"task {self.name} was cancelled during its start")
         self._reader.start(cancelled)
 
     def poll(self, timeout_s: float) -> Events | None:
-        if self._failed:  # told, and tried again
+        if self._failed:  # the error was raised: try again
             self._failed = False
             self._begin()
         self._raise_failure()
-        complete = self._complete  # asked before the log is: then that holds all there will be
+        complete = self._complete  # read before the log: then the log has all there will be
         events = self._reader.poll(timeout_s)
         if events is None and complete and self._reader.has_events:
             raise EndReachedError
@@ -119,16 +327,16 @@ class CaptureTask:
 
     def stop(self) -> None:
         """Stop. What capture has read is durable when this returns."""
-        self._stop.set()
+        self.capture.stop()
         if self._thread is not None:
             self._thread.join()
         self._reader.stop()
         self._raise_failure()
-        if self._lacking is not None:
-            raise self._lacking
+        if self._incomplete is not None:
+            raise self._incomplete
 
     def _raise_failure(self) -> None:
-        """Once: what ended the polling is not raised by `stop` again."""
+        """Raise the failure once: `stop` does not raise it again."""
         failure, self._failure = self._failure, None
         if failure is not None:
             self._failed = True
@@ -142,12 +350,12 @@ class CaptureTask:
 
     def _run(self) -> None:
         try:
-            self.capture.run(self._stop, self._on_status)
-            self._complete = not self._stop.is_set()
+            self.capture.run()
+            self._complete = not self.capture.stopping
         except IncompleteDumpError as error:
-            # Raised now, it would keep the rest from being delivered, at every start again.
-            self._lacking, self._complete = error, True
-        except BaseException as error:  # noqa: BLE001 - raised by whichever call comes next
+            # Raised now, it would prevent the delivery of the rest, at every start.
+            self._incomplete, self._complete = error, True
+        except BaseException as error:  # noqa: BLE001 - raised by the next call
             self._failure = error
 
     def _on_status(self, status: dict[str, Any]) -> None:
@@ -157,18 +365,18 @@ class CaptureTask:
         if role == "standby":
             self._retries = 0
         elif role == "leading":
-            self._led_at = time.monotonic()
+            self._leading_since = time.monotonic()
         elif role == "retrying":
-            led_s = time.monotonic() - self._led_at
-            self._led_at = math.inf
-            self._retries = 1 if led_s >= _LED_S else self._retries + 1
-            if 0 <= self._most_retries < self._retries and not self._stop.is_set():
-                self._stop.set()  # it tries no more
+            led_s = time.monotonic() - self._leading_since
+            self._leading_since = math.inf
+            self._retries = 1 if led_s >= _STABLE_S else self._retries + 1
+            if 0 <= self._most_retries < self._retries and not self.capture.stopping:
+                self.capture.stop()  # no more retries
                 self._failure = SourceError(
                     f"capture failed {self._retries} times in a row (errors_max_retries: "
                     f"{self._most_retries}), the last time: {self.trouble}"
                 )
         try:
-            refuse_coroutine(self._told(status))
+            refuse_coroutine(self._status_callback(status))
         except Exception as error:  # noqa: BLE001 - as of every callback
             logger.error("on_status raised %s", type(error).__name__)

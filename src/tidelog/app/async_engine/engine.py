@@ -9,9 +9,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
@@ -19,10 +19,12 @@ from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.event_stream import MOST_OPEN_BATCHES as STREAMED_BATCHES
 from tidelog.app.async_engine.event_stream import EventStream
 from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
-from tidelog.app.async_engine.on_spark import on_spark
 from tidelog.app.async_engine.serializing import FormatSerializer
 from tidelog.app.async_engine.steps import routes, split
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.pipeline.dependencies import check_spark
+from tidelog.app.pipeline.run import session
+from tidelog.app.service import BackgroundService
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.config import Config, load_config, parse_config
 from tidelog.config.databases import label_of, of_each_database
 from tidelog.config.engine import EngineSection
@@ -31,10 +33,10 @@ from tidelog.control.mailbox import Outcome
 from tidelog.engine.assembling import MakeRecordProcessor, assemble
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.engine.committing import MOST_OPEN_BATCHES
-from tidelog.engine.contexts import ConnectorContext
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import (
     ChangeConsumer,
+    ConnectorContext,
     Consumer,
     OnCompletion,
     OnConnector,
@@ -43,57 +45,73 @@ from tidelog.engine.ports import (
     Transform,
 )
 from tidelog.engine.processing.dead_letters import DeadLetterFile
-from tidelog.engine.states import EngineState
+from tidelog.engine.processing.workers import EventWork, MakeWorkers, Workers
+from tidelog.engine.state_machine import EngineState
 from tidelog.errors import ConfigError, EngineStateError
 from tidelog.outputs.base.sections import StepSection
 
 
-class AsyncEngine:
-    """Captures a source and gives its change events to the program, at least once.
+def spark_workers_for(config: Config) -> MakeWorkers:
+    """Return a function that creates Spark workers.
 
-    Once it has stopped, every call but `state`, `context` and `wait_for_polling`, which only look,
-    raises EngineStateError.
+    They use the running session, or one as `tidelog pipeline` starts it.
+    """
 
-    One of ``consumer``, ``change_consumer`` and ``record_processor`` takes them; without any the
-    program iterates over `events`. An offset is never
-    committed past an event that is not done.
+    def make(count: int, work: EventWork) -> Workers:
+        check_spark(config)
+        from tidelog.spark.engine_jobs import SparkWorkers
+
+        return SparkWorkers(partial(session, config), count, work)
+
+    return make
+
+
+class AsyncEngine(BackgroundService):
+    """Captures a source and passes its change events to the program, at least once.
+
+    Once it has stopped, every call but `state`, `context` and `wait_for_polling` raises
+    EngineStateError.
+
+    One of ``consumer``, ``change_consumer`` and ``record_processor`` receives the events; without
+    any the program iterates over `events`. An offset is never committed past an event that is not
+    done.
 
     Example:
         ``AsyncEngine("tidelog.yaml", consumer=print).run()``
 
     Args:
-        config: of `tidelog.config`, the path of a ``tidelog.yaml``, or what one would hold.
+        config: a configuration, the path of a ``tidelog.yaml``, or the contents of one.
         consumer: called with each event; an event is done when it returns. A coroutine function is
-            awaited, as is a ``change_consumer`` that is one.
-        change_consumer: called with a batch, and with what it marks as done in it.
-        record_processor: takes over the whole chain: an object, or what makes one.
-        format: of messages, which take the place of events; None: typed events.
-        transforms: steps, as an output of the configuration has them, which are done on batches as
-            they are polled; behind them functions, called with each event, in the pool. They may
-            be coroutine functions, and give one event, several or none.
-        on_connector: told when the connector and its task have started and stopped.
-        on_completion: told once: success, a message, the error. What callbacks raise is logged.
-        on_status: told now and then how capture is: its ``role`` (``leading``, ``standby``,
-            ``retrying``) and the ``reason``, among others, from a thread of its own.
-        name: its offset is kept under it.
-        offsets: where the program keeps its offsets itself.
-        starting_offset: where a name without progress begins: with the oldest event that the log
-            holds, with what is captured from now on (``latest``), or at an offset (`Events.end`,
-            `Event.version`). A name with progress goes on.
-        exclusive: of the engines of this name, in any processes on any hosts that share the state
-            store, one gives events and the others stand by. False: each gives all events, and
-            commits over the others.
-        group: they divide the keys among them instead, in so many partitions; all give the same
-            number.
-        event_loop: that coroutines of the consumer and of transforms run on; it must not be
-            blocked by `run`. None: the one that `arun` is awaited on, else one in a thread of the
-            engine.
-        retry_on: classes of errors of the program's functions that are tried again, as
-            ConnectionError and TimeoutError are.
-        options: those of the configuration's section ``engine``, before what stands there.
+            awaited, also as ``change_consumer``.
+        change_consumer: called with a batch, and an object to mark its events as done.
+        record_processor: replaces the whole chain: an object, or a function that creates one.
+        format: the format of messages, which replace events; None: typed events.
+        transforms: steps, as in an output's configuration, which are applied to batches as they are
+            polled; after them functions, called with each event, in the pool. They may be coroutine
+            functions, and return one event, several or none.
+        on_connector: called when the connector and its task have started and stopped.
+        on_completion: called once, with success, a message, the error. What callbacks raise is
+            logged.
+        on_status: called now and then with the state of capture, in its own thread: its ``role``
+            (``leading``, ``standby``, ``retrying``) and the ``reason``, among others.
+        name: the name under which its offset is stored.
+        offsets: the program's own store of offsets.
+        starting_offset: where a name without progress starts: at the oldest event in the log, at
+            what is captured from now on (``latest``), or at an offset (`Events.end`,
+            `Event.version`). A name with progress resumes there.
+        exclusive: whether, of the engines of this name in all processes that share the state store,
+            one passes events and the others stand by. False: each passes all events, and overwrites
+            the others' offsets.
+        group: divides the keys among these engines instead, in so many partitions; all must have
+            the same number.
+        event_loop: the loop for coroutines of the consumer and of transforms; `run` must not block
+            it. None: the one in which `arun` is awaited, else one in a thread of the engine.
+        retry_on: classes of errors of the program's functions that are retried, as ConnectionError
+            and TimeoutError are.
+        options: options of the configuration's section ``engine``; they override it.
 
     Raises:
-        ConfigError: an option is wrong, or options do not go together.
+        ConfigError: an option is wrong, or options contradict each other.
     """
 
     def __init__(
@@ -103,7 +121,7 @@ class AsyncEngine:
         consumer: Consumer | None = None,
         change_consumer: ChangeConsumer | None = None,
         record_processor: RecordProcessor | MakeRecordProcessor | None = None,
-        format: str | None = None,  # noqa: A002 - what it is called in a configuration
+        format: str | None = None,  # noqa: A002 - its name in a configuration
         transforms: Sequence[Transform | StepSection | Mapping[str, Any]] = (),
         on_connector: OnConnector | None = None,
         on_completion: OnCompletion | None = None,
@@ -117,6 +135,7 @@ class AsyncEngine:
         retry_on: type[Exception] | Sequence[type[Exception]] = (),
         **options: Any,
     ) -> None:
+        super().__init__("tidelog-engine")
         self.config = _config(config)
         section = _section(self.config.engine, options)
         batch_size, consume_records_async = section.batch_size, section.consume_records_async
@@ -158,7 +177,7 @@ class AsyncEngine:
         if consumer is None and change_consumer is None and record_processor is None:
             self._stream = EventStream(
                 lambda: self._core.run(),
-                self._close_if_open,
+                self._end,
                 lambda loop: self._core.use_loop(loop),
             )
             change_consumer, most_open_batches = self._stream.take, STREAMED_BATCHES
@@ -174,12 +193,10 @@ class AsyncEngine:
             on_connector=on_connector,
             on_completion=on_completion,
             dead_letters=dead_letters,
-            on_spark=on_spark(self.config),
+            on_spark=spark_workers_for(self.config),
             event_loop=event_loop,
             most_open_batches=most_open_batches,
         )
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
 
     @property
     def state(self) -> EngineState:
@@ -187,22 +204,43 @@ class AsyncEngine:
 
     @property
     def context(self) -> ConnectorContext:
-        """What its connector and tasks run with."""
+        """The context of its connector and tasks."""
         return self._core.context
 
     def run(self) -> None:
-        """Until `close`, until something fails, or until all is delivered that there will be
-        (``source.snapshot: initial_only``).
+        """Run until `stop`, a failure, or the end of all events (``source.snapshot:
+        initial_only``).
 
         Raises:
             EngineStateError: it runs already, or has run.
-            TidelogError: what ended it. IncompleteDumpError comes behind all that was captured.
+            TidelogError: the error that ended it. IncompleteDumpError comes after all captured
+                events.
         """
-        self._refuse_without_consumer()
+        super().run()
+
+    def _run(self, stop: threading.Event) -> None:
+        self._check_consumer()
         self._core.run()
 
+    def start(self) -> None:
+        """Start on its own thread; return at once.
+
+        Raises:
+            EngineStateError: it was started before.
+        """
+        self._check_consumer()
+        if self._thread is not None:
+            raise EngineStateError("the engine was started before: make a new one")
+        super().start()
+
+    def stop(self) -> None:
+        """Ask it to end; return at once."""
+        super().stop()
+        with suppress(EngineStateError):  # it has ended
+            self._core.close(wait=False)
+
     def events(self) -> EventStream:
-        """Of an engine without a consumer: its events, to iterate over.
+        """Return the events of an engine without a consumer, to iterate over.
 
         Example:
             ``async for event in engine.events(): ...``
@@ -219,12 +257,12 @@ class AsyncEngine:
 
     async def arun(self) -> None:
         """As `run`, beside other coroutines; cancelling it closes the engine."""
-        self._refuse_without_consumer()
+        self._check_consumer()
         loop = asyncio.get_running_loop()
         self._core.use_loop(loop)
         ended: asyncio.Future[None] = loop.create_future()
 
-        def tell(error: BaseException | None) -> None:
+        def finish(error: BaseException | None) -> None:
             if ended.cancelled():
                 return
             if error is None:
@@ -238,19 +276,19 @@ class AsyncEngine:
                 self._core.run()
             except BaseException as raised:  # noqa: BLE001 - the coroutine raises it
                 error = raised
-            loop.call_soon_threadsafe(tell, error)
+            loop.call_soon_threadsafe(finish, error)
 
         threading.Thread(target=run, name="tidelog-engine", daemon=True).start()
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            await asyncio.to_thread(self._close_if_open)
+            self.stop()
             await asyncio.wait([ended])
-            ended.exception()  # the cancellation is what is told
+            ended.exception()  # the cancellation is raised instead
             raise
 
     def close(self) -> None:
-        """End it and wait for the end; called by a consumer or a callback it does not wait.
+        """`stop`, and wait for the end; without waiting if a consumer or a callback calls it.
 
         Raises:
             EngineStateError: it has stopped.
@@ -260,7 +298,7 @@ class AsyncEngine:
     def send(
         self, command: Command, *, database: str = "", timeout_s: float = 10.0
     ) -> Outcome | None:
-        """As `tidelog.Capture.send`; ``database``: which one of ``source.databases``.
+        """As `tidelog.Capture.send`; ``database``: one of ``source.databases``.
 
         Raises:
             EngineStateError: it has stopped.
@@ -274,53 +312,30 @@ class AsyncEngine:
         return self._tasks[database].capture.send(command, timeout_s=timeout_s)
 
     def wait_for_polling(self, timeout_s: float | None = None) -> bool:
-        """Until it polls (True), has ended, or ``timeout_s`` is over."""
+        """Wait until it polls (True), has ended, or ``timeout_s`` is over."""
         return self._core.wait_for_polling(timeout_s)
 
-    def __enter__(self) -> AsyncEngine:
-        """Returns when it polls. Raises what kept it from that."""
-        self._refuse_without_consumer()
-        self._thread = threading.Thread(target=self._run_kept, name="tidelog-engine", daemon=True)
-        self._thread.start()
+    def __enter__(self) -> Self:
+        """Start; return when it polls. Raises what prevented that."""
+        super().__enter__()
         if not self._core.wait_for_polling():
-            self._thread.join()
-            if self._error is not None:
-                raise self._error
+            self.wait()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Raises what ended the engine, unless the block raised."""
-        self._close_if_open()
-        assert self._thread is not None
-        self._thread.join()
-        if error is None and self._error is not None:
-            raise self._error
+    def _end(self) -> None:
+        with suppress(EngineStateError):  # it has ended
+            self._core.close()
 
-    def _run_kept(self) -> None:
-        try:
-            self._core.run()
-        except BaseException as error:  # noqa: BLE001 - raised where the block ends
-            self._error = error
-
-    def _refuse_without_consumer(self) -> None:
+    def _check_consumer(self) -> None:
         if self._stream is not None:
             raise ConfigError(
                 "give one of consumer, change_consumer and record_processor, or iterate over "
                 "engine.events()"
             )
 
-    def _close_if_open(self) -> None:
-        with suppress(EngineStateError):  # it ended by itself
-            self._core.close()
-
 
 class CaptureConnector:
-    """`tidelog.engine.ports.Connector`: a task for each event log, which need nothing beside."""
+    """A `tidelog.engine.ports.Connector`: a task for each event log, and nothing else."""
 
     def __init__(self, tasks: Sequence[SourceTask]) -> None:
         self._tasks = tasks
@@ -373,9 +388,9 @@ def _section(configured: EngineSection, given: Mapping[str, Any]) -> EngineSecti
     unknown = given.keys() - EngineSection.model_fields.keys()
     if unknown:
         raise ConfigError(f"an engine has no option {', '.join(sorted(unknown))}")
-    told = {name: getattr(configured, name) for name in configured.model_fields_set}
+    configured_options = {name: getattr(configured, name) for name in configured.model_fields_set}
     try:
-        return EngineSection(**{**told, **given})
+        return EngineSection(**{**configured_options, **given})
     except ValidationError as error:
         problems = [f"engine.{each['loc'][0]}: {each['msg']}" for each in error.errors()]
         raise ConfigError("\n".join(problems)) from None

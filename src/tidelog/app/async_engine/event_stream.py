@@ -1,4 +1,4 @@
-"""An engine as an iterator: the program asks for events, and what it has asked beyond is done."""
+"""An engine as an iterator: an event is done when the program asks for the next one."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from typing import Any, Final
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
 
-_FINISHED_S: Final = 0.5  # within a batch, so often what is done is committed
+_FINISHED_S: Final = 0.5  # seconds between two commits within a batch
 MOST_OPEN_BATCHES: Final = 2
-"""Of those that were polled, and not all of whose events are done."""
+"""How many polled batches may have events that are not done."""
 
 Batch = tuple[Sequence[Event | Message], Committer]
 
 
 class EventStream:
-    """Events, or messages of them, of an engine that has no consumer; for one loop over them:
-    ``async for event in engine.events()``, or ``for`` in a program without an event loop.
+    """Iterates over the events, or messages, of an engine without a consumer; for one loop.
 
-    The engine runs while the loop does. An event is done when the next one is asked for, or
-    `mark_processed` was called; what is done is committed as the commit policy says, and at the
-    end. A loop that is left leaves the event that it was at undone, and closes the engine as soon
-    as Python drops the loop's iterator; ``contextlib.aclosing(aiter(engine.events()))`` closes it
-    where its block ends. What ends the engine is raised out of the loop.
+    ``async for event in engine.events()``, or ``for`` in a program without an event loop. The
+    engine runs while the loop does. An event is done when the next one is requested, or
+    `mark_processed` was called; done events are committed by the commit policy, and at the end. A
+    loop that is left does not complete its current event, and closes the engine as soon as Python
+    drops the loop's iterator; ``contextlib.aclosing(aiter(engine.events()))`` closes it at the end
+    of its block. The loop raises the error that ends the engine.
 
     Args:
         run: runs the engine until it has ended.
-        close: ends it, and waits for that; no harm if it has ended.
-        use_loop: told the loop that it is iterated on.
+        close: stops it and waits; does nothing if it has ended.
+        use_loop: called with the loop that iterates.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class EventStream:
         self._committer: Committer | None = None
 
     def take(self, events: Events, committer: Committer) -> None:
-        """The engine's consumer of batches, in its tasks' threads."""
+        """Accept a batch, as the engine's consumer, in its tasks' threads."""
         self._batches.append((events, committer))
         self._wake()
 
     def mark_processed(self, event: Event | Message) -> None:
-        """The event that was given last is done, though no further one is asked for."""
+        """Mark the current event as done before the next one is requested."""
         if self._committer is not None:
             self._committer.mark_processed(event)
             self._committer.mark_batch_finished()
@@ -63,7 +63,7 @@ class EventStream:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop was closed under it
+            with suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(woken.set)
 
         self._use_loop(loop)
@@ -95,7 +95,7 @@ class EventStream:
             ended.result()
 
     def _begin(self) -> Future[None]:
-        """Run the engine in a thread; its end, or what ended it."""
+        """Run the engine in a thread; return a future of its end or error."""
         ended: Future[None] = Future()
 
         def run() -> None:
@@ -111,7 +111,7 @@ class EventStream:
         return ended
 
     def _batch(self, ended: Future[None]) -> Iterator[Event | Message]:
-        """The next batch, if one is there. An event is done when what follows it is asked for."""
+        """Yield the next batch, if any. An event is done when the next one is requested."""
         if not self._batches:
             return
         events, committer = self._batches.popleft()

@@ -1,4 +1,4 @@
-"""Forgets engines that are not to run any more, so that retention no longer waits for them."""
+"""Deletes the progress of engines that will not run again, so that retention stops waiting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from typing import Any
 
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.engines import GROUPS, RUNS_S, process_of
 from tidelog.config import Config
 from tidelog.errors import UsageError
@@ -17,13 +17,13 @@ from tidelog.system.processes import has_ended
 
 
 def forget_engine(config: Config, name: str) -> dict[str, Any]:
-    """Delete the progress of all engines of this name: one that starts is new. Returns it.
+    """Delete and return the progress of all engines of this name; a later one is new.
 
     Raises:
         UsageError: there is none, it is a pipeline's name, or an engine of the name runs.
         EventLogError: there is no event log.
     """
-    consumers = Consumers(EventLog.open(log_place(config)).storage)
+    consumers = Consumers(EventLog.open(event_log_path(config)).storage)
     consumer = consumers.find(name)
     with closing(open_state(config.state.place)) as state:
         document = state.get(f"{GROUPS}{name}")
@@ -36,7 +36,7 @@ def forget_engine(config: Config, name: str) -> dict[str, Any]:
         noted_ms = 0 if consumer is None else consumer.updated_ms
         if time.time() * 1000 - group.get("seen_ms", noted_ms) < RUNS_S * 1000:
             processes = group.get("processes", {})
-            running = [each for each in group.get("members", ()) if not _ended(processes, each)]
+            running = [each for each in group.get("members", ()) if not _has_ended(processes, each)]
             if running or document is None:
                 who = ", ".join(map(process_of, running)) or "somebody"
                 raise UsageError(
@@ -49,5 +49,5 @@ def forget_engine(config: Config, name: str) -> dict[str, Any]:
     return {"engine": name, "offset": None if consumer is None else consumer.offset}
 
 
-def _ended(processes: dict[str, Any], holder: str) -> bool:
+def _has_ended(processes: dict[str, Any], holder: str) -> bool:
     return has_ended(processes.get(holder, {}))

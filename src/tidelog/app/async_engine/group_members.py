@@ -1,8 +1,7 @@
-"""Engines of one name, and which of them has which partitions of the keys; one of them has all keys
-where there is one partition.
+"""The engines of one name, and their partitions of the keys; one partition has all keys.
 
-All is in one document of the state store, changed by compare-and-set: so who was taken for dead can
-change nothing any more, however late its change arrives.
+Everything is in one document of the state store, changed by compare-and-set: so a member that was
+taken for dead can't change anything, however late its change arrives.
 """
 
 from __future__ import annotations
@@ -15,24 +14,26 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any, Final
 
+from tidelog.app.instances import this_holder
 from tidelog.app.overview.engines import GROUPS
-from tidelog.app.roster import this_holder
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.ports import StateStore
 from tidelog.system.processes import has_ended, this_process
 
-_BEATS: Final = 5  # in the time of a lease
-_DOUBT: Final = 0.7  # of a lease's time after the last beat: it must end before others take over
+_BEATS: Final = 5  # within the duration of a lease
+_DOUBT: Final = 0.7  # the share of a lease after which it ends here, before others take over
 
 
 class GroupMembers:
-    """This process's part in the group: a lease on its partitions, kept by a thread. Thread-safe.
+    """This process's membership in the group: a lease on its partitions, renewed by a thread.
+
+    Thread-safe.
 
     Args:
-        open_state: opens the store of the document: from `join` to `leave`.
-        name: of the engines.
-        lease_s: a member whose beats do not come for so long is taken for dead. One that ended on
-            this host is so at once.
+        open_state: opens the store of the document, from `join` to `leave`.
+        name: the name of the engines.
+        lease_s: seconds without a heartbeat after which a member counts as dead; one that ended
+            on this host does so at once.
     """
 
     def __init__(self, open_state: Callable[[], StateStore], name: str, lease_s: float) -> None:
@@ -40,15 +41,15 @@ class GroupMembers:
         self._store: StateStore | None = None
         self._name, self._key, self._lease_s = name, f"{GROUPS}{name}", lease_s
         self.holder = f"{this_holder()}-{secrets.token_hex(4)}"
-        self._seen: dict[str, tuple[int, float]] = {}
-        self._until = 0.0
+        self._last_heartbeats: dict[str, tuple[int, float]] = {}
+        self._expires_at = 0.0
         self._lost = False
-        self._left = threading.Event()
-        self._now: dict[str, Any] = {}
+        self._leaving = threading.Event()
+        self._document: dict[str, Any] = {}
         self._thread: threading.Thread | None = None
 
     def join(self, partitions: int, generation: str, start: int) -> None:
-        """Become a member. ``start``: where a group without progress begins.
+        """Become a member. ``start``: the first offset of a group without progress.
 
         Raises:
             ConfigError: the others have another number of partitions.
@@ -60,41 +61,42 @@ class GroupMembers:
             with suppress(StateConflictError):  # another member was faster
                 self._state.put(self._key, {**first, **none}, 0)
 
-        def enter(found: dict[str, Any]) -> None:
-            self._remove_dead(found)
-            if not found["members"] and not found["offsets"]:
-                found.update(first)
-            found["seen_ms"] = int(time.time() * 1000)
-            if found["partitions"] == partitions:
-                found["members"][self.holder] = 0
-                found["processes"][self.holder] = this_process()
+        def enter(document: dict[str, Any]) -> None:
+            self._remove_dead(document)
+            if not document["members"] and not document["offsets"]:
+                document.update(first)
+            document["seen_ms"] = int(time.time() * 1000)
+            if document["partitions"] == partitions:
+                document["members"][self.holder] = 0
+                document["processes"][self.holder] = this_process()
 
-        patience_until = time.monotonic() + self._lease_s * (1 + 2 / _BEATS)
+        deadline = time.monotonic() + self._lease_s * (1 + 2 / _BEATS)
         while True:
             began = time.monotonic()
             self.change(enter, entering=True)
-            if self.holder in self._now["members"]:
+            if self.holder in self._document["members"]:
                 break
-            # Without progress the number is free once the others are dead.
-            if self._now["offsets"] or began > patience_until:
+            # Without progress the number may change once the others are dead.
+            if self._document["offsets"] or began > deadline:
                 raise ConfigError(
-                    f"engines named {self._name} divide the keys into {self._now['partitions']} "
-                    f"partitions, this one into {partitions}: give all of them the same group "
+                    f"engines named {self._name} divide the keys into "
+                    f"{self._document['partitions']} partitions, this one into {partitions}: give "
+                    "all of them the same group "
                     "(without one it is 1), or this one another name"
                 )
             time.sleep(self._lease_s / _BEATS)
-        self._until = began + self._lease_s * _DOUBT
+        self._expires_at = began + self._lease_s * _DOUBT
         self._thread = threading.Thread(target=self._keep, name="tidelog-group", daemon=True)
         self._thread.start()
 
     @property
     def document(self) -> dict[str, Any]:
-        """As it was last seen: ``generation``, ``start``, ``members``, ``owners``, ``offsets``."""
-        return self._now
+        """The last known ``generation``, ``start``, ``members``, ``owners``, ``offsets``."""
+        return self._document
 
     def check(self) -> None:
-        """Raises LeaseLostError: others may have our partitions."""
-        if self._lost or time.monotonic() > self._until:
+        """Raise LeaseLostError if others may have our partitions."""
+        if self._lost or time.monotonic() > self._expires_at:
             raise LeaseLostError(
                 "this engine did not reach the state store in time: others of its name take over; "
                 "start it again"
@@ -102,61 +104,61 @@ class GroupMembers:
 
     @property
     def owner(self) -> str | None:
-        """Who has the first partition."""
-        owner: str | None = self._now["owners"].get("0")
+        """The owner of the first partition."""
+        owner: str | None = self._document["owners"].get("0")
         return owner
 
-    def owned(self) -> list[int]:
-        return _owned(self._now, self.holder)
+    def owned_partitions(self) -> list[int]:
+        return _owned_partitions(self._document, self.holder)
 
     def target(self) -> list[int]:
-        """The partitions to have: as many as others, of those that are free or ours."""
-        return _target(self._now, self.holder)
+        """Return the partitions to own: an equal share of those that are free or ours."""
+        return _target_partitions(self._document, self.holder)
 
     def rebalance(self) -> None:
-        """Take and give back partitions, as `target` has them by then; nothing is under way."""
+        """Take and release partitions until `target` is reached; no event may be in progress."""
 
-        def change(found: dict[str, Any]) -> None:
-            target = _target(found, self.holder)
-            owners = found["owners"]
-            for partition in _owned(found, self.holder):
+        def change(document: dict[str, Any]) -> None:
+            target = _target_partitions(document, self.holder)
+            owners = document["owners"]
+            for partition in _owned_partitions(document, self.holder):
                 del owners[str(partition)]
             owners.update({str(partition): self.holder for partition in target})
 
         self.change(change)
 
     def change(self, change: Callable[[dict[str, Any]], None], *, entering: bool = False) -> None:
-        """Change the document; again if another member was faster.
+        """Change the document; repeat if another member was faster.
 
         Raises:
             LeaseLostError: we are no member any more.
-            StateError: the store is away.
+            StateError: the store failed.
         """
         while True:
-            found = self._state.get(self._key)
-            if found is None or not (entering or self.holder in found.value["members"]):
+            document = self._state.get(self._key)
+            if document is None or not (entering or self.holder in document.value["members"]):
                 self._lost = True
                 self.check()
-            assert found is not None
-            value = deepcopy(found.value)
+            assert document is not None
+            value = deepcopy(document.value)
             change(value)
             try:
-                self._state.put(self._key, value, found.version)
+                self._state.put(self._key, value, document.version)
             except StateConflictError:
                 continue
-            self._now = value
+            self._document = value
             return
 
     def leave(self) -> None:
-        """Give everything back."""
-        self._left.set()
+        """Release everything."""
+        self._leaving.set()
         if self._store is None:
             return
         if self._thread is not None:
             self._thread.join()
 
-            def go(found: dict[str, Any]) -> None:
-                _remove(found, self.holder)
+            def go(document: dict[str, Any]) -> None:
+                _remove(document, self.holder)
 
             with suppress(LeaseLostError, StateError):  # the others take it, or have done so
                 self.change(go)
@@ -168,50 +170,54 @@ class GroupMembers:
         return self._store
 
     def _keep(self) -> None:
-        while not self._left.wait(self._lease_s / _BEATS) and not self._lost:
+        while not self._leaving.wait(self._lease_s / _BEATS) and not self._lost:
             began = time.monotonic()
             try:
                 self.change(self._beat)
             except StateError:
-                continue  # tried again, until `check` gives up
+                continue  # retried until `check` raises
             except LeaseLostError:
                 return
-            if began < self._until:  # who was in doubt stays so: it may have been said already
-                self._until = began + self._lease_s * _DOUBT
+            if began < self._expires_at:  # once in doubt, always: it may have been reported
+                self._expires_at = began + self._lease_s * _DOUBT
 
-    def _beat(self, found: dict[str, Any]) -> None:
-        found["members"][self.holder] += 1
-        found["seen_ms"] = int(time.time() * 1000)  # for people
-        self._remove_dead(found)
+    def _beat(self, document: dict[str, Any]) -> None:
+        document["members"][self.holder] += 1
+        document["seen_ms"] = int(time.time() * 1000)  # for people
+        self._remove_dead(document)
 
-    def _remove_dead(self, found: dict[str, Any]) -> None:
-        now, processes = time.monotonic(), found.setdefault("processes", {})
-        for holder, beats in list(found["members"].items()):
-            seen, since = self._seen.get(holder, (-1, now))
+    def _remove_dead(self, document: dict[str, Any]) -> None:
+        now, processes = time.monotonic(), document.setdefault("processes", {})
+        for holder, beats in list(document["members"].items()):
+            seen, since = self._last_heartbeats.get(holder, (-1, now))
             if seen != beats:
-                self._seen[holder] = beats, now
+                self._last_heartbeats[holder] = beats, now
             silent = now - since > self._lease_s
             if holder != self.holder and (silent or has_ended(processes.get(holder, {}))):
-                _remove(found, holder)
+                _remove(document, holder)
 
 
-def _remove(found: dict[str, Any], holder: str) -> None:
-    found["members"].pop(holder, None)
-    found["processes"].pop(holder, None)
-    found["owners"] = {
-        partition: one for partition, one in found["owners"].items() if one != holder
+def _remove(document: dict[str, Any], holder: str) -> None:
+    document["members"].pop(holder, None)
+    document["processes"].pop(holder, None)
+    document["owners"] = {
+        partition: one for partition, one in document["owners"].items() if one != holder
     }
 
 
-def _owned(found: dict[str, Any], holder: str) -> list[int]:
-    return sorted(int(partition) for partition, owner in found["owners"].items() if owner == holder)
+def _owned_partitions(document: dict[str, Any], holder: str) -> list[int]:
+    return sorted(
+        int(partition) for partition, owner in document["owners"].items() if owner == holder
+    )
 
 
-def _target(found: dict[str, Any], holder: str) -> list[int]:
-    members, partitions = sorted(found["members"]), int(found["partitions"])
-    owned = _owned(found, holder)
+def _target_partitions(document: dict[str, Any], holder: str) -> list[int]:
+    members, partitions = sorted(document["members"]), int(document["partitions"])
+    owned_partitions = _owned_partitions(document, holder)
     if holder not in members:
-        return owned
+        return owned_partitions
     quota = partitions // len(members) + (members.index(holder) < partitions % len(members))
-    free = [partition for partition in range(partitions) if str(partition) not in found["owners"]]
-    return sorted([*owned, *free][:quota])
+    free = [
+        partition for partition in range(partitions) if str(partition) not in document["owners"]
+    ]
+    return sorted([*owned_partitions, *free][:quota])

@@ -1,6 +1,6 @@
-"""Steps of a configuration on an engine's events: on Arrow batches as they are polled.
+"""Applies a configuration's steps to an engine's events: on Arrow batches as they are polled.
 
-They do what `tidelog.spark.transforms` does to events. Those that are Spark SQL are refused.
+They do what `tidelog.spark.transforms` does to events. Steps with Spark SQL are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Route = tuple[str, tuple[str, ...]]
 """A destination's name, and the patterns of the tables that go there."""
 
 _INSTEAD: Final = {
-    "filter": "a function that gives None leaves an event out",
+    "filter": "a function that returns None leaves an event out",
     "cast": "a function changes values with event.replace",
     "compute": "a function changes values with event.replace",
     "python": "give the engine a function of events in place of one of DataFrames",
@@ -42,10 +42,10 @@ _HASHED: Final = (
 def split(
     transforms: Sequence[Transform | StepSection | Mapping[str, Any]],
 ) -> tuple[list[StepSection], list[Transform]]:
-    """The steps, and the functions behind them.
+    """Return the steps, and the functions after them.
 
     Raises:
-        ConfigError: a step is wrong, needs Spark, or stands behind a function.
+        ConfigError: a step is wrong, needs Spark, or comes after a function.
     """
     steps: list[StepSection] = []
     functions: list[Transform] = []
@@ -56,7 +56,7 @@ def split(
         step = _step(each)
         if functions:
             raise ConfigError(
-                f"transforms: step {step.action} stands behind a function: steps are done on "
+                f"transforms: step {step.action} comes after a function: steps are applied to "
                 "whole batches, before any function sees their events. Put them first"
             )
         steps.append(step)
@@ -64,7 +64,7 @@ def split(
 
 
 def routes(steps: Sequence[StepSection]) -> tuple[Route, ...]:
-    """Where messages go."""
+    """Return the destinations of messages."""
     return tuple((s.route, tuple(s.tables)) for s in steps if s.route is not None)
 
 
@@ -83,8 +83,8 @@ def _step(given: StepSection | Mapping[str, Any]) -> StepSection:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A column that is kept, by its place in the source's row, and what is done to its values."""
+class _KeptColumn:
+    """A column that is kept, with its index in the source's row, and the changes of its values."""
 
     place: int
     column: Column
@@ -93,10 +93,10 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What the steps make of one version of a table."""
+    """The result of the steps for one version of a table."""
 
     schema: TableSchema
-    kept: tuple[_Kept, ...]
+    kept: tuple[_KeptColumn, ...]
     names: Mapping[str, str]
 
     def apply(self, batch: EventBatch) -> EventBatch:
@@ -127,22 +127,22 @@ class _Shape:
         if missing.null_count == len(missing):
             return missing
         names = self.names
-        told = [
+        source_names = [
             [names[name] for name in each if name in names] if each else None
             for each in missing.to_pylist()
         ]
-        return pa.array([each or None for each in told], missing.type)
+        return pa.array([each or None for each in source_names], missing.type)
 
 
 class EventSteps:
-    """Gives batches as the steps leave them. Not thread-safe: each task has one of its own."""
+    """Applies the steps to batches. Not thread-safe: each task has its own."""
 
     def __init__(self, steps: Sequence[StepSection]) -> None:
         self._steps = [step for step in steps if step.route is None]
         self._shapes: dict[int, _Shape | None] = {}
 
     def __call__(self, batch: EventBatch) -> EventBatch:
-        """Raises ConfigError, which names the table: a step does not fit it."""
+        """Apply the steps. Raises ConfigError, which names the table: a step does not fit it."""
         number = batch.schema.schema_id
         if number not in self._shapes:
             own = [each for each in self._steps if matches(each.tables, batch.schema.table)]
@@ -152,12 +152,12 @@ class EventSteps:
         return batch if shape is None else shape.apply(batch)
 
 
-_Columns = dict[str, _Kept]
+_Columns = dict[str, _KeptColumn]
 
 
 @dataclass(frozen=True)
 class _StepTable:
-    """What steps ask of the table that they are for."""
+    """The table to which steps are applied."""
 
     schema: TableSchema
     row: pa.StructType
@@ -169,32 +169,32 @@ class _StepTable:
                     f"transforms: step {step.action}: {self.schema.table} has no column {name!r}"
                 )
 
-    def is_key(self, kept: _Kept) -> bool:
+    def is_key(self, kept: _KeptColumn) -> bool:
         return self.schema.columns[kept.place].name in self.schema.match_key
 
-    def type_of(self, kept: _Kept) -> pa.DataType:
+    def type_of(self, kept: _KeptColumn) -> pa.DataType:
         return pa.string() if kept.changes else self.row.field(kept.place).type
 
 
 def _shape(steps: Sequence[StepSection], schema: TableSchema, row: pa.StructType) -> _Shape:
     table = _StepTable(schema, row)
-    kept = {column.name: _Kept(at, column) for at, column in enumerate(schema.columns)}
+    kept = {column.name: _KeptColumn(at, column) for at, column in enumerate(schema.columns)}
     for step in steps:
         kept = _ACTIONS[step.action](step, kept, table)
     names = {schema.columns[each.place].name: name for name, each in kept.items()}
-    lost = [name for name in schema.match_key if name not in names]
-    if lost:
+    missing_keys = [name for name in schema.match_key if name not in names]
+    if missing_keys:
         raise ConfigError(
-            f"transforms: the steps take {', '.join(lost)} away from {schema.table}, by which its "
-            "rows are known: keep the columns of the key"
+            f"transforms: the steps take {', '.join(missing_keys)} away from {schema.table}, by "
+            "which its rows are known: keep the columns of the key"
         )
-    left = replace(
+    result = replace(
         schema,
         columns=tuple(replace(each.column, name=name) for name, each in kept.items()),
         key=tuple(names[name] for name in schema.key if name in names),
         identity=tuple(names[name] for name in schema.identity if name in names),
     )
-    return _Shape(left, tuple(kept.values()), names)
+    return _Shape(result, tuple(kept.values()), names)
 
 
 def _select(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
@@ -212,12 +212,12 @@ def _drop(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
 def _rename(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
     names = step.rename or {}
     table.check(step, names, kept)
-    found = {names.get(name, name): each for name, each in kept.items()}
-    if len(found) < len(kept):
+    renamed = {names.get(name, name): each for name, each in kept.items()}
+    if len(renamed) < len(kept):
         raise ConfigError(
             f"transforms: step rename gives two columns of {table.schema.table} one name"
         )
-    return found
+    return renamed
 
 
 def _mask(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
@@ -229,7 +229,9 @@ def _mask(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
                 f"transforms: step mask: column {name!r} is of the key of {table.schema.table}, by "
                 "which its rows are known: keep it as it is, or hash it"
             )
-    masked = {name: _as_text(kept[name], partial(_masked, text)) for name, text in texts.items()}
+    masked = {
+        name: _as_text(kept[name], partial(_mask_values, text)) for name, text in texts.items()
+    }
     return {**kept, **masked}
 
 
@@ -245,28 +247,28 @@ def _hash(step: StepSection, kept: _Columns, table: _StepTable) -> _Columns:
                 "a function"
             )
     salt = step.salt.get_secret_value().encode()
-    hashed = {name: _as_text(kept[name], partial(_hashed, salt)) for name in names}
+    hashed = {name: _as_text(kept[name], partial(_hash_values, salt)) for name in names}
     return {**kept, **hashed}
 
 
-def _as_text(kept: _Kept, change: Callable[[pa.Array], pa.Array]) -> _Kept:
+def _as_text(kept: _KeptColumn, change: Callable[[pa.Array], pa.Array]) -> _KeptColumn:
     # Our texts have no type number in the source.
     column = replace(kept.column, type_id=0, type_mod=-1, type_name="text", logical="text")
-    return _Kept(kept.place, column, (*kept.changes, change))
+    return _KeptColumn(kept.place, column, (*kept.changes, change))
 
 
-def _masked(text: str, values: pa.Array) -> pa.Array:
+def _mask_values(text: str, values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_null(), pa.scalar(None, pa.string()), pa.scalar(text))
 
 
-def _hashed(salt: bytes, values: pa.Array) -> pa.Array:
+def _hash_values(salt: bytes, values: pa.Array) -> pa.Array:
     if not pa.types.is_binary(values.type):
         values = values.cast(pa.string()).cast(pa.binary())
-    found = [
+    digests = [
         None if value is None else hashlib.sha256(salt + value).hexdigest()
         for value in values.to_pylist()
     ]
-    return pa.array(found, pa.string())
+    return pa.array(digests, pa.string())
 
 
 _ACTIONS: Final[Mapping[str, Callable[[StepSection, _Columns, _StepTable], _Columns]]] = {

@@ -1,1 +1,1 @@
-"""Capture as a process runs it: its parts, its channels, and what it tells others."""
+"""Runs capture in a process: its parts, channels and notifications."""

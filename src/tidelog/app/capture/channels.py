@@ -12,22 +12,22 @@ from tidelog.app.capture.notify import AppendControl, Notifier, OnNotification
 from tidelog.app.dumps.schedule import DumpSchedule
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import KEEP_FINISHED
+from tidelog.capture.limits.pauses import LogSwitch
 from tidelog.capture.notifications import Notification
-from tidelog.capture.steering.pauses import LogSwitch
 from tidelog.config import Config
 from tidelog.config.kafka import KafkaChannel
+from tidelog.control.channels.api_protocol import ApiBackend
 from tidelog.control.channels.file import SignalFile
-from tidelog.control.channels.surface import Surface
-from tidelog.control.channels.table import SignalIntake, SignalTable
-from tidelog.control.commands import HandOver
-from tidelog.control.handler import Actor
+from tidelog.control.channels.signal_intake import SignalIntake, SignalTable
+from tidelog.control.commands import Handover
+from tidelog.control.handler import CommandHandler
 from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox
 from tidelog.errors import MissingExtraError, StateError
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.state.opening import look_every_s
 
 if TYPE_CHECKING:
-    from tidelog.control.channels.kafka import KafkaPlace
+    from tidelog.control.channels.kafka import KafkaTopic
     from tidelog.control.channels.kafka_notifications import KafkaNotifications
     from tidelog.control.channels.kafka_signals import KafkaSignals
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_channels(config: Config) -> None:
-    """Raises MissingExtraError without what the channels need."""
+    """Raise MissingExtraError if a package of the channels is missing."""
     control = config.control
     if control.signal_kafka is not None or "kafka" in control.notifications:
         try:
@@ -45,41 +45,41 @@ def check_channels(config: Config) -> None:
 
 
 def signal_key(config: Config) -> str:
-    """The key of Kafka messages that are signals for this capture."""
+    """Return the key of Kafka messages that are signals for this capture."""
     section = config.control.signal_kafka
     return (section and section.key) or config.source.connector
 
 
-def signal_place(config: Config) -> KafkaPlace | None:
-    """The topic of ``control.signal_kafka``; None: there is none."""
+def signal_place(config: Config) -> KafkaTopic | None:
+    """Return the topic of ``control.signal_kafka``; None: there is none."""
     section = config.control.signal_kafka
     if section is None:
         return None
     return _place(section, section.topic or f"{signal_key(config)}-signal")
 
 
-def notification_place(config: Config) -> KafkaPlace | None:
-    """The topic that notifications go to; None: there is none."""
+def notification_place(config: Config) -> KafkaTopic | None:
+    """Return the topic for notifications; None: there is none."""
     section = config.control.notification_kafka
     wanted = "kafka" in config.control.notifications
     return _place(section, section.topic) if section is not None and wanted else None
 
 
-def _place(section: KafkaChannel, topic: str) -> KafkaPlace:
-    from tidelog.control.channels.kafka import KafkaPlace
+def _place(section: KafkaChannel, topic: str) -> KafkaTopic:
+    from tidelog.control.channels.kafka import KafkaTopic
 
     given = {name: value.get_secret_value() for name, value in section.settings.items()}
-    return KafkaPlace(section.servers, topic, given)
+    return KafkaTopic(section.servers, topic, given)
 
 
 class Channels:
-    """All channels of one leadership, around one mailbox.
+    """All channels of one leadership, with one mailbox.
 
     Args:
-        config: says which there are.
-        state: of the mailbox.
-        source: which log signals stand in.
-        callbacks: told of notifications.
+        config: the configuration of the channels.
+        state: the store of the mailbox.
+        source: the source whose log has the signals.
+        callbacks: called with notifications.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class Channels:
             None if control.signal_file is None else SignalFile(control.signal_file, state, intake)
         )
         self._kafka = self._signals_from_kafka(intake)
-        self._actor: Actor | None = None
+        self._handler: CommandHandler | None = None
         self._schedule: DumpSchedule | None = None
         self._look_every_s = look_every_s(config.state.place)
-        self._look_at = 0.0
+        self._poll_at = 0.0
 
     def notify(self, notification: Notification) -> None:
         self._notifier.notify(notification)
@@ -126,14 +126,14 @@ class Channels:
         catalogue: Catalogue,
         status: Callable[[], dict[str, Any]],
         append_control: AppendControl,
-        hand_over: Callable[[HandOver], dict[str, Any]],
+        hand_over: Callable[[Handover], dict[str, Any]],
         switch: LogSwitch,
     ) -> None:
-        """Begin to hear and to tell."""
+        """Start to receive signals and to send notifications."""
         self._append = append_control
         self._status = status
         self._coordinator = coordinator
-        self._actor = Actor(
+        self._handler = CommandHandler(
             coordinator,
             catalogue,
             self._state,
@@ -155,17 +155,18 @@ class Channels:
         if self._kafka is not None:
             self._kafka.start()
 
-    def troubles(self) -> dict[str, Any]:
-        """For the status document: problems of the channels, as
-        `tidelog.control.channels.kafka.Trouble` describes them.
+    def problems(self) -> dict[str, Any]:
+        """Return the channels' problems for the status document.
+
+        See `tidelog.control.channels.kafka.ChannelProblem`.
         """
         channels = (self._kafka, self._kafka_notifications)
-        found = [each.trouble.now() for each in channels if each is not None]
-        return {"channels": [each for each in found if each is not None]}
+        problems = [each.trouble.now() for each in channels if each is not None]
+        return {"channels": [each for each in problems if each is not None]}
 
-    def surface(self) -> Surface:
-        """What the HTTP interface shows, once open."""
-        return Surface(
+    def surface(self) -> ApiBackend:
+        """Return the backend of the HTTP interface; call `open` first."""
+        return ApiBackend(
             mailbox=self.mailbox,
             status=self._status,
             summary=lambda: self._coordinator.summary(finished=KEEP_FINISHED),
@@ -173,20 +174,22 @@ class Channels:
         )
 
     def act(self) -> None:
-        """Take signals in, then act on the commands that wait. While the state store is away they
-        wait: the lease says how long capture may go on without it.
+        """Receive signals, then handle the pending commands.
+
+        While the state store is unavailable they wait: the lease limits how long capture runs
+        without it.
         """
         try:
-            self._take_in()
+            self._receive()
         except StateError as error:
             logger.info("signals wait for the state store: %s", error)
             return
-        if self._actor is None or not self._is_due():
+        if self._handler is None or not self._is_due():
             return
-        if self._actor.act(self.mailbox) >= MOST_AT_ONCE:
-            self.mailbox.given.set()  # more wait
+        if self._handler.act(self.mailbox) >= MOST_AT_ONCE:
+            self.mailbox.given.set()  # more are pending
 
-    def _take_in(self) -> None:
+    def _receive(self) -> None:
         self._table.deliver()
         if self._file is not None:
             self._file.poll()
@@ -196,16 +199,16 @@ class Channels:
             self._schedule.act()
 
     def _is_due(self) -> bool:
-        """In a store where each look costs, what other processes give waits for the next one."""
+        """Return whether to read commands: if requests cost money, only at intervals."""
         now = time.monotonic()
-        if now < self._look_at and not self.mailbox.given.is_set():
+        if now < self._poll_at and not self.mailbox.given.is_set():
             return False
         self.mailbox.given.clear()
-        self._look_at = now + self._look_every_s
+        self._poll_at = now + self._look_every_s
         return True
 
     def close(self) -> None:
-        """In the reverse order of `open`; each one, also if another raises."""
+        """Close all in the reverse order of `open`, also if one of them raises."""
         with ExitStack() as closing:
             for each in (self._kafka_notifications, self._notifier, self._kafka):
                 if each is not None:

@@ -18,7 +18,7 @@ from tidelog.system.private_files import append_text
 
 logger = logging.getLogger(__name__)
 notification_lines = logging.getLogger("tidelog.notifications")
-notification_lines.setLevel(logging.INFO)  # asked for by the channel `log`, whatever --log-level
+notification_lines.setLevel(logging.INFO)  # the channel `log` needs them, whatever --log-level
 
 HISTORY = 1_000
 WAITING = 10_000
@@ -29,18 +29,18 @@ AppendControl = Callable[[dict[str, Any], Callable[[int], None]], None]
 
 
 class Notifier:
-    """Brings notifications to channels, in order, on a thread of its own.
+    """Delivers notifications to channels, in order, in its own thread.
 
     `notify` is a `tidelog.capture.notifications.Notify`: it returns at once and never raises. What
-    a channel can't take is dropped and logged: a notification that was not delivered before a crash
-    is not made up for afterwards; `tidelog status` has the truth.
+    a channel does not accept is dropped and logged. A notification that was not delivered before a
+    crash is not repeated; `tidelog status` has the truth.
 
     Args:
-        channels: of ``log``, ``file`` and ``eventlog``.
+        channels: some of ``log``, ``file`` and ``eventlog``.
         connector: the name of this capture, Debezium's ``connector_name``.
-        file: of JSON lines, for ``file``.
+        file: the file of JSON lines, for ``file``.
         append_control: appends a CONTROL record to the event log, for ``eventlog``.
-        callbacks: called with each notification on the notifier's thread: the program's own, and
+        callbacks: called with each notification in the notifier's thread: the program's own, and
             that of ``kafka``.
     """
 
@@ -67,10 +67,10 @@ class Notifier:
         self._failing: set[str] = set()
         self._torn = False
 
-    # ------------------------------------------------------------ for everyone
+    # ------------------------------------------------------------ for all threads
 
     def notify(self, notification: Notification) -> None:
-        """Have it brought to the channels; at once, from any thread."""
+        """Queue a notification; returns at once, from any thread."""
         data = {"connector_name": self._connector, **_texts(notification.data)}
         ready = replace(notification, data=data)
         with self._condition:
@@ -80,27 +80,30 @@ class Notifier:
             if not full:
                 self._waiting.append(ready)
             self._condition.notify()
-        self._heed("the queue of notifications", "it is full; one is dropped" if full else None)
+        self._log_failure(
+            "the queue of notifications", "it is full; one is dropped" if full else None
+        )
 
     def history(self, after: int = 0, limit: int = HISTORY) -> list[dict[str, Any]]:
-        """The newest notifications with a ``number`` above ``after``, oldest first, ``limit`` at
-        most. Numbers begin at 1 in each leadership.
+        """Return the newest notifications with a ``number`` above ``after``, the oldest first.
+
+        At most ``limit`` of them. Numbers start at 1 in each leadership.
         """
         with self._condition:
-            found = [(number, item) for number, item in self._history if number > after]
-        return [{"number": number, **item.to_json()} for number, item in found[:limit]]
+            newest = [(number, item) for number, item in self._history if number > after]
+        return [{"number": number, **item.to_json()} for number, item in newest[:limit]]
 
-    # ------------------------------------------------------------ for who owns it
+    # ------------------------------------------------------------ for the owner
 
     def start(self) -> None:
-        """Begin to deliver, also what came before."""
+        """Start to deliver, also what was queued before."""
         self._thread = threading.Thread(
             target=self._deliver_all, name="tidelog-notifications", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Deliver what waits, for five seconds at most; then end."""
+        """Deliver what is queued, for five seconds at most; then end."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -135,10 +138,10 @@ class Notifier:
         self._append_control(value, lambda _offset: None)
 
     def _append_lines(self, batch: list[Notification]) -> None:
-        """Opened each time, so that the file may be moved away."""
+        """Append lines; the file is opened each time, so that it may be moved away."""
         assert self._file is not None
         text = "".join(_line(item) + "\n" for item in batch)
-        before = "\n" if self._torn else ""  # a full disk may have taken half of a line
+        before = "\n" if self._torn else ""  # a full disk may have cut off a line
         self._torn = True
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with append_text(self._file) as file:
@@ -149,14 +152,14 @@ class Notifier:
         try:
             refuse_coroutine(deliver())
         except Exception as error:  # noqa: BLE001 - a channel's failure is never capture's
-            # The text of an exception that is not ours may hold anything.
+            # The text of a foreign exception may contain anything.
             strerror = error.strerror if isinstance(error, OSError) else None
-            self._heed(channel, strerror or type(error).__name__)
+            self._log_failure(channel, strerror or type(error).__name__)
         else:
-            self._heed(channel, None)
+            self._log_failure(channel, None)
 
-    def _heed(self, channel: str, failure: str | None) -> None:
-        """Log the first failure of a row of failures."""
+    def _log_failure(self, channel: str, failure: str | None) -> None:
+        """Log the first of consecutive failures."""
         if failure is None:
             self._failing.discard(channel)
         elif channel not in self._failing:
@@ -169,7 +172,7 @@ def _line(notification: Notification) -> str:
 
 
 def _texts(data: Mapping[str, Any]) -> dict[str, str]:
-    """Debezium's additional data: texts, lists with commas between."""
+    """Return Debezium's additional data: texts, lists with commas between."""
     return {
         name: ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         for name, value in data.items()

@@ -1,63 +1,79 @@
-"""Capture of one source: connects the adapters anew for each leadership."""
+"""Captures one source: connects the adapters for each leadership."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tidelog.app.alerts import Alerts, open_alerts
 from tidelog.app.capture.channels import Channels, check_channels
-from tidelog.app.capture.known_log import KnownLog
+from tidelog.app.capture.maintenance import LogMaintenanceTask
 from tidelog.app.capture.notify import OnNotification
-from tidelog.app.capture.options import capture_options, dump_options
-from tidelog.app.capture.read_at_start import read_ahead
-from tidelog.app.capture.readiness import Readiness
 from tidelog.app.capture.source_check import SourceCheck
-from tidelog.app.capture.upkeep import Upkeep
-from tidelog.app.dumps.gaps import Gaps
+from tidelog.app.capture.standby import LogHandle, Readiness
+from tidelog.app.dumps.gap_recovery import PASSED_KEY, Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
-from tidelog.app.first_look import look_first, patiently
-from tidelog.app.log_location import log_place, seen_later, start_offset
-from tidelog.app.roster import Roster, this_holder
-from tidelog.app.serve import Serving, open_serving
-from tidelog.app.sources.kinds import source_kind
+from tidelog.app.http_server import Service, open_services
+from tidelog.app.instances import InstanceRegistration, this_holder
+from tidelog.app.log_location import event_log_path, issued_offset_future, start_offset
+from tidelog.app.service import BackgroundService
+from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
+from tidelog.app.startup import read_at_startup, retry_until_available
 from tidelog.app.state_copy import check_whole
-from tidelog.app.status_feed import OnStatus, ignore
-from tidelog.app.table_patterns import tell_unmatched
-from tidelog.capture.activity.log import Activity, Counted
-from tidelog.capture.catalogue.capture_scope import CaptureScope
-from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.refused_tables import RefusedTables, RefusingCatalogue
+from tidelog.app.status_stream import OnStatus, ignore
+from tidelog.app.table_patterns import log_unmatched
+from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, CountingAppender
+from tidelog.capture.catalogue.capture_scope import SCOPE_KEY, CaptureScope
+from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, CatalogueWatch
+from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
+from tidelog.capture.catalogue.unsupported_tables import (
+    REFUSED_KEY,
+    CheckingCatalogue,
+    UnsupportedTables,
+)
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.engine import CaptureEngine
-from tidelog.capture.farewell import end_later
-from tidelog.capture.generation import StatusStore, check_lost
-from tidelog.capture.housekeeping import Housekeeping
+from tidelog.capture.dumps.missing_rows import REFETCH_KEY
+from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
+from tidelog.capture.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.generation import (
+    CONSENT_KEY,
+    GAP_KEY,
+    GENERATION_KEY,
+    STATUS_KEY,
+    StatusStore,
+    check_lost,
+)
+from tidelog.capture.handover import end_later
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
-from tidelog.capture.patient_state import PatientState
+from tidelog.capture.limits.dump_gate import DumpGate
+from tidelog.capture.limits.log_guard import GIVEN_UP_KEY, LogGuard, WhenLogInDanger
+from tidelog.capture.limits.pauses import LOG_KEY, LogSwitch
+from tidelog.capture.maintenance import SessionMaintenance
 from tidelog.capture.session import CaptureSession
-from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, AtStart
-from tidelog.capture.steering.gate import DumpGate
-from tidelog.capture.steering.guard import LogGuard, WhenLogInDanger
-from tidelog.capture.steering.pauses import LogSwitch
+from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, StartPlan
+from tidelog.capture.state_retry import RetryingStateStore
 from tidelog.capture.windows.windows import Windows
 from tidelog.config import Config, load_config
 from tidelog.config.databases import of_one_database
-from tidelog.control.commands import Command, HandOver
+from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import GapError
-from tidelog.eventlog.emitted import EmittedTransactions
-from tidelog.eventlog.led_by import claim
+from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.eventlog.owner import STORE_KEY, claim
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage.port import answers
 from tidelog.eventlog.writer import EventLogWriter
+from tidelog.model.dump_options import DumpOptions
+from tidelog.model.log_locations import is_url
 from tidelog.ports import (
     CatalogueChanged,
     RelationNamed,
@@ -66,30 +82,83 @@ from tidelog.ports import (
     StateStore,
     TableRefused,
 )
-from tidelog.state.measured import MeasuredState
-from tidelog.state.opening import fenced, look_every_s, open_state
+from tidelog.state.opening import fenced, look_every_s, open_state, pays_per_request
+from tidelog.state.wrappers import MeteredStateStore, PrefetchingStateStore
+
+KEYS: Final = (
+    STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,
+    GENERATION_KEY, OPTIONS_KEY, REFETCH_KEY, SHAPES_KEY, SCOPE_KEY, GAP_KEY, RELATIONS_KEY,
+    STATUS_KEY,
+)  # fmt: skip
 
 
-class Capture:
-    """Log capture and dumps of one source, for embedding or for the command line.
+def prefetch_start_state(state: StateStore, config: Config, kind: SourceKind) -> StateStore:
+    """Return ``state``, with the documents prefetched that a start reads."""
+    if not pays_per_request(config.state.place):
+        return state
+    of_source: Sequence[str] = getattr(kind, "state_keys", ())  # a plugin may not have it
+    return PrefetchingStateStore(state, (*KEYS, *of_source), [DUMP_PREFIX, f"{REFETCH_KEY}/"])
+
+
+IDLE_POSITION_S = 60.0
+"""Between two positions without records, in a log on an object store: each costs requests, here and
+of all who read.
+"""
+
+
+def capture_options(config: Config) -> CaptureOptions:
+    """Of ``capture``."""
+    capture = config.capture
+    options = CaptureOptions(
+        flush_bytes=capture.flush_bytes,
+        flush_s=capture.flush_ms / 1000,
+        buffer_bytes=capture.buffer_bytes,
+        read_bytes_per_s=capture.read_bytes_per_second,
+    )
+    paid = is_url(config.log.path)
+    return replace(options, idle_position_s=IDLE_POSITION_S) if paid else options
+
+
+def dump_options(config: Config) -> DumpOptions:
+    """Of ``dump``, for dumps that say nothing else."""
+    dump = config.dump
+    return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
+
+
+class Capture(BackgroundService):
+    """Captures one source's log, and dumps its tables. Leads, or stands by while another process
+    leads.
+
+    Example:
+        ``with Capture("tidelog.yaml") as capture: capture.wait()``
 
     Args:
         config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
-        on_notification: told what dumps do, on a thread of its own; no coroutine function.
+        on_notification: called with what dumps report, on a thread of its own; no coroutine
+            function.
+        on_status: called about once a second with the document that `tidelog status` shows; no
+            coroutine function.
     """
 
     def __init__(
-        self, config: Config | str | Path, *, on_notification: OnNotification | None = None
+        self,
+        config: Config | str | Path,
+        *,
+        on_notification: OnNotification | None = None,
+        on_status: OnStatus = ignore,
     ) -> None:
+        super().__init__("tidelog-capture")
         refuse_coroutine_function("on_notification", on_notification)
+        refuse_coroutine_function("on_status", on_status)
         self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
         self.holder = this_holder()
         self._start_dump: str | None = None
-        self._asked = False
+        self._start_dump_requested = False
         self._snapshotter = snapshotter_of(self.config.source)
         self._source_check = SourceCheck(lambda: source_kind(self.config).check())
         self._gaps = Gaps(self._snapshotter.should_snapshot_on_gap)
         self._callbacks = () if on_notification is None else (on_notification,)
+        self._on_status = on_status
 
     def send(self, command: Command, *, timeout_s: float = 10.0) -> Outcome | None:
         """Give a command to whichever capture of this configuration leads; None: it waits still."""
@@ -97,57 +166,55 @@ class Capture:
             mailbox = Mailbox(state)
             return mailbox.wait(mailbox.send(command), timeout_s)
 
-    def run(self, stop: threading.Event, on_status: OnStatus = ignore) -> None:
-        """Lead, or stand by while another process does, until ``stop``.
-
-        Raises:
-            TidelogError: what needs a person; see docs/failure-modes.md.
-        """
-        refuse_coroutine_function("on_status", on_status)
-        config = self.config
+    def _run(self, stop: threading.Event) -> None:
+        config, on_status = self.config, self._on_status
         source = source_kind(config)
         source.prepare()
         check_channels(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
-        known = KnownLog(log_place(config), lambda: election.on_watch)
+        log_handle = LogHandle(event_log_path(config), lambda: election.release_announced)
         election = CaptureElection(
-            config, self.holder, config.capture.handicap_s, state, newest_epoch=known.newest_epoch
+            config,
+            self.holder,
+            config.capture.handicap_s,
+            state,
+            newest_epoch=log_handle.newest_epoch,
         )
-        readiness = Readiness(source.reach, lambda: look_first(config, state), stop)
-        roster = Roster(state, self.holder, config.capture.zone, url=self._url)
+        readiness = Readiness(source.reach, lambda: read_at_startup(config, state), stop)
+        registration = InstanceRegistration(state, self.holder, config.capture.zone, url=self._url)
 
         def on_state(name: str, reason: str) -> None:
-            for one in (known, readiness):
-                one.stand_by(name == "standby")
+            for standby_work in (log_handle, readiness):
+                standby_work.stand_by(name == "standby")
             if name == "standby":
-                roster.stand_by(trouble=readiness.trouble)
+                registration.stand_by(trouble=readiness.trouble)
             elif name == "retrying":
-                roster.stand_by(trouble=reason)
+                registration.stand_by(trouble=reason)
             elif name == "leading":
-                roster.leave(later=True)
+                registration.leave(later=True)
             on_status({"role": name, "reason": reason, "leader": leader_of(election)})
 
         def open_session(keeper: LeaseKeeper) -> CaptureSession:
             assert serving is not None
-            for one in (known, readiness):
-                one.stand_by(False)
-            return self._open_session(state, keeper, on_status, serving, election, known)
+            for standby_work in (log_handle, readiness):
+                standby_work.stand_by(False)
+            return self._open_session(state, keeper, on_status, serving, election, log_handle)
 
-        def looked() -> bool:
-            return look_first(config, state) or check_lost(state, log_place(config))
+        def is_ready() -> bool:
+            return read_at_startup(config, state) or check_lost(state, event_log_path(config))
 
-        serving: Serving | None = None
+        serving: Service | None = None
         alerts: Alerts | None = None
         try:
             alerts = open_alerts(config, state, self.holder)
             alerts.start()
-            serving = open_serving(
+            serving = open_services(
                 config, self.holder, election.leader, lambda: leader_url(state, election)
             )
             serving.start()
-            with known, readiness:
-                if not patiently(looked, stop, on_state):
+            with log_handle, readiness:
+                if not retry_until_available(is_ready, stop, on_state):
                     return
                 while True:
                     try:
@@ -161,13 +228,13 @@ class Capture:
                         )
                         return
                     except GapError as error:
-                        self._gaps.pass_over(error)
+                        self._gaps.accept(error)
         finally:
             if alerts is not None:
                 alerts.close()
             if serving is not None:
                 serving.close()
-            roster.leave()
+            registration.leave()
             election.close()
             state.close()
 
@@ -176,20 +243,20 @@ class Capture:
         store: StateStore,
         keeper: LeaseKeeper,
         on_status: OnStatus,
-        serving: Serving,
+        serving: Service,
         election: CaptureElection,
-        known: KnownLog,
+        log_handle: LogHandle,
     ) -> CaptureSession:
         config, source = self.config, self.config.source
         check_whole(store)
-        measured = MeasuredState(fenced(store, LEASE_NAME, keeper.lease.epoch))
+        metered_state = MeteredStateStore(fenced(store, LEASE_NAME, keeper.lease.epoch))
         kind = source_kind(config)
-        state = LeasedState(read_ahead(measured, config, kind), keeper.check)
-        patient = PatientState(state, keeper.check)
-        path = log_place(config)
-        log = known.current()
+        state = LeasedState(prefetch_start_state(metered_state, config, kind), keeper.check)
+        retrying_state = RetryingStateStore(state, keeper.check)
+        path = event_log_path(config)
+        log = log_handle.current()
         registry = SchemaStore(path) if log is None else log.schemas
-        seen = None if log is None else seen_later(state, log)
+        seen = None if log is None else issued_offset_future(state, log)
         reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
         identity = reader.identify()
         epoch = keeper.lease.epoch
@@ -214,11 +281,11 @@ class Capture:
                 check_lease=keeper.check,
                 schemas=registry,
             )
-            log = known.log()
+            log = log_handle.log()
             assert log is not None
             claim(log.storage, log.generation, state, self._store)
         reader.belongs_to(log.generation, log.last_transaction)
-        begin = self._gaps.begin(state, reader, writer)
+        begin = self._gaps.start(state, reader, writer)
         parts = kind.parts(registry)
         options = capture_options(config)
         windows = Windows(
@@ -229,17 +296,17 @@ class Capture:
         )
         activity = Activity(state, lambda schema_id: str(registry.get(schema_id).table))
         channels = Channels(config, state, identity, self._callbacks)
-        refused = RefusedTables(patient, channels.notify)
+        unsupported = UnsupportedTables(retrying_state, channels.notify)
         gate = DumpGate()
         switch = LogSwitch(state, gate)
-        catalogue = RefusingCatalogue(parts.catalogue, refused)
+        catalogue = CheckingCatalogue(parts.catalogue, unsupported)
         coordinator = DumpCoordinator(
             open_reader=parts.open_reader,
             open_blocking=parts.open_blocking,
             catalogue=catalogue,
-            refused=refused,
+            unsupported=unsupported,
             keys=parts.keys,
-            state=patient,
+            state=retrying_state,
             options=dump_options(config),
             notify=channels.notify,
             gate=gate,
@@ -262,7 +329,7 @@ class Capture:
             reader=reader,
             windows=windows,
             coordinator=coordinator,
-            log=Counted(writer, activity, parts.located),
+            log=CountingAppender(writer, activity, parts.located),
             log_answers=partial(answers, log.storage),
             emitted=EmittedTransactions(log),
             resume=begin,
@@ -274,7 +341,7 @@ class Capture:
             is_paused=switch.is_off,
         )
 
-        upkeep = Upkeep(
+        maintenance = LogMaintenanceTask(
             config,
             log,
             # Kept from round to round: it remembers what the segments hold.
@@ -291,7 +358,7 @@ class Capture:
             channels.close()
             writer.close()
 
-        def give_back() -> None:
+        def release_lease() -> None:
             serving.stand_by()
             keeper.release()
 
@@ -301,17 +368,17 @@ class Capture:
 
         def status() -> dict[str, Any]:
             assert session is not None
-            more = {"state": measured.summary(), "lease": keeper.summary()}
-            return {**session.status(), **more, "gap": {"at_ms": self._gaps.passed_ms}}
+            more = {"state": metered_state.summary(), "lease": keeper.summary()}
+            return {**session.status(), **more, "gap": {"at_ms": self._gaps.accepted_ms}}
 
-        def hand_over(command: HandOver) -> dict[str, Any]:
+        def hand_over(command: Handover) -> dict[str, Any]:
             assert session is not None
             if command.leader == self.holder:
                 election.hand_over(command.to)
                 end_later(session.end, keeper.announce)
             return {"leader": self.holder}
 
-        tell_unmatched(source.tables, catalogue)
+        log_unmatched(source.tables, catalogue)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
             engine=engine,
@@ -319,27 +386,27 @@ class Capture:
             reader=reader,
             catalogue=catalogue,
             snapshot_reader=snapshot_reader,
-            refused=refused,
-            state=patient,
+            unsupported=unsupported,
+            state=retrying_state,
             switch=switch,
             guard=LogGuard(
                 WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
             ),
             forget_log=forget_log,
-            give_back=give_back,
-            housekeeping=Housekeeping(
+            give_back=release_lease,
+            maintenance=SessionMaintenance(
                 commands=channels.act,
-                maintain=upkeep.act,
+                maintain=maintenance.act,
                 on_status=on_status,
                 activity=activity,
-                troubles=lambda: {**channels.troubles(), **self._source_check.summary()},
+                troubles=lambda: {**channels.problems(), **self._source_check.summary()},
                 look_every_s=look_every_s(config.state.place),
             ),
             watch=lambda request_dump: CatalogueWatch(
                 parts.catalogue,
-                patient,
+                retrying_state,
                 source.tables,
-                refused=refused,
+                unsupported=unsupported,
                 publish=parts.publish,
                 snapshot=snapshot_reader.current_snapshot,
                 request_dump=request_dump,
@@ -347,7 +414,7 @@ class Capture:
                 who_is_open=parts.who_is_open,
                 scope=CaptureScope(
                     parts.catalogue,
-                    patient,
+                    retrying_state,
                     source.tables,
                     [source.signal_table] if source.signal_table else (),
                     channels.notify,
@@ -356,7 +423,7 @@ class Capture:
             patterns=source.tables,
             chunks=((meta.first, chunk) for meta, chunk in log.chunks()),
             holds=log.holds,
-            at_start=AtStart(
+            at_start=StartPlan(
                 dump=self._dump_at_start,
                 then_end=not self._snapshotter.should_stream(),
                 mode=source.snapshot_mode,
@@ -379,7 +446,7 @@ class Capture:
 
     def _dump_at_start(self, begun: bool, unfinished: bool) -> str | None:
         """A lost connection or lease is no start: the same dump is asked for again."""
-        asked, self._asked = self._asked, True
+        asked, self._start_dump_requested = self._start_dump_requested, True
         if not asked and self._snapshotter.should_snapshot(begun, unfinished):
             first = not begun and self.config.source.snapshot != "always"
             self._start_dump = INITIAL_DUMP if first else START_DUMP + new_id().lower()
@@ -397,4 +464,4 @@ class Capture:
 
 def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
     """Capture alone, until ``stop_event``."""
-    Capture(config).run(stop_event, on_status)
+    Capture(config, on_status=on_status)._run(stop_event)

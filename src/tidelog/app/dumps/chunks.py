@@ -1,21 +1,21 @@
-"""The chunks of a dump that the event log holds."""
+"""Reads the chunks of a dump from the event log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.config import Config
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import ChunkMeta
 
 
 def chunks_of(config: Config, dump_id: str) -> Iterator[ChunkMeta]:
-    """Chunks of key ranges in the log's order, without those of keys that were read again.
+    """Yield chunks of key ranges in the log's order, without chunks of keys that were read again.
 
     Raises:
         EventLogError: there is no event log.
     """
-    for _, chunk in EventLog.open(log_place(config)).chunks():
+    for _, chunk in EventLog.open(event_log_path(config)).chunks():
         if chunk.dump_id == dump_id and not chunk.keys_requested:
             yield chunk

@@ -1,7 +1,7 @@
-"""Keys that are given to a dump, and those that it did not find, as pieces in the state store.
+"""Stores keys that are given to a dump, and keys that it did not find, in the state store.
 
-A command that named a million keys would be a document of many megabytes; so keys are stored first,
-under a fresh name, and the command carries the name.
+A command with a million keys would be a document of many megabytes; so keys are stored first, in
+pieces under a new name, and the command has the name.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tidelog.errors import UsageError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
-from tidelog.state.looked_at import LookedAt
 from tidelog.state.opening import open_state
+from tidelog.state.wrappers import ReadOnlyStateStore
 
 KEEP_MS = 7 * 86_400_000
-GIVEN = "given-"  # begins the names of key sets that come with a command
+GIVEN = "given-"  # the prefix of key sets that come with a command
 MISSING = "missing-"  # followed by a dump's id: the keys that it did not find
 
 
@@ -50,12 +50,12 @@ class KeyScope:
         return self.schema.match_key
 
     def columns_among(self, names: Sequence[str]) -> tuple[str, ...]:
-        """The key's columns, in its order; raises UsageError if ``names`` lacks one."""
+        """Return the key's columns, in its order. Raises UsageError if ``names`` lacks one."""
         for columns in (self.key, self.match_key):
             if set(columns) <= set(names):
                 return columns
         absent = ", ".join(name for name in self.key if name not in names)
-        # The names given are not shown: a file without a line of names has keys there.
+        # The given names are not shown: a file without a header line has keys there.
         raise UsageError(
             f"a key of {self.table} is ({', '.join(self.key)}): give these columns by name; there "
             f"is no {absent}"
@@ -63,7 +63,7 @@ class KeyScope:
 
 
 def key_scope(config: Config, tables: Sequence[str]) -> KeyScope:
-    """The captured table that ``tables`` names, as the source has it now.
+    """Return the captured table that ``tables`` names, as the source has it now.
 
     Raises:
         UsageError: ``tables`` names none or several, or the table has no key.
@@ -88,11 +88,10 @@ def key_scope(config: Config, tables: Sequence[str]) -> KeyScope:
 
 
 def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -> tuple[str, int]:
-    """Store the distinct ones of ``keys`` under a fresh name; the name, and how many.
+    """Store the distinct keys under a new name; return the name, and their number.
 
-    ``keys`` are taken 10,000 at a time. Memory holds these, and each key once to know it again,
-    unless ``distinct`` says that they are. What ``keys`` raises is raised, and then nothing stays
-    stored.
+    ``keys`` are read 10,000 at a time. Memory has these, and each key once to find duplicates,
+    unless ``distinct`` says that there are none. If ``keys`` raises, nothing stays stored.
     """
     name = GIVEN + new_id().lower()
     state = open_state(config.state.place)
@@ -100,8 +99,8 @@ def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -
         sets = KeySets(state)
         try:
             if distinct:
-                return name, _put_distinct(sets, name, map(_checked, keys))
-            return name, sets.put(name, map(_checked, keys))
+                return name, _put_distinct(sets, name, map(_check_key, keys))
+            return name, sets.put(name, map(_check_key, keys))
         except BaseException:
             sets.delete(name)
             raise
@@ -117,7 +116,7 @@ def _put_distinct(sets: KeySets, name: str, keys: Iterator[Key]) -> int:
     return count
 
 
-def _checked(key: Key) -> Key:
+def _check_key(key: Key) -> Key:
     for text in key:
         if "\0" in text or (not text.isascii() and _has_surrogate(text)):
             raise UsageError("keys must be text without NUL characters")
@@ -129,7 +128,7 @@ def _has_surrogate(text: str) -> bool:
 
 
 def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> dict[str, Any]:
-    """Store the keys of a file, and say so in the fields of `ExecuteSnapshot`.
+    """Store the keys of a file; return the fields of `ExecuteSnapshot` for them.
 
     Raises:
         UsageError: the file or its keys can't be used, or ``tables`` is not one table with a key.
@@ -154,7 +153,7 @@ def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> dict[st
 
 
 def discard_unused(state: StateStore, used: Collection[str], now_ms: int) -> None:
-    """Let keys go whose command never came, or came to nothing, over a week ago."""
+    """Delete keys older than a week that no dump uses."""
     key_sets = KeySets(state)
     for name in key_sets.names() - set(used):
         given = name.removeprefix(GIVEN).upper()
@@ -170,16 +169,16 @@ def discard_keys(state: StateStore, command: Command) -> None:
 
 
 def missing_keys(config: Config, dump_id: str) -> Iterator[tuple[str | None, ...]]:
-    """The keys that a dump with ``missing="list"`` was asked for and did not find in its table.
+    """Yield the keys that a dump with ``missing="list"`` did not find in its table.
 
-    Each is a tuple of texts, in the order of the dump's ``key_columns`` (in its status). They are
-    there as the dump goes on, and complete when it has ended; a few thousand are held in memory at
-    a time.
+    Each is a tuple of texts, in the order of the dump's ``key_columns`` (in its status). They
+    appear as the dump runs, and are complete when it has ended; a few thousand are in memory at a
+    time.
 
     Raises:
         UsageError: there is no such dump (any more), or it does not list missing keys.
     """
-    state = LookedAt(config.state.place)
+    state = ReadOnlyStateStore(config.state.place)
     try:
         document = state.get(DUMP_PREFIX + dump_id)
         if document is None:

@@ -1,4 +1,4 @@
-"""`tidelog plan`: chunks, rows, bytes and time of a dump, before it starts."""
+"""Estimates chunks, rows, bytes and time of a dump, for `tidelog plan`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.app.sources.kinds import Estimates, source_kind
-from tidelog.capture.dumps.planner import RowWidths
+from tidelog.capture.dumps.chunk_ends import RowWidths
 from tidelog.capture.dumps.store import OPTIONS_KEY
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import Config
@@ -20,15 +20,15 @@ from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.opening import open_state, state_exists
 
-SAMPLE_CHUNKS = 2  # the second tells the speed better: caches and plans are warm
+SAMPLE_CHUNKS = 2  # the second one measures speed better: caches and plans are warm
 SAMPLE_ROWS = 20_000
 SAMPLE_TIMEOUT_MS = 10_000
-MEASURED_ROWS = 1_000  # a dump of fewer says little of speed
+MEASURED_ROWS = 1_000  # a smaller dump is no measure of speed
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one or two chunks showed; rates are None where too little was read."""
+    """The result of reading one or two chunks; the rate is None if too little was read."""
 
     rows: int
     bytes_per_row: float
@@ -44,43 +44,43 @@ def plan(
     parallelism: int | None = None,
     chunk_rows: int | None = None,
 ) -> dict[str, Any]:
-    """What a dump of the tables that match would read. Writes nothing to the source.
+    """Estimate a dump of the tables that match. Writes nothing to the source.
 
     Args:
-        config: of `tidelog.yaml`.
-        tables: patterns; none: all that are captured.
-        where: SQL condition; needs exactly one table.
-        parallelism: readers; None: as set now.
-        chunk_rows: rows of a chunk; None: as set now.
+        config: the configuration.
+        tables: patterns; none: all captured tables.
+        where: an SQL condition; needs exactly one table.
+        parallelism: the number of readers; None: as set now.
+        chunk_rows: the rows of a chunk; None: as set now.
 
     Returns:
         ``options``, ``tables`` (estimates of each), ``total``, ``not_dumped`` (with reasons).
     """
     gentle = config.dump.model_copy(update={"statement_timeout_ms": SAMPLE_TIMEOUT_MS})
     config = config.model_copy(update={"dump": gentle})
-    stored, past = _stored(config)
+    stored, last_rates = _read_state(config)
     options = {
         name: stored.get(name, getattr(config.dump, name))
         for name in ("chunk_rows", "parallelism", "delay_ms", "rows_per_second")
     }
-    asked = {"parallelism": parallelism, "chunk_rows": chunk_rows}
-    options.update({name: value for name, value in asked.items() if value is not None})
+    overrides = {"parallelism": parallelism, "chunk_rows": chunk_rows}
+    options.update({name: value for name, value in overrides.items() if value is not None})
     source = source_kind(config)
     reader = source.plain_reader(NullRegistry())
     catalogue = source.catalogue()
     estimates = source.estimates()
     try:
-        chosen = _chosen(catalogue.tables(config.source.tables), tables)
+        chosen = _choose_tables(catalogue.tables(config.source.tables), tables)
         if where is not None and len(chosen) != 1:
             raise UsageError("--where needs exactly one --table")
-        planned, refused = [], []
+        estimated, rejected = [], []
         for table in chosen:
             try:
-                last = past.get(str(table)) if parallelism is None and where is None else None
+                last = last_rates.get(str(table)) if parallelism is None and where is None else None
                 room = config.dump.chunk_bytes
-                planned.append(_table(reader, estimates, table, where, options, room, last))
+                estimated.append(_table(reader, estimates, table, where, options, room, last))
             except TidelogError as error:
-                refused.append({"table": str(table), "reason": str(error)})
+                rejected.append({"table": str(table), "reason": str(error)})
     finally:
         reader.close()
         estimates.close()
@@ -88,12 +88,12 @@ def plan(
     return {
         "options": options,
         "total": {
-            "tables": len(planned),
-            **{name: sum(t[name] for t in planned) for name in ("rows", "bytes", "chunks")},
-            "seconds": _total_seconds(planned),
+            "tables": len(estimated),
+            **{name: sum(t[name] for t in estimated) for name in ("rows", "bytes", "chunks")},
+            "seconds": _total_seconds(estimated),
         },
-        "tables": planned,
-        "not_dumped": refused,
+        "tables": estimated,
+        "not_dumped": rejected,
     }
 
 
@@ -137,7 +137,7 @@ def _table(
 def _sample(
     reader: ChunkReader, table: TableName, where: str | None, chunk_rows: int, chunk_bytes: int
 ) -> Sample:
-    """Read the table's first chunks as a dump does, but for the watermarks."""
+    """Read the table's first chunks as a dump does, but without watermarks."""
     limit_rows = min(chunk_rows, SAMPLE_ROWS)
     rows = payload = 0
     rate = after = None
@@ -165,7 +165,7 @@ def _sample(
 def _seconds(
     rows: int, chunks: int, rows_per_s: float | None, options: dict[str, int]
 ) -> float | None:
-    """At least this long: what the throttle adds is not known before."""
+    """Return the shortest duration: the effect of the throttle is not known before."""
     if rows and rows_per_s is None:
         return None
     reading = rows / rows_per_s if rows_per_s else 0.0
@@ -176,13 +176,13 @@ def _seconds(
     return round(max(reading, limited, pauses), 3)
 
 
-def _total_seconds(planned: Sequence[dict[str, Any]]) -> float | None:
-    """The tables share the readers: one after the other, or together, takes as long."""
-    each = [table["seconds"] for table in planned]
+def _total_seconds(estimated: Sequence[dict[str, Any]]) -> float | None:
+    """Return the sum: tables share the readers, so that in sequence or together takes as long."""
+    each = [table["seconds"] for table in estimated]
     return None if None in each else round(math.fsum(each), 3)
 
 
-def _chosen(captured: Sequence[TableName], patterns: Sequence[str]) -> list[TableName]:
+def _choose_tables(captured: Sequence[TableName], patterns: Sequence[str]) -> list[TableName]:
     for pattern in patterns:
         if not any(matches([pattern], table) for table in captured):
             raise UsageError(
@@ -192,8 +192,8 @@ def _chosen(captured: Sequence[TableName], patterns: Sequence[str]) -> list[Tabl
     return [table for table in captured if not patterns or matches(patterns, table)]
 
 
-def _stored(config: Config) -> tuple[dict[str, int], dict[str, float]]:
-    """Options as set at run time, and rows a second of each table's last whole dump."""
+def _read_state(config: Config) -> tuple[dict[str, int], dict[str, float]]:
+    """Return options as set at run time, and the rows a second of each table's last whole dump."""
     if not state_exists(config.state.place):
         return {}, {}
     state = open_state(config.state.place)

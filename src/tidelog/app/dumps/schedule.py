@@ -1,4 +1,4 @@
-"""Asks for the dumps of ``dumps`` when their time has come."""
+"""Requests the dumps of ``dumps`` at their times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from tidelog.capture.dumps.state import DumpState
 from tidelog.config.schedules import ScheduledDump
-from tidelog.control.mailbox import GivenDifferentlyError, Mailbox
+from tidelog.control.mailbox import CommandIdReusedError, Mailbox
 from tidelog.model.printable import printable
 from tidelog.ports import StateStore
 
@@ -18,21 +18,21 @@ logger = logging.getLogger(__name__)
 
 PREFIX: Final = "schedule/"
 """Prefix of the documents with the last time of each schedule for which a dump was requested."""
-LOOK_EVERY_S: Final = 5.0
+CHECK_EVERY_S: Final = 5.0
 
 
 class DumpSchedule:
     """The schedules of a leading capture; used by one thread.
 
-    Each time of a schedule is asked for once, whoever leads: the command is given under a key that
-    names it. A time is left out while the schedule's dump before it is not done.
+    Each time of a schedule is requested once, by any leader: the command's key names the time. A
+    time is skipped while the schedule's former dump is not done.
 
     Args:
-        schedules: what is asked for, and when.
-        state: where it is kept what was asked for.
-        mailbox: commands are given here.
-        dumps: all that are known.
-        clock: the time, by the calendar.
+        schedules: what to request, and when.
+        state: the store of the last requested times.
+        mailbox: the mailbox for the commands.
+        dumps: returns all known dumps.
+        clock: returns the calendar time.
     """
 
     def __init__(
@@ -49,48 +49,48 @@ class DumpSchedule:
         self._mailbox = mailbox
         self._dumps = dumps
         self._clock = clock
-        self._asked: dict[str, datetime] = {}
+        self._requested: dict[str, datetime] = {}
         self._sent: dict[str, str] = {}
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     def act(self) -> None:
-        """Ask for what is due. Raises StateError."""
-        if not self._schedules or time.monotonic() < self._look_at:
+        """Request what is due. Raises StateError."""
+        if not self._schedules or time.monotonic() < self._check_at:
             return
-        self._look_at = time.monotonic() + LOOK_EVERY_S
-        self._tell_outcomes()
+        self._check_at = time.monotonic() + CHECK_EVERY_S
+        self._log_outcomes()
         now = self._clock()
         for schedule in self._schedules:
             self._act(schedule, now)
 
     def _act(self, schedule: ScheduledDump, now: datetime) -> None:
-        asked = self._asked.get(schedule.name) or self._load(schedule)
+        requested = self._requested.get(schedule.name) or self._load(schedule)
         due = schedule.last_due(now)
-        if asked is None:  # it is new, or another: what passed before it was written is not meant
-            self._note(schedule, now)
-        elif due is None or due <= asked:
-            self._asked[schedule.name] = asked
+        if requested is None:  # it is new or changed: times before that are not requested
+            self._store(schedule, now)
+        elif due is None or due <= requested:
+            self._requested[schedule.name] = requested
         else:
-            running = self._unfinished(schedule.name)
+            running = self._unfinished_dump(schedule.name)
             if running is None:
-                self._ask(schedule, due)
+                self._request(schedule, due)
             else:
                 logger.warning(
-                    "dumps: %s is left out this time: %s is not done yet", schedule.name, running
+                    "dumps: %s is skipped this time: %s is not done yet", schedule.name, running
                 )
-            self._note(schedule, due)
+            self._store(schedule, due)
 
-    def _ask(self, schedule: ScheduledDump, due: datetime) -> None:
+    def _request(self, schedule: ScheduledDump, due: datetime) -> None:
         command = schedule.command(due)
         try:
             sent = self._mailbox.send(command, key=f"{PREFIX}{command.dump_id}")
-        except GivenDifferentlyError:
-            logger.warning("dumps: %s was asked for otherwise before", command.dump_id)
+        except CommandIdReusedError:
+            logger.warning("dumps: %s was requested before with other options", command.dump_id)
         else:
             self._sent[sent] = command.dump_id
 
-    def _tell_outcomes(self) -> None:
-        """Nobody waits for these dumps: the log says which were refused."""
+    def _log_outcomes(self) -> None:
+        """Log which dumps were refused: nobody waits for them."""
         for sent, dump_id in list(self._sent.items()):
             outcome = self._mailbox.outcome(sent)
             if outcome is None:
@@ -103,7 +103,7 @@ class DumpSchedule:
                 why = outcome.error or "; ".join(refused)
                 logger.warning("dumps: %s: not dumped: %s", dump_id, printable(why))
 
-    def _unfinished(self, name: str) -> str | None:
+    def _unfinished_dump(self, name: str) -> str | None:
         for dump in self._dumps():
             if not dump.finished and dump.dump_id.rpartition("-")[0] == name:
                 return dump.dump_id
@@ -115,10 +115,10 @@ class DumpSchedule:
             return None
         return datetime.fromisoformat(document.value["asked"])
 
-    def _note(self, schedule: ScheduledDump, at: datetime) -> None:
+    def _store(self, schedule: ScheduledDump, at: datetime) -> None:
         value = {"asked": at.isoformat(), "times": _times(schedule)}
         self._state.put(PREFIX + schedule.name, value, None)
-        self._asked[schedule.name] = at
+        self._requested[schedule.name] = at
 
 
 def _times(schedule: ScheduledDump) -> list[str]:

@@ -1,1 +1,1 @@
-"""What Prometheus scrapes of a capture process, and its health."""
+"""The metrics of a capture process, for Prometheus and OpenTelemetry, and its health."""

@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus and ``/health/…``, beside the HTTP interface."""
+"""Serves ``/metrics`` for Prometheus and ``/health/…``, beside the HTTP interface."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.app.metrics.reading import Readings
-from tidelog.control.channels.brake import Brake
-from tidelog.control.channels.tokens import TAKEN, admitted
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.app.metrics.reader import Readings
+from tidelog.control.channels.rate_limit import ACCEPTED, TokenRateLimit, check_token
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 
 THREADS: Final = 4
 PATIENCE_S, HEALTH_PATIENCE_S = 10.0, 3.0
 
 
 class Health:
-    """Answers of one process.
+    """Serves the metrics and health of one process.
 
     Args:
-        readings: of its metrics.
-        leader: the name of who leads.
-        tokens: what requests for metrics carry.
-        brake: on wrong ones.
+        readings: the metrics.
+        leader: returns the name of the leader.
+        tokens: the tokens for requests of metrics.
+        rate_limit: the limit on wrong tokens.
     """
 
     def __init__(
@@ -38,19 +37,19 @@ class Health:
         readings: Readings,
         leader: Callable[[], str | None],
         tokens: tuple[str, ...],
-        brake: Brake | None = None,
+        rate_limit: TokenRateLimit | None = None,
     ) -> None:
         self._readings = readings
         self._leader = leader
         self._tokens = tokens
-        self._brake = brake or Brake()
+        self._rate_limit = rate_limit or TokenRateLimit()
         self._workers = RequestWorkers(THREADS)
-        self._healthy = RequestWorkers(THREADS)  # not for who reads metrics
+        self._healthy = RequestWorkers(THREADS)  # apart from those for metrics
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(readings))
 
     def routes(self) -> list[Route]:
-        """They answer in every process, whoever leads; those about health need no token."""
+        """Return the routes; they answer in every process, and health needs no token."""
         return [
             Route("/metrics", self._metrics, methods=["GET"]),
             Route("/health/live", self._live, methods=["GET"]),
@@ -58,8 +57,8 @@ class Health:
         ]
 
     async def _metrics(self, request: Request) -> Response:
-        status = await admitted(request, self._tokens, self._brake)
-        if status != TAKEN:
+        status = await check_token(request, self._tokens, self._rate_limit)
+        if status != ACCEPTED:
             headers = {"WWW-Authenticate": "Bearer"}
             return JSONResponse({"error": {"kind": "Unauthorized"}}, status, headers=headers)
         encode, media = choose_encoder(request.headers.get("accept", ""))
@@ -90,6 +89,8 @@ class Health:
 
 
 class _Collector(Collector):
+    """Exports the readings to Prometheus."""
+
     def __init__(self, readings: Readings) -> None:
         self._readings = readings
 

@@ -1,46 +1,46 @@
-"""One picture of a Tidelog: what it does, how late it is, and what is wrong with it.
+"""The overview of one Tidelog: what it does, how far behind it is, and what is wrong.
 
-`overview` makes it from a status document; terminal, HTTP interface and metrics show it and judge
-nothing themselves.
+`overview` computes it from a status document; terminal, HTTP interface and metrics show it and
+judge nothing themselves.
 """
 
-from tidelog.app.overview.build import dumping, overview
+from tidelog.app.overview.build import dump_progress, overview
 from tidelog.app.overview.document import (
-    Answer,
-    Delivering,
-    Drop,
-    Dumping,
+    ChunkSpan,
     EngineHealth,
-    Lane,
+    OperationDrop,
     OutputHealth,
     Overview,
+    PipelineOverview,
     Problem,
+    RunningDump,
     Severity,
     SourceHealth,
+    SummaryLine,
     Table,
-    TableBeingRead,
     TableCaptureState,
-    Verified,
+    TableInProgress,
+    VerifyResult,
 )
 from tidelog.app.overview.outputs import consumers_of
 
 __all__ = [
-    "Answer",
-    "Delivering",
-    "Drop",
-    "Dumping",
+    "ChunkSpan",
     "EngineHealth",
-    "Lane",
+    "OperationDrop",
     "OutputHealth",
     "Overview",
+    "PipelineOverview",
     "Problem",
+    "RunningDump",
     "Severity",
     "SourceHealth",
+    "SummaryLine",
     "Table",
-    "TableBeingRead",
     "TableCaptureState",
-    "Verified",
+    "TableInProgress",
+    "VerifyResult",
     "consumers_of",
-    "dumping",
+    "dump_progress",
     "overview",
 ]

@@ -1,4 +1,4 @@
-"""An overview from a status document, whichever version of capture wrote it: what lacks is None."""
+"""Builds an overview from a status document of any version; missing fields become None."""
 
 from __future__ import annotations
 
@@ -6,35 +6,115 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
-from tidelog.app.overview.answers import answers_of
+from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.app.overview.document import (
     VERSION,
-    Delivering,
-    Drop,
-    Dumping,
+    OperationDrop,
     OutputHealth,
     Overview,
+    PipelineOverview,
+    RunningDump,
     Severity,
     SourceHealth,
-    TableBeingRead,
-    Verified,
+    Table,
+    TableCaptureState,
+    TableInProgress,
+    VerifyResult,
 )
-from tidelog.app.overview.ended import dump_goes_on, table_has_ended
+from tidelog.app.overview.dump_problems import (
+    as_blocked,
+    blocks_of,
+    is_dump_unfinished,
+    reasons,
+    table_has_ended,
+)
 from tidelog.app.overview.engines import engine_health, engine_problems
-from tidelog.app.overview.held import as_held, holds_on, reasons
-from tidelog.app.overview.lanes import lanes_of
 from tidelog.app.overview.problems import STALE_S, problems_of
-from tidelog.app.overview.tables import dumped_of, tables_of
-from tidelog.capture.steering.danger import Kept
+from tidelog.app.overview.summary import answers_of
+from tidelog.capture.limits.log_guard import RetainedLog
 from tidelog.model.units import brief_span
+
+_DUMPED = "done"
+_READING = "running"
+
+
+def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
+    """Yield all known tables, by name."""
+    activity: Mapping[str, Mapping[str, Any]] = status.get("activity") or {}
+    table_problems = dict(_table_problems(status))
+    states = _dumping_states(status)
+    dumped = dumped_of(status)
+    names = {*(status.get("captured") or ()), *table_problems, *states, *dumped}
+    for name in sorted(names):
+        state, reason, remedy = table_problems.get(name) or (
+            states.get(name, TableCaptureState.CAPTURED),
+            "",
+            "",
+        )
+        counts, last = activity.get(name) or {}, dumped.get(name) or {}
+        yield Table(
+            table=name,
+            state=state,
+            reason=reason,
+            remedy=remedy,
+            records=counts.get("records", 0),
+            last_record_ms=counts.get("last_ms"),
+            dumped_ms=last.get("finished_ms"),
+            dumped_rows=last.get("rows_read"),
+        )
+
+
+def _table_problems(
+    status: Mapping[str, Any],
+) -> Iterator[tuple[str, tuple[TableCaptureState, str, str]]]:
+    """Yield the problems of tables; for one table the last one counts, and is the worst."""
+    for each in status.get("failed") or ():
+        yield each["table"], (TableCaptureState.DUMP_FAILED, each["reason"], "")
+    for each in status.get("to_repeat") or ():
+        yield each["table"], (TableCaptureState.DUMP_FAILED, each["failed"], "")
+    for kind, state in (
+        ("inserts_only", TableCaptureState.INSERTS_ONLY),
+        ("refused", TableCaptureState.REFUSED),
+    ):
+        for each in status.get(kind) or ():
+            yield each["table"], (state, each["reason"], each.get("remedy") or "")
+
+
+def _dumping_states(status: Mapping[str, Any]) -> dict[str, TableCaptureState]:
+    states: dict[str, TableCaptureState] = {}
+    for dump in status.get("dumps") or ():
+        if not is_dump_unfinished(dump):
+            continue
+        for table in dump.get("tables") or ():
+            if table.get("status") == _READING:
+                states[table["table"]] = TableCaptureState.DUMPING
+            elif table.get("status") == "pending":
+                states.setdefault(table["table"], TableCaptureState.DUMP_WAITS)
+    return states
+
+
+def dumped_of(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the newest dump of each whole table, by table."""
+    newest: dict[str, Mapping[str, Any]] = {}
+    for dump in status.get("dumps") or ():
+        for table in dump.get("tables") or ():
+            ended = table.get("finished_ms")
+            part = table.get("where") is not None or table.get("key_set") is not None
+            if table.get("status") != _DUMPED or not ended or part:
+                continue
+            if ended >= newest.get(table["table"], {}).get("finished_ms", 0):
+                newest[table["table"]] = table
+    return newest
+
 
 LANES_SHOWN = 12
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)
 
 
 def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
-    """The overview of ``status``, as `tidelog.app.status` gives it. ``now_ms``: now, by the clock
-    of its ``updated_ms``.
+    """Return the overview of ``status``, a document of `tidelog.app.status`.
+
+    ``now_ms``: the time now, by the clock of the document's ``updated_ms``.
     """
     written_ms = status.get("updated_ms")
     age_s = None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
@@ -47,20 +127,20 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         _output(row, led=row["pipeline"] in delivered) for row in status.get("outputs") or ()
     )
     dumps = tuple(
-        dumping(dump, written_ms or now_ms, before)
+        dump_progress(dump, written_ms or now_ms, before)
         for each in status.get("dumps") or ()
-        if (dump := as_held(each, holds_on(each, status))) and dump_goes_on(dump)
+        if (dump := as_blocked(each, blocks_of(each, status))) and is_dump_unfinished(dump)
     )
     engines = tuple(engine_health(status, now_ms))
-    found = [
+    all_problems = [
         *problems_of(status, source, outputs, age_s, now_ms),
         *engine_problems(engines, now_ms),
     ]
-    problems = tuple(sorted(found, key=lambda each: _WORST_FIRST.index(each.severity)))
+    problems = tuple(sorted(all_problems, key=lambda each: _WORST_FIRST.index(each.severity)))
     severity = problems[0].severity if problems else Severity.OK
     pipelines, tables = tuple(_pipelines(status)), tuple(tables_of(status))
-    verified = _verified(status)
-    asked = (source, pipelines, tables, dumps, verified, problems, now_ms)
+    verified = _verify_result(status)
+    answer_inputs = (source, pipelines, tables, dumps, verified, problems, now_ms)
     return Overview(
         version=VERSION,
         severity=severity,
@@ -87,7 +167,9 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
         lanes=tuple(lanes_of(status)[-LANES_SHOWN:]),
         verified=verified,
         drops=tuple(_drop(each) for each in status.get("drops") or ()),
-        answers=tuple(answers_of(status, *asked)) if status.get("capture") is not None else (),
+        answers=tuple(answers_of(status, *answer_inputs))
+        if status.get("capture") is not None
+        else (),
     )
 
 
@@ -103,40 +185,42 @@ def _verdict(
     return f"All is well: nothing is later than {brief_span(max(1000, int(late * 1000)))}."
 
 
-def _drop(row: Mapping[str, Any]) -> Drop:
-    return Drop(**{each.name: row[each.name] for each in fields(Drop)})
+def _drop(row: Mapping[str, Any]) -> OperationDrop:
+    return OperationDrop(**{each.name: row[each.name] for each in fields(OperationDrop)})
 
 
-def _verified(status: Mapping[str, Any]) -> Verified | None:
-    found = status.get("verified")
-    if found is None:
+def _verify_result(status: Mapping[str, Any]) -> VerifyResult | None:
+    result = status.get("verified")
+    if result is None:
         return None
-    return Verified(found["at_ms"], found["compared"], tuple(found["differ"]))
+    return VerifyResult(result["at_ms"], result["compared"], tuple(result["differ"]))
 
 
 def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:
-    """``silent_s``: seconds without news from capture; the source went on meanwhile."""
-    told = dict(status.get("source") or {})
-    lost_in_s, lag_s = told.get("lost_in_s"), told.get("lag_s")
+    """Return the source's health. ``silent_s``: how long capture is down; the source changes on."""
+    source_fields = dict(status.get("source") or {})
+    lost_in_s, lag_s = source_fields.get("lost_in_s"), source_fields.get("lag_s")
     if silent_s:
-        if lost_in_s is None:  # from now on nothing lets go of its log
-            lost_in_s = told.get("lasts_s")
-        told["lag_s"] = None if lag_s is None else round(lag_s + silent_s, 1)
-        told["lost_in_s"] = None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
-    kept = Kept.told(told)
+        if lost_in_s is None:  # without capture, the server keeps all its log for us
+            lost_in_s = source_fields.get("lasts_s")
+        source_fields["lag_s"] = None if lag_s is None else round(lag_s + silent_s, 1)
+        source_fields["lost_in_s"] = (
+            None if lost_in_s is None else round(max(0.0, lost_in_s - silent_s), 1)
+        )
+    retained = RetainedLog.from_status(source_fields)
     paused = status.get("log_paused") or {}
     return SourceHealth(
-        position=told.get("position"),
-        lag_s=kept.lag_s,
+        position=source_fields.get("position"),
+        lag_s=retained.lag_s,
         lag_bytes=status.get("lag_bytes"),
-        retained_bytes=kept.retained_bytes,
-        spare_bytes=kept.spare_bytes,
-        lost_in_s=kept.lost_in_s,
-        error=told.get("error"),
+        retained_bytes=retained.retained_bytes,
+        spare_bytes=retained.spare_bytes,
+        lost_in_s=retained.lost_in_s,
+        error=source_fields.get("error"),
         silent_s=silent_s,
         paused_by=paused.get("by", ""),
         paused_ms=paused.get("since_ms"),
-        lasts_s=told.get("lasts_s"),
+        lasts_s=source_fields.get("lasts_s"),
     )
 
 
@@ -167,22 +251,22 @@ def _output(row: Mapping[str, Any], *, led: bool) -> OutputHealth:
     )
 
 
-def _pipelines(status: Mapping[str, Any]) -> Iterator[Delivering]:
-    """Also those that were paused before they ever ran."""
+def _pipelines(status: Mapping[str, Any]) -> Iterator[PipelineOverview]:
+    """Yield the pipelines, also those that were paused before they ever ran."""
     rows = {row["pipeline"]: row for row in status.get("pipelines") or ()}
-    yield from (_delivering(status, row) for row in rows.values())
+    yield from (_pipeline_overview(status, row) for row in rows.values())
     for name in sorted((status.get("paused_pipelines") or {}).keys() - rows.keys()):
         never = {"leader": None, "epoch": 0, "since_ms": 0, "standbys": ()}
-        yield _delivering(status, {"pipeline": name, **never})
+        yield _pipeline_overview(status, {"pipeline": name, **never})
 
 
 def _zones(standbys: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(each.get("zone") or "" for each in standbys)
 
 
-def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> Delivering:
+def _pipeline_overview(status: Mapping[str, Any], row: Mapping[str, Any]) -> PipelineOverview:
     paused = (status.get("paused_pipelines") or {}).get(row["pipeline"]) or {}
-    return Delivering(
+    return PipelineOverview(
         pipeline=row["pipeline"],
         leader=row["leader"],
         zone=row.get("zone") or "",
@@ -195,21 +279,22 @@ def _delivering(status: Mapping[str, Any], row: Mapping[str, Any]) -> Delivering
     )
 
 
-def dumping(
+def dump_progress(
     dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int] | None = None
-) -> Dumping:
-    """How far a dump is, from its summary in a status document. ``before``: rows that the last dump
-    of each table read.
+) -> RunningDump:
+    """Return the progress of a dump, from its summary in a status document.
+
+    ``before``: the rows that the last dump of each table read.
     """
     before = before or {}
     tables = dump.get("tables") or ()
     done = 0
     rows = sum(table.get("rows_read", 0) for table in tables)
     sizes: list[int] = []
-    left, unknown, endless = 0.0, 0, False
+    left, unknown, size_unknown = 0.0, 0, False
     for table in tables:
         read = table.get("rows_read", 0)
-        expected = _expected(table, before)
+        expected = _expected_rows(table, before)
         if table_has_ended(table):
             expected = read
             done += 1
@@ -217,19 +302,19 @@ def dumping(
             sizes.append(max(read, expected))
             left += max(0, expected - read)
         elif read:
-            endless = True  # nobody knows how large it is, nor is it like those to come
+            size_unknown = True  # its size is unknown, and is no measure for the tables to come
         else:
             unknown += 1
-    known = not unknown and not endless
+    known = not unknown and not size_unknown
     left += unknown * (sum(sizes) / len(sizes) if sizes else 0)
     began = min((t["started_ms"] for t in tables if t.get("started_ms")), default=None)
     took_s = 0.0 if began is None else (now_ms - began) / 1000
     share: float | None = None
     left_s: float | None = None
-    if rows and sizes and not endless:
+    if rows and sizes and not size_unknown:
         share = round(rows / (rows + left), 4)
         left_s = round(left * took_s / rows, 1) if took_s > 0 else None
-    return Dumping(
+    return RunningDump(
         dump_id=dump["dump_id"],
         status=dump["status"],
         tables=len(tables),
@@ -243,7 +328,9 @@ def dumping(
         paused_by=dump.get("paused_by") or "",
         paused_ms=dump.get("paused_ms"),
         reading=tuple(
-            TableBeingRead(table["table"], table.get("rows_read", 0), _expected(table, before))
+            TableInProgress(
+                table["table"], table.get("rows_read", 0), _expected_rows(table, before)
+            )
             for table in tables
             if table.get("status") == "running"
         ),
@@ -252,9 +339,11 @@ def dumping(
     )
 
 
-def _expected(table: Mapping[str, Any], before: Mapping[str, int]) -> int | None:
-    """Rows that the dump will read of the table. ``before``: what the last dump of each read: a
-    table that has not begun, or that the server has no statistics of, has no estimate yet.
+def _expected_rows(table: Mapping[str, Any], before: Mapping[str, int]) -> int | None:
+    """Return the rows that the dump will read of the table; None: unknown.
+
+    ``before``: the rows that the last dump of each table read. It stands in for a missing estimate:
+    of a table that has not begun, or that the server has no statistics of.
     """
     keys: int | None = table.get("key_count")
     if keys:
@@ -265,5 +354,5 @@ def _expected(table: Mapping[str, Any], before: Mapping[str, int]) -> int | None
     if not estimated and last == 0 and not table.get("rows_read"):
         return 0  # it was empty
     estimated = estimated or last
-    # One that was read beyond its estimate has an end that nobody knows.
+    # If more rows were read than estimated, nobody knows the end.
     return estimated if estimated and estimated >= table.get("rows_read", 0) else None

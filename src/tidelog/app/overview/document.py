@@ -1,4 +1,4 @@
-"""What an overview holds. Version 1: fields are added to it, never taken away or redefined."""
+"""The types of an overview. Version 1: fields are added, never removed or redefined."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ VERSION = 1
 
 
 class Severity(StrEnum):
-    """The severity of a problem; of the whole: that of the worst problem."""
+    """The severity of a problem; of an overview: that of its worst problem."""
 
     OK = "ok"
     INFO = "info"
-    """Somebody wanted it so, or it mends itself."""
+    """Requested by an operator, or it passes by itself."""
     WARNING = "warning"
     """Rows or events are late or left out, or will be."""
     CRITICAL = "critical"
-    """Nothing goes on, or changes are about to be lost."""
+    """Nothing is captured or delivered, or changes are about to be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong.
+    """A problem, with its remedy.
 
     Attributes:
         kind: a name for programs, e.g. ``table-refused``.
         severity: never ``ok``.
         about: the table, output or dump; empty for capture and source.
-        sentence: without cell values.
-        remedy: what to do, or to run; empty if it mends itself.
-        page: where the documentation says more.
+        sentence: a description without cell values.
+        remedy: what to do, or to run; empty if it passes by itself.
+        page: the page of the documentation.
     """
 
     kind: str
@@ -46,29 +46,29 @@ class Problem:
 def problem(
     kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
 ) -> Problem:
-    """``entry``: of docs/failure-modes.md."""
-    sentence = " ".join(sentence.split())  # a driver's message may be of several lines
+    """Return a problem. ``entry``: the anchor in docs/failure-modes.md."""
+    sentence = " ".join(sentence.split())  # a driver's message may have several lines
     return Problem(kind, severity, about, sentence, remedy, f"docs/failure-modes.md#{entry}")
 
 
 @dataclass(frozen=True, slots=True)
 class SourceHealth:
-    """The source's log as capture follows it. None: not known.
+    """The source's log, as capture reads it. None: not known.
 
     Attributes:
-        position: as the server writes it.
-        lag_s, lag_bytes: what is committed and not captured yet; ``lag_s`` at most, while nobody
-            tells it.
-        retained_bytes: what the server keeps of its log for capture.
-        spare_bytes: what may be written until it removes what capture needs.
-        lost_in_s: when that is, as the last minutes went; for a server that keeps its log for a
-            time, when what capture needs next gets too old.
-        error: why the server could not be asked.
-        silent_s: capture is down, and told the rest so long ago; ``lag_s`` and ``lost_in_s`` are
-            what has become of it since, if the source went on. 0.0: it is as of now.
-        paused_ms: since when its log is not read because somebody paused that; None: it is read.
-        paused_by: by whom, as far as that is known.
-        lasts_s: how long ``spare_bytes`` lasts without capture, as its log grew in the last
+        position: the position in the server's form.
+        lag_s, lag_bytes: what is committed and not captured yet; ``lag_s`` is an upper bound while
+            capture is down.
+        retained_bytes: the log that the server keeps for capture.
+        spare_bytes: the log that may be written until the server removes what capture needs.
+        lost_in_s: seconds until then, at the rate of the last minutes; for a server that keeps its
+            log for a time, seconds until what capture needs next gets too old.
+        error: why the server did not answer.
+        silent_s: seconds since capture, which is down, reported this; ``lag_s`` and ``lost_in_s``
+            assume that the source went on. 0.0: it is current.
+        paused_ms: since when an operator has paused the reading of the log; None: it is not paused.
+        paused_by: who paused it, if known.
+        lasts_s: how long ``spare_bytes`` lasts without capture, at the log's growth in the last
             minutes.
     """
 
@@ -87,24 +87,24 @@ class SourceHealth:
 
 @dataclass(frozen=True, slots=True)
 class OutputHealth:
-    """An output of a pipeline, as its pipeline noted it in the event log.
+    """An output of a pipeline, as its pipeline reported it in the event log.
 
     Attributes:
         state: ``following`` or ``stopped``.
-        offset: it has all records before it.
-        behind_records: records that it lacks.
-        lag_s: the age of the oldest of these; 0.0: none; None: not known.
-        noted_ms: when its pipeline noted this.
-        error: what stopped it.
+        offset: the output has all records before it.
+        behind_records: the number of missing records.
+        lag_s: the age of the oldest missing record; 0.0: none; None: not known.
+        noted_ms: when the pipeline reported this.
+        error: the error that stopped it.
         committed_ms: when its last batch was done; None: there was none, or it is not known. Of
-            that batch: ``batch_s``, how long it took; ``batch_records``, through how many records
-            of the log it went; ``records_per_s``.
-        last_error: what failed last, at ``last_error_ms``; it is over if a batch was done since.
-        rejected: records in its dead letters, the last of which were seen at ``rejected_ms``.
-        refused: by table that is left out for its name, or lacks rows since it was, why.
-        batches, all_records, all_s: of all batches ever, how many, of how many records, how long.
-        begun_ms: since when a batch is under way that takes long; None: none is, or nobody
-            delivers. It goes through ``begun_records``.
+            that batch: ``batch_s``, its duration; ``batch_records``, the number of log records it
+            read; ``records_per_s``.
+        last_error: the last error, at ``last_error_ms``; it is over if a batch was done since.
+        rejected: the number of records in its dead letters; the last ones came at ``rejected_ms``.
+        refused: why a table is left out for its name, or lacks rows since then, by table.
+        batches, all_records, all_s: the number, records and duration of all batches so far.
+        begun_ms: since when a long batch runs; None: there is none, or nobody delivers. It reads
+            ``begun_records``.
     """
 
     pipeline: str
@@ -132,22 +132,22 @@ class OutputHealth:
 
     @property
     def fails(self) -> bool:
-        """Has nothing been brought over since it failed, though there is something?"""
+        """Whether nothing was delivered since the last error, although records are waiting."""
         since = self.last_error_ms
         return bool(since is not None and self.behind_records and (self.committed_ms or 0) < since)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """Engines of one name, in programs.
+    """The engines of one name, in programs.
 
     Attributes:
-        offset: it has done all records before it, as it noted at ``noted_ms``.
-        behind_records: records that it lacks.
-        lag_s: the age of the oldest of these; 0.0: none; None: not known.
-        seen_ms: when one of this name said last that it runs; None: none ever did.
-        owners: processes that have its keys now.
-        partitions: that its keys are divided into; None: not known.
+        offset: it has processed all records before it, as reported at ``noted_ms``.
+        behind_records: the number of missing records.
+        lag_s: the age of the oldest missing record; 0.0: none; None: not known.
+        seen_ms: when an engine of this name last reported that it runs; None: never.
+        owners: the processes that have its keys now.
+        partitions: the number of partitions of its keys; None: not known.
     """
 
     name: str
@@ -161,15 +161,15 @@ class EngineHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivering:
-    """Who delivers a pipeline.
+class PipelineOverview:
+    """The leader and standbys of a pipeline.
 
     Attributes:
-        leader: None: nobody at the moment.
-        zone, epoch, since_ms: of who leads, or led last.
-        standbys: names of those who would; standby_zones: of each, empty: it has none.
+        leader: the leader; None: nobody at the moment.
+        zone, epoch, since_ms: those of the leader, or of the last one.
+        standbys: the names of the standbys; standby_zones: their zones, empty: none.
         paused_ms: since when it is paused; None: it is not.
-        paused_by: by whom, as far as that is known.
+        paused_by: who paused it, if known.
     """
 
     pipeline: str
@@ -188,9 +188,9 @@ class TableCaptureState(StrEnum):
 
     CAPTURED = "captured"
     DUMP_WAITS = "dump waits"
-    """A dump is to read it."""
+    """A dump will read it."""
     DUMPING = "dumping"
-    """A dump reads it; its changes are captured all the while."""
+    """A dump reads it, while its changes are captured."""
     DUMP_FAILED = "dump failed"
     """Its changes are captured; rows that were there before may be missing."""
     INSERTS_ONLY = "inserts only"
@@ -202,11 +202,11 @@ class Table:
     """A table that is captured, or should be.
 
     Attributes:
-        reason, remedy: why it is not as it should be, and what mends that; empty: it is.
-        records: that the event log holds of it, changes and rows of dumps.
-        last_record_ms: when the last of these were written; None: there are none.
-        dumped_ms, dumped_rows: of the last dump of all of it; None: not known any more, or there
-            was none.
+        reason, remedy: why it is not captured as it should be, and how to fix it; empty: it is.
+        records: the number of its records in the event log, changes and rows of dumps.
+        last_record_ms: when the last of these was written; None: there are none.
+        dumped_ms, dumped_rows: the last dump of the whole table; None: not known any more, or
+            never.
     """
 
     table: str
@@ -220,8 +220,8 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class TableBeingRead:
-    """A table that a dump reads at the moment; ``estimated_rows``: None if not known."""
+class TableInProgress:
+    """A table that a dump is reading; ``estimated_rows``: None if not known."""
 
     table: str
     rows: int
@@ -229,23 +229,22 @@ class TableBeingRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Dumping:
+class RunningDump:
     """A dump that has not ended.
 
     Attributes:
-        tables, tables_done: how many.
-        rows: read so far; of about ``estimated_rows``, None if a table's size is not known.
-        left_s: seconds to go at the rate so far; while tables are to come whose size is not known,
-            as if they were as large as the others. None: not known.
+        tables, tables_done: the number of tables, and of those done.
+        rows: the rows read, of about ``estimated_rows``; None if a table's size is not known.
+        left_s: the remaining seconds at the rate so far; tables of unknown size that have not begun
+            count as large as the others. None: not known.
         mode: ``incremental`` or ``blocking``.
         reason: why there is this dump.
-        paused_by: who paused it, as far as that is known; empty: it is not paused.
+        paused_by: who paused it, if known; empty: it is not paused.
         paused_ms: since when it is paused; None: it is not, or that is not known.
-        held: why capture itself has paused it, in sentences; nobody's command resumes it.
-        reading: the tables that are read at the moment.
-        failed: tables of it that could not be dumped.
-        share: how much of it is read, from 0.0 to 1.0, of rows, with the same assumption. None: not
-            known.
+        held: why capture itself blocks it, in sentences; no command resumes it.
+        reading: the tables that are being read.
+        failed: the number of its tables that could not be dumped.
+        share: the share of rows read, from 0.0 to 1.0, with the same assumption. None: not known.
     """
 
     dump_id: str
@@ -259,21 +258,21 @@ class Dumping:
     reason: str = ""
     paused_by: str = ""
     paused_ms: int | None = None
-    reading: tuple[TableBeingRead, ...] = ()
+    reading: tuple[TableInProgress, ...] = ()
     failed: int = 0
     held: str = ""
     share: float | None = None
 
 
 @dataclass(slots=True)
-class Lane:
+class ChunkSpan:
     """One chunk of a dump between its watermarks.
 
     Attributes:
         begun_ms, read_ms, ended_ms: when its window began, was read and ended; None: not yet.
         end: ``durable``, ``closed``, ``voided`` or ``failed``; empty: it is open.
-        written: its high watermark was met; the segment is not durable yet.
-        rows, superseded: read, and dropped of these.
+        written: whether its high watermark was read; the segment is not durable yet.
+        rows, superseded: the rows read, and those dropped.
     """
 
     chunk: str
@@ -288,13 +287,13 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
-    """What `tidelog verify` found last.
+class VerifyResult:
+    """The last result of `tidelog verify`.
 
     Attributes:
-        at_ms: when.
-        compared: copies of tables that it compared.
-        differ: copies that differed when they were last compared, e.g. ``public.t in lake``.
+        at_ms: when it ran.
+        compared: the number of copies of tables that it compared.
+        differ: the copies that differed when they were last compared, e.g. ``public.t in lake``.
     """
 
     at_ms: int
@@ -303,13 +302,13 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class OperationDrop:
     """A sudden drop of a table's operations; `tidelog.capture.activity.drops` has the rule.
 
     Attributes:
         kind: ``insert``, ``update`` or ``delete``.
-        at_ms, until_ms: when it began and was over; None: not yet.
-        before_per_min, then_per_min: how many there were before, and at most while it lasted.
+        at_ms, until_ms: when it began and ended; None: not yet.
+        before_per_min, then_per_min: the rate before, and the greatest rate during the drop.
     """
 
     table: str
@@ -321,16 +320,16 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What an operator asks first, in a line.
+class SummaryLine:
+    """A short answer to a question that operators ask first.
 
     Attributes:
         name: ``log``: when the source removes what capture needs; ``tables``: which are refused or
             captured in part; ``dump``: what it still needs; ``paused``: what, and by whom;
-            ``verify``: what it found last.
-        severity: of the worst problem that it is about.
+            ``verify``: its last result.
+        severity: the severity of the worst problem that it is about.
         brief: a word or two.
-        text: it ends so that ``at_ms`` may follow, in the reader's time zone; None: nothing does.
+        text: the answer; ``at_ms`` may follow it, in the reader's time zone; None: nothing follows.
     """
 
     name: str
@@ -342,27 +341,27 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The whole.
+    """The overview of one Tidelog.
 
     Attributes:
-        severity: of the worst problem; ``ok`` if there is none.
+        severity: the severity of the worst problem; ``ok`` if there is none.
         verdict: one sentence.
-        at_ms: when capture wrote what this is made of; None: no capture ever led here.
-        age_s: how old that is.
-        leader, zone, epoch, since_ms: who captures; ``standbys``: names of those who would;
-            ``standby_zones``: of each, empty: it has none.
-        records: captured since it leads.
-        tables_refused: how many tables are left out.
-        throttled: what slows dumps down; empty: nothing does.
-        problems: the worst first.
-        pipelines: that ever ran with this state, or are paused.
-        tables: by name.
+        at_ms: when capture wrote the status document; None: no capture ever led here.
+        age_s: the age of that document.
+        leader, zone, epoch, since_ms: the leader of capture; ``standbys``: the names of the
+            standbys; ``standby_zones``: their zones, empty: none.
+        records: the number of records captured by this leader.
+        tables_refused: the number of tables left out.
+        throttled: what slows dumps down; empty: nothing.
+        problems: the problems, the worst first.
+        pipelines: the pipelines that ever ran with this state, or are paused.
+        tables: the tables by name.
         options: how dumps read now; see `tidelog set`.
         lanes: the chunks that began last, in that order.
-        verified: None: nothing was compared yet.
-        drops: sudden drops of the last day, those that last first.
-        answers: what is asked first, for every first screen.
-        engines: by name.
+        verified: the last result of verify; None: never.
+        drops: the sudden drops of the last day, those that last first.
+        answers: short answers, for every first screen.
+        engines: the engines by name.
     """
 
     version: int
@@ -380,18 +379,18 @@ class Overview:
     throttled: str
     source: SourceHealth
     outputs: tuple[OutputHealth, ...]
-    dumps: tuple[Dumping, ...]
+    dumps: tuple[RunningDump, ...]
     problems: tuple[Problem, ...]
     standby_zones: tuple[str, ...] = ()
-    pipelines: tuple[Delivering, ...] = ()
+    pipelines: tuple[PipelineOverview, ...] = ()
     tables: tuple[Table, ...] = ()
     options: Mapping[str, int] = field(default_factory=dict)
-    lanes: tuple[Lane, ...] = ()
-    verified: Verified | None = None
-    drops: tuple[Drop, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    lanes: tuple[ChunkSpan, ...] = ()
+    verified: VerifyResult | None = None
+    drops: tuple[OperationDrop, ...] = ()
+    answers: tuple[SummaryLine, ...] = ()
     engines: tuple[EngineHealth, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As dicts, lists and scalars."""
+        """Return it as dicts, lists and scalars."""
         return asdict(self)

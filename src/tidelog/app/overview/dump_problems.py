@@ -1,39 +1,86 @@
-"""What holds dumps up, or made them fail."""
+"""Finds what blocks dumps, or made them fail."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from tidelog.app.overview.document import Problem, Severity, problem
-from tidelog.app.overview.ended import dump_goes_on
+from tidelog.capture.dumps.state_machine import FINISHED, UNFINISHED, DumpStatus
+from tidelog.capture.generation import STATUS_KEY
+from tidelog.ports import StateStore
+
+HELD_BY: Final = "capture"
+
+
+def blocks_of(dump: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what blocks the dump, from the status document's ``dumps_held``.
+
+    Each has ``why``, ``reason`` (a sentence) and ``since_ms``. Nothing blocks a blocking dump that
+    has begun.
+    """
+    waits = dump.get("status") == DumpStatus.QUEUED or (
+        dump.get("status") == DumpStatus.RUNNING and dump.get("mode") != "blocking"
+    )
+    return list(status.get("dumps_held") or ()) if waits else []
+
+
+def as_blocked(dump: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the dump as paused by capture, if anything blocks it."""
+    if not blocks:
+        return dump
+    since_ms = min(block["since_ms"] for block in blocks)
+    paused = {"status": DumpStatus.PAUSED, "paused_by": HELD_BY, "paused_ms": since_ms}
+    return {**dump, **paused, "held": blocks}
+
+
+def reported_blocks(state: StateStore, dump: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return `blocks_of`, from the status of the current or last leader."""
+    document = state.get(STATUS_KEY)
+    return [] if document is None else blocks_of(dump, document.value)
+
+
+def reasons(blocks: Sequence[Mapping[str, Any]]) -> str:
+    """Return the reasons as one text; empty: nothing blocks it."""
+    return " ".join(str(block["reason"]) for block in blocks)
+
+
+def is_dump_unfinished(dump: Mapping[str, Any]) -> bool:
+    """Return whether the dump is queued, running or paused."""
+    return dump.get("status") in UNFINISHED
+
+
+def table_has_ended(table: Mapping[str, Any]) -> bool:
+    """Return whether the dump's table is done, failed or cancelled."""
+    return table.get("status") in FINISHED
+
 
 NO_KEY = "no primary key"
 UNANSWERED_S = 10.0
-"""A source that answers within so long is asked again without a word."""
+"""A source that answers again within this time is no problem."""
 
 
 def dump_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
-    """Of dumps, and of the looks at the catalogue that ask for them."""
-    yield from _unanswered(status, now_ms)
+    """Yield the problems of dumps, and of the catalogue polls that request them."""
+    yield from _unanswered_problems(status, now_ms)
     yield from _dumps(status)
 
 
-def _unanswered(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
+def _unanswered_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
     dumping = any(dump.get("status") == "running" for dump in status.get("dumps") or ())
-    for key, asked, said in (
+    for key, is_relevant, effect in (
         ("chunks_unanswered", dumping, "Dumps read nothing"),
         ("looks_unanswered", True, "The catalogue is not read: changed tables are seen late"),
     ):
-        found = status.get(key)
-        if asked and found and now_ms - found["since_ms"] >= UNANSWERED_S * 1000:
+        unanswered = status.get(key)
+        if is_relevant and unanswered and now_ms - unanswered["since_ms"] >= UNANSWERED_S * 1000:
             yield problem(
                 key.replace("_", "-"),
                 Severity.WARNING,
                 "",
-                f"{said}: {found['error']}",
-                "It is tried again by itself; tidelog check CONFIG tells more.",
+                f"{effect}: {unanswered['error']}",
+                "Tidelog retries by itself; tidelog check CONFIG has more.",
                 "the-source-refuses-more-connections",
             )
 
@@ -45,7 +92,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
             Severity.WARNING,
             each["table"],
             f"The dump of {each['table']} failed: {each['failed']}",
-            "It is tried again by itself.",
+            "Tidelog retries by itself.",
             "an-automatic-dump-failed",
         )
     for each in status.get("waiting") or ():
@@ -54,22 +101,22 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
             Severity.INFO,
             str(each.get("table", "")),
             f"The dump of {each.get('table')} waits for an old transaction.",
-            "Capture's log says which; it goes on when that ends.",
+            "Capture's log says which; the dump starts when that ends.",
             "an-automatic-dump-waits-for-an-old-transaction",
         )
-    told = {
+    reported = {
         each["table"]
-        for found in ("to_repeat", "refused", "inserts_only")
-        for each in status.get(found) or ()
+        for section in ("to_repeat", "refused", "inserts_only")
+        for each in status.get(section) or ()
     }
     for failed in status.get("failed") or ():
-        if failed["table"] not in told:
+        if failed["table"] not in reported:
             yield problem(
                 "dump-failed",
                 Severity.WARNING,
                 failed["table"],
                 f"The dump of {failed['table']} failed: {failed['reason']}",
-                ""  # which says what to do
+                ""  # the reason says what to do
                 if NO_KEY in failed["reason"]
                 else f"tidelog dump CONFIG --table {shlex.quote(failed['table'])}",
                 "a-table-of-the-dump-cant-be-dumped",
@@ -85,7 +132,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                 f"tidelog resume CONFIG {dump['dump_id']}",
                 "a-paused-dump-was-forgotten",
             )
-        for table in dump.get("tables") or () if dump_goes_on(dump) else ():
+        for table in dump.get("tables") or () if is_dump_unfinished(dump) else ():
             if table.get("failed_ranges"):
                 yield problem(
                     "rows-unread",

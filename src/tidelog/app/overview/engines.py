@@ -1,4 +1,4 @@
-"""Engines in programs: who runs them, by the state store, and which have not run for long."""
+"""Finds engines in programs: which processes run them, and which have not run for long."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from tidelog.model.units import brief_span
 from tidelog.ports import StateStore
 
 GROUPS: Final = "engine-group/"
-"""Before the names of the documents of `tidelog.app.async_engine.group_members`."""
+"""The key prefix of the documents of `tidelog.app.async_engine.group_members`."""
 RUNS_S: Final = 120.0
-"""An engine says more often that it runs."""
+"""A running engine reports more often than this."""
 ABANDONED_S: Final = 7 * 86_400.0
 
 
 def process_of(holder: str) -> str:
-    """The process of a holder of a name, which has a token behind it: host and number."""
+    """Return the process, host and number, of a holder's name, without its token."""
     return holder.rpartition("-")[0]
 
 
 def owners_of(state: StateStore) -> dict[str, dict[str, Any]]:
-    """By engine: ``partitions``, how many its keys are divided into; ``owners``, who has any of
-    them; ``seen_ms``, when one said last that it runs.
+    """Return ``partitions``, ``owners`` and ``seen_ms``, by engine.
+
+    ``partitions``: the number of partitions of its keys; ``owners``: the processes that have any of
+    them; ``seen_ms``: when one last reported that it runs.
     """
-    found = {}
+    result = {}
     for key in state.keys(GROUPS):
         if (document := state.get(key)) is not None:
             owners = sorted(set(map(process_of, document.value["owners"].values())))
-            told = {name: document.value.get(name) for name in ("partitions", "seen_ms")}
-            found[key.removeprefix(GROUPS)] = {**told, "owners": owners}
-    return found
+            fields = {name: document.value.get(name) for name in ("partitions", "seen_ms")}
+            result[key.removeprefix(GROUPS)] = {**fields, "owners": owners}
+    return result
 
 
 def engine_health(status: Mapping[str, Any], now_ms: int) -> Iterator[EngineHealth]:
-    """Of each row of ``engines`` in ``status``, with what `owners_of` says of it."""
+    """Yield the health of each row of ``engines`` in ``status``, with its owners (`owners_of`)."""
     owners = status.get("engine_owners") or {}
     for row in status.get("engines") or ():
-        of_name = owners.get(row["engine"]) or {}
-        seen_ms = of_name.get("seen_ms")
+        engine_owners = owners.get(row["engine"]) or {}
+        seen_ms = engine_owners.get("seen_ms")
         runs = seen_ms is not None and now_ms - seen_ms < RUNS_S * 1000
         yield EngineHealth(
             name=row["engine"],
@@ -48,13 +50,13 @@ def engine_health(status: Mapping[str, Any], now_ms: int) -> Iterator[EngineHeal
             lag_s=row["lag_s"],
             noted_ms=row["noted_ms"],
             seen_ms=seen_ms,
-            owners=tuple(of_name["owners"]) if runs else (),
-            partitions=of_name.get("partitions"),
+            owners=tuple(engine_owners["owners"]) if runs else (),
+            partitions=engine_owners.get("partitions"),
         )
 
 
 def engine_problems(engines: Sequence[EngineHealth], now_ms: int) -> Iterator[Problem]:
-    """Those that have not run for a week, while the event log is kept for them."""
+    """Yield the engines that have not run for a week, while the event log is kept for them."""
     for each in engines:
         idle_ms = now_ms - max(each.noted_ms, each.seen_ms or 0)
         if each.behind_records and idle_ms >= ABANDONED_S * 1000:

@@ -1,4 +1,4 @@
-"""How far the pipelines' outputs and engines are, from what these noted in the event log."""
+"""Computes how far outputs and engines are, from their documents in the event log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tidelog.errors import OffsetGoneError
-from tidelog.eventlog.consumers import Consumer, Consumers, Delivered
+from tidelog.eventlog.consumers import Consumer, Consumers, DeliveryStats
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Int64s
 
@@ -19,18 +19,18 @@ _Missing = Callable[[int], tuple[int, float | None]]
 _KNOWN = 1000
 
 
-def consumers_of(log: EventLog, known: _Known) -> dict[str, list[dict[str, Any]]]:
-    """For status: ``outputs``, a row for each output of each pipeline, and ``engines``, one for
-    each name of engines.
+def consumers_of(log: EventLog, part_cache: _Known) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of ``outputs`` and ``engines`` for the status.
 
-    ``behind_records``: what it has not done. ``lag_s``: how long ago the oldest of these was
-    committed, by the source's clock. ``known``: what was found before, for who asks again and again
-    with one ``log``: by a segment's part, its records, and the time of the first in microseconds.
+    There is a row for each output of each pipeline, and for each name of engines.
+    ``behind_records``: the records that it has not processed. ``lag_s``: the age of the oldest of
+    these since its commit, by the source's clock. ``part_cache``: a cache for repeated calls with
+    one ``log``: a segment's part → its records, and the time of the first in microseconds.
     """
-    if len(known) > _KNOWN:
-        known.clear()
+    if len(part_cache) > _KNOWN:
+        part_cache.clear()
     consumers = Consumers(log.storage).all()
-    missing = cache(lambda offset: _missing(log, offset, known))
+    missing = cache(lambda offset: _missing_records(log, offset, part_cache))
     return {
         "outputs": list(_outputs(consumers, missing)),
         "engines": list(_engines(consumers, missing)),
@@ -72,25 +72,27 @@ def _outputs(consumers: Sequence[Consumer], missing: _Missing) -> Iterator[dict[
             yield row
 
 
-def _deliveries(told: Delivered) -> dict[str, Any]:
-    found: dict[str, Any] = {"rejected": told.rejected, "rejected_ms": told.rejected_ms}
-    if told.refused:
-        found["refused"] = dict(told.refused)
-    if told.committed_ms is not None:
-        found |= {"committed_ms": told.committed_ms, "batch_s": told.batch_s}
-        found |= {"batch_records": told.records, "batches": told.batches}
-        found |= {"all_records": told.all_records, "all_s": told.all_s}
-        found["records_per_s"] = round(told.records / max(told.batch_s, 0.001), 1)
-    if told.begun_ms is not None:
-        found |= {"begun_ms": told.begun_ms, "begun_records": told.begun_records}
-    if told.failure is not None:
-        found |= {"failed": told.failure.message, "failed_ms": told.failure.since_ms}
-    return found
+def _deliveries(delivered: DeliveryStats) -> dict[str, Any]:
+    row: dict[str, Any] = {"rejected": delivered.rejected, "rejected_ms": delivered.rejected_ms}
+    if delivered.refused:
+        row["refused"] = dict(delivered.refused)
+    if delivered.committed_ms is not None:
+        row |= {"committed_ms": delivered.committed_ms, "batch_s": delivered.batch_s}
+        row |= {"batch_records": delivered.records, "batches": delivered.batches}
+        row |= {"all_records": delivered.all_records, "all_s": delivered.all_s}
+        row["records_per_s"] = round(delivered.records / max(delivered.batch_s, 0.001), 1)
+    if delivered.begun_ms is not None:
+        row |= {"begun_ms": delivered.begun_ms, "begun_records": delivered.begun_records}
+    if delivered.failure is not None:
+        row |= {"failed": delivered.failure.message, "failed_ms": delivered.failure.since_ms}
+    return row
 
 
-def _missing(log: EventLog, offset: int, known: _Known) -> tuple[int, float | None]:
-    """The records of tables at and behind ``offset``, and the age of the first one, 0.0 if there is
-    none; None: not known. Reads one segment; the others tell in the chain's metadata.
+def _missing_records(log: EventLog, offset: int, part_cache: _Known) -> tuple[int, float | None]:
+    """Return the number of table records from ``offset`` on, and the age of the first one.
+
+    The age is 0.0 if there is none; None: not known. Reads one segment; the chain's metadata have
+    the numbers of the others.
     """
     chain = log.chain(offset)
     if offset < chain.head:
@@ -100,10 +102,10 @@ def _missing(log: EventLog, offset: int, known: _Known) -> tuple[int, float | No
         rows = sum(meta.rows_by_table.values())
         if rows and (meta.first < offset or first_us is None):
             part = max(offset, meta.first), meta.next
-            if part not in known:
+            if part not in part_cache:
                 times = _times(log, *part)
-                known[part] = len(times), int(times[0]) if len(times) else 0
-            rows, found_us = known[part]
+                part_cache[part] = len(times), int(times[0]) if len(times) else 0
+            rows, found_us = part_cache[part]
             first_us = found_us if rows else None
         records += rows
     if not records:
@@ -112,13 +114,13 @@ def _missing(log: EventLog, offset: int, known: _Known) -> tuple[int, float | No
 
 
 def _times(log: EventLog, start: int, end: int) -> Int64s:
-    """When the records of tables in ``[start, end)`` were committed."""
-    found = [np.empty(0, np.int64)]
+    """Return the commit times of the table records in ``[start, end)``."""
+    times = [np.empty(0, np.int64)]
     try:
         for ref in log.segments(start, end):
             for batch in log.batches(ref, ["schema_id", "commit_ts"]):
                 of_table = batch.column("schema_id").to_numpy() > 0
-                found.append(batch.column("commit_ts").to_numpy()[of_table])
+                times.append(batch.column("commit_ts").to_numpy()[of_table])
     except OffsetGoneError:
-        pass  # retention took it meanwhile
-    return np.concatenate(found)
+        pass  # retention deleted it during the read
+    return np.concatenate(times)

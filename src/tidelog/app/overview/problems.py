@@ -1,6 +1,6 @@
-"""What is wrong, by rules: each finds its problems in a status document.
+"""Finds problems by rules: each reads the status document.
 
-A rule says what a person would do next. Its page is the entry of docs/failure-modes.md.
+A remedy is what a person would do next. The page is the entry of docs/failure-modes.md.
 """
 
 from __future__ import annotations
@@ -15,21 +15,122 @@ from tidelog.app.overview.document import (
     SourceHealth,
     problem,
 )
-from tidelog.app.overview.dump_problems import dump_problems
-from tidelog.app.overview.paused import paused_problems
-from tidelog.capture.steering.danger import DangerKind, Kept, danger_of
+from tidelog.app.overview.dump_problems import dump_problems, is_dump_unfinished
+from tidelog.capture.limits.dump_gate import DumpBlockCause
+from tidelog.capture.limits.log_guard import NEARLY_FULL, DangerKind, RetainedLog, danger_of
 from tidelog.model.units import brief_span, counted, format_bytes
 
+WORTH_A_WARNING = 0.4
+"""The share of the log the server may keep above which a pause is a warning.
+
+Above `NEARLY_FULL` it is critical.
+"""
+_PAGE = "docs/failure-modes.md#something-is-paused-and-was-forgotten"
+_GUARD_PAGE = "docs/failure-modes.md#the-sources-log-is-in-danger"
+
+
+def paused_problems(
+    status: Mapping[str, Any],
+    source: SourceHealth,
+    retained: RetainedLog,
+    outputs: Sequence[OutputHealth],
+    now_ms: int,
+) -> Iterator[Problem]:
+    """Yield what is paused, by whom and since when, and what waits because of it."""
+    yield from _log(status, source, retained, now_ms)
+    yield from _pipelines(status, outputs, now_ms)
+    yield from _blocked_dumps(status, now_ms)
+
+
+def _log(
+    status: Mapping[str, Any], source: SourceHealth, retained: RetainedLog, now_ms: int
+) -> Iterator[Problem]:
+    """Yield the pause of the log; its severity grows with the log that the server keeps."""
+    pause = status.get("log_paused")
+    if pause is None:
+        return
+    severity = Severity.INFO
+    if retained.share >= NEARLY_FULL or (
+        retained.spare_bytes is not None and retained.spare_bytes <= 0
+    ):
+        severity = Severity.CRITICAL
+    elif retained.share >= WORTH_A_WARNING or (source.lag_s or 0.0) >= LATE_S:
+        severity = Severity.WARNING
+    parts = [f"The log is {_paused_text(pause, now_ms)}"]
+    if source.lag_s:
+        parts.append(f"capture is {brief_span(source.lag_s * 1000)} behind")
+    if source.retained_bytes is not None:
+        keeps = f"the server keeps {format_bytes(source.retained_bytes)} of log for it"
+        if source.spare_bytes is not None:
+            keeps += f", with room for {format_bytes(max(0, source.spare_bytes))} more"
+        parts.append(keeps)
+    elif retained.kept_s is not None:
+        parts.append(f"the server removes its log after {brief_span(retained.kept_s * 1000)}")
+    yield Problem(
+        "log-reading-paused",
+        severity,
+        "",
+        "; ".join(parts) + ".",
+        "tidelog resume CONFIG --log",
+        _PAGE,
+    )
+
+
+def _pipelines(
+    status: Mapping[str, Any], outputs: Sequence[OutputHealth], now_ms: int
+) -> Iterator[Problem]:
+    for name, pause in sorted((status.get("paused_pipelines") or {}).items()):
+        lags = [each.lag_s or 0.0 for each in outputs if each.pipeline == name]
+        behind = max((each.behind_records for each in outputs if each.pipeline == name), default=0)
+        severity = Severity.WARNING if max(lags, default=0.0) >= LATE_S else Severity.INFO
+        text = f"Pipeline {name} is {_paused_text(pause, now_ms)}"
+        if behind:
+            text += f"; its outputs are up to {brief_span(max(lags) * 1000)} behind ({behind:,} "
+            text += "records, which the event log keeps)"
+        yield Problem(
+            "pipeline-paused",
+            severity,
+            name,
+            f"{text}.",
+            "tidelog resume CONFIG --pipeline",
+            _PAGE,
+        )
+
+
+def _blocked_dumps(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
+    if not any(is_dump_unfinished(each) for each in status.get("dumps") or ()):
+        return
+    for block in status.get("dumps_held") or ():
+        span = brief_span(max(0, now_ms - block["since_ms"]))
+        of_log = block["why"] == DumpBlockCause.LOG_PAUSED
+        yield Problem(
+            "dumps-held",
+            Severity.INFO,
+            block["why"],
+            f"Capture has blocked all dumps for {span}: {block['reason']}",
+            "They resume when the log does."
+            if of_log
+            else "They resume by themselves when that is over (source.when_log_in_danger).",
+            _PAGE if of_log else _GUARD_PAGE,
+        )
+
+
+def _paused_text(pause: Mapping[str, Any], now_ms: int) -> str:
+    by = f" by {pause['by']}" if pause.get("by") else ""
+    return f"paused{by} for {brief_span(max(0, now_ms - pause['since_ms']))}"
+
+
 STALE_S = 60.0
-"""A status that its leader did not write for so long: it writes one a second, on an object
-store one in half a minute."""
+"""Seconds after which a status is stale: a leader writes one a second, on an object store one in
+half a minute.
+"""
 LATE_S = 300.0
 SILENT_S = 120.0
-"""A pipeline that is behind and noted nothing for so long does not run, or hangs."""
+"""A pipeline that is behind and has reported nothing for this time does not run, or hangs."""
 REJECTED_S = 86_400.0
-"""For so long new dead letters are told."""
+"""How long new dead letters are reported."""
 LEFT_OUT_S = 86_400.0
-"""The same of tables that are no longer captured."""
+"""How long tables that are no longer captured are reported."""
 
 
 def problems_of(
@@ -39,12 +140,12 @@ def problems_of(
     age_s: float | None,
     now_ms: int,
 ) -> Iterator[Problem]:
-    """All that is wrong, in no order."""
+    """Yield all problems, in no order."""
     yield from _leadership(status, age_s)
-    kept = _kept(status, source)
+    retained = _retained_log(status, source)
     yield from _of_source(status, source)
-    yield from _retention(source, kept)
-    yield from paused_problems(status, source, kept, outputs, now_ms)
+    yield from _retention(source, retained)
+    yield from paused_problems(status, source, retained, outputs, now_ms)
     yield from _tables(status, now_ms)
     yield from _outputs(status, outputs, now_ms)
     yield from dump_problems(status, now_ms)
@@ -59,9 +160,9 @@ def _span(seconds: float) -> str:
 
 def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Problem]:
     leader = status["leader"] if "leader" in status else status.get("holder")
-    # Each try holds the lease for as long as it takes to connect.
-    told = status.get("failing") or ()
-    failing = [each for each in told if leader in (None, each["holder"])]
+    # Each try has the lease while it connects.
+    reported = status.get("failing") or ()
+    failing = [each for each in reported if leader in (None, each["holder"])]
     if age_s is None:
         yield problem(
             "never-captured",
@@ -85,8 +186,8 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "leader-silent",
             Severity.CRITICAL,
             "",
-            f"{leader} leads, but has said nothing for {_span(age_s)}.",
-            "Look at that process and its log; a standby takes over if its lease ends.",
+            f"{leader} leads, but has reported nothing for {_span(age_s)}.",
+            "Check that process and its log; a standby takes over if its lease expires.",
             "processes-hosts-and-disks",
         )
     for each in failing:
@@ -95,16 +196,16 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             Severity.CRITICAL,
             each["holder"],
             f"{each['holder']} can't capture: {each['trouble']}",
-            "It tries again by itself; tidelog check CONFIG tells more.",
+            "It retries by itself; tidelog check CONFIG has more.",
             "connectionlosterror",
         )
-    for each in (each for each in told if each not in failing):
+    for each in (each for each in reported if each not in failing):
         yield problem(
             "standby-fails",
             Severity.WARNING,
             each["holder"],
             f"{each['holder']} stands by, but could not capture: {each['trouble']}",
-            "It asks again by itself; tidelog check CONFIG on its host tells more.",
+            "It retries by itself; tidelog check CONFIG on its host has more.",
             "connectionlosterror",
         )
     if (status.get("capture") or {}).get("held"):
@@ -118,11 +219,11 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
         )
 
 
-def _kept(status: Mapping[str, Any], source: SourceHealth) -> Kept:
-    """What the server keeps of its log. ``source`` already counts the time since capture wrote its
-    status.
+def _retained_log(status: Mapping[str, Any], source: SourceHealth) -> RetainedLog:
+    """Return the log that the server keeps; ``source`` includes the time since the status was
+    written.
     """
-    return Kept(
+    return RetainedLog(
         source.retained_bytes,
         source.spare_bytes,
         (status.get("source") or {}).get("kept_s"),
@@ -139,14 +240,14 @@ def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Prob
             Severity.CRITICAL,
             "",
             f"The database does not answer: {source.error}",
-            "tidelog check CONFIG. Capture goes on by itself once it answers.",
+            "tidelog check CONFIG. Capture resumes by itself once it answers.",
             "connectionlosterror",
         )
     elif (
         source.lag_s is not None
         and source.lag_s >= LATE_S
         and not source.silent_s
-        and status.get("log_paused") is None  # which says how late
+        and status.get("log_paused") is None  # the pause's problem says how late
     ):
         behind = "" if source.lag_bytes is None else f" ({format_bytes(source.lag_bytes)})"
         yield problem(
@@ -159,9 +260,9 @@ def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Prob
         )
 
 
-def _retention(source: SourceHealth, kept: Kept) -> Iterator[Problem]:
-    """Before the server removes what capture needs, or its disk fills."""
-    danger = danger_of(kept)
+def _retention(source: SourceHealth, retained: RetainedLog) -> Iterator[Problem]:
+    """Yield a problem before the server removes what capture needs, or its disk fills."""
+    danger = danger_of(retained)
     if danger is None:
         return
     first = "Start capture" if source.silent_s else "Bring capture up to date"
@@ -172,7 +273,7 @@ def _retention(source: SourceHealth, kept: Kept) -> Iterator[Problem]:
     if danger.kind is DangerKind.FILLS_DISK:
         remedy = f"{first}; max_slot_wal_keep_size bounds it."
     up_to_date = (source.lag_s or 0.0) < LATE_S and not source.silent_s
-    if kept.retained_bytes is not None and up_to_date:
+    if retained.retained_bytes is not None and up_to_date:
         remedy = (
             "Capture is up to date: an old transaction holds the slot (pg_stat_activity, "
             "pg_prepared_xacts). End it, or raise max_slot_wal_keep_size."
@@ -183,7 +284,7 @@ def _retention(source: SourceHealth, kept: Kept) -> Iterator[Problem]:
         "",
         danger.sentence,
         remedy,
-        "gaperror" if kept.retained_bytes is None else "the-sources-log-is-in-danger",
+        "gaperror" if retained.retained_bytes is None else "the-sources-log-is-in-danger",
     )
 
 
@@ -200,14 +301,14 @@ def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
             "If that is wrong, name it in source.tables again: it is dumped then.",
             "a-table-is-no-longer-captured",
         )
-    for kind, found in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
-        for each in status.get(found) or ():
-            said = "is not captured" if kind == "table-refused" else "is captured in part"
+    for kind, section in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
+        for each in status.get(section) or ():
+            effect = "is not captured" if kind == "table-refused" else "is captured in part"
             yield problem(
                 kind,
                 Severity.WARNING,
                 each["table"],
-                f"{each['table']} {said}: {each['reason']}",
+                f"{each['table']} {effect}: {each['reason']}",
                 each.get("remedy") or "",
                 "a-table-is-refused",
             )
@@ -233,7 +334,7 @@ def _outputs(
         name = f"{each.pipeline}/{each.output}"
         silent_s = (now_ms - each.noted_ms) / 1000
         late = each.lag_s is not None and each.lag_s >= LATE_S
-        # It notes how far it is only where there is something to deliver.
+        # It reports only if there is something to deliver.
         silent = silent_s >= SILENT_S and (each.lag_s is None or each.lag_s >= SILENT_S)
         if each.error is not None:
             yield problem(
@@ -241,18 +342,18 @@ def _outputs(
                 Severity.CRITICAL,
                 name,
                 f"Output {name} has stopped: {each.error}",
-                "It is tried again by itself once that is mended.",
+                "Tidelog retries by itself once that is fixed.",
                 "outputrefusederror",
             )
         elif each.pipeline in paused:
-            continue  # which says how late
+            continue  # the pause's problem says how late
         elif each.behind_records and silent and led.get(each.pipeline) is None:
             yield problem(
                 "pipeline-silent",
                 Severity.CRITICAL,
                 name,
-                f"Output {name} lacks {each.behind_records:,} records, and its pipeline has said "
-                f"nothing for {_span(silent_s)}.",
+                f"Output {name} lacks {each.behind_records:,} records, and its pipeline has "
+                f"reported nothing for {_span(silent_s)}.",
                 "tidelog pipeline CONFIG",
                 "the-pipeline-and-its-outputs",
             )
@@ -261,8 +362,8 @@ def _outputs(
                 "output-fails",
                 Severity.WARNING,
                 name,
-                f"Output {name} fails, and is tried again: {each.last_error}",
-                "It goes on by itself once that is mended.",
+                f"Output {name} fails, and is retried: {each.last_error}",
+                "Tidelog retries by itself once that is fixed.",
                 "outputerror",
             )
         elif late and each.lag_s is not None:
@@ -282,11 +383,12 @@ def _outputs(
                 name,
                 f"The destination of output {name} rejects records: {each.rejected:,} {records} in "
                 "its dead letters.",
-                "Look at the files below the output's dead_letter, and mend the destination.",
+                "Read the files below the output's dead_letter, and fix the destination.",
                 "a-destination-rejects-records",
             )
         for table, why in sorted(each.refused.items()):
-            what, remedy = f"Output {name} lacks rows of {table}: {why}", "The other tables go on."
+            what = f"Output {name} lacks rows of {table}: {why}"
+            remedy = "The other tables are delivered."
             found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
             yield problem(*found, "namerefusederror")
 
@@ -320,9 +422,9 @@ def _channels(status: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _check_errors(status: Mapping[str, Any]) -> Iterator[Problem]:
     tables = [*(status.get("refused") or ()), *(status.get("inserts_only") or ())]
-    told = {f"table {each['table']}" for each in tables}
+    reported = {f"table {each['table']}" for each in tables}
     for each in status.get("check_errors") or ():
-        if each["check"] not in told:
+        if each["check"] not in reported:
             yield problem(
                 "check-error",
                 Severity.WARNING,

@@ -1,7 +1,7 @@
-"""Where outputs write, and that no two of them write one table to one place.
+"""Describes where outputs write, and checks that no two write one table to one place.
 
-What two write is there twice: every record of a file, every message, and of two first batches into
-an empty table every row.
+Otherwise all that both write is there twice: records of files, messages, and, for two first batches
+into an empty table, every row.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from itertools import combinations
 from typing import Any
 
-from tidelog.app.log_location import log_place
+from tidelog.app.log_location import event_log_path
 from tidelog.app.pipeline.progress import pipeline_consumers
 from tidelog.config import Config
 from tidelog.errors import ConfigError
@@ -23,38 +23,39 @@ from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
 from tidelog.outputs.registry import OutputSection
 
-_VERSION = "4:"  # of digests: others are not compared with ours
+_VERSION = "4:"  # of digests: those of other versions are not compared with ours
 
 
 def destinations(config: Config) -> dict[str, Destination]:
-    """By output's name."""
+    """Return the destinations by output name."""
     return {section.name: _destination(section) for section in config.outputs}
 
 
 def check_places(config: Config) -> None:
-    """Raises ConfigError if an output writes where another does, or has moved."""
-    log = EventLog.open(log_place(config))
+    """Raise ConfigError if an output writes to another one's place, or has moved."""
+    log = EventLog.open(event_log_path(config))
     check_apart(config, log.schemas.tables())
-    check_alone(config, log)
-    check_unmoved(config, log)
+    check_other_pipelines(config, log)
+    check_not_moved(config, log)
 
 
 def check_apart(config: Config, tables: Collection[TableName] = ()) -> None:
-    """Raises ConfigError if two outputs of the configuration write one table to one place;
-    ``tables``: those that are known.
+    """Raise ConfigError if two outputs write one table to one place.
+
+    ``tables``: the known tables.
     """
-    found = destinations(config)
+    by_output = destinations(config)
     kinds = {section.name: section.kind for section in config.outputs}
-    for (one, its), (other, others) in combinations(found.items(), 2):
-        if _meet(its, others, tables):
+    for (one, its), (other, others) in combinations(by_output.items(), 2):
+        if _overlap(its, others, tables):
             raise ConfigError(
                 f"outputs: {one} and {other} ({kinds[one]}) write to one place, where what both "
                 "write would be twice. Give one of them another place, or tables of its own"
             )
 
 
-def check_alone(config: Config, log: EventLog) -> None:
-    """Raises ConfigError if another pipeline of the event log writes to one of our places."""
+def check_other_pipelines(config: Config, log: EventLog) -> None:
+    """Raise ConfigError if another pipeline of the event log writes to one of our places."""
     own = destinations(config)
     tables = log.schemas.tables()
     for consumer in Consumers(log.storage).all():
@@ -62,7 +63,7 @@ def check_alone(config: Config, log: EventLog) -> None:
             continue
         for other, others in consumer.destinations.items():
             for name, its in own.items():
-                if _meet(its, others, tables):
+                if _overlap(its, others, tables):
                     raise ConfigError(
                         f"output {name} writes to the place of output {other} of the pipeline "
                         f"{consumer.name}, where what both write would be twice. Give it another "
@@ -71,42 +72,44 @@ def check_alone(config: Config, log: EventLog) -> None:
                     )
 
 
-def check_unmoved(config: Config, log: EventLog) -> None:
-    """Raises ConfigError if an output went to another place when it ran last: how far it is, is
-    how far that place is.
+def check_not_moved(config: Config, log: EventLog) -> None:
+    """Raise ConfigError if an output has another place than in its last run.
+
+    Its progress is that of the former place.
     """
     name = config.pipeline.name
-    found = pipeline_consumers(config, log).find(name)
-    known = {} if found is None else {**found.former, **found.destinations}
+    consumer = pipeline_consumers(config, log).find(name)
+    former = {} if consumer is None else {**consumer.former, **consumer.destinations}
     for output, its in destinations(config).items():
-        before = known.get(output)
-        if before is None or not before.place.startswith(_VERSION) or _one_place(before, its):
+        before = former.get(output)
+        if before is None or not before.place.startswith(_VERSION) or _same_place(before, its):
             continue
         raise ConfigError(
-            f"output {output} went to another place before, and goes on from where that one is: "
-            "the new place would lack what came earlier. Give the output a name that it never "
-            "had: then it begins where the event log begins, and asks for the dumps that it needs. "
-            "If what was at the old place has moved to the new one, delete "
-            f"consumers/{name}.json in the event log's directory: then it goes on as it is"
+            f"output {output} wrote to another place before, and would resume at that place's "
+            "position: the new place would miss all earlier changes. Give the output a name that "
+            "it never had: then it starts at the head of the event log, and requests the dumps "
+            "that it needs. If you moved the data to the new place, delete "
+            f"consumers/{name}.json in the event log's directory: then it resumes as it is"
         )
 
 
-def _one_place(one: Destination, other: Destination) -> bool:
-    return one.place == other.place and _one_cluster(one, other)
+def _same_place(one: Destination, other: Destination) -> bool:
+    return one.place == other.place and _same_cluster(one, other)
 
 
-def _one_cluster(one: Destination, other: Destination) -> bool:
-    """One host that both name is enough."""
+def _same_cluster(one: Destination, other: Destination) -> bool:
+    """Return whether both have a host in common: one is enough."""
     return bool(set(one.hosts) & set(other.hosts)) or one.hosts == other.hosts
 
 
-def _meet(one: Destination, other: Destination, tables: Collection[TableName]) -> bool:
-    """Do both write a table, or what is no table's, to one place? Raises ConfigError for a route
-    that is wrong.
+def _overlap(one: Destination, other: Destination, tables: Collection[TableName]) -> bool:
+    """Return whether both write a table, or data of no table, to one place.
+
+    Raises ConfigError for a wrong route.
     """
-    if set(one.also) & set(other.also) and _one_cluster(one, other):
+    if set(one.also) & set(other.also) and _same_cluster(one, other):
         return True
-    if not _one_place(one, other) or one.now != other.now:
+    if not _same_place(one, other) or one.now != other.now:
         return False
     if one.routes == other.routes and overlap(one.tables, other.tables):
         return True
@@ -136,5 +139,5 @@ def _destination(section: OutputSection) -> Destination:
 
 
 def _digest(place: Any) -> str:
-    """Tells places apart, and nothing of them: it is kept where others may read it."""
+    """Return a digest that differs between places and reveals nothing: others may read it."""
     return hashlib.sha256(json.dumps(place, default=str).encode()).hexdigest()[:32]

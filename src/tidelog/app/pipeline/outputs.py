@@ -1,4 +1,4 @@
-"""The outputs of a configuration, opened."""
+"""Opens the outputs of a configuration."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.app.elections import pipeline_lease
-from tidelog.app.log_location import log_place
+from tidelog.app.elections import pipeline_lease_name
+from tidelog.app.log_location import event_log_path
 from tidelog.capture.leadership import LeasedState
 from tidelog.config import Config
 from tidelog.kinds.adapters import OUTPUT_KINDS
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from tidelog.outputs.registry import ExecutorSection
 
 
-class _Opened(LeasedState):
-    """A store that is closed with what was opened."""
+class _OwnedState(LeasedState):
+    """A leased state store that closes the underlying store."""
 
     def __init__(self, state: StateStore, fenced: StateStore, lease: WriteLease) -> None:
         super().__init__(fenced, lease.check)
-        self._opened = state
+        self._store = state
 
     def close(self) -> None:
-        self._opened.close()
+        self._store.close()
 
 
 def make_outputs(
     config: Config, spark: SparkSession, lease: WriteLease | None = None
 ) -> list[Output]:
-    """The outputs of the configuration, in its order; with ``lease`` they write under it alone.
+    """Open the outputs of the configuration, in its order; with ``lease`` they write under it.
 
-    Raises MissingExtraError, which names the pip extra, if one needs what is not installed.
+    Raises MissingExtraError, which names the pip extra, if a package is missing.
     """
-    made: list[Output] = []
+    outputs: list[Output] = []
     try:
         for section in config.outputs:
-            made.append(make_output(config, section, spark, lease))
+            outputs.append(make_output(config, section, spark, lease))
     except BaseException:
-        for output in made:
+        for output in outputs:
             output.close()
         raise
-    return made
+    return outputs
 
 
 def make_output(
@@ -56,21 +56,21 @@ def make_output(
     spark: SparkSession,
     lease: WriteLease | None = None,
 ) -> Output:
-    """One output. Raises MissingExtraError."""
+    """Open one output. Raises MissingExtraError."""
 
-    def opened() -> StateStore:
+    def open_leased_state() -> StateStore:
         state = open_state(config.state.place)
         if lease is None:
             return state
-        led = fenced(state, pipeline_lease(config.pipeline.name), lease.epoch)
-        return _Opened(state, led, lease)
+        led = fenced(state, pipeline_lease_name(config.pipeline.name), lease.epoch)
+        return _OwnedState(state, led, lease)
 
-    deliver = _Deliver(config, spark, opened)
-    context = OutputContext(spark, log_place(config), opened, deliver)
-    made: Output = OUTPUT_KINDS.get(section.kind).open(section, context)
-    if lease is not None and isinstance(made, LedOutput):
-        made.led_by(lease)
-    return made
+    deliver = _Deliver(config, spark, open_leased_state)
+    context = OutputContext(spark, event_log_path(config), open_leased_state, deliver)
+    outputs: Output = OUTPUT_KINDS.get(section.kind).open(section, context)
+    if lease is not None and isinstance(outputs, LedOutput):
+        outputs.led_by(lease)
+    return outputs
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,10 @@ class _Deliver:
         order: str = "key",
         message_format: str = "rows",
     ) -> Output:
-        from tidelog.outputs.base.made import MadeOutput
-        from tidelog.outputs.deliveries import delivery_of
+        from tidelog.outputs.base.plugin_output import PluginOutput
+        from tidelog.outputs.delivery_settings import delivery_of
 
         delivery = delivery_of(section, keyed=keyed, order=order, message_format=message_format)
-        return MadeOutput(self.spark, log_place(self.config), self.open_state(), delivery, make)
+        return PluginOutput(
+            self.spark, event_log_path(self.config), self.open_state(), delivery, make
+        )

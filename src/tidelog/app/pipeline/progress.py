@@ -1,4 +1,4 @@
-"""Where a pipeline keeps how far its outputs are."""
+"""Opens the documents with the progress of a pipeline's outputs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tidelog.errors import UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import provide_options, storage_at
-from tidelog.model.log_places import URL_SCHEMES, is_object_store, is_url
+from tidelog.model.log_locations import URL_SCHEMES, is_object_store, is_url
 from tidelog.outputs.base.stores.hadoop_settings import store_options
 
 
 def pipeline_consumers(config: Config, log: EventLog) -> Consumers:
-    """The consumers of ``log``, with a second document for the pipeline at ``pipeline.checkpoint``.
+    """Return the consumers of ``log``, with a second document at ``pipeline.checkpoint``.
 
-    An object store is reached as `pipeline.conf` says (`fs.s3a.*` and so on), else as the event log
-    that it lies in, else as the environment says. Raises UsageError for any other place.
+    The options of an object store come from `pipeline.conf` (`fs.s3a.*` and so on), else from the
+    event log that is in it, else from the environment. Raises UsageError for any other place.
     """
     place = f"{str(config.pipeline.checkpoint).rstrip('/')}/{log.generation}"
     if is_object_store(place):
@@ -35,7 +35,7 @@ def pipeline_consumers(config: Config, log: EventLog) -> Consumers:
             Path(place).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"pipeline.checkpoint: {place} can't be made ({error.strerror}): name a directory "
-                "that may be written"
+                f"pipeline.checkpoint: {place} can't be created ({error.strerror}): name a "
+                "directory that can be written"
             ) from error
     return Consumers(log.storage, storage_at(place))

@@ -1,4 +1,4 @@
-"""The Spark pipeline, alone or together with capture."""
+"""Runs the Spark pipeline, alone or together with capture."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.app.capture.run import capture
-from tidelog.app.elections import LedElsewhereError, PipelineElection, acquired, leader_of
-from tidelog.app.first_look import look_first, patiently
-from tidelog.app.log_location import log_place
+from tidelog.app.elections import AnotherLeaderError, PipelineElection, acquire_lease, leader_of
+from tidelog.app.instances import InstanceRegistration, pipeline_prefix, this_holder
+from tidelog.app.log_location import event_log_path
+from tidelog.app.pipeline.dependencies import check_installed, check_spark
 from tidelog.app.pipeline.destinations import check_apart, check_places
-from tidelog.app.pipeline.idle import nothing_to_deliver
-from tidelog.app.pipeline.installed import check_installed, check_spark
-from tidelog.app.pipeline.pausing import PipelinePause
-from tidelog.app.roster import Roster, of_pipeline, this_holder
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.pipeline.idle_check import nothing_to_deliver
+from tidelog.app.pipeline.pause import PipelinePause
+from tidelog.app.service import BackgroundService
+from tidelog.app.startup import read_at_startup, retry_until_available
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
-from tidelog.config import Config
+from tidelog.config import Config, load_config
+from tidelog.config.databases import of_one_database
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
 from tidelog.outputs.base.executors.lease_file import LeaseFile
@@ -30,14 +33,14 @@ from tidelog.system.boot_clock import suspended_s
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.app.pipeline.leading import PipelineSession
+    from tidelog.app.pipeline.session import PipelineSession
 
 logger = logging.getLogger(__name__)
 
 
 def session(config: Config, stop: threading.Event | None = None) -> SparkSession:
-    """The Spark session that the configuration asks for, with an executor at least; the running one
-    if there is one. Raises as `spark_session` and `await_executors` do, which waits until ``stop``.
+    """Return the Spark session of the configuration, with at least one executor; or the running
+    session. Raises as `spark_session` and `await_executors` do, which waits until ``stop``.
     """
     from tidelog.spark.sessions.cluster import await_executors
     from tidelog.spark.sessions.session import spark_session
@@ -50,9 +53,39 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
     return spark
 
 
-class _Spark:
-    """The Spark session of a pipeline's process. A standby starts it early, to take over faster;
-    but not on a cluster, where it would take cores from the leader.
+class Pipeline(BackgroundService):
+    """Delivers the event log to the configured outputs, by Spark. Delivers, or stands by while
+    another process does.
+
+    Example:
+        ``Pipeline("tidelog.yaml", once=True).run()``
+
+    Args:
+        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        once: deliver what the event log holds now, and end; raises AnotherLeaderError while another
+            process delivers.
+        on_status: called with who delivers and with each batch, as a document; no coroutine
+            function.
+    """
+
+    def __init__(
+        self, config: Config | str | Path, *, once: bool = False, on_status: OnStatus = ignore
+    ) -> None:
+        super().__init__("tidelog-pipeline")
+        refuse_coroutine_function("on_status", on_status)
+        self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
+        self._once = once
+        self._on_status = on_status
+
+    def _run(self, stop: threading.Event) -> None:
+        pipeline(self.config, once=self._once, on_progress=self._on_status, stop_event=stop)
+
+
+class _SparkHandle:
+    """The Spark session of a pipeline's process.
+
+    A standby starts it early, to take over faster; but not on a cluster, where it would take cores
+    from the leader.
     """
 
     def __init__(self, config: Config, stop: threading.Event) -> None:
@@ -61,7 +94,7 @@ class _Spark:
         from tidelog.spark.sessions.cluster import is_local, master_of
 
         self.ours = SparkSession.getActiveSession() is None
-        """Does nobody else run jobs there?"""
+        """Whether nobody else runs jobs in this session."""
         self._config = config
         self._stop = stop
         self._session: SparkSession | None = None
@@ -74,7 +107,7 @@ class _Spark:
         return self._session
 
     def check(self) -> None:
-        """Raises OutputError if it has ended: a leader without it would deliver nothing."""
+        """Raise OutputError if Spark has ended: a leader without it would deliver nothing."""
         if self._session is None:
             return
         try:
@@ -108,7 +141,7 @@ def pipeline(
 ) -> None:
     """Deliver the event log to the outputs; stand by while another process does so.
 
-    With ``once`` nobody stands by: raises LedElsewhereError while another process delivers.
+    With ``once`` there is no standby: raises AnotherLeaderError while another process delivers.
     """
     refuse_coroutine_function("on_progress", on_progress)
     check_installed(config.outputs)
@@ -129,38 +162,48 @@ def pipeline(
         _, every_s = config.renewal_s
         if once:
             suspended = suspended_s()
-            lease = acquired(
+            lease = acquire_lease(
                 election,
                 what=f"another process of the pipeline {name}",
                 remedy="it delivers what the log holds",
                 stop=stop_event,
             )
-            leading = LeaseKeeper(election, lease, every_s, file.told, suspended=suspended)
+            leading = LeaseKeeper(election, lease, every_s, file.renewed, suspended=suspended)
             opened.callback(leading.release)
             if nothing_to_deliver(config, state, leading):
                 return
             check_spark(config)
         on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
-        spark = _Spark(config, stop_event)
-        from tidelog.app.pipeline.leading import PipelineSession
+        spark = _SparkHandle(config, stop_event)
+        from tidelog.app.pipeline.session import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
-            work = (config, spark.session(), state, holder, keeper, election.is_to_hand_over, file)
+            work = (
+                config,
+                spark.session(),
+                state,
+                holder,
+                keeper,
+                election.handover_requested,
+                file,
+            )
             return PipelineSession(*work, once=once, on_progress=on_progress, alone=spark.ours)
 
         if once:
-            with closing(open_session(leading)) as delivering:
-                delivering.run(stop_event)
+            with closing(open_session(leading)) as once_session:
+                once_session.run(stop_event)
             return
-        roster = Roster(state, holder, config.capture.zone, of_pipeline(name))
-        opened.callback(roster.leave)
+        registration = InstanceRegistration(
+            state, holder, config.capture.zone, pipeline_prefix(name)
+        )
+        opened.callback(registration.leave)
 
         def on_state(role: str, reason: str) -> None:
             if role == "standby":
                 spark.check()
-                roster.stand_by()
+                registration.stand_by()
             elif role == "leading":
-                roster.leave()
+                registration.leave()
                 return
             on_progress({"role": role, "reason": reason, "leader": leader_of(election)})
 
@@ -171,7 +214,7 @@ def pipeline(
             renew_every_s=every_s,
             on_state=on_state,
             what=f"process of the pipeline {name}",
-            on_lease=file.told,
+            on_lease=file.renewed,
         )
 
 
@@ -184,35 +227,36 @@ def _may_start(
 ) -> bool:
     """Waits for state store and event log, but not ``once``; False: ``stop_event`` was set before.
 
-    Raises TidelogError: what needs a person.
+    Raises TidelogError: an error that a person has to fix.
     """
-    told = False
+    reported = False
 
     def ask() -> bool:
-        nonlocal told
-        if look_first(config, state):
+        nonlocal reported
+        if read_at_startup(config, state):
             check_places(config)
             return True
-        lacks = f"{log_place(config)} holds no event log yet; `tidelog capture` begins one"
+        lacks = f"{event_log_path(config)} holds no event log yet; `tidelog capture` begins one"
         if once:
-            check_spark(config)  # it would be needed: who starts anew is told of both, in order
+            check_spark(config)  # it would be needed: report it before the missing log
             raise EventLogError(lacks)
-        if not told:
+        if not reported:
             on_progress({"role": "starting", "reason": lacks})
-        told = True
+        reported = True
         return False
 
     def on_state(role: str, reason: str) -> None:
         on_progress({"role": role, "reason": reason, "leader": None})
 
-    return ask() if once else patiently(ask, stop_event, on_state)
+    return ask() if once else retry_until_available(ask, stop_event, on_state)
 
 
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
-    """Capture and pipeline together; ends when either ends, and raises what ended it. Each leads or
-    stands by for itself. Where capture is complete (``snapshot: initial_only``), what it captured
-    is delivered first; then IncompleteDumpError is raised if that lacks tables, also where it could
-    not be delivered.
+    """Run capture and pipeline together until either ends; raise the error that ended it.
+
+    Each leads or stands by on its own. When capture is complete (``snapshot: initial_only``), the
+    captured records are delivered first; then IncompleteDumpError is raised if tables are missing,
+    also if they could not be delivered.
     """
     refuse_coroutine_function("on_status", on_status)
     if config.outputs:
@@ -222,14 +266,14 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
     ended = threading.Event()
     complete = threading.Event()
     failures: list[BaseException] = []
-    lacking: list[IncompleteDumpError] = []
+    incomplete: list[IncompleteDumpError] = []
     shown: dict[str, Any] = {}
 
     def show(part: str, document: dict[str, Any]) -> None:
         shown[part] = document
         on_status(dict(shown))
 
-    def guard(work: Callable[[], None]) -> None:
+    def run_part(work: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -237,43 +281,43 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
         finally:
             ended.set()
 
-    def capturing() -> None:
+    def run_capture() -> None:
         try:
             capture(config, on_status=lambda s: show("capture", s), stop_event=ended)
         except IncompleteDumpError as error:
-            lacking.append(error)
+            incomplete.append(error)
         if not ended.is_set():
             complete.set()
 
-    def delivering() -> None:
+    def run_delivery() -> None:
         pipeline(config, on_progress=lambda s: show("pipeline", s), stop_event=ended)
 
-    works = [capturing, *([delivering] if config.outputs else [])]
-    threads = [threading.Thread(target=guard, args=(work,), daemon=True) for work in works]
+    works = [run_capture, *([run_delivery] if config.outputs else [])]
+    threads = [threading.Thread(target=run_part, args=(work,), daemon=True) for work in works]
     for thread in threads:
         thread.start()
     while not ended.is_set():
         if stop_event.wait(0.1):
             ended.set()
     for thread in threads:
-        # What was captured is delivered below, by nobody but us: not while a batch is under way.
+        # The captured records are delivered below, by nobody but us: not during a batch.
         thread.join(None if complete.is_set() else 60)
     if failures:
-        if lacking:
-            logger.warning("%s", lacking[0])
+        if incomplete:
+            logger.warning("%s", incomplete[0])
         raise failures[0]
     if complete.is_set() and config.outputs:
         try:
             pipeline(
                 config, once=True, on_progress=lambda s: show("pipeline", s), stop_event=stop_event
             )
-        except LedElsewhereError as error:
+        except AnotherLeaderError as error:
             logger.warning("what was captured is delivered elsewhere: %s", error)
         except TidelogError as error:
-            if not lacking:
+            if not incomplete:
                 raise
-            # What lacks is said, too: nobody would look for it once the rest is delivered.
-            text = f"{lacking[0]}; and what was captured is not delivered: {error}"
+            # Report the missing tables, too: nobody would search for them later.
+            text = f"{incomplete[0]}; and what was captured is not delivered: {error}"
             raise IncompleteDumpError(text) from error
-    if lacking:
-        raise lacking[0]
+    if incomplete:
+        raise incomplete[0]

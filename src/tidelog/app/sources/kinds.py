@@ -1,8 +1,8 @@
-"""A source's adapters, as its configuration asks for them: one `SourceKind` for each kind.
+"""The adapters of a configured source: one `SourceKind` for each kind.
 
-Nothing else of `tidelog.app` knows a kind of source. A new one of ours is a module beside
+Nothing else in `tidelog.app` depends on the kind of source. A new kind is a module beside
 `tidelog.app.sources.postgres`, a section in `tidelog.config.source` and a line in
-`tidelog.kinds.adapters`; its drivers are imported only for it.
+`tidelog.kinds.adapters`; its drivers are imported for it alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidelog.system.extras import missing_extra
 
 
 class RowsEstimate(Protocol):
-    """``rows`` of a table; ``basis`` says what from."""
+    """An estimate of the ``rows`` of a table; ``basis`` names its source."""
 
     @property
     def rows(self) -> int: ...
@@ -44,10 +44,10 @@ class RowsEstimate(Protocol):
 
 
 class Estimates(Protocol):
-    """How many rows a dump will read. Used by one thread. Raises ChunkError."""
+    """Estimates how many rows a dump will read. Used by one thread. Raises ChunkError."""
 
     def rows(self, table: TableName, where: str | None) -> RowsEstimate | None:
-        """None if there is no such table."""
+        """Return the estimate; None if there is no such table."""
         ...
 
     def close(self) -> None: ...
@@ -55,18 +55,19 @@ class Estimates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceParts:
-    """What a capture needs beside the log's reader.
+    """The parts of a capture besides the log's reader.
 
     Attributes:
         catalogue, keys: ports.
-        open_reader: a new reader of chunks, over connections of its own.
-        open_blocking: a new reader for a blocking dump of these tables.
-        publish: brings what the source publishes in step with the patterns.
-        located: adds to a place in the log what holds on the source's other servers, too. Only of
-            kinds that can.
-        who_is_open: a sentence about the oldest open transactions; empty: they hold up nothing.
-        forget_log: has the source keep no log any more for capture, whose reader is closed; what is
-            written from then on is lost to it. Only of kinds that can.
+        open_reader: returns a new reader of chunks, with its own connections.
+        open_blocking: returns a new reader for a blocking dump of these tables.
+        publish: updates the source's publications by the patterns.
+        located: adds to a position what is valid on the source's other servers, too. Only of kinds
+            that can.
+        who_is_open: returns a sentence about the oldest open transactions; empty: they block
+            nothing.
+        forget_log: makes the source keep no more log for capture, whose reader is closed; all later
+            changes are lost to it. Only of kinds that can.
     """
 
     catalogue: Catalogue
@@ -80,24 +81,25 @@ class SourceParts:
 
 
 class SchemaNotes(Protocol):
-    """What is known of the tables' columns at places of the source's log. Used by one thread."""
+    """Stores tables' columns at positions of the source's log. Used by one thread."""
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:
-        """From which positions on the table's records have which version, where that is noted;
-        None: it is not known there.
+        """Return the positions from which on the table has which version, if stored.
+
+        A version of None: it is not known there.
         """
         ...
 
     def describe(self, column: Column) -> dict[str, Any]:
-        """A column as `fix` takes it: ``name``, ``type`` and so on."""
+        """Return a column in the form of `fix`: ``name``, ``type`` and so on."""
         ...
 
     def fix(
         self, table: TableName, at: str, columns: Sequence[Mapping[str, Any]], key: Sequence[str]
     ) -> TableSchema:
-        """Note that the table's records have these columns from position ``at`` on.
+        """Set the columns of the table's records from position ``at`` on.
 
-        Raises UsageError: something told is wrong, or the log tells the columns itself.
+        Raises UsageError: an argument is wrong, or the log itself has the columns.
         """
         ...
 
@@ -105,12 +107,12 @@ class SchemaNotes(Protocol):
 class SourceKind(Protocol):
     """The adapters of one configured source. Connects when one of them is first used.
 
-    What `log_reader` and `parts` return may share state: take those of one capture from one object.
+    The results of `log_reader` and `parts` may share state: use one object for one capture.
     """
 
     @property
     def state_keys(self) -> Sequence[str]:
-        """Documents of the state that the log's reader asks for when it starts."""
+        """The keys of the state documents that the log's reader reads when it starts."""
         ...
 
     def prepare(self) -> None:
@@ -118,59 +120,61 @@ class SourceKind(Protocol):
         ...
 
     def reach(self) -> None:
-        """Connect, and leave again. Raises what keeps us from it."""
+        """Connect, and disconnect. Raises the error that prevents it."""
         ...
 
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
     ) -> LogReader:
-        """The reader of the log; ``expected``: which source the event log was captured from.
-        ``state`` keeps what it has to know after a restart.
+        """Return the reader of the log.
+
+        ``expected``: the source of the event log. ``state`` keeps what the reader needs after a
+        restart.
         """
         ...
 
     def parts(self, registry: SchemaRegistry) -> SourceParts:
-        """All else of a capture."""
+        """Return the other parts of a capture."""
         ...
 
     def catalogue(self) -> Catalogue: ...
 
     def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
-        """A reader of rows that no log has to be told of: for samples and comparisons."""
+        """Return a reader of rows without watermarks, for samples and comparisons."""
         ...
 
     def digests(self) -> DigestReader:
-        """A reader that sums rows up inside the source."""
+        """Return a reader that computes digests of rows inside the source."""
         ...
 
     def estimates(self) -> Estimates: ...
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> SchemaNotes:
-        """For `tidelog schema`; ``state`` as for `log_reader`."""
+        """Return the schema notes for `tidelog schema`; ``state`` as for `log_reader`."""
         ...
 
     def check(self) -> list[Finding]:
-        """What `tidelog check` finds out. Changes nothing, never raises for what it checks."""
+        """Run the checks of `tidelog check`. Changes nothing; a failed check is no exception."""
         ...
 
     def check_source(self, expected: SourceId) -> None:
-        """Raises SourceChangedError if ``source.url`` leads to another source. Connects."""
+        """Raise SourceChangedError if ``source.url`` is another source. Connects."""
         ...
 
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
-        """Typed values as texts that the source reads as values of a key."""
+        """Converts typed values to texts that the source reads as key values."""
         ...
 
 
 def source_kind(config: Config) -> SourceKind:
-    """The adapters of the configured source.
+    """Return the adapters of the configured source.
 
     Raises:
         MissingExtraError: the kind's driver is not installed.
     """
     try:
-        made: SourceKind = SOURCE_KINDS.get(config.source.kind)(config)
+        adapters: SourceKind = SOURCE_KINDS.get(config.source.kind)(config)
     except ModuleNotFoundError as error:
         raise missing_extra(error) or error from error
-    return made
+    return adapters

@@ -32,18 +32,17 @@ from tidelog.sources.mysql.chunks.estimates import MySqlEstimates
 from tidelog.sources.mysql.chunks.key_texts import key_texts
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.identity import check_same, identify
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.stream.ddl import temporary
-from tidelog.sources.mysql.stream.executed import LoggedGtids
-from tidelog.sources.mysql.stream.gtids import SeenGtids
+from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import FILE_START
 from tidelog.sources.mysql.stream.replication import packets
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
 from tidelog.sources.mysql.stream.schemas.history import DROPPED_KEY, FILE_KEY
-from tidelog.sources.mysql.stream.schemas.notes import MySqlSchemaNotes
+from tidelog.sources.mysql.stream.schemas.schema_notes import MySqlSchemaNotes
 
 
 class MySqlKind:
@@ -54,12 +53,12 @@ class MySqlKind:
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, MySqlSourceSection)
         self._source = config.source
-        self._url = parse_url(config.source.server_url)  # one pin for all
+        self._url = parse_url(config.source.server_url)  # one pin for all connections
         self._name = config.log.path
         replica = ReplicaId.derived(f"{self._url.where} {self._name}", config.source.server_id)
         self._server_id = replica.server_id
         self._statement_timeout_ms = config.dump.statement_timeout_ms
-        # The reader of the log tells those of chunks what it has seen.
+        # The log reader shares with chunk readers what it has seen.
         self._seen = SeenGtids()
         self._logged = LoggedGtids()
 
@@ -119,7 +118,7 @@ class MySqlKind:
         catalogue = self.catalogue()
 
         def publish() -> Published:
-            """All tables are in the binlog; but what foreign keys do to them is not."""
+            """Check foreign keys: the binlog has all tables, but not what cascades do to them."""
             if source.cascades == "refuse":
                 refuse_cascades(self._url, catalogue.tables(source.tables))
             return Published(holds_new_tables=True)
@@ -130,7 +129,7 @@ class MySqlKind:
             open_reader=open_reader,
             open_blocking=open_blocking,
             publish=publish,
-            located=self._logged.located,
+            located=self._logged.with_gtids,
         )
 
     def catalogue(self) -> MySqlCatalogue:
@@ -183,10 +182,10 @@ class MySqlKind:
     def check_source(self, expected: SourceId) -> None:
         with (
             connect(self._url, purpose="identity") as connection,
-            translated("asking who the source is"),
+            translate_errors("reading the source's identity"),
         ):
             check_same(identify(connection, expected), expected)
-        self._url.pin.shift = expected.timeline  # of positions that are asked for from now on
+        self._url.pin.shift = expected.timeline  # for all later positions
 
     @property
     def key_texts(self) -> Callable[[pa.Array], pa.StringArray]:
@@ -195,10 +194,12 @@ class MySqlKind:
 
 def refuse_cascades(url: ServerUrl, tables: Sequence[TableName]) -> None:
     """Raise PreflightError if foreign keys change rows of the tables without a trace in the log."""
-    with connect(url, purpose="cascades") as connection, translated("reading foreign keys"):
-        found = cascades(connection, set(tables))
-    if found:
-        named = ", ".join(f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in found)
+    with connect(url, purpose="cascades") as connection, translate_errors("reading foreign keys"):
+        foreign_keys = cascades(connection, set(tables))
+    if foreign_keys:
+        named = ", ".join(
+            f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in foreign_keys
+        )
         raise PreflightError(
             f"foreign keys change rows of captured tables, and the binlog holds nothing of it: "
             f"{named}. Set source.cascades: dump, which dumps these tables again whenever that "

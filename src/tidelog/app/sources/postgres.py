@@ -1,4 +1,4 @@
-"""PostgreSQL's adapters; see `tidelog.app.sources.kinds.SourceKind`."""
+"""The adapters of PostgreSQL; see `tidelog.app.sources.kinds.SourceKind`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.app.log_location import log_place, which_copy
+from tidelog.app.log_location import event_log_path, log_copy_id
 from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.postgres.pgoutput import PgoutputScanner
 from tidelog.codecs.postgres.tuples import PgoutputKeys
@@ -34,21 +34,21 @@ from tidelog.sources.postgres.chunks.digests import PostgresDigests
 from tidelog.sources.postgres.chunks.estimates import PostgresEstimates
 from tidelog.sources.postgres.chunks.key_texts import key_texts
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
-from tidelog.sources.postgres.connect import LOOKING, connect
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.connect import CATALOGUE_SETTINGS, connect
+from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.open_transactions import who_is_open
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import check_same
 from tidelog.sources.postgres.stream.slot_owner import SLOT_KEY, SlotOwner
-from tidelog.sources.postgres.stream.slots import drop_useless
+from tidelog.sources.postgres.stream.slots import drop_unread_slot
 from tidelog.sources.postgres.stream.standby import in_recovery
 from tidelog.state.opening import open_state, state_exists
 
 
 class NoSchemaNotes:
-    """See `tidelog.app.sources.kinds.SchemaNotes`: the log tells the columns of what follows."""
+    """See `tidelog.app.sources.kinds.SchemaNotes`: PostgreSQL's log has the columns itself."""
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:
         del table
@@ -61,7 +61,7 @@ class NoSchemaNotes:
         self, table: TableName, at: str, columns: Sequence[Mapping[str, Any]], key: Sequence[str]
     ) -> TableSchema:
         raise UsageError(
-            "PostgreSQL's log tells the columns of all rows: there is nothing to say by hand"
+            "PostgreSQL's log has the columns of all rows: there is nothing to set by hand"
         )
 
 
@@ -75,10 +75,10 @@ class PostgresKind:
         self._source = config.source
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
-        self._log_place, self._state_url = log_place(config), config.state.place
+        self._log_place, self._state_url = event_log_path(config), config.state.place
         self._reader: PostgresLogReader | None = None
         source = config.source
-        # Shared: what the log reader's start publishes, the catalogue's watch must hear of.
+        # Shared: the catalogue's watch needs to know what the log reader publishes at its start.
         self._publications = Publications(
             source.publication_name,
             source.tables,
@@ -89,8 +89,8 @@ class PostgresKind:
         )
 
     @property
-    def _here(self) -> str:
-        """Where the log is read, once it is: everything of a session comes from one server."""
+    def _server_dsn(self) -> str:
+        """The server from which the log is read: everything of a session comes from one server."""
         return self._dsn if self._reader is None else self._reader.dsn
 
     def prepare(self) -> None:
@@ -112,7 +112,7 @@ class PostgresKind:
             expected=expected,
             state=state,
             publications=self._publications,
-            which_copy=lambda: which_copy(self._log_place),
+            which_copy=lambda: log_copy_id(self._log_place),
         )
         return self._reader
 
@@ -122,7 +122,7 @@ class PostgresKind:
 
         def open_reader() -> ChunkReader:
             return PostgresChunkReader(
-                self._here,
+                self._server_dsn,
                 registry,
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
@@ -133,7 +133,7 @@ class PostgresKind:
 
         def open_blocking(tables: Sequence[TableName]) -> BlockingReader:
             return PostgresBlockingReader(
-                self._here,
+                self._server_dsn,
                 registry,
                 tables=tables,
                 keys=source.keys,
@@ -142,17 +142,21 @@ class PostgresKind:
             )
 
         def publish() -> Published:
-            with connect(self._here, purpose="publication", settings=LOOKING) as connection:
+            with connect(
+                self._server_dsn, purpose="publication", settings=CATALOGUE_SETTINGS
+            ) as connection:
                 if self._reader is not None:
-                    with translated("looking at the publications"):
+                    with translate_errors("looking at the publications"):
                         self._reader.check_publications(connection)
                 added = publications.sync(connection)
                 return Published(added, dict(publications.refused), dict(publications.inserts_only))
 
-        def named() -> str:
+        def open_transactions() -> str:
             with (
-                connect(self._here, purpose="catalogue", settings=LOOKING) as connection,
-                translated("looking for open transactions"),
+                connect(
+                    self._server_dsn, purpose="catalogue", settings=CATALOGUE_SETTINGS
+                ) as connection,
+                translate_errors("looking for open transactions"),
             ):
                 if in_recovery(connection):
                     return "On the primary, pg_stat_activity and pg_prepared_xacts show them"
@@ -160,10 +164,12 @@ class PostgresKind:
 
         def forget_log() -> None:
             with (
-                connect(self._here, purpose="slot", settings=LOOKING) as connection,
-                translated(f"dropping slot {source.slot!r}"),
+                connect(
+                    self._server_dsn, purpose="slot", settings=CATALOGUE_SETTINGS
+                ) as connection,
+                translate_errors(f"dropping slot {source.slot!r}"),
             ):
-                drop_useless(connection, source.slot)
+                drop_unread_slot(connection, source.slot)
 
         return SourceParts(
             catalogue=self.catalogue(),
@@ -171,14 +177,14 @@ class PostgresKind:
             open_reader=open_reader,
             open_blocking=open_blocking,
             publish=publish,
-            who_is_open=named,
+            who_is_open=open_transactions,
             forget_log=forget_log,
         )
 
     def catalogue(self) -> PostgresCatalogue:
         source = self._source
         return PostgresCatalogue(
-            self._here,
+            self._server_dsn,
             own_schemas=[source.watermark_schema],
             metadata_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
@@ -229,21 +235,21 @@ class PostgresKind:
         ).check()
 
     def _slot_owner(self) -> SlotOwner | None:
-        """The owner by the event log; None if the log can't be read, which `check` reports."""
+        """Return the owner by the event log; None if the log can't be read: `check` reports it."""
         owner = SlotOwner(self._source.slot)
         try:
             if not EventLog.exists(self._log_place):
                 return owner
             log = EventLog.open(self._log_place)
-            held = any(meta.resume is not None for meta in log.chain().segments)
-            if held or self._claimed(log.generation):
-                owner.generation, owner.copy = log.generation, which_copy(self._log_place)
+            has_positions = any(meta.resume is not None for meta in log.chain().segments)
+            if has_positions or self._is_slot_claimed(log.generation):
+                owner.generation, owner.copy = log.generation, log_copy_id(self._log_place)
         except TidelogError:
             return None
         return owner
 
-    def _claimed(self, generation: str) -> bool:
-        """Was the slot made for an event log that holds nothing yet?"""
+    def _is_slot_claimed(self, generation: str) -> bool:
+        """Return whether the slot was created for an event log that is still empty."""
         if not state_exists(self._state_url):
             return False
         state = open_state(self._state_url)

@@ -1,4 +1,4 @@
-"""The `Snapshotter` of a section ``source``: its ``snapshot`` and related options."""
+"""Creates the `Snapshotter` of a section ``source``, from ``snapshot`` and related options."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from tidelog.ports import Snapshotter
 
 
 class _Configured(Snapshotter):
+    """A snapshotter that returns configured decisions."""
+
     def __init__(self, configuration: SnapshotConfiguration) -> None:
-        self._given = configuration
+        self._configuration = configuration
 
     def should_snapshot(self, begun: bool, unfinished: bool) -> bool:
-        data = self._given.data
+        data = self._configuration.data
         return data == "always" or (data == "once" and not begun)
 
     def should_stream(self) -> bool:
-        return self._given.stream
+        return self._configuration.stream
 
     def should_snapshot_on_gap(self) -> bool:
-        return self._given.on_gap
+        return self._configuration.on_gap
 
     def should_snapshot_new_tables(self) -> bool:
-        return self._given.new_tables
+        return self._configuration.new_tables
 
 
 MODES: Final = {
@@ -38,24 +40,27 @@ MODES: Final = {
 
 
 def snapshotter_of(source: Any) -> Snapshotter:
-    """The snapshotter of a section ``source``. Raises ConfigError if the class that it names can't
-    be loaded.
+    """Return the snapshotter of a section ``source``.
+
+    Raises ConfigError if the class that it names can't be loaded.
     """
     if source.snapshot == "custom":
-        return _loaded(source.snapshot_class)
+        return _load(source.snapshot_class)
     if source.snapshot == "configuration_based":
         return _Configured(source.snapshot_configuration)
     return _Configured(MODES[source.snapshot])
 
 
-def _loaded(name: str) -> Snapshotter:
+def _load(name: str) -> Snapshotter:
     module, _, attribute = name.partition(":")
     try:
-        made = getattr(importlib.import_module(module), attribute)()
+        snapshotter = getattr(importlib.import_module(module), attribute)()
     except Exception as error:
         raise ConfigError(
-            f"source.snapshot_class: {name} can't be made ({type(error).__name__})"
+            f"source.snapshot_class: {name} can't be created ({type(error).__name__})"
         ) from error
-    if not isinstance(made, Snapshotter):
-        raise ConfigError(f"source.snapshot_class: {name} is not derived from tidelog.Snapshotter")
-    return made
+    if not isinstance(snapshotter, Snapshotter):
+        raise ConfigError(
+            f"source.snapshot_class: {name} is not derived from tidelog.ext.Snapshotter"
+        )
+    return snapshotter

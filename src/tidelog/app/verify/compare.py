@@ -1,4 +1,4 @@
-"""Comparing outputs with their source."""
+"""Compares outputs with their source."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog.app.client import send_command
-from tidelog.app.log_location import log_place
-from tidelog.app.pipeline.installed import check_installed, check_spark
+from tidelog.app.log_location import event_log_path
+from tidelog.app.pipeline.dependencies import check_installed, check_spark
 from tidelog.app.pipeline.run import session
+from tidelog.app.remote_control import send_command
 from tidelog.app.sources.kinds import SourceKind, source_kind
-from tidelog.app.status_feed import OnStatus, ignore
+from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.app.verify.copies import Copies, OpenReader, copies, has_copies, is_compared
-from tidelog.app.verify.noting import note
+from tidelog.app.verify.last_result import store_results
 from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
 from tidelog.errors import ChunkError, EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
-from tidelog.spark.queries.patience import while_busy
+from tidelog.spark.delivery.lock_patience import retry_while_busy
 from tidelog.state.opening import open_state, state_exists
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidelog.verify.model import Copy, Key, Range, Ranges
+    from tidelog.verify.model import Copy, Key, Range, SourceRanges
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CATCH_UP_S = 180.0
-IMPATIENT_S = 10.0
-LOOK_EVERY_S, LOOK_SPARINGLY_S = 0.2, 2.0
-"""While it waits for capture or an output: usually, and where a look costs requests."""
+SHORT_WAIT_S = 10.0
+POLL_EVERY_S, PAID_POLL_EVERY_S = 0.2, 2.0
+"""Seconds between two polls while it waits for capture or an output: usually, and if polls cost
+requests.
+"""
 NO_COPIES = (
     "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
     "iceberg, postgres and mysql"
 )
 
 
-def verify(
+def verify_outputs(
     config: Config,
     *,
     tables: Sequence[str] = (),
@@ -58,10 +60,10 @@ def verify(
 ) -> dict[str, Any]:
     """Compare source and outputs; with ``repair``, dump the keys that differ.
 
-    ``on_progress`` is told each ``table`` and ``output`` before it is compared, with its ``number``
-    ``of`` all, and again with the ``stage`` in words; before that, a ``stage`` alone. Many tables
-    are compared at a time. The first may take as long as the output is behind, up to three minutes
-    after it last came nearer.
+    ``on_progress`` is called with each ``table`` and ``output`` before it is compared, with its
+    ``number`` ``of`` all, and again with the ``stage`` in words; before that, with a ``stage``
+    alone. Many tables are compared at a time. The first one waits while the output is behind, up to
+    three minutes after its last progress.
     """
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
@@ -70,17 +72,17 @@ def verify(
         raise UsageError(NO_COPIES)
     check_installed(sections)
     check_spark(config)
-    path = log_place(config)
+    path = event_log_path(config)
     if not EventLog.exists(path):
-        raise EventLogError(f"{path} holds no event log; `tidelog run` begins one")
+        raise EventLogError(f"{path} holds no event log; `tidelog run` creates one")
     kind, log = source_kind(config), EventLog.open(path)
     from tidelog.verify.compare import verify_tables
 
     catalogue = kind.catalogue()
     reports: list[dict[str, Any]] = []
     try:
-        kind.check_source(log.captured_from)  # its rows are no others'
-        chosen = _chosen(catalogue.tables(config.source.tables), tables, sections)
+        kind.check_source(log.captured_from)  # the event log must be of this source
+        chosen = _choose_tables(catalogue.tables(config.source.tables), tables, sections)
         source = ComparedSource(config, kind)
         try:
             on_progress({"stage": "Spark starts"})
@@ -88,27 +90,27 @@ def verify(
             of = sum(is_compared(each, table) for each in sections for table in chosen)
             number = 0
             for section in sections:
-                kept = copies(config, section, spark, source.log.source)
+                output_copies = copies(config, section, spark, source.log.source)
                 try:
-                    told: dict[TableName, dict[str, Any]] = {}
+                    documents: dict[TableName, dict[str, Any]] = {}
                     for table in chosen:
                         if is_compared(section, table):
                             number += 1
                             named = {"table": str(table), "output": section.name}
-                            told[table] = {**named, "number": number, "of": of}
-                    source.on_stage = _stages(told, on_progress)
+                            documents[table] = {**named, "number": number, "of": of}
+                    source.on_stage = _stage_callback(documents, on_progress)
                     compared = verify_tables(
-                        spark, _copies(catalogue, kept, told, on_progress), source
+                        spark, _copies(catalogue, output_copies, documents, on_progress), source
                     )
                     for copy, report in compared:
-                        found = {"output": section.name, **report.to_json()}
+                        result = {"output": section.name, **report.to_json()}
                         if report.keys and repair:
-                            found["repair"] = _repair(config, copy.target.schema, report.keys)
-                        reports.append(found)
+                            result["repair"] = _repair(config, copy.target.schema, report.keys)
+                        reports.append(result)
                 finally:
-                    kept.close()
+                    output_copies.close()
             if source.state is not None:
-                note(source.state, reports, whole=not tables)
+                store_results(source.state, reports, whole=not tables)
         finally:
             source.close()
     finally:
@@ -116,34 +118,34 @@ def verify(
     return {"equal": all(report["equal"] for report in reports), "tables": reports}
 
 
-def _stages(
-    told: Mapping[TableName, dict[str, Any]], on_progress: OnStatus
+def _stage_callback(
+    documents: Mapping[TableName, dict[str, Any]], on_progress: OnStatus
 ) -> Callable[[TableName, str], None]:
-    return lambda table, stage: on_progress({**told[table], "stage": stage})
+    return lambda table, stage: on_progress({**documents[table], "stage": stage})
 
 
 def _copies(
     catalogue: Catalogue,
-    kept: Copies,
-    told: Mapping[TableName, dict[str, Any]],
+    output_copies: Copies,
+    documents: Mapping[TableName, dict[str, Any]],
     on_progress: OnStatus,
 ) -> Iterator[Copy]:
-    """The copy of each table that has a key."""
-    for table, named in told.items():
+    """Yield the copy of each table that has a key."""
+    for table, named in documents.items():
         on_progress(named)
         shape = catalogue.shape(table)
         if shape is not None and shape.schema.match_key:
-            yield kept.of(shape.schema)
+            yield output_copies.of(shape.schema)
 
 
-def _chosen(
+def _choose_tables(
     captured: Sequence[TableName], patterns: Sequence[str], sections: Sequence[Any]
 ) -> list[TableName]:
     for pattern in patterns:
-        found = [table for table in captured if matches([pattern], table)]
-        if not found:
+        matching = [table for table in captured if matches([pattern], table)]
+        if not matching:
             raise UsageError(f"no captured table matches {pattern!r}")
-        if not any(is_compared(section, table) for section in sections for table in found):
+        if not any(is_compared(section, table) for section in sections for table in matching):
             raise UsageError(f"no output keeps a copy of a table of {pattern!r} to compare")
     if captured and not any(is_compared(each, table) for each in sections for table in captured):
         raise UsageError("no output keeps a copy of a captured table: changes are not compared")
@@ -162,10 +164,10 @@ def _session(config: Config) -> SparkSession:
 
 
 class ComparedSource:
-    """`tidelog.verify.model.Source` over a configured source and its event log."""
+    """A `tidelog.verify.model.Source` over a configured source and its event log."""
 
     def __init__(self, config: Config, kind: SourceKind) -> None:
-        self._path = log_place(config)
+        self._path = event_log_path(config)
         self.log = EventLog.open(self._path)
         self.open_reader = OpenReader(config)
         self._kind = kind
@@ -176,8 +178,8 @@ class ComparedSource:
         self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
         exists = state_exists(config.state.place)
         self.state = open_state(config.state.place) if exists else None
-        self._patience_s = CATCH_UP_S
-        self._look_s = LOOK_SPARINGLY_S if is_url(self._path) else LOOK_EVERY_S
+        self._max_wait_s = CATCH_UP_S
+        self._poll_s = PAID_POLL_EVERY_S if is_url(self._path) else POLL_EVERY_S
         self.on_stage: Callable[[TableName, str], None] = lambda _table, _stage: None
 
     def close(self) -> None:
@@ -189,7 +191,7 @@ class ComparedSource:
 
     # ------------------------------------------------------------------ port
 
-    def tell(self, table: TableName, stage: str) -> None:
+    def report_stage(self, table: TableName, stage: str) -> None:
         self.on_stage(table, stage)
 
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
@@ -200,13 +202,15 @@ class ComparedSource:
     ) -> list[list[Key] | ChunkError]:
         def ends(reader: DigestReader, request: ChunkRequest) -> list[Key] | ChunkError:
             try:
-                return while_busy(lambda: reader.boundaries(request, count))
+                return retry_while_busy(lambda: reader.boundaries(request, count))
             except ChunkError as error:
                 return error
 
-        return self._on_readers(ends, requests)()
+        return self._run_on_readers(ends, requests)()
 
-    def digests(self, tables: Sequence[Ranges]) -> Callable[[], list[list[Digest] | ChunkError]]:
+    def digests(
+        self, tables: Sequence[SourceRanges]
+    ) -> Callable[[], list[list[Digest] | ChunkError]]:
         failed: dict[int, ChunkError] = {}
 
         def digest(reader: DigestReader, part: tuple[int, Range]) -> Digest | None:
@@ -216,40 +220,43 @@ class ComparedSource:
                 return None
             request = ChunkRequest(table.schema.table, after=after, upto=upto)
             try:
-                found = while_busy(partial(reader.digest, request, table.schema, table.columns))
+                result = retry_while_busy(
+                    partial(reader.digest, request, table.schema, table.columns)
+                )
             except ChunkError as error:
                 failed[number] = error
                 return None
             time.sleep(self._pause_s)
-            return found
+            return result
 
         parts = [(number, part) for number, table in enumerate(tables) for part in table.ranges]
-        wait = self._on_readers(digest, parts)
+        wait = self._run_on_readers(digest, parts)
 
         def digests() -> list[list[Digest] | ChunkError]:
-            found: list[list[Digest]] = [[] for _ in tables]
+            results: list[list[Digest]] = [[] for _ in tables]
             for (number, _), each in zip(parts, wait(), strict=True):
                 if each is not None:
-                    found[number].append(each)
-            return [failed.get(number, each) for number, each in enumerate(found)]
+                    results[number].append(each)
+            return [failed.get(number, each) for number, each in enumerate(results)]
 
         return digests
 
     def caught_up(self, copies: Sequence[Copy]) -> list[bool]:
-        """Have the copies caught up? Waits while one comes nearer; after a wait in vain, not as
-        long again.
+        """Return whether the copies have caught up; wait while one makes progress.
 
-        Comparing a copy that lacks much reads its rows one by one, again and again, and takes the
-        cores from what it waits for.
+        After a wait in vain, the next one is shorter. Comparing a copy that is far behind reads its
+        rows one by one, repeatedly, and takes the cores from what it waits for.
         """
         if not copies:
             return []
-        deadline = time.monotonic() + self._patience_s
-        end = self._covering(self._readers[0].position(), deadline, copies[0].target.source)
+        deadline = time.monotonic() + self._max_wait_s
+        end = self._wait_for_position(
+            self._readers[0].position(), deadline, copies[0].target.source
+        )
         if end is None:
-            self._patience_s = IMPATIENT_S
+            self._max_wait_s = SHORT_WAIT_S
             return [False] * len(copies)
-        return [self._has_come(copy, end) for copy in copies]
+        return [self._wait_for_copy(copy, end) for copy in copies]
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
         from tidelog.spark.changes.changed_keys import changed_keys, first_unseen
@@ -259,9 +266,11 @@ class ComparedSource:
         committed = copy.committed()
 
         def judge(spark: SparkSession) -> DataFrame | bool:
-            end = self._covering(reader.position(), time.monotonic() + self._patience_s, table)
+            end = self._wait_for_position(
+                reader.position(), time.monotonic() + self._max_wait_s, table
+            )
             if end is None:
-                return True  # nothing is known of what happened meanwhile
+                return True  # it is not known what changed in the meantime
             start = min(committed, first_unseen(self.log, table, snapshot, end))
             key = copy.target.schema.match_key
             return changed_keys(spark, self._path, self.log, table, key, start, end)
@@ -270,11 +279,12 @@ class ComparedSource:
 
     # ------------------------------------------------------------------ the source
 
-    def _on_readers(
+    def _run_on_readers(
         self, work: Callable[[DigestReader, Item], Result], items: Sequence[Item]
     ) -> Callable[[], list[Result]]:
-        """Begin to do ``work`` for each item, with the next reader that is free; the results, in
-        order, once what is returned is called.
+        """Start ``work`` for each item, with the next free reader.
+
+        Returns a function that waits for the results, and returns them in order.
         """
         waiting = enumerate(items)  # each is given to one thread
         results: dict[int, Result] = {}
@@ -284,7 +294,7 @@ class ComparedSource:
                 while (item := next(waiting, None)) is not None:
                     results[item[0]] = work(reader, item[1])
             except BaseException:
-                deque(waiting, maxlen=0)  # nobody begins another one
+                deque(waiting, maxlen=0)  # no thread starts another one
                 raise
 
         begun = [self._pool.submit(work_on, reader) for reader in self._readers]
@@ -298,41 +308,44 @@ class ComparedSource:
 
     # ------------------------------------------------------------------ the log
 
-    def _has_come(self, copy: Copy, end: int) -> bool:
-        """Has the copy all below offset ``end``?"""
+    def _wait_for_copy(self, copy: Copy, end: int) -> bool:
+        """Return whether the copy has everything below offset ``end``."""
         table = copy.target.source
-        deadline, before = time.monotonic() + self._patience_s, -1
+        deadline, before = time.monotonic() + self._max_wait_s, -1
         while True:
             committed = copy.committed()
             self.log.check_offsets(committed)
             if not self._records(table, committed, end):
                 return True
             if committed > before:
-                deadline, before = time.monotonic() + self._patience_s, committed
+                deadline, before = time.monotonic() + self._max_wait_s, committed
             left = format_bytes(self.log.bytes_between(committed, end))
-            self.tell(table, f"waits for the output: {left} of the log to go")
+            self.report_stage(table, f"waits for the output: {left} of the log to go")
             if time.monotonic() >= deadline:
-                self._patience_s = IMPATIENT_S
+                self._max_wait_s = SHORT_WAIT_S
                 return False
-            time.sleep(self._look_s)
+            time.sleep(self._poll_s)
 
-    def _covering(self, position: int, deadline: float, table: TableName) -> int | None:
-        """Where the event log ends, once it has all that was committed before ``position``; None
-        if it does not have it in time. Tells of a wait only, for ``table``.
+    def _wait_for_position(self, position: int, deadline: float, table: TableName) -> int | None:
+        """Return the event log's end once it has all that was committed before ``position``.
+
+        None if it does not have it in time. Reports only a wait, for ``table``.
         """
-        told = False
-        while self._covered() < position:
+        reported = False
+        while self._captured_position() < position:
             if time.monotonic() >= deadline:
                 return None
-            if not told:
-                self.tell(table, "waits for capture")
-                told = True
-            time.sleep(self._look_s)
+            if not reported:
+                self.report_stage(table, "waits for capture")
+                reported = True
+            time.sleep(self._poll_s)
         return self.log.latest_offset()
 
-    def _covered(self) -> int:
-        """All before this position is in the event log: by its last segment, or by what capture
-        says of itself, which on an idle source is newer by seconds.
+    def _captured_position(self) -> int:
+        """Return the position before which everything is in the event log.
+
+        It is that of the last segment or of capture's status, which on an idle source is newer by
+        seconds.
         """
         tail = self.log.tail
         covered = 0
@@ -345,7 +358,7 @@ class ComparedSource:
         return covered
 
     def _records(self, table: TableName, start: int, end: int) -> bool:
-        """Are there records of the table in ``[start, end)``?"""
+        """Return whether there are records of the table in ``[start, end)``."""
         start = max(start, self.log.head_offset)
         if start >= end:
             return False
@@ -360,11 +373,12 @@ class ComparedSource:
 def _repair(
     config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
 ) -> dict[str, Any]:
-    from tidelog.verify.source_keys import spellings
 
     dump_id = f"repair-{new_id().lower()}"
-    spelled = [spellings(key, schema, schema.match_key) for key in keys]
-    # The source has one of two spellings; a dump of the other would delete its copy.
+    from tidelog.verify.source_key_text import source_spellings
+
+    spelled = [source_spellings(key, schema, schema.match_key) for key in keys]
+    # The source has one of two spellings; a dump of the other one would delete its copy.
     sure = [found[0] for found in spelled if len(found) == 1]
     left_out = len(keys) - len(sure)
     if not sure:

@@ -1,4 +1,4 @@
-"""The copies that outputs keep, as DataFrames, to be compared with their source."""
+"""Reads the copies that outputs keep as DataFrames, to compare them with their source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection, PostgresSourceSection
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.deliveries import transform_steps
+from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.registry import (
     DeltaSection,
     IcebergSection,
@@ -41,8 +41,9 @@ DatabaseCopySection = PostgresSection | MySqlSection
 
 
 class OpenReader:
-    """Opens chunk readers of a database, source or copy, on executors; holds the connection string,
-    so it is never shown.
+    """Opens chunk readers of a database, source or copy, on executors.
+
+    It has the connection string, so its text form shows nothing.
     """
 
     def __init__(self, config: Config) -> None:
@@ -59,26 +60,26 @@ class Copies(Protocol):
     """The copies that one output keeps."""
 
     def of(self, schema: TableSchema) -> Copy:
-        """The source's table's."""
+        """Return the copy of the source's table."""
         ...
 
     def close(self) -> None: ...
 
 
 def has_copies(section: OutputSection) -> bool:
-    """Does an output of this kind keep rows by key, which can be compared?"""
+    """Return whether an output of this kind keeps rows by key, which can be compared."""
     return isinstance(section, DeltaSection | IcebergSection | PostgresSection | MySqlSection)
 
 
 def is_compared(section: OutputSection, table: TableName) -> bool:
-    """Does an output that `has_copies` keep one of the table? Tables of changes are none."""
+    """Return whether an output that `has_copies` has one of the table; changes are no copy."""
     if isinstance(section, DeltaSection) and not section.keeps_copy(table):
         return False
     return matches(section.tables, table)
 
 
 def copies(config: Config, section: OutputSection, spark: SparkSession, origin: SourceId) -> Copies:
-    """The copies of an output that `has_copies`."""
+    """Return the copies of an output that `has_copies`."""
     if isinstance(section, DeltaSection):
         return _DeltaCopies(config, section, spark, origin)
     if isinstance(section, IcebergSection):
@@ -88,7 +89,7 @@ def copies(config: Config, section: OutputSection, spark: SparkSession, origin: 
 
 
 class _LakeCopies(ABC, Generic[Lake]):
-    """Tables of a lake, which Spark reads itself."""
+    """Copies in a lake, which Spark reads itself."""
 
     def __init__(
         self, config: Config, section: Lake, spark: SparkSession, origin: SourceId
@@ -130,6 +131,8 @@ class _LakeCopies(ABC, Generic[Lake]):
 
 
 class _DeltaCopies(_LakeCopies[DeltaSection]):
+    """Copies in Delta tables."""
+
     @property
     def _delta(self) -> DeltaOutput:
         return cast("DeltaOutput", self._output)
@@ -150,6 +153,8 @@ class _DeltaCopies(_LakeCopies[DeltaSection]):
 
 
 class _IcebergCopies(_LakeCopies[IcebergSection]):
+    """Copies in Iceberg tables."""
+
     def __init__(
         self, config: Config, section: IcebergSection, spark: SparkSession, origin: SourceId
     ) -> None:
@@ -161,8 +166,8 @@ class _IcebergCopies(_LakeCopies[IcebergSection]):
             spark.conf.set(name, value)
 
     def _columns(self, target: TargetTable) -> Collection[str] | None:
-        found = self._read(target, (None, None))
-        return None if found is None else found.columns
+        rows = self._read(target, (None, None))
+        return None if rows is None else rows.columns
 
     def _read(self, target: TargetTable, part: Range) -> DataFrame | None:
         from pyspark.errors import AnalysisException
@@ -171,19 +176,19 @@ class _IcebergCopies(_LakeCopies[IcebergSection]):
         from tidelog.outputs.lake.table import parts_of
         from tidelog.spark.transforms import quoted
 
-        del part  # the caller's filter goes down to the lake's files
+        del part  # the caller's filter is pushed down to the lake's files
         name = [self._catalog, *parts_of(target.source, target.name)]
         try:
-            found = self._spark.table(".".join(map(quoted, name)))
+            rows = self._spark.table(".".join(map(quoted, name)))
         except AnalysisException:
             return None
         if self._section.deletes == "soft":
-            found = found.where(f"NOT coalesce({DELETED}, false)")
-        return found
+            rows = rows.where(f"NOT coalesce({DELETED}, false)")
+        return rows
 
 
 class _DatabaseCopies:
-    """Read as a source is: by the chunk reader of its kind, on an executor."""
+    """Copies in a database: read by the chunk reader of its kind, on an executor."""
 
     def __init__(self, config: Config, section: DatabaseCopySection, spark: SparkSession) -> None:
         self._config = config
@@ -201,10 +206,10 @@ class _DatabaseCopies:
             target, place = output.target_of(schema)
         finally:
             output.close()
-        there = _as_source(self._config, section, place)
+        copy_config = _as_source(self._config, section, place)
 
-        def kept_as() -> TableSchema | None:
-            catalogue = source_kind(there).catalogue()
+        def copy_schema() -> TableSchema | None:
+            catalogue = source_kind(copy_config).catalogue()
             try:
                 shape = catalogue.shape(place)
             finally:
@@ -212,32 +217,42 @@ class _DatabaseCopies:
             return None if shape is None else shape.schema
 
         def columns() -> Collection[str] | None:
-            found = kept_as()
-            return None if found is None else found.column_names
+            schema_of_copy = copy_schema()
+            return None if schema_of_copy is None else schema_of_copy.column_names
 
-        def request(kept: TableSchema, part: Range) -> ChunkRequest:
-            after, upto = part if kept.match_key == target.key else (None, None)
+        def request(schema_of_copy: TableSchema, part: Range) -> ChunkRequest:
+            after, upto = part if schema_of_copy.match_key == target.key else (None, None)
             return ChunkRequest(place, after=after, upto=upto)
 
         def frame(part: Range) -> DataFrame | None:
-            kept = kept_as()
-            if kept is None:
+            schema_of_copy = copy_schema()
+            if schema_of_copy is None:
                 return None
-            found = source_frame(spark, OpenReader(there), kept, [request(kept, part)])
-            found = _as_spelled(found, kept, target)
+            rows = source_frame(
+                spark, OpenReader(copy_config), schema_of_copy, [request(schema_of_copy, part)]
+            )
+            rows = _with_source_digits(rows, schema_of_copy, target)
             if section.deletes == "soft":
-                found = found.where(f"NOT coalesce(CAST({DELETED} AS BOOLEAN), false)")
-            return found
+                rows = rows.where(f"NOT coalesce(CAST({DELETED} AS BOOLEAN), false)")
+            return rows
 
         def row_sources(part: Range) -> Sequence[RowSource] | None:
-            kept = kept_as()
-            if kept is None or section.deletes == "soft" or not _same_types(kept, target):
+            schema_of_copy = copy_schema()
+            if (
+                schema_of_copy is None
+                or section.deletes == "soft"
+                or not _same_types(schema_of_copy, target)
+            ):
                 return None
             names = tuple(target.columns.names)
-            return [_DatabaseRows(OpenReader(there), kept, request(kept, part), names)]
+            return [
+                _DatabaseRows(
+                    OpenReader(copy_config), schema_of_copy, request(schema_of_copy, part), names
+                )
+            ]
 
         def committed() -> int:
-            output = self._output()  # anew: it remembers how far it was
+            output = self._output()  # a new one: an output caches its progress
             try:
                 return output.committed(schema.table) or 0
             finally:
@@ -254,7 +269,7 @@ class _DatabaseCopies:
 
 @dataclass(frozen=True)
 class _DatabaseRows:
-    """`tidelog.verify.range_sums.RowSource` of a copy in a database."""
+    """A `tidelog.verify.range_sums.RowSource` of a copy in a database."""
 
     open_reader: OpenReader
     schema: TableSchema
@@ -269,39 +284,45 @@ class _DatabaseRows:
             yield batch.select(self.columns)
 
 
-def _same_types(kept: TableSchema, target: TargetTable) -> bool:
-    """Does a copy hold the target's columns in their types, and as the source writes them?"""
+def _same_types(schema_of_copy: TableSchema, target: TargetTable) -> bool:
+    """Return whether a copy has the target's columns and types, as the source writes them."""
     from tidelog.spark.formats.shapes import row_type
     from tidelog.spark.sessions.versions import arrow_schema
 
-    if any(_bare(column) in _DIGITS and column.logical == "text" for column in kept.columns):
+    if any(
+        _base_type(column) in _DIGITS and column.logical == "text"
+        for column in schema_of_copy.columns
+    ):
         return False
-    held = {field.name: field.type for field in arrow_schema(row_type(kept))}
-    return all(held.get(field.name) == field.type for field in target.columns)
+    copy_types = {field.name: field.type for field in arrow_schema(row_type(schema_of_copy))}
+    return all(copy_types.get(field.name) == field.type for field in target.columns)
 
 
 # Types delivered as text that a copy in MySQL keeps with more digits than the source writes.
 _DIGITS = ("time", "decimal")
 
 
-def _bare(column: Column) -> str:
+def _base_type(column: Column) -> str:
     return column.type_name.partition("(")[0]
 
 
-def _as_spelled(rows: DataFrame, kept: TableSchema, target: TargetTable) -> DataFrame:
-    """``rows`` of a copy in which times and numbers have the digits that the source writes: zeros
-    behind them mean nothing.
+def _with_source_digits(
+    rows: DataFrame, schema_of_copy: TableSchema, target: TargetTable
+) -> DataFrame:
+    """Return the rows with times and numbers in the digits that the source writes.
+
+    Trailing zeros mean nothing.
     """
     from pyspark.sql import functions as f
 
     from tidelog.spark.transforms import quoted
 
-    for column in kept.columns:
+    for column in schema_of_copy.columns:
         source = target.unchanged.get(column.name)
-        if source is None or column.logical != "text" or _bare(column) not in _DIGITS:
+        if source is None or column.logical != "text" or _base_type(column) not in _DIGITS:
             continue
-        digits = 0  # that are written at least: PostgreSQL leaves zeros away
-        if kept.wire_format == target.schema.wire_format:
+        digits = 0  # the least number of digits: PostgreSQL omits zeros
+        if schema_of_copy.wire_format == target.schema.wire_format:
             found = re.search(r"\((?:\d+,)?(\d+)\)", source.type_name)
             digits = int(found[1]) if found else 0
         zeros = f"([.][0-9]{{{digits}}}[0-9]*?)0+$" if digits else "([.][0-9]*[1-9])0+$|[.]0+$"

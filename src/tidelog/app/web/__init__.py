@@ -1,1 +1,1 @@
-"""The operator's web page: it shows the overview, and gives commands as any other client does."""
+"""The operator's web page: it shows the overview, and sends commands as any other client."""

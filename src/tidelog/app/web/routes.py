@@ -1,11 +1,12 @@
-"""The page's routes. ``/`` is the page; all else is under ``/web/``.
+"""Routes of the web page: ``/`` is the page; all else is under ``/web/``.
 
-They answer in every process, whoever leads: what is shown comes from state store and event log,
-and commands go the same way.
+They answer in every process, leader or not: the content comes from state store and event log, and
+commands go the same way.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -14,62 +15,208 @@ from typing import Any, Final
 
 import anyio
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tidelog.app.web.actions import command_of, texts
-from tidelog.app.web.files import HEADERS, page_files
-from tidelog.app.web.requests import (
-    Refused,
-    answer,
-    body_of,
-    check_from_here,
-    cookie_names,
-    find_session,
-    operator_of,
-    refusal,
-    session_of,
-)
+from tidelog.app.web.instance import Instance
 from tidelog.app.web.sessions import LASTS_S, Role, Sessions, WebSession
-from tidelog.app.web.site import Site
-from tidelog.app.web.stream import MOST_STREAMS, THREADS, Teller
+from tidelog.app.web.static_files import HEADERS, page_files
+from tidelog.app.web.stream import MOST_STREAMS, THREADS, OverviewStream
 from tidelog.config import Rest
-from tidelog.control.channels.brake import Brake
-from tidelog.control.channels.tokens import TOO_MANY_SAID
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.rate_limit import TOO_MANY_MESSAGE, TokenRateLimit
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
+from tidelog.control.commands import (
+    Command,
+    ExecuteSnapshot,
+    PauseLog,
+    PausePipeline,
+    PauseSnapshot,
+    ResumeLog,
+    ResumePipeline,
+    ResumeSnapshot,
+    SetDumpOptions,
+    StopSnapshot,
+    build,
+)
+from tidelog.control.mailbox import new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
+
+MAX_BODY_BYTES: Final = 256 << 10
+CSRF_HEADER: Final = "x-tidelog-csrf"
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
+    """Raised to end a request with a status above 399."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        self.status = status
+        self.kind = kind
+        self.message = message
+
+
+def answer(document: Any, status: int = 200) -> JSONResponse:
+    """Return a JSON answer with the page's headers."""
+    return JSONResponse(document, status, headers=dict(HEADERS))
+
+
+def refusal(refused: Refused) -> Response:
+    """Return the answer to a refused request."""
+    body = {"error": {"kind": refused.kind, "message": refused.message}}
+    headers = {"Retry-After": "60"} if refused.status == 429 else {}
+    return JSONResponse(body, refused.status, headers={**HEADERS, **headers})
+
+
+def cookie_names(request: Request, sessions: Sessions) -> dict[Role, str]:
+    """Return the names of cookies, by role.
+
+    Cookies have no ports, and ours no paths: with equal names, two Tidelogs on one host, or below
+    two paths of a proxy, would log each other's users out.
+    """
+    port = request.url.port or "web"
+    return {role: f"tidelog_{port}_{mark}" for role, mark in sessions.marks().items()}
+
+
+def find_session(request: Request, sessions: Sessions) -> WebSession | None:
+    """Return the session of the request; None: nobody has logged in."""
+    for name in cookie_names(request, sessions).values():
+        session = sessions.of(request.cookies.get(name, ""), time.time())
+        if session is not None:
+            return session
+    return None
+
+
+def session_of(request: Request, sessions: Sessions) -> WebSession:
+    """Return the session of the request. Raises Refused if nobody has logged in."""
+    session = find_session(request, sessions)
+    if session is None:
+        raise Refused(401, "LoggedOut", "log in first")
+    return session
+
+
+def check_same_site(request: Request) -> None:
+    """Raise Refused if the browser says that another site's page sent the request."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Refused(403, "CrossSite", "another site's page sent this request")
+
+
+def operator_of(request: Request, sessions: Sessions) -> WebSession:
+    """Return the operator's session. Raises Refused for others, and for other sites' pages."""
+    session = session_of(request, sessions)
+    check_same_site(request)
+    if not sessions.has_csrf(session, request.headers.get(CSRF_HEADER, "")):
+        raise Refused(403, "CrossSite", "the request has no check against forgery")
+    if session.role is not Role.OPERATOR:
+        raise Refused(403, "NotAllowed", "viewers can't act; log in with control.rest.token")
+    return session
+
+
+async def body_of(request: Request) -> Mapping[str, Any]:
+    """Return the body's JSON object, which other sites' forms can't send. Raises Refused."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise Refused(415, "BadRequest", "the body is application/json")
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise Refused(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(400, "BadRequest", "the body is not JSON") from None
+    if not isinstance(document, dict):
+        raise Refused(400, "BadRequest", "the body is a JSON object")
+    return document
+
+
+THE_LOG: Final = "the source's log"
+
+
+def command_of(document: Any, by: str) -> tuple[Command, str]:
+    """Return the command that ``document`` describes, and its subject, for the audit list.
+
+    Raises:
+        UsageError: it describes none.
+    """
+    if not isinstance(document, Mapping):
+        raise UsageError("the body is a JSON object")
+    action, dump_id = document.get("action"), document.get("dump")
+    if dump_id is not None and not isinstance(dump_id, str):
+        raise UsageError("dump is a text")
+    about = dump_id or "all dumps"
+    if action == "dump":
+        tables = texts(document, "tables")
+        command = build(ExecuteSnapshot, {"dump_id": new_id().lower(), "tables": tables})
+        return command, ", ".join(tables) or "all tables"
+    if action == "pause":
+        return build(PauseSnapshot, {"dump_id": dump_id, "by": by}), about
+    if action == "resume":
+        return build(ResumeSnapshot, {"dump_id": dump_id}), about
+    if action == "cancel":
+        return build(StopSnapshot, {"dump_id": dump_id}), about
+    if action == "limits":
+        options = document.get("options")
+        limits = build(SetDumpOptions, options, "limits")
+        assert isinstance(limits, SetDumpOptions)
+        return limits, ", ".join(f"{name}={value}" for name, value in limits.changes.items())
+    if action == "pause-log":
+        return build(PauseLog, {"by": by}), THE_LOG
+    if action == "resume-log":
+        return ResumeLog(), THE_LOG
+    if action in ("pause-pipeline", "resume-pipeline"):
+        name = document.get("pipeline")
+        if not isinstance(name, str):
+            raise UsageError("pipeline is a text")
+        if action == "pause-pipeline":
+            return build(PausePipeline, {"pipeline": name, "by": by}), f"pipeline {name}"
+        return build(ResumePipeline, {"pipeline": name}), f"pipeline {name}"
+    raise UsageError(
+        "action is one of dump, pause, resume, cancel, limits, pause-log, resume-log, "
+        "pause-pipeline, resume-pipeline"
+    )
+
+
+def texts(document: Mapping[str, Any], name: str) -> list[str]:
+    """Return a list of texts in ``document``; absent: none."""
+    found = document.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise UsageError(f"{name} is a list of texts")
+    return found
+
 
 logger = logging.getLogger(__name__)
 
 READ_S: Final = 10.0
 SEND_S: Final = 15.0
 PLAN_S: Final = 280.0
-"""How long who asks waits; what they asked for may go on."""
+"""How long a request waits; the work may go on."""
 SITE_THREADS: Final = 8
 FULL: Final = f"{MOST_STREAMS} pages are open already"
 SILENT: Final = (
-    "its state store or event log does not answer yet; what was asked for goes on, and what was to "
-    "be done may be done later: the list of who did what tells"
+    "its state store or event log does not answer yet; the work continues, and a command may be "
+    "done later: the audit list shows it"
 )
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Web:
-    """The page of one process.
+    """The web page of one process.
 
     Args:
-        sites: what it shows.
-        tokens: by the role that they give.
-        brake: on wrong ones.
+        sites: the instances to show.
+        tokens: the tokens, by the role that they give.
+        rate_limit: the limit on wrong tokens.
     """
 
     def __init__(
-        self, sites: Sequence[Site], tokens: Mapping[Role, str], brake: Brake | None = None
+        self,
+        sites: Sequence[Instance],
+        tokens: Mapping[Role, str],
+        rate_limit: TokenRateLimit | None = None,
     ) -> None:
         self._sites = sites
         self._sessions = Sessions(tokens)
-        self._brake = brake or Brake()
+        self._rate_limit = rate_limit or TokenRateLimit()
         self._workers = [RequestWorkers(SITE_THREADS) for _ in sites]
         self._files = page_files()
         self._closed = threading.Event()
@@ -77,17 +224,17 @@ class Web:
         self._limiter = anyio.CapacityLimiter(THREADS)
 
     def start(self) -> None:
-        """Begin to remember what was."""
+        """Start to poll and to collect the history."""
         for site in self._sites:
             site.start()
 
     def lead(self, leads: bool) -> None:
-        """Does the capture of this process lead?"""
+        """Set whether the capture of this process leads."""
         for site in self._sites:
             site.leads = leads
 
     def end_streams(self) -> None:
-        """Before the server ends, which waits for what is being answered."""
+        """End the streams; the server waits for open answers before it ends."""
         self._closed.set()
 
     def close(self) -> None:
@@ -96,18 +243,18 @@ class Web:
             site.close()
 
     def routes(self) -> list[Route]:
-        """See the module."""
+        """Return the routes, see the module."""
         gets: dict[str, Endpoint] = {
             "/": self._page,
             "/web/files/{name}": self._file,
             "/web/session": self._session,
             "/web/stream": self._stream,
-            "/web/sites/{site}/history": self._known(Site.history),
-            "/web/sites/{site}/activity": self._known(Site.activity),
-            "/web/sites/{site}/results": self._known(Site.results),
-            "/web/sites/{site}/settings": self._known(Site.settings),
-            "/web/sites/{site}/audit": self._asked(lambda site, _: site.audit()),
-            "/web/sites/{site}/schema": self._asked(
+            "/web/sites/{site}/history": self._memory_endpoint(Instance.history),
+            "/web/sites/{site}/activity": self._memory_endpoint(Instance.activity),
+            "/web/sites/{site}/results": self._memory_endpoint(Instance.results),
+            "/web/sites/{site}/settings": self._memory_endpoint(Instance.settings),
+            "/web/sites/{site}/audit": self._read_endpoint(lambda site, _: site.audit()),
+            "/web/sites/{site}/schema": self._read_endpoint(
                 lambda site, request: site.schema(request.query_params.get("table", ""))
             ),
         }
@@ -119,8 +266,14 @@ class Web:
             "/web/sites/{site}/commands": self._command,
         }
         return [
-            *(Route(path, _guarded(each), methods=["GET"]) for path, each in gets.items()),
-            *(Route(path, _guarded(each), methods=["POST"]) for path, each in posts.items()),
+            *(
+                Route(path, _with_error_answers(each), methods=["GET"])
+                for path, each in gets.items()
+            ),
+            *(
+                Route(path, _with_error_answers(each), methods=["POST"])
+                for path, each in posts.items()
+            ),
         ]
 
     # ------------------------------------------------------------ files
@@ -140,10 +293,10 @@ class Web:
             return Response(status_code=304, headers=headers)
         return Response(file.body, headers=headers, media_type=file.media_type)
 
-    # ------------------------------------------------------------ who asks
+    # ------------------------------------------------------------ sessions
 
     async def _login(self, request: Request) -> Response:
-        check_from_here(request)
+        check_same_site(request)
         body = await body_of(request)
         address = request.client.host if request.client else ""
         token, name = body.get("token"), body.get("name", "")
@@ -151,9 +304,9 @@ class Web:
             raise Refused(400, "BadRequest", "token and name are texts")
         cookie = self._sessions.open(token, name, time.time())
         if cookie is None:
-            # A right token is never told to wait: nobody locks others out by trying.
-            if await self._brake.wrong(address):
-                raise Refused(429, "TooMany", TOO_MANY_SAID)
+            # A right token never has to wait: nobody can lock others out by guessing.
+            if await self._rate_limit.reject(address):
+                raise Refused(429, "TooMany", TOO_MANY_MESSAGE)
             raise Refused(403, "WrongToken", "this token is wrong")
         role, value = cookie
         response = answer({})
@@ -172,7 +325,7 @@ class Web:
 
     async def _logout(self, request: Request) -> Response:
         session = session_of(request, self._sessions)
-        check_from_here(request)
+        check_same_site(request)
         self._sessions.close(session)
         response = answer({})
         for name in cookie_names(request, self._sessions).values():
@@ -192,15 +345,15 @@ class Web:
             }
         )
 
-    # ------------------------------------------------------------ what is shown
+    # ------------------------------------------------------------ reading
 
     async def _stream(self, request: Request) -> Response:
         session = session_of(request, self._sessions)
         if self._streams >= MOST_STREAMS:
             raise Refused(503, "TooMany", FULL)
         number = self._number(request.query_params.get("site", "0"))
-        teller = Teller(self._sites, number, self._limiter)
-        events = teller.tell(
+        stream = OverviewStream(self._sites, number, self._limiter)
+        events = stream.events(
             lambda: find_session(request, self._sessions) == session, self._closed.is_set
         )
 
@@ -215,8 +368,8 @@ class Web:
         headers = {**HEADERS, "X-Accel-Buffering": "no"}
         return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
 
-    def _known(self, get: Callable[[Site], Any]) -> Endpoint:
-        """What a site has in memory."""
+    def _memory_endpoint(self, get: Callable[[Instance], Any]) -> Endpoint:
+        """Return an endpoint for what a site has in memory."""
 
         async def endpoint(request: Request) -> Response:
             session_of(request, self._sessions)
@@ -224,21 +377,23 @@ class Web:
 
         return endpoint
 
-    def _asked(self, get: Callable[[Site, Request], Any]) -> Endpoint:
-        """What its state store or event log is asked for."""
+    def _read_endpoint(self, get: Callable[[Instance, Request], Any]) -> Endpoint:
+        """Return an endpoint that reads a site's state store or event log."""
 
         async def endpoint(request: Request) -> Response:
             session_of(request, self._sessions)
-            return answer(await self._ask(request, lambda site: get(site, request), READ_S))
+            return answer(await self._run_work(request, lambda site: get(site, request), READ_S))
 
         return endpoint
 
-    async def _ask(self, request: Request, work: Callable[[Site], Any], patience_s: float) -> Any:
-        """On threads of the site's own: a store that hangs holds up neither others nor the page."""
+    async def _run_work(
+        self, request: Request, work: Callable[[Instance], Any], timeout_s: float
+    ) -> Any:
+        """Run the work on the site's own threads: a store that hangs delays no other site."""
         number = self._number(request.path_params["site"])
-        return await self._workers[number].run(lambda: work(self._sites[number]), patience_s)
+        return await self._workers[number].run(lambda: work(self._sites[number]), timeout_s)
 
-    # ------------------------------------------------------------ what is done
+    # ------------------------------------------------------------ commands
 
     async def _check(self, request: Request) -> Response:
         operator_of(request, self._sessions)
@@ -248,19 +403,21 @@ class Web:
     async def _plan(self, request: Request) -> Response:
         operator_of(request, self._sessions)
         tables = texts(await body_of(request), "tables")
-        return answer(await self._ask(request, lambda site: site.plan(tables), PLAN_S))
+        return answer(await self._run_work(request, lambda site: site.plan(tables), PLAN_S))
 
     async def _command(self, request: Request) -> Response:
         session = operator_of(request, self._sessions)
         body = await body_of(request)
         who = _who(session, request)
         command, about = command_of(body, f"{who['name']} on the web page")
-        found = await self._ask(request, lambda site: site.send(command, who, about[:200]), SEND_S)
-        if found["state"] == "failed":
-            raise Refused(400 if found["usage"] else 500, "Failed", found["error"])
-        return answer(found, 202)
+        outcome = await self._run_work(
+            request, lambda site: site.send(command, who, about[:200]), SEND_S
+        )
+        if outcome["state"] == "failed":
+            raise Refused(400 if outcome["usage"] else 500, "Failed", outcome["error"])
+        return answer(outcome, 202)
 
-    def _site(self, request: Request) -> Site:
+    def _site(self, request: Request) -> Instance:
         return self._sites[self._number(request.path_params["site"])]
 
     def _number(self, text: str) -> int:
@@ -270,11 +427,11 @@ class Web:
 
 
 def tokens_of(rest: Rest) -> dict[Role, str]:
-    """Which token gives which role."""
-    found = {Role.OPERATOR: rest.token.get_secret_value()}
+    """Return the tokens by role."""
+    tokens = {Role.OPERATOR: rest.token.get_secret_value()}
     if rest.viewer_token is not None:
-        found[Role.VIEWER] = rest.viewer_token.get_secret_value()
-    return found
+        tokens[Role.VIEWER] = rest.viewer_token.get_secret_value()
+    return tokens
 
 
 def _who(session: WebSession, request: Request) -> dict[str, str]:
@@ -282,8 +439,8 @@ def _who(session: WebSession, request: Request) -> dict[str, str]:
     return {"name": session.name or "an operator", "role": session.role, "address": address}
 
 
-def _guarded(endpoint: Endpoint) -> Endpoint:
-    """With an answer for each failure."""
+def _with_error_answers(endpoint: Endpoint) -> Endpoint:
+    """Wrap an endpoint so that each error gets an answer."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -299,7 +456,7 @@ def _guarded(endpoint: Endpoint) -> Endpoint:
         except TidelogError as error:
             waits = error.policy in (Policy.RETRY, Policy.RESTART)
             return refusal(Refused(503 if waits else 500, type(error).__name__, str(error)))
-        except Exception as error:  # noqa: BLE001 - its text is not ours and may hold values
+        except Exception as error:  # noqa: BLE001 - its text may have values
             logger.error("%s failed: %s", request.scope.get("path"), type(error).__name__)
             return refusal(Refused(500, "InternalError", type(error).__name__))
 

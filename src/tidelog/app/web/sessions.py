@@ -1,8 +1,8 @@
-"""Who has logged in, as what. Pure: the time comes in.
+"""Sessions of users who have logged in. Pure: the time is an argument.
 
-A session is a signed text in a cookie, so that it goes on when another process answers or this one
-is started again. What signs it is made of the token that it was opened with: a new token in the
-configuration ends all sessions of the old one.
+A session is a signed text in a cookie, so that it lasts when another process answers or this one is
+restarted. Its signing key is derived from the login token: a new token in the configuration ends
+all sessions of the old one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CLOSED: Final = 10_000
 
 
 class Role(StrEnum):
-    """What one may do."""
+    """What a user may do."""
 
     VIEWER = "viewer"
-    """See everything."""
+    """May see everything."""
     OPERATOR = "operator"
-    """Act, too."""
+    """May also act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class WebSession:
     """A user who has logged in.
 
     Attributes:
-        name: as they said it; nobody has checked it.
-        until_s: when it ends, in seconds since 1970.
-        nonce: tells it from all others.
+        name: the name that the user gave; nobody has checked it.
+        until_s: the end of the session, in seconds since 1970.
+        nonce: differs from those of all other sessions.
     """
 
     role: Role
@@ -49,14 +49,14 @@ class WebSession:
 
 
 class Sessions:
-    """Opens, knows and closes sessions. ``tokens``: by the role that they give."""
+    """Opens, verifies and closes sessions. ``tokens``: the tokens, by the role that they give."""
 
     def __init__(self, tokens: Mapping[Role, str]) -> None:
         self._tokens = dict(tokens)
         self._closed: deque[str] = deque(maxlen=_CLOSED)
 
     def open(self, token: str, name: str, now_s: float) -> tuple[Role, str] | None:
-        """Role and cookie of a new session; None: the token is wrong."""
+        """Return the role and the cookie of a new session; None: the token is wrong."""
         given = token.encode("utf-8", "replace")
         for role, known in self._tokens.items():
             if hmac.compare_digest(given, known.encode()):
@@ -67,37 +67,38 @@ class Sessions:
         return None
 
     def of(self, cookie: str, now_s: float) -> WebSession | None:
-        """Whose cookie this is; None: it is not ours, or has ended."""
+        """Return the session of the cookie; None: it is not ours, or has ended."""
         body, _, mac = cookie.partition(".")
         role = next(
             (role for role in self._tokens if _equal(self._mac(role, "session", body), mac)), None
         )
         if role is None:
             return None
-        try:  # only once it is known to be ours; of another version perhaps
-            found = WebSession(**json.loads(base64.urlsafe_b64decode(body)))
+        try:  # only once the signature is verified; perhaps of another version
+            session = WebSession(**json.loads(base64.urlsafe_b64decode(body)))
         except TypeError:
             return None
-        if found.role != role or found.until_s <= now_s or found.nonce in self._closed:
+        if session.role != role or session.until_s <= now_s or session.nonce in self._closed:
             return None
-        return WebSession(role, found.name, found.until_s, found.nonce)
+        return WebSession(role, session.name, session.until_s, session.nonce)
 
     def marks(self) -> dict[Role, str]:
-        """For each role's token, the name of its cookies. Only a holder of the token gets one, so
-        it tells others nothing.
+        """Return the name of the cookies for each role's token.
+
+        Only a holder of the token gets one, so it reveals nothing to others.
         """
         return {role: self._mac(role, "name", "")[:8] for role in self._tokens}
 
     def csrf(self, session: WebSession) -> str:
-        """What each request that changes something carries beside the cookie."""
+        """Return the text that each changing request must send beside the cookie."""
         return self._mac(session.role, "csrf", session.nonce)
 
-    def is_meant(self, session: WebSession, csrf: str) -> bool:
-        """Was the request sent by our page?"""
+    def has_csrf(self, session: WebSession, csrf: str) -> bool:
+        """Return whether our page sent the request."""
         return _equal(self.csrf(session), csrf)
 
     def close(self, session: WebSession) -> None:
-        """Ends it in this process; whoever closes it gives up the cookie."""
+        """End the session in this process; the caller deletes the cookie."""
         self._closed.append(session.nonce)
 
     def _mac(self, role: Role, what: str, text: str) -> str:

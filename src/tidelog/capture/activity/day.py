@@ -1,8 +1,8 @@
-"""How many operations of each kind the busiest tables had, in buckets of five minutes. Pure.
+"""Counts operations by table and kind in buckets of five minutes. Pure.
 
-What it holds is bounded: so many tables are told apart for a day and two hours, all others are
-counted together. A table is told apart from the bucket on in which it was taken in; before that it
-is among the others.
+Memory is bounded: the `TABLES` busiest tables have counts of their own for 26 hours; all others
+share one. Before the bucket in which a table gets its own counts, its operations are in the shared
+ones.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ BUCKETS: Final = 312
 TABLES: Final = 20
 KINDS: Final = ("insert", "update", "delete", "dump")
 WHOLE: Final = 0.9
-"""A bucket tells nothing of a table unless capture followed the log for so much of it."""
+"""A table's count in a bucket is known only if capture followed the log for this share of it."""
 _VERSION: Final = 1
 
 Counts = list[int]
-"""One for each of `KINDS`."""
+"""One count for each of `KINDS`."""
 
 
 @dataclass(slots=True)
 class Bucket:
     """Five minutes. ``at_s``: when they begin; ``seen_s``: seconds of them in which capture
-    followed the log; ``tables``: those that are told apart and had any; ``rest``: all others.
+    followed the log; ``tables``: counts of the tables that have their own; ``rest``: of all others.
     """
 
     at_s: int
@@ -41,8 +41,8 @@ class Bucket:
 
 
 class Day:
-    """Ascending buckets; where capture did not run, there is none. ``since``: from when on each
-    table is told apart.
+    """Buckets in ascending order; a time when capture did not run has none. ``since``: the time
+    from which each table has counts of its own.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Day:
         self.since: dict[str, int] = {}
 
     def add(self, at_s: int, seen_s: float, counts: Mapping[str, Sequence[int]]) -> None:
-        """A bucket that is over, with the counts of all tables. One of the same time is joined; one
-        of an earlier time, by a clock that was set back, is left out.
+        """Add a finished bucket with the counts of all tables. A bucket of the same time is merged;
+        an earlier one (the clock was set back) is ignored.
         """
         if self.buckets and at_s < self.buckets[-1].at_s:
             return
@@ -60,17 +60,17 @@ class Day:
             bucket = Bucket(at_s)
             self.buckets.append(bucket)
         bucket.seen_s = min(BUCKET_S, round(bucket.seen_s + seen_s, 1))
-        self._take_in(at_s, {table: sum(found) for table, found in counts.items()})
-        for table, found in counts.items():
+        self._track_busiest(at_s, {table: sum(operations) for table, operations in counts.items()})
+        for table, operations in counts.items():
             at = bucket.rest
             if table in self.since:
                 at = bucket.tables.setdefault(table, [0] * len(KINDS))
-            _join(at, found)
+            _add_counts(at, operations)
         del self.buckets[:-BUCKETS]
 
-    def _take_in(self, at_s: int, counts: Mapping[str, int]) -> None:
-        """Tell the busiest apart, where there is room, or where one had more in these minutes than
-        the least busy one on the whole day.
+    def _track_busiest(self, at_s: int, counts: Mapping[str, int]) -> None:
+        """Give the busiest tables counts of their own: while there is room, or in place of the
+        least busy table, if they had more in this bucket than that one on the whole day.
         """
         others = [table for table in counts if table not in self.since and counts[table]]
         totals = {table: self.total(table) for table in self.since} if others else {}
@@ -78,32 +78,32 @@ class Day:
             if len(totals) >= TABLES:
                 least = min(totals, key=lambda each: (totals[each], each))
                 if totals[least] >= counts[table]:
-                    return  # nor has any that follows
+                    return  # no later one is busier
                 del totals[least], self.since[least]
                 for bucket in self.buckets:
-                    _join(bucket.rest, bucket.tables.pop(least, ()))
+                    _add_counts(bucket.rest, bucket.tables.pop(least, ()))
             self.since[table] = at_s
             totals[table] = counts[table]
 
     def total(self, table: str) -> int:
-        """Its operations, of all buckets."""
+        """The table's operations in all buckets."""
         return sum(sum(bucket.tables.get(table, ())) for bucket in self.buckets)
 
     def series(self, table: str, kind: str) -> list[int | None]:
-        """Its operations of a kind by bucket, from the first to the last; None: not known."""
+        """The table's operations of a kind, for each bucket from first to last; None: not known."""
         place, by_time = KINDS.index(kind), {bucket.at_s: bucket for bucket in self.buckets}
         if not by_time:
             return []
-        found: list[int | None] = []
+        values: list[int | None] = []
         for at_s in range(self.buckets[0].at_s, self.buckets[-1].at_s + 1, BUCKET_S):
             bucket = by_time.get(at_s)
             known = bucket is not None and bucket.whole and at_s >= self.since[table]
             counts = bucket.tables.get(table) if bucket is not None else None
-            found.append(None if not known else counts[place] if counts else 0)
-        return found
+            values.append(None if not known else counts[place] if counts else 0)
+        return values
 
     def to_json(self) -> dict[str, Any]:
-        """By table, the busiest first; 0 stands for a bucket without any."""
+        """The document, busiest table first; 0 stands for a bucket without operations."""
         busiest = sorted(self.since, key=lambda each: (-self.total(each), each))
         return {
             "version": _VERSION,
@@ -122,20 +122,20 @@ class Day:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Day:
-        """An empty one of what another version wrote otherwise."""
-        found = cls()
+        """Read the document; returns an empty day if another version wrote it."""
+        day = cls()
         if data.get("version") != _VERSION:
-            return found
+            return day
         for at_s, seen_s, rest in zip(data["at_s"], data["seen_s"], data["rest"], strict=True):
-            found.buckets.append(Bucket(at_s, seen_s, rest=list(rest or [0] * len(KINDS))))
+            day.buckets.append(Bucket(at_s, seen_s, rest=list(rest or [0] * len(KINDS))))
         for each in data["tables"]:
-            found.since[each["table"]] = each["since_s"]
-            for bucket, counts in zip(found.buckets, each["counts"], strict=True):
+            day.since[each["table"]] = each["since_s"]
+            for bucket, counts in zip(day.buckets, each["counts"], strict=True):
                 if counts:
                     bucket.tables[each["table"]] = list(counts)
-        return found
+        return day
 
 
-def _join(into: Counts, more: Sequence[int]) -> None:
+def _add_counts(into: Counts, more: Sequence[int]) -> None:
     for place, count in enumerate(more):
         into[place] += count

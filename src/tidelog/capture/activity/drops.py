@@ -1,16 +1,17 @@
-"""What counts as a sudden drop of a table's operations. Pure.
+"""Detects sudden drops in a table's operations. Pure.
 
 A drop begins with a bucket if
 
-1. the table was busy and steady: in the hour that ended a bucket before, the middle bucket had at
-   least `BUSY` operations of the kind, and none had less than `STEADY` of that. The bucket just
-   before may have anything: the drop began in its midst perhaps;
-2. then it is nearly still: this bucket and the next have at most `LOW` of the middle one;
-3. that is not how this table's days go: a day before, at about this time, it was not as still.
+1. the table was busy and steady: in the hour that ended one bucket before, the median bucket had at
+   least `BUSY` operations of the kind, and none had less than `STEADY` of that. The bucket between
+   is ignored: the drop may have begun within it;
+2. then it is nearly idle: this bucket and the next have at most `LOW` of the median;
+3. this is not the table's daily pattern: one day before, at about this time, it was not as idle.
 
 A rate that falls slowly, as in an evening, breaks the first condition before it meets the second;
-so do tables that are idle, or busy now and then. Of a bucket that nobody knows, because capture was
-away or late, nothing is said. The drop ends with a bucket that has `BACK` of the middle one.
+so do tables that are idle, or busy only at times. A bucket that is not known, because capture did
+not run or lagged, is never part of a drop. The drop ends with a bucket that has `BACK` of the
+median.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ LASTING: Final = 2
 BACK: Final = 0.5
 A_DAY: Final = 86_400 // BUCKET_S
 ABOUT: Final = 3
-"""Buckets before and after the same time of the day before."""
+"""Buckets before and after the same time of the previous day."""
 
 Series = Sequence[int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
-    """Where in a series a drop begins, and where it is over (None: not yet); what the middle bucket
-    had before it, and what the largest one has had in it.
+class DropSpan:
+    """A drop in a series: its first bucket and the one that ends it (None: not ended); the median
+    bucket's count before it, and the largest count within it.
     """
 
     start: int
@@ -47,8 +48,8 @@ class Fall:
     then: int
 
 
-def falls(series: Series) -> Iterator[Fall]:
-    """The falls in the operations of one table and kind, by bucket; None: not known."""
+def find_drops(series: Series) -> Iterator[DropSpan]:
+    """The drops in the operations of one table and kind, by bucket; None: not known."""
     at = 0
     while at <= len(series) - LASTING:
         level = _level(series, at)
@@ -63,14 +64,14 @@ def falls(series: Series) -> Iterator[Fall]:
             None,
         )
         inside = [count for count in series[at:end] if count is not None]
-        yield Fall(at, end, level, max(inside))
+        yield DropSpan(at, end, level, max(inside))
         if end is None:
             return
         at = end
 
 
 def _level(series: Series, at: int) -> int | None:
-    """What the middle bucket of the hour before had; None: it was not busy and steady."""
+    """The median bucket of the hour before; None if the table was not busy and steady."""
     hour = series[max(0, at - 1 - BEFORE) : max(0, at - 1)]
     known = [count for count in hour if count is not None]
     if len(known) < BEFORE:
@@ -84,7 +85,7 @@ def _still(counts: Series, level: int) -> bool:
 
 
 def _usual(series: Series, at: int, level: int) -> bool:
-    """Was it as still at about this time, a day before?"""
+    """Was the table as idle at about this time on the previous day?"""
     then = range(at - A_DAY - ABOUT, at - A_DAY + LASTING + ABOUT)
     return any(
         _still(series[each : each + LASTING], level)

@@ -1,5 +1,5 @@
-"""Counts what is appended to the event log, by table and kind, and keeps a day of it in the state
-store: once in five minutes, by the capture that leads.
+"""Counts the records appended to the event log, by table and kind. The leader stores the last day's
+counts in the state store every five minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from tidelog.capture.activity.day import BUCKET_S, KINDS, Day
-from tidelog.capture.activity.drops import Fall, falls
+from tidelog.capture.activity.drops import DropSpan, find_drops
 from tidelog.capture.writer_thread import Appended, Appender
 from tidelog.errors import StateError
 from tidelog.model.records import ChunkMeta, Int64s, Kind, LogBatch, Resume
@@ -20,9 +20,9 @@ from tidelog.ports import StateStore
 
 ACTIVITY_KEY: Final = "activity"
 GAP_S: Final = 10.0
-"""Nobody looked for longer than this: capture may have stood still."""
+"""After a longer time between two polls, capture may have stood still."""
 LATE_S: Final = 60.0
-"""What comes now happened at another time."""
+"""With a longer lag, changes are counted at another time than they happened."""
 DROPS: Final = 20
 _OTHER: Final = len(KINDS)
 _PLACES = np.full(256, _OTHER, np.int64)
@@ -31,8 +31,8 @@ for _place, _kind in enumerate((Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP
 
 
 class Activity:
-    """Thread-safe. Goes on from what the last leader stored. ``table_of``: the name of a
-    schema id's table.
+    """Counts of the last day, loaded from what the last leader stored. Thread-safe. ``table_of``:
+    the table name of a schema id.
     """
 
     def __init__(self, state: StateStore, table_of: Callable[[int], str]) -> None:
@@ -41,34 +41,34 @@ class Activity:
         self._lock = threading.Lock()
         self._counts: dict[int, Int64s] = {}
         self._day = Day()
-        self._at_s: int | None = None  # of the bucket that is open
+        self._at_s: int | None = None  # of the open bucket
         self._seen_s = 0.0
-        self._looked_s: float | None = None
+        self._polled_s: float | None = None
         self._drops: list[dict[str, Any]] = []
         stored = state.get(ACTIVITY_KEY)
-        with suppress(AttributeError, KeyError, TypeError, ValueError):  # damaged, or not ours
+        with suppress(AttributeError, KeyError, TypeError, ValueError):  # damaged, or foreign
             day = self._day if stored is None else Day.from_json(stored.value)
             self._day, self._drops = day, _drops(day)
 
     def count(self, batches: Sequence[LogBatch]) -> None:
-        """These are durable. By whole batches: this is on the way of each record."""
+        """Count durable batches. Vectorized: every record passes here."""
         if not batches:
             return
         codes = [
             batch.schema_id.astype(np.int64) * (_OTHER + 1) + _PLACES[batch.kind]
             for batch in batches
         ]
-        found = np.bincount(np.concatenate(codes))
+        totals = np.bincount(np.concatenate(codes))
         with self._lock:
-            for code in np.flatnonzero(found).tolist():
+            for code in np.flatnonzero(totals).tolist():
                 schema_id, place = divmod(code, _OTHER + 1)
                 if schema_id and place != _OTHER:
                     counts = self._counts.setdefault(schema_id, np.zeros(_OTHER, np.int64))
-                    counts[place] += found[code]
+                    counts[place] += totals[code]
 
-    def look(self, now_s: float, lag_s: float | None) -> None:
-        """About once a second; ``lag_s``: how late capture is, None: not known. Ends the bucket
-        whose time is over, and stores it.
+    def poll(self, now_s: float, lag_s: float | None) -> None:
+        """Close the bucket whose time has passed, and store it. Called about once a second;
+        ``lag_s``: the lag of capture, None: not known.
         """
         at_s = int(now_s // BUCKET_S * BUCKET_S)
         if self._at_s is None or at_s < self._at_s:  # at the start, or the clock was set back
@@ -79,55 +79,55 @@ class Activity:
             self._day.add(self._at_s, self._seen_s, self._by_table(counts))
             self._at_s, self._seen_s = at_s, 0.0
             self._drops = _drops(self._day)
-            told = {**self._day.to_json(), "drops": self._drops}
-            with suppress(StateError):  # stored with the next one
-                self._state.put(ACTIVITY_KEY, told, None)
-        elif self._looked_s is not None and lag_s is not None and lag_s < LATE_S:
-            passed_s = now_s - self._looked_s
+            document = {**self._day.to_json(), "drops": self._drops}
+            with suppress(StateError):  # the next bucket stores it too
+                self._state.put(ACTIVITY_KEY, document, None)
+        elif self._polled_s is not None and lag_s is not None and lag_s < LATE_S:
+            passed_s = now_s - self._polled_s
             self._seen_s += passed_s if 0 < passed_s < GAP_S else 0.0
-        self._looked_s = now_s
+        self._polled_s = now_s
 
     def drops(self) -> list[dict[str, Any]]:
         """Sudden drops of the last day, the newest first."""
         return self._drops
 
     def _by_table(self, counts: dict[int, Int64s]) -> dict[str, list[int]]:
-        """A table has several schema ids while its schema changes."""
-        found: dict[str, Int64s] = {}
+        """Counts by table name; a table has several schema ids while its schema changes."""
+        by_table: dict[str, Int64s] = {}
         for schema_id, each in counts.items():
             table = self._table_of(schema_id)
-            found[table] = found[table] + each if table in found else each
-        return {table: each.tolist() for table, each in found.items()}
+            by_table[table] = by_table[table] + each if table in by_table else each
+        return {table: each.tolist() for table, each in by_table.items()}
 
 
 def _drops(day: Day) -> list[dict[str, Any]]:
-    """Drops that last come first, then the newest."""
-    found = [
-        (fall.end is not None, -fall.start, table, kind, fall)
+    """Drops of the day: those that still last come first, then the newest."""
+    drops = [
+        (drop.end is not None, -drop.start, table, kind, drop)
         for table in day.since
-        for kind in KINDS[:-1]  # a dump that ends is no drop
-        for fall in falls(day.series(table, kind))
+        for kind in KINDS[:-1]  # the end of a dump is no drop
+        for drop in find_drops(day.series(table, kind))
     ]
-    found.sort(key=lambda each: each[:4])
-    return [_told(day, table, kind, fall) for _, _, table, kind, fall in found[:DROPS]]
+    drops.sort(key=lambda each: each[:4])
+    return [_drop_document(day, table, kind, drop) for _, _, table, kind, drop in drops[:DROPS]]
 
 
-def _told(day: Day, table: str, kind: str, fall: Fall) -> dict[str, Any]:
+def _drop_document(day: Day, table: str, kind: str, drop: DropSpan) -> dict[str, Any]:
     def at_ms(bucket: int) -> int:
         return (day.buckets[0].at_s + bucket * BUCKET_S) * 1000
 
     return {
         "table": table,
         "kind": kind,
-        "at_ms": at_ms(fall.start),
-        "until_ms": None if fall.end is None else at_ms(fall.end),
-        "before_per_min": round(fall.before * 60 / BUCKET_S, 1),
-        "then_per_min": round(fall.then * 60 / BUCKET_S, 1),
+        "at_ms": at_ms(drop.start),
+        "until_ms": None if drop.end is None else at_ms(drop.end),
+        "before_per_min": round(drop.before * 60 / BUCKET_S, 1),
+        "then_per_min": round(drop.then * 60 / BUCKET_S, 1),
     }
 
 
-class Counted:
-    """An `Appender` whose records are counted, once they are durable. ``located``: see
+class CountingAppender:
+    """An `Appender` that counts records once they are durable. ``located``: see
     `tidelog.app.sources.kinds.SourceParts`.
     """
 

@@ -1,1 +1,3 @@
-"""What the catalogue says beside the log: tables that are new, changed, renamed or refused."""
+"""Changes that the catalogue shows and the log does not: new, altered, renamed, unsupported
+tables.
+"""

@@ -1,8 +1,8 @@
-"""Which tables are captured, and which were: a table that is left out for a while is noticed.
+"""Stores which tables are captured, so that a table that was left out for a while is dumped.
 
-A capture reads past the changes of tables that its configuration does not name: they are in no
-event log. So before a log is read with another choice of tables, it is stored which tables are
-left out from there on. Each is dumped once it is captured again, whatever `source.snapshot` says.
+Changes of tables that the configuration does not name are in no event log. So before the log is
+read with another choice of tables, the tables left out from there on are stored. Each is dumped
+once it is captured again, whatever `source.snapshot` says.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ logger = logging.getLogger(__name__)
 SCOPE_KEY = "captured-tables"
 TABLE_AGGREGATE = "Table"
 SHOWN = 20
-"""Tables that a line of the log names."""
+"""Tables that one log message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeChange:
-    """What another choice of tables means for those that exist.
+    """The effect of a changed choice of tables on those that exist.
 
     Attributes:
-        captured: the tables that are captured now, with their versions.
-        never_captured: those of them that no configuration of this event log named before.
+        captured: tables that are captured now, with their versions.
+        never_captured: those of them that no earlier configuration of this event log named.
     """
 
     captured: dict[TableName, str]
@@ -40,19 +40,17 @@ class ScopeChange:
 
 
 class CaptureScope:
-    """The choice of tables, and the tables that it leaves out. Used by one thread, but for
-    `summary`.
+    """The choice of tables and the tables it leaves out. Used by one thread, except `summary`.
 
-    The document: ``patterns`` and ``excluded`` as they are now, ``ever``: all patterns that were
-    configured in the life of the event log, ``left_out``: tables, and since when (milliseconds
-    since 1970).
+    The document: ``patterns`` and ``excluded`` of now, ``ever``: all patterns configured in the
+    life of the event log, ``left_out``: tables, and since when (milliseconds since 1970).
 
     Args:
-        catalogue: of the source.
-        state: keeps the document.
+        catalogue: the source's.
+        state: store of the document.
         patterns: the tables that are captured.
-        excluded: tables that are not, though a pattern names them, such as a signal table.
-        notify: told of each table that is left out.
+        excluded: tables not captured although a pattern names them, such as a signal table.
+        notify: receives a notification for each table that is left out.
     """
 
     def __init__(
@@ -71,31 +69,31 @@ class CaptureScope:
         self._document: dict[str, Any] | None = None
 
     def begin(self) -> None:
-        """An event log begins with these tables."""
+        """Store the choice of a new event log."""
         self._put(self._patterns, {})
 
     def store_choice(self, known: Collection[str]) -> ScopeChange | None:
-        """Store which tables are left out from now on, and which were until now. To be called
-        before the log is read. None: the choice of tables is the one of before.
+        """Store which tables are left out from now on, and which were until now. Call it before the
+        log is read. Returns None if the choice of tables has not changed.
 
         Args:
-            known: tables that were captured at the last look.
+            known: tables that were captured at the last comparison.
         """
         document = self._read()
         now = self._patterns, self._excluded
         if document and (document["patterns"], document["excluded"]) == now:
             return None
-        # A state that an earlier version wrote does not say: what it knows of tables does.
+        # A document of an earlier version has no patterns; ``known`` has the tables.
         before = document.get("patterns", self._patterns)
         ever = sorted({*document.get("ever", before), *before})
         captured = self._catalogue.versions(self._patterns)
         names = {str(table) for table in captured}
-        there = {str(table) for table in self._catalogue.tables(["*"])} | set(self._excluded)
+        existing = {str(table) for table in self._catalogue.tables(["*"])} | set(self._excluded)
         were = {str(table) for table in self._catalogue.tables(before)} | set(known)
         once = {str(table) for table in self._catalogue.tables(ever)} | were
         now_ms = int(time.time() * 1000)
-        left = dict.fromkeys(sorted((were & there) - names), now_ms)
-        # Created or renamed while the choice of before left it out: its first changes are lost.
+        left = dict.fromkeys(sorted((were & existing) - names), now_ms)
+        # Created or renamed while the previous choice left it out: its first changes are missing.
         missed = dict.fromkeys(sorted((names & once) - were), now_ms)
         known_left = document.get("left_out", {})
         self._put(sorted({*ever, *self._patterns}), {**left, **missed, **known_left})
@@ -103,23 +101,23 @@ class CaptureScope:
         return ScopeChange(captured, [table for table in captured if str(table) not in once])
 
     def is_left_out(self, table: str) -> bool:
-        """Are changes of the table missing, until it is dumped again?"""
+        """Are changes of the table missing until it is dumped again?"""
         return table in self._left_out()
 
     def reason(self, table: str) -> str:
-        """Why it is dumped once it is captured again."""
+        """The reason for dumping the table once it is captured again."""
         since = time.gmtime(self._left_out()[table] / 1000)
         return f"it was not captured since {time.strftime('%Y-%m-%d %H:%M:%S', since)} UTC"
 
-    def dumped(self, tables: Collection[str]) -> None:
-        """Dumps of these were asked for."""
+    def note_dumps(self, tables: Collection[str]) -> None:
+        """Note that dumps of these tables were requested."""
         left_out = self._left_out()
         if any(table in left_out for table in tables):
             kept = {name: since for name, since in left_out.items() if name not in tables}
             self._put(self._read()["ever"], kept)
 
     def summary(self) -> list[dict[str, Any]]:
-        """For status: the tables that were captured once and are not now. From any thread."""
+        """For status: tables that were captured once and are not now. Callable from any thread."""
         return [
             {"table": name, "since_ms": since} for name, since in sorted(self._left_out().items())
         ]

@@ -1,22 +1,24 @@
-"""Notices what changes rows without row events, and tables that are new.
+"""Compares the catalogue with a stored fingerprint to find changed rows that the log does not show.
 
 ADD COLUMN with a default, rewrites, attached or detached partitions and a truncate of a partition
-change a table's rows, but the log says nothing of it (docs/explanation/schema-changes.md).
-The catalogue does: what it says of the table's storage is compared with what is stored, and a
-difference asks for a dump of the table. The fingerprints are stored, so that changes made while
-capture was down count too. Tables that were not captured for a while are dumped, too.
+change a table's rows without row events (docs/explanation/schema-changes.md). The catalogue shows
+them: a difference between a table's storage now and its stored fingerprint requests a dump. The
+fingerprints are stored, so changes made while capture was down count too. New tables, and tables
+that were not captured for a while, are dumped too.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tidelog.capture.catalogue.capture_scope import CaptureScope
-from tidelog.capture.catalogue.earlier_writers import EarlierWriters
-from tidelog.capture.catalogue.refused_tables import RefusedTables
-from tidelog.capture.steering.unanswered import Unanswered
-from tidelog.errors import SourceError, TableRefusedError
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
+from tidelog.capture.limits.source_monitor import UnansweredRequests
+from tidelog.errors import SourceError, TableRefusedError, TidelogError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
@@ -28,6 +30,79 @@ from tidelog.ports import (
     TableShape,
 )
 
+logger = logging.getLogger(__name__)
+
+REPORT_AFTER_S = 30.0
+"""A longer wait is logged, once for each change of a table."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    fingerprint: str
+    snapshot: Snapshot
+    began: float
+    since_ms: int
+    reported: bool = False
+
+
+class TransactionWait:
+    """Delays a table's dump until older transactions have ended. Used by one thread, except
+    `summary`.
+
+    Args:
+        snapshot: returns a current snapshot.
+        who_is_open: returns a sentence about the oldest open transactions, without values; empty if
+            not known.
+    """
+
+    def __init__(self, snapshot: Callable[[], Snapshot], who_is_open: Callable[[], str]) -> None:
+        self._snapshot = snapshot
+        self._who_is_open = who_is_open
+        self._waits: dict[str, _Wait] = {}
+
+    def have_ended(self, table: str, fingerprint: str) -> bool:
+        """Have all transactions ended that ran when the table was first seen like this? Poll it."""
+        wait = self._waits.get(table)
+        if wait is None or wait.fingerprint != fingerprint:
+            now_ms = int(time.time() * 1000)
+            self._waits[table] = _Wait(fingerprint, self._snapshot(), time.monotonic(), now_ms)
+            return False
+        if self._snapshot().follows(wait.snapshot):
+            return True
+        if not wait.reported and time.monotonic() - wait.began > REPORT_AFTER_S:
+            wait.reported = True
+            logger.warning("%s: %s", table, self._reason())
+        return False
+
+    def is_waiting(self, table: str) -> bool:
+        return table in self._waits
+
+    def forget(self, table: str) -> None:
+        """End the wait: the table's dump was requested or is not needed."""
+        self._waits.pop(table, None)
+
+    def keep_only(self, tables: Collection[str]) -> None:
+        """Forget all other tables: they no longer exist."""
+        for table in self._waits.keys() - tables:
+            del self._waits[table]
+
+    def summary(self) -> list[dict[str, Any]]:
+        """For status: tables whose wait was logged. Callable from any thread."""
+        return [
+            {"table": table, "since_ms": wait.since_ms}
+            for table, wait in sorted(self._waits.copy().items())
+            if wait.reported
+        ]
+
+    def _reason(self) -> str:
+        reason = "its dump waits until all transactions have ended that ran before"
+        try:
+            open_now = self._who_is_open()
+        except TidelogError:
+            open_now = ""
+        return f"{reason}. {open_now}" if open_now else reason
+
+
 SHAPES_KEY = "table-shapes"
 VERSIONS_KEY = "table-versions"
 """What `Catalogue.versions` gave of each table before its shape was judged."""
@@ -36,33 +111,33 @@ WHOLE_EVERY_S = 600.0
 rights may have changed.
 """
 
-MAX_AWAY = 10_000
-"""How many names of tables that do not exist are remembered."""
+MAX_MISSING = 10_000
+"""Number of names of tables that do not exist which are remembered."""
 
-_UNKNOWN = ""  # a fingerprint that any other differs from
-_NOT_READ = "?"  # there since the log began, but refused: no dump is due for what it was then
+_UNKNOWN = ""  # a fingerprint that differs from any other
+_NOT_READ = "?"  # older than the log, but unsupported: its state of then needs no dump
 
 
 class CatalogueWatch:
-    """Compares the catalogue with what was stored. Used by one thread.
+    """Compares the catalogue with the stored fingerprints. Used by one thread.
 
-    A dump is asked for only once every transaction has ended that ran when the change was seen:
+    A dump is requested only once every transaction has ended that ran when the change was seen:
     PostgreSQL publishes no change that a transaction made before its table joined the publication,
-    so a chunk read earlier could miss what the log will never show.
+    so a chunk read earlier could miss rows that the log will never show.
 
     Args:
-        catalogue: of the source.
-        state: keeps the fingerprints.
+        catalogue: the source's.
+        state: store of the fingerprints.
         patterns: the tables that are captured.
-        refused: told which tables can't be captured or dumped as they are; these wait.
-        publish: brings the publication in step with the patterns; called before tables are judged.
-        snapshot: takes a snapshot of now.
-        request_dump: called with a table and why; must be safe to call twice. False: not now; the
-            difference is looked at again.
-        dump_new: whether tables that are new get a dump. Without it only those do whose first rows
-            the log may lack, see `tidelog.ports.Published.holds_new_tables`.
-        who_is_open: see `EarlierWriters`.
-        scope: which tables were captured before; None: one that tells nobody.
+        unsupported: registry of the tables that can't be captured or dumped as they are.
+        publish: updates the publication to match the patterns; called before tables are compared.
+        snapshot: returns a current snapshot.
+        request_dump: called with a table and a reason; must be idempotent. Returns False if not
+            now: the difference is checked again.
+        dump_new: whether new tables get a dump. Without it only those get one whose first rows the
+            log may not have, see `tidelog.ports.Published.holds_new_tables`.
+        who_is_open: see `TransactionWait`.
+        scope: the tables captured before; None: a scope without notifications.
     """
 
     def __init__(
@@ -71,7 +146,7 @@ class CatalogueWatch:
         state: StateStore,
         patterns: Sequence[str],
         *,
-        refused: RefusedTables,
+        unsupported: UnsupportedTables,
         publish: Callable[[], Published],
         snapshot: Callable[[], Snapshot],
         request_dump: Callable[[TableName, str], bool],
@@ -82,20 +157,20 @@ class CatalogueWatch:
         self._catalogue = catalogue
         self._state = state
         self._patterns = patterns
-        self._refused = refused
+        self._unsupported = unsupported
         self._publish = publish
         self._request_dump = request_dump
         self._dump_new = dump_new
         self._log_holds_new = False
         self.scope = scope or CaptureScope(catalogue, state, patterns)
-        self.earlier_writers = EarlierWriters(snapshot, who_is_open)
+        self.earlier_writers = TransactionWait(snapshot, who_is_open)
         self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
-        """Called with the relation numbers of tables whose shapes were judged, by table."""
+        """Called with the relation numbers of the compared tables, by table."""
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
-        """Called with all existing tables, where any other table would be dumped as new."""
+        """Called with all existing tables, if any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
-        """At the last look: tables whose updates and deletes can't be published."""
-        self.looks = Unanswered()
+        """Tables whose updates and deletes could not be published at the last comparison."""
+        self.polls = UnansweredRequests()
         self._begun = False
         self._captured: Collection[str] = ()
         self._kept: dict[str, str] | None = None
@@ -103,23 +178,28 @@ class CatalogueWatch:
         self._whole_at = 0.0
 
     def begin(self) -> None:
-        """Store what the tables are like now, if nothing is stored, and which tables are left out
-        from now on. Must precede the first dump and the reading of the log: what changes later is
-        then noticed, also while the dump runs.
+        """Store the fingerprints, if none are stored, and the tables left out from now on. Call it
+        before the first dump and before the log is read: later changes are then noticed, also
+        during the dump.
         """
         if self._begun:
             return
         if self._state.get(SHAPES_KEY) is None:
             self.scope.begin()
-            added = set(self._published())  # these count as new: `look` waits for their writers
+            added = set(self._published())  # these count as new: `poll` waits for their writers
             versions = self._catalogue.versions(self._patterns)
             self._accept({t: version for t, version in versions.items() if t not in added})
         else:
             known = self._known()
             change = self.scope.store_choice(known.keys())
             if change is not None:
-                known = {n: found for n, found in known.items() if not self.scope.is_left_out(n)}
-                if not self._dump_new:  # a table's shape tells what publishes it
+                known = {
+                    n: fingerprint
+                    for n, fingerprint in known.items()
+                    if not self.scope.is_left_out(n)
+                }
+                # The next comparison judges the tables that are published again.
+                if not self._dump_new:
                     again = {str(table) for table in self._published()}
                     known |= dict.fromkeys(again & known.keys(), _UNKNOWN)
                 self._keep(known)
@@ -128,60 +208,60 @@ class CatalogueWatch:
         self._begun = True
 
     def _accept(self, versions: Mapping[TableName, str]) -> None:
-        """Note what these tables are like: what they hold by now is no change."""
+        """Store the fingerprints of these tables: their rows of now are no change."""
         shapes = self._shapes(list(versions))
-        found = {
+        fingerprints = {
             str(t): _fingerprint(shape)
             for t, shape in shapes.items()
-            if self._refused.of(t) is None
+            if self._unsupported.refusal_of(t) is None
         }
-        self._learn(shapes.values())
-        stored = {str(t): version for t, version in versions.items() if str(t) in found}
+        self._report_relations(shapes.values())
+        stored = {str(t): version for t, version in versions.items() if str(t) in fingerprints}
         if not self._dump_new:
-            found |= {str(t): _NOT_READ for t in versions if t not in shapes}
-        self._keep({**self._known(), **found})
+            fingerprints |= {str(t): _NOT_READ for t in versions if t not in shapes}
+        self._keep({**self._known(), **fingerprints})
         self._state.put(VERSIONS_KEY, {**self._stored(VERSIONS_KEY), **stored}, None)
 
-    def look(self) -> list[TableName]:
-        """Compare once; the tables whose dump was asked for.
+    def poll(self) -> list[TableName]:
+        """Compare once; returns the tables whose dump was requested.
 
-        If the catalogue bears the stamp that it had before the last look, nothing else is read.
+        If the catalogue's stamp is the same as at the last comparison, nothing else is read.
         """
         try:
-            asked = self._look()
+            requested = self._poll()
         except SourceError as error:
-            self.looks.failed(error)
+            self.polls.failed(error)
             raise
-        self.looks.answered()
-        return asked
+        self.polls.answered()
+        return requested
 
-    def _look(self) -> list[TableName]:
+    def _poll(self) -> list[TableName]:
         self.begin()
         stamp, now = self._catalogue.stamp(), time.monotonic()
         fresh = stamp is not None and stamp == self._stamp
-        if fresh and now < self._whole_at + WHOLE_EVERY_S and not self._refused.any_left:
+        if fresh and now < self._whole_at + WHOLE_EVERY_S and not self._unsupported.any_left:
             return []
         self._stamp = None
-        asked, complete = self._compare()
+        requested, complete = self._compare()
         if complete:
             self._stamp, self._whole_at = stamp, now
-        return asked
+        return requested
 
     def _compare(self) -> tuple[list[TableName], bool]:
-        """Compare every table; the dumps asked for, and whether nothing is left to be asked for."""
+        """Compare every table; returns the requested dumps, and whether no other is still due."""
         stored, judged = self._known(), self._stored(VERSIONS_KEY)
         known = dict(stored)
         versions = self._catalogue.versions(self._patterns)
         self._captured = {str(table) for table in versions}
         for table in self._published():
-            if str(table) in known:  # it was not published, or not whole, for a while
+            if str(table) in known:  # for a while it was not published, or only in part
                 known[str(table)] = _UNKNOWN
-        current = {} if self._dump_new else self._away(stored, versions)
+        current = {} if self._dump_new else self._missing(stored, versions)
         current_versions: dict[str, str] = {}
-        asked: list[TableName] = []
-        self._refused.keep(list(versions))
-        self.earlier_writers.keep(self._captured)
-        self._refused.retry_due()
+        requested: list[TableName] = []
+        self._unsupported.keep_only(list(versions))
+        self.earlier_writers.keep_only(self._captured)
+        self._unsupported.retry_due()
         unjudged = {
             table: None
             for table, version in versions.items()
@@ -194,23 +274,23 @@ class CatalogueWatch:
             if table not in unjudged:
                 current[name], current_versions[name] = known[name], version
                 continue
-            if self._refused.of(table) is not None:
+            if self._unsupported.refusal_of(table) is not None:
                 complete = False
                 if name in known:
                     current[name] = known[name]
                 continue
             if shape is None:
                 continue
-            found = _fingerprint(shape)
-            new, owed = name not in known, self._refused.owed(table)
+            fingerprint = _fingerprint(shape)
+            new, is_owed = name not in known, self._unsupported.needs_dump(table)
             left_out = self.scope.is_left_out(name)
-            if not (owed or left_out) and not self._is_due(known.get(name), found):
-                current[name], current_versions[name] = found, version
+            if not (is_owed or left_out) and not self._is_due(known.get(name), fingerprint):
+                current[name], current_versions[name] = fingerprint, version
                 self.earlier_writers.forget(name)
                 continue
             if left_out:
                 reason = self.scope.reason(name)
-            elif owed:
+            elif is_owed:
                 reason = "it could not be captured or dumped before"
             elif new:
                 reason = "the table is new"
@@ -218,59 +298,61 @@ class CatalogueWatch:
                     reason += ", and the log may lack its first rows"
             else:
                 reason = "its rows may have changed without row events"
-            # The dump of a new table without a key fails, which says that it can't be dumped.
+            # The dump of a new table without a key fails with a message that says so.
             wanted = new or bool(shape.schema.key)
-            if self._settled(name, found) and (not wanted or self._request_dump(table, reason)):
+            if self._is_settled(name, fingerprint) and (
+                not wanted or self._request_dump(table, reason)
+            ):
                 if wanted:
-                    asked.append(table)
-                    self._refused.paid(table)
-                current[name], current_versions[name] = found, version
+                    requested.append(table)
+                    self._unsupported.dump_requested(table)
+                current[name], current_versions[name] = fingerprint, version
                 self.earlier_writers.forget(name)
                 continue
             complete = False
             if not new:
                 current[name] = known[name]
-        self._learn(shapes.values())
+        self._report_relations(shapes.values())
         if self._dump_new:
             self.on_present(self._captured)
         if current != stored:
             self._keep(current)
-        self.scope.dumped([str(table) for table in asked])
-        if current_versions != judged:  # last: a version must not outrun what was judged
+        self.scope.note_dumps([str(table) for table in requested])
+        if current_versions != judged:  # last: a stored version must not be newer than its shape
             self._state.put(VERSIONS_KEY, current_versions, None)
-        return asked, complete
+        return requested, complete
 
-    def _is_due(self, known: str | None, found: str) -> bool:
-        """Is a dump due for what the table is like now? ``known``: what it was like; None: new."""
+    def _is_due(self, known: str | None, fingerprint: str) -> bool:
+        """Is a dump due for ``fingerprint``? ``known``: the stored one; None: a new table."""
         if known is None:
             return self._dumps_new
-        return known != _NOT_READ and self._differ(known, found)
+        return known != _NOT_READ and self._differ(known, fingerprint)
 
     @property
     def _dumps_new(self) -> bool:
-        """Does a table that is new get a dump, wanted or because the log may lack rows of it?"""
+        """Does a new table get a dump, by configuration or because the log may lack its rows?"""
         return self._dump_new or not self._log_holds_new
 
-    def _away(self, stored: Mapping[str, str], there: Mapping[TableName, str]) -> dict[str, str]:
-        """Tables that were known and are not there: what becomes of their rows meanwhile is in no
-        log, so they are dumped once they are back, though new ones are not.
+    def _missing(self, stored: Mapping[str, str], there: Mapping[TableName, str]) -> dict[str, str]:
+        """Known tables that do not exist now. The log may not show what happens to their rows in
+        the meantime, so they are dumped when they exist again, even if new tables are not.
         """
         names = {str(table) for table in there}
-        away = [name for name in stored if name not in names]
-        return dict.fromkeys(away[-MAX_AWAY:], _UNKNOWN)
+        missing = [name for name in stored if name not in names]
+        return dict.fromkeys(missing[-MAX_MISSING:], _UNKNOWN)
 
     def _is_judged(self, table: TableName, known: Mapping[str, str], same_version: bool) -> bool:
-        """Was the table judged as it is now, with nothing left to do for it?"""
+        """Was the table compared in this version, with nothing left to do for it?"""
         return (
             same_version
             and known.get(str(table), _UNKNOWN) not in (_UNKNOWN, _NOT_READ)
             and not self.scope.is_left_out(str(table))
-            and not self.earlier_writers.waits(str(table))
-            and self._refused.of(table) is None
-            and not self._refused.owed(table)
+            and not self.earlier_writers.is_waiting(str(table))
+            and self._unsupported.refusal_of(table) is None
+            and not self._unsupported.needs_dump(table)
         )
 
-    def _learn(self, shapes: Iterable[TableShape]) -> None:
+    def _report_relations(self, shapes: Iterable[TableShape]) -> None:
         numbers = {
             str(s.schema.table): s.schema.relation_id for s in shapes if s.schema.relation_id
         }
@@ -278,49 +360,55 @@ class CatalogueWatch:
             self.on_relations(numbers)
 
     def is_new(self, table: TableName) -> bool:
-        """Would the table be dumped as a new one, if it were there?"""
+        """Would the table be dumped as a new one if it existed?"""
         return self._dumps_new and str(table) not in self._known()
 
     def leaves_out(self, table: str) -> bool:
-        """Was the table captured once, and is it not now, as far as the last look tells?"""
+        """Was the table captured once and not at the last comparison?"""
         return self.scope.is_left_out(table) and table not in self._captured
 
     def known(self) -> Collection[str]:
-        """The tables that were there at the last look."""
+        """The tables that existed at the last comparison."""
         return self._last_known().keys()
 
     def undumpable(self) -> set[str]:
-        """The tables without a key, where every table gets a dump."""
+        """Tables without a key, if every table is to be dumped."""
         known = self._last_known().items() if self._dump_new else ()
-        return {name for name, found in known if found != _UNKNOWN and found.endswith(" ")}
+        return {
+            name
+            for name, fingerprint in known
+            if fingerprint != _UNKNOWN and fingerprint.endswith(" ")
+        }
 
-    def settled(self, table: TableName, shape: TableShape) -> bool:
-        """Would a dump that begins now make good whatever the catalogue shows of the table?
+    def is_settled(self, table: TableName, shape: TableShape) -> bool:
+        """Would a dump that begins now cover everything that the catalogue shows of the table?
 
-        False: transactions run that may have begun before; then it is to be asked again.
+        False while transactions run that may have begun before the change: poll it.
         """
-        known, name, found = self._known(), str(table), _fingerprint(shape)
-        if name in known and not self._differ(known[name], found):
+        known, name, fingerprint = self._known(), str(table), _fingerprint(shape)
+        if name in known and not self._differ(known[name], fingerprint):
             return True
-        return self._settled(name, found)
+        return self._is_settled(name, fingerprint)
 
-    def dumped(self, table: TableName, shape: TableShape) -> None:
-        """A dump of the table was asked for after ``shape`` was read, and was `settled`."""
+    def note_dump(self, table: TableName, shape: TableShape) -> None:
+        """Note that a dump was requested after ``shape`` was read and `is_settled` returned
+        True.
+        """
         known, name = self._known(), str(table)
         self.earlier_writers.forget(name)
         if known.get(name) != _fingerprint(shape):
             self._keep({**known, name: _fingerprint(shape)})
-        self.scope.dumped([name])
+        self.scope.note_dumps([name])
 
     def _published(self) -> Sequence[TableName]:
         published = self._publish()
-        self._refused.hold("publication", published.refused)
+        self._unsupported.set_all("publication", published.refused)
         self.inserts_only = published.inserts_only
         self._log_holds_new = published.holds_new_tables
         return published.added
 
     def _shapes(self, tables: Sequence[TableName]) -> dict[TableName, TableShape]:
-        """What the catalogue says of each; those that it refuses are noted."""
+        """The catalogue's shape of each table; unsupported ones are reported."""
         shapes: dict[TableName, TableShape] = {}
         refused: dict[TableName, Refusal] = {}
         for table in tables:
@@ -331,8 +419,8 @@ class CatalogueWatch:
             else:
                 if shape is not None:
                     shapes[table] = shape
-                    self._refused.mend("log", table)
-        self._refused.hold("catalogue", refused)
+                    self._unsupported.resolve("log", table)
+        self._unsupported.set_all("catalogue", refused)
         return shapes
 
     def _known(self) -> dict[str, str]:
@@ -340,7 +428,7 @@ class CatalogueWatch:
         return dict(self._kept)
 
     def _last_known(self) -> Mapping[str, str]:
-        """As `_known`, without a request to the store: only the leader writes it."""
+        """As `_known`, but cached: only the leader writes it."""
         return self._known() if self._kept is None else self._kept
 
     def _keep(self, shapes: dict[str, str]) -> None:
@@ -351,17 +439,17 @@ class CatalogueWatch:
         stored = self._state.get(key)
         return {} if stored is None else dict(stored.value)
 
-    def _differ(self, known: str, found: str) -> bool:
+    def _differ(self, known: str, fingerprint: str) -> bool:
         storage, _, key = known.partition(" ")
-        storage_now, _, key_now = found.partition(" ")
+        storage_now, _, key_now = fingerprint.partition(" ")
         return key != key_now or self._catalogue.rows_may_differ(storage, storage_now)
 
-    def _settled(self, name: str, found: str) -> bool:
-        return self.earlier_writers.have_ended(name, found)
+    def _is_settled(self, name: str, fingerprint: str) -> bool:
+        return self.earlier_writers.have_ended(name, fingerprint)
 
 
 def _fingerprint(shape: TableShape) -> str:
-    # By an identity's index alone rows are matched but not dumped: a key may come to it later.
+    # An index used as identity matches rows but can't be dumped by: a key may be added later.
     key = shape.schema.match_key if shape.schema.key else ()
     return f"{shape.storage} {','.join(key)}"
 
@@ -369,8 +457,8 @@ def _fingerprint(shape: TableShape) -> str:
 def changes_rows(seen: SchemaSeen) -> str | None:
     """Why a schema change calls for a dump of the table; None if it does not.
 
-    Dropped columns and added ones that are NULL everywhere need none; whether an added column has a
-    default is the catalogue's to say (`CatalogueWatch`), as are rewrites.
+    Dropped columns and added ones that are NULL everywhere need none. `CatalogueWatch` finds
+    rewrites and added columns with a default.
     """
     previous, schema = seen.previous, seen.schema
     if previous is None or previous.schema_id == schema.schema_id:

@@ -1,9 +1,9 @@
-"""Which relation each captured table is, so that a change under another name is noticed.
+"""Maps each captured table to its relation number, to notice changes made under another name.
 
-A source that knows its tables by number (PostgreSQL's oid) logs their rows under the name that the
-table bears then. One that is renamed, written to and renamed back, also within one transaction,
-leaves records under a name that no table has afterwards, and the catalogue shows nothing of it; so
-does one whose name another table bears for a while. The number tells.
+A source that identifies tables by number (PostgreSQL's oid) logs rows under the table's name of
+that moment. A table that is renamed, written to and renamed back, even within one transaction,
+leaves records under a name that no table has afterwards, and the catalogue shows nothing of it; the
+same holds for a table whose name another one has for a while. The number shows both.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ RELATIONS_KEY = "table-relations"
 
 
 class RelationNames:
-    """Table → relation, stored. Thread-safe: whoever only asks waits for no other's request to the
-    store, since the engine's thread asks about each relation that the log names.
+    """Table → relation number, stored. Thread-safe: a lookup never waits for the state store, since
+    the engine's thread looks up each relation that the log names.
     """
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
         self._storing = threading.Lock()
-        """Held while something is changed and stored; taken before the other one."""
+        """Guards a change and its storing; acquired before ``_lock``."""
         self._lock = threading.Lock()
         self._known: dict[str, int] | None = None
         self._tables: dict[int, set[str]] = {}
 
-    def learn(self, relations: Mapping[str, int]) -> None:
-        """What the catalogue says of tables that are not known yet."""
+    def add_new(self, relations: Mapping[str, int]) -> None:
+        """Add the numbers of tables that are not known yet."""
         self._change(lambda known: {n: each for n, each in relations.items() if n not in known})
 
-    def keep(self, tables: Collection[str]) -> None:
-        """Forget all others: they do not exist, and are dumped as new ones once they do."""
+    def keep_only(self, tables: Collection[str]) -> None:
+        """Forget all other tables: they do not exist, and are dumped as new once they do."""
         self._change(lambda known: dict.fromkeys(name for name in known if name not in tables))
 
-    def dumped(self, table: TableName, relation_id: int) -> None:
-        """The table is dumped as this relation: what the log shows of it from now on fits."""
+    def note_dump(self, table: TableName, relation_id: int) -> None:
+        """Note that the table is dumped as this relation: later log records match the dump."""
         self._change(lambda _known: {str(table): relation_id})
 
-    def seen(self, named: RelationNamed) -> list[RowsUnlogged]:
-        """The tables whose rows the log shows wrongly, by the relation that it names. Call `bears`
-        once they are stored.
+    def find_wrong_rows(self, named: RelationNamed) -> list[RowsUnlogged]:
+        """The tables whose rows the log shows wrongly, given a relation that it names. Call
+        `store_name` once they are stored.
         """
         name, relation_id, xid = str(named.table), named.relation_id, named.xid
         with self._lock:
             known = self._read()
-            found = [
+            wrong = [
                 RowsUnlogged(TableName.parse(other), f"it was written to as {name}", xid)
                 for other in sorted(self._tables.get(relation_id, ()))
                 if other != name
             ]
             if named.captured and known.get(name, relation_id) != relation_id:
-                found.append(RowsUnlogged(named.table, "another table bore its name", xid))
-        return found
+                wrong.append(RowsUnlogged(named.table, "another table had its name", xid))
+        return wrong
 
-    def bears(self, named: RelationNamed) -> None:
-        """The table is this relation from here on."""
+    def store_name(self, named: RelationNamed) -> None:
+        """Store that the table is this relation from here on."""
         if not named.captured:
             return
         with self._lock:
@@ -76,7 +76,7 @@ class RelationNames:
         return self._known
 
     def _change(self, news_of: Callable[[Mapping[str, int]], Mapping[str, int | None]]) -> None:
-        """``news_of``: what is known → what changes; None: forget the table."""
+        """``news_of``: known numbers → changes; None: forget the table."""
         with self._storing:
             with self._lock:
                 known = self._read()

@@ -1,14 +1,14 @@
-"""Dumps that capture asks for itself, because rows of a table changed without row events.
+"""Dumps that capture requests itself, because rows of a table changed without row events.
 
-The log tells of such a change (`RowsUnlogged`, `SchemaSeen`) and so does the catalogue
-(`CatalogueWatch`), in either order. One dump makes it good, if it begins after the change: so
+Both the log (`RowsUnlogged`, `SchemaSeen`) and the catalogue (`CatalogueWatch`) show such a change,
+in either order. One dump covers it if it begins after the change, so
 
-- what the log tells waits a moment until the catalogue's difference, too, can be made good by a
-  dump that begins now, and takes it along;
-- what the catalogue shows waits until the log has come as far, which may tell more exactly;
-- a change that the log tells of after its dump was asked for needs no other, if a snapshot taken
-  before the asking sees it;
-- a schema that the log shows later is held against the one that the table had before the asking.
+- a change in the log waits briefly until a dump that begins now also covers the catalogue's
+  difference;
+- a difference in the catalogue waits until the log was read up to it, which may show more;
+- a change that the log shows after its dump was requested needs no other dump if a snapshot taken
+  before the request sees it;
+- a schema that the log shows later is compared with the table's schema before the request.
 
 In doubt a table is dumped twice.
 """
@@ -28,7 +28,7 @@ from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch, changes_ro
 from tidelog.capture.catalogue.relation_names import RelationNames
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import NO_KEY, TableProgress, whole_table
-from tidelog.capture.failed_dumps import Again, last_failed, to_repeat
+from tidelog.capture.failed_dumps import DueDump, last_failed, to_repeat
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
@@ -43,33 +43,33 @@ from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, SchemaSeen, St
 logger = logging.getLogger(__name__)
 
 JUDGED_KEY = "judged-schemas"
-"""The schema of each table that the log showed last, and that was judged."""
+"""The last schema of each table that the log showed and that was compared."""
 DUMPED_KEY = "dumped-schemas"
-"""The schema that a table had when its dump was asked for, and where the log ended then: what the
-log shows from there on is held against it."""
+"""The schema that a table had when its dump was requested, and where the log ended then: what the
+log shows after that is compared with it."""
 UNLOGGED_KEY = "unlogged-rows"
-"""Tables whose rows changed without the log saying how, and why, until their dumps are stored."""
+"""Tables whose rows changed without row events, and why, until their dumps are stored."""
 SETTLE_S = 5.0
-"""How long a dump waits for transactions that only a difference in the catalogue must wait for."""
+"""How long a dump waits for transactions that matter only for a difference in the catalogue."""
 LOG_WAIT_S = 0.5
 ABSENT_S = 2.0
-"""How often it looks for a table to dump that does not exist."""
+"""How often it checks whether a missing table exists again."""
 FAILED_SHOWN = 100
 REPEAT_EVERY_S = 10.0
-"""How often it looks for failed dumps."""
+"""How often it checks for failed dumps."""
 TURN_S = 0.02
 
 
 class AutomaticDumps:
-    """Used by the housekeeping's thread, but for `on_schema`, `on_relation` and `on_unlogged`.
+    """Used by the maintenance thread, except `on_schema`, `on_relation` and `on_unlogged`.
 
     Args:
-        coordinator: carries the dumps out.
+        coordinator: executes the dumps.
         catalogue, state: ports.
-        watch: made to call what it is given with a table and why.
-        snapshot: takes one of now.
-        reached: all that was committed before this position has come from the log.
-        repeats: whether dumps that failed are asked for again.
+        watch: builds the watch; its argument is called with a table and a reason.
+        snapshot: returns a current snapshot.
+        reached: the position up to which all commits have been read from the log.
+        repeats: whether failed dumps are requested again.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class AutomaticDumps:
         self._reached = reached
         self._schemas_seen: list[tuple[SchemaSeen, int]] = []
         self._lock = threading.Lock()
-        self._known_unlogged: dict[str, Any] | None = None  # nobody else writes it
+        self._known_unlogged: dict[str, Any] | None = None  # a cache: nobody else writes it
         self._asked: dict[TableName, tuple[str, Snapshot]] = {}
         self._waits_since: dict[TableName, float] = {}
         self._log_ends: dict[TableName, int] = {}
@@ -98,24 +98,24 @@ class AutomaticDumps:
         self._absent_until: dict[str, float] = {}
         self._repeats = repeats
         self._repeat_at = 0.0
-        self.to_repeat: list[Again] = []
-        """Dumps that failed and will be asked for again."""
+        self.to_repeat: list[DueDump] = []
+        """Failed dumps that will be requested again."""
         self.failed: dict[str, str] = {}
-        """Captured tables whose last dump failed, and why."""
+        """Captured tables whose last dump failed, and the reason."""
         self.watch = watch(self._dump_differing)
-        self.watch.on_relations = self._names.learn
-        self.watch.on_present = self._names.keep
+        self.watch.on_relations = self._names.add_new
+        self.watch.on_present = self._names.keep_only
 
     def summary(self) -> dict[str, Any]:
-        """For status: tables of which only inserts are seen, those that are no longer captured,
-        dumps that wait and those to come.
+        """For status: tables of which only inserts are seen, tables no longer captured, waiting
+        dumps and failed ones.
         """
         return {
             "inserts_only": [
                 {"table": str(table), "reason": refusal.reason, "remedy": refusal.remedy}
                 for table, refusal in sorted(self.watch.inserts_only.items())
             ],
-            "looks_unanswered": self.watch.looks.summary(),
+            "looks_unanswered": self.watch.polls.summary(),
             "left_out": self.watch.scope.summary(),
             "waiting": self.watch.earlier_writers.summary(),
             "to_repeat": [again.summary() for again in self.to_repeat],
@@ -126,33 +126,33 @@ class AutomaticDumps:
             "tables_failed": len(self.failed),
         }
 
-    # ------------------------------------------------------------ told by the engine
+    # ------------------------------------------------------------ called by the engine
 
     def on_schema(self, seen: SchemaSeen) -> None:
-        """The dump, if one is due, is asked for by `act`."""
+        """Queue a schema change; `request_due` requests the dump if one is due."""
         self._schemas_seen.append((seen, self._reached()))
 
     def on_unlogged(self, seen: RowsUnlogged) -> None:
-        """Stored before the log goes on, or a crash could leave the change durable and its dump
-        forgotten.
+        """Store the change before the log is read on: otherwise a crash could leave the change
+        durable and its dump forgotten.
         """
         with self._lock:
             waiting = self._unlogged()
             reason, xid = waiting.get(str(seen.table), (seen.reason, None))
-            told = [reason, max((x for x in (xid, seen.xid) if x is not None), default=None)]
-            if waiting.get(str(seen.table)) != told:
-                self._put_unlogged({**waiting, str(seen.table): told})
+            entry = [reason, max((x for x in (xid, seen.xid) if x is not None), default=None)]
+            if waiting.get(str(seen.table)) != entry:
+                self._put_unlogged({**waiting, str(seen.table): entry})
 
     def on_relation(self, named: RelationNamed) -> None:
-        """A table that was written to under another name is dumped."""
-        for seen in self._names.seen(named):
+        """Note the tables that were written to under another name; they are dumped."""
+        for seen in self._names.find_wrong_rows(named):
             self.on_unlogged(seen)
-        self._names.bears(named)
+        self._names.store_name(named)
 
-    # ------------------------------------------------------------ housekeeping
+    # ------------------------------------------------------------ maintenance
 
-    def act(self) -> None:
-        """Ask for the dumps that are due by what the log told. Raises SourceError: later again."""
+    def request_due(self) -> None:
+        """Request the dumps that are due. On SourceError, call it again later."""
         self._dump_unlogged()
         self._repeat_failed()
         waiting: list[tuple[SchemaSeen, int]] = []
@@ -167,7 +167,7 @@ class AutomaticDumps:
             self._schemas_seen[:0] = waiting
 
     def _dump_unlogged(self) -> None:
-        """Once what changed the tables can be seen: a transaction is in the log before it is
+        """Request a dump once the change is visible: a transaction is in the log before it is
         visible, and nothing in the log would supersede what a chunk read too early.
         """
         waiting = self._unlogged()
@@ -195,31 +195,31 @@ class AutomaticDumps:
         dumps = self._coordinator.dumps()
         failed = last_failed(dumps)
         known = self.watch.known()
-        # The catalogue tells of these too, and however many they are: of dumps some are forgotten.
+        # `undumpable` is complete; of dumps only the newest are kept.
         self.failed = dict.fromkeys(sorted(self.watch.undumpable()), NO_KEY) | {
             table: why for table, why in failed.items() if table in known
         }
         if not self._repeats:
             return
-        told = {(again.table, again.at_ms) for again in self.to_repeat}
+        reported = {(again.table, again.at_ms) for again in self.to_repeat}
         self.to_repeat = [again for again in to_repeat(dumps) if again.table in known]
         now_ms = int(time.time() * 1000)
         for again in self.to_repeat:
-            if (again.table, again.at_ms) not in told:
+            if (again.table, again.at_ms) not in reported:
                 wait_s = max(0, again.at_ms - now_ms) // 1000
                 logger.warning("%s is dumped again in %d s: %s", again.table, wait_s, again.failed)
             table = TableName.parse(again.table)
             try:
                 if again.at_ms <= now_ms and not self._is_absent(table):
-                    self._dump_if_settled(table, "the dump before failed")
+                    self._dump_if_settled(table, "the last dump failed")
             except (GapError, SourceChangedError, ConnectionLostError):
                 raise
             except SourceError:
-                continue  # this table's: others are dumped
+                continue  # it concerns this table only
 
     def _is_absent(self, table: TableName) -> bool:
-        """Is there no such table now? One that was renamed may come back: its dump waits, until the
-        catalogue's watch would dump it as a new one.
+        """Does the table not exist now? A renamed one may come back: its dump waits until the
+        catalogue watch would dump it as new.
         """
         name, now = str(table), time.monotonic()
         if now < self._absent_until.get(name, 0.0):
@@ -227,7 +227,7 @@ class AutomaticDumps:
         try:
             absent = self._catalogue.shape(table) is None
         except TableRefusedError:
-            absent = False  # its own dump waits for that, and no other one
+            absent = False  # an unsupported table delays its own dump only
         if not absent:
             self._absent_until.pop(name, None)
             return False
@@ -235,20 +235,20 @@ class AutomaticDumps:
         return True
 
     def _forget_unlogged(self, name: str, dumped: list[Any]) -> None:
-        """The dump is asked for; what changed the table since then waits for one more."""
+        """Forget the change as of ``dumped``; a later change of the table needs another dump."""
         with self._lock:
             waiting = self._unlogged()
             if waiting[name] == dumped:
                 self._put_unlogged(
-                    {table: told for table, told in waiting.items() if table != name}
+                    {table: entry for table, entry in waiting.items() if table != name}
                 )
 
     def _judge(self, seen: SchemaSeen, reached: int) -> bool:
-        """Ask for a dump if the change calls for one; False: not yet.
+        """Request a dump if the schema change calls for one; False: not yet.
 
-        It is held against the version judged last, which is stored after the dump was asked for: so
-        neither a crash in between hides the change, nor a chunk that met the version before.
-        ``reached``: a place in the log that it stands behind.
+        The schema is compared with the version judged last, which is stored after the dump was
+        requested: so neither a crash in between nor a chunk that met the earlier version hides the
+        change. ``reached``: a position before the change in the log.
         """
         name, schema = str(seen.schema.table), seen.schema
         previous = seen.previous
@@ -258,7 +258,7 @@ class AutomaticDumps:
         behind = dumped is not None and reached >= dumped[1]
         if dumped is not None:
             at_dump = TableSchema.from_json(dumped[0])
-            # Of the earlier schemas, only this one is known to be no newer than the dump.
+            # Of the earlier schemas, only this one is certainly no newer than the dump.
             if behind or at_dump.fingerprint == schema.fingerprint:
                 previous = at_dump
         reason = None
@@ -275,15 +275,15 @@ class AutomaticDumps:
         return True
 
     def _dump_differing(self, table: TableName, reason: str) -> bool:
-        """The catalogue's watch asks; False: not yet."""
+        """Request a dump for the catalogue watch; False: not yet."""
         end = self._log_ends.setdefault(table, self._catalogue.position())
         deadline = time.monotonic() + LOG_WAIT_S
         while self._reached() < end:
             if time.monotonic() > deadline:
                 return False
             time.sleep(TURN_S)
-        told = {seen.schema.table for seen, _ in self._schemas_seen}
-        if table in told or str(table) in self._unlogged():
+        pending = {seen.schema.table for seen, _ in self._schemas_seen}
+        if table in pending or str(table) in self._unlogged():
             return False
         self._request(table, reason)
         return True
@@ -291,7 +291,7 @@ class AutomaticDumps:
     # ------------------------------------------------------------ dumps
 
     def _covers(self, table: TableName, xid: int | None) -> bool:
-        """Does a dump of the table, asked for before, see what transaction ``xid`` did?"""
+        """Does an earlier requested dump of the table see the changes of transaction ``xid``?"""
         if xid is None or table not in self._asked:
             return False
         dump_id, snapshot = self._asked[table]
@@ -304,23 +304,23 @@ class AutomaticDumps:
         )
 
     def _dump_if_settled(self, table: TableName, reason: str) -> bool:
-        """Ask for a dump that makes good also what the catalogue shows; False: not yet."""
+        """Request a dump that also covers what the catalogue shows; False: not yet."""
         try:
             shape = self._catalogue.shape(table)
         except TableRefusedError:
-            return False  # `status` tells; all other tables go on
-        settled = shape is None or self.watch.settled(table, shape)
+            return False  # `status` shows it
+        settled = shape is None or self.watch.is_settled(table, shape)
         now = time.monotonic()
         if not settled and now - self._waits_since.setdefault(table, now) < SETTLE_S:
             return False
         self._waits_since.pop(table, None)
         self._request(table, reason)
         if settled and shape is not None:
-            self.watch.dumped(table, shape)
+            self.watch.note_dump(table, shape)
         return True
 
     def _request(self, table: TableName, reason: str) -> None:
-        """Queue a dump of the table, unless one waits that has not begun to read it."""
+        """Queue a dump of the table, unless a queued one has not begun to read it."""
         snapshot, shape = self._snapshot(), self._catalogue.shape(table)
         end = self._catalogue.position()
         dump_id = self._coordinator.request_due(table, reason, int(time.time() * 1000))
@@ -329,7 +329,7 @@ class AutomaticDumps:
         self._log_ends.pop(table, None)
         if shape is not None:
             if shape.schema.relation_id:
-                self._names.dumped(table, shape.schema.relation_id)
+                self._names.note_dump(table, shape.schema.relation_id)
             self._put(DUMPED_KEY, str(table), [shape.schema.to_json(), end])
 
     def _progress(self, dump_id: str, table: TableName) -> TableProgress | None:
@@ -352,7 +352,7 @@ class AutomaticDumps:
         return {} if stored is None else dict(stored.value)
 
     def _put(self, key: str, name: str, value: Any) -> None:
-        """Store what is known of a table; None: nothing."""
+        """Store a table's value; None removes it."""
         stored = self._stored(key)
         if stored.get(name) != value:
             stored[name] = value

@@ -1,8 +1,8 @@
-"""Blocking dumps: all tables under one snapshot, the log paused exactly where it stands.
+"""Blocking dumps: read all tables under one snapshot while the log is paused at its position.
 
-The log is paused first, because the position of the snapshot is only known once it was taken; then
-it goes on to that position and stands there until the last row is in the event log. So the event
-log shows all that committed before the position, then the rows, then the rest: no window is needed.
+The log is paused first, because the snapshot's position is known only once it was taken; then the
+log is read up to that position and paused until the last row is in the event log. So the event log
+has all commits before the position, then the rows, then the rest: no window is needed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from tidelog.capture.buffer import ChunkItem, item_bytes
-from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.planner import RowWidths
+from tidelog.capture.dumps.chunk_ends import RowWidths
+from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.state import DumpState, TableProgress, completed_record
-from tidelog.capture.dumps.states import FINISHED, TableInput, TableStatus
+from tidelog.capture.dumps.state_machine import FINISHED, TableInput, TableStatus
 from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.tables import DumpTables, is_away
-from tidelog.capture.steering.log_pause import LogPause
+from tidelog.capture.dumps.table_dump import DumpTables, is_unavailable
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.limits.log_pause import LogPause
 from tidelog.errors import (
     ChunkBusyError,
     ChunkError,
@@ -44,14 +44,14 @@ from tidelog.system import failpoints
 
 logger = logging.getLogger(__name__)
 
-PAUSE_S = 60.0  # for the log to come to a boundary between transactions, or to the snapshot
+PAUSE_S = 60.0  # for the log to reach a boundary between transactions, or the snapshot
 SNAPSHOT_S = 60.0
 ATTEMPTS = 3
 TURN_S = 0.05
-HELD_S, MOST_TIMES = 5.0, 5
-"""So long the snapshot is kept while the state store is away: the log waits for it, and so does DDL
-of its tables. With each time that the dump begins anew for this it is as much longer, up to so many
-times: where the store is always slow, the dump must come on.
+STORE_WAIT_S, MOST_TIMES = 5.0, 5
+"""How long the snapshot is kept while the state store does not answer: the log and DDL of the
+tables wait for it. Each restart of the dump for this reason adds as much again, up to this many
+times: where the store is always slow, the dump must still progress.
 """
 
 
@@ -73,10 +73,10 @@ class BlockingDumps:
         self._notices = notices
         self._storing: Future[None] | None = None
         self._given_up = 0
-        """How often the snapshot was given up for the state store."""
+        """How often the snapshot was released because of the state store."""
 
     def run(self, dump: DumpState, stop: threading.Event) -> None:
-        """Until every table of the dump has ended. The log goes on whatever happens."""
+        """Run until every table of the dump has ended. The log is resumed in any case."""
         error: SourceError | None = None
         attempt = self._given_up = 0
         while attempt < ATTEMPTS:
@@ -88,13 +88,13 @@ class BlockingDumps:
                 self._read(dump, waiting, stop)
                 return
             except (ChunkError, ConnectionLostError, SourceBusyError) as failure:
-                if stop.is_set():  # begun anew after the restart
+                if stop.is_set():  # it restarts with the next session
                     return
                 error = failure
                 with self._actions.lock:
                     self._store.chunks_read.failed(failure)
                 logger.warning("blocking dump %s: %s", dump.dump_id, failure)
-                if self._storing is not None:  # this is not the dump's failure
+                if self._storing is not None:  # the store's failure, not the dump's
                     self._given_up += 1
                     continue
                 attempt += 1
@@ -105,27 +105,27 @@ class BlockingDumps:
                 self._tables.fail(dump, progress, str(error))
 
     def _begin(self, dump: DumpState) -> list[TableProgress]:
-        """Its tables that can be dumped, each from the beginning, also those that an earlier
-        attempt has read: there is one snapshot of all.
+        """The tables that can be dumped, each from the beginning, even if an earlier attempt has
+        read it: all are read under one snapshot.
         """
         waiting = []
         with self._actions.lock:
             self._tables.begin(dump)
             for progress in dump.tables:
                 if progress.status in (TableStatus.DONE, TableStatus.RUNNING):
-                    progress.meet(TableInput.BEGIN_ANEW)
+                    progress.transition(TableInput.BEGIN_ANEW)
                     progress.finalized_until = None
             unfinished = self._unfinished(dump)
             for progress in unfinished:
                 progress.forget_reading()
         for progress in unfinished:
-            found = self._tables.look_up(progress)
-            if isinstance(found, SourceError) and is_away(found):
-                raise found
+            result = self._tables.look_up(progress)
+            if isinstance(result, SourceError) and is_unavailable(result):
+                raise result
             with self._actions.lock:
-                if self._tables.admit(dump, progress, found):
+                if self._tables.admit(dump, progress, result):
                     if progress.status is TableStatus.PENDING:
-                        progress.meet(TableInput.BEGIN)
+                        progress.transition(TableInput.BEGIN)
                     waiting.append(progress)
         with self._actions.lock:
             self._store.store(dump)
@@ -147,11 +147,11 @@ class BlockingDumps:
                 try:
                     self._read_table(dump, progress, reader, position, stop)
                 except ChunkLostError:
-                    raise  # the snapshot went with the connection
+                    raise  # the snapshot was lost with the connection
                 except ChunkError as error:
                     if stop.is_set():
                         raise
-                    with self._actions.lock:  # the snapshot stands: the others go on
+                    with self._actions.lock:  # the snapshot is kept for the other tables
                         self._tables.fail(dump, progress, str(error))
         finally:
             log_pause.release()
@@ -198,7 +198,7 @@ class BlockingDumps:
             return
         offset = self._append_control(completed_record(dump, progress), stop)
         with self._actions.lock:
-            self._tables.done(dump, progress, offset)
+            self._tables.complete(dump, progress, offset)
         self._run_effects()
 
     def _append_chunk(
@@ -245,7 +245,7 @@ class BlockingDumps:
         return offsets[0]
 
     def _run_effects(self) -> None:
-        """Run effects, but for no longer than a snapshot may be kept. Raises ChunkBusyError."""
+        """Run effects, but no longer than a snapshot may be kept. Raises ChunkBusyError."""
         done: Future[None] = Future()
 
         def run() -> None:
@@ -257,43 +257,43 @@ class BlockingDumps:
                 done.set_result(None)
 
         threading.Thread(target=run, name="tidelog-blocking-effects", daemon=True).start()
-        held_s = HELD_S * (1 + min(self._given_up, MOST_TIMES))
+        wait_s = STORE_WAIT_S * (1 + min(self._given_up, MOST_TIMES))
         try:
-            done.result(held_s)
+            done.result(wait_s)
         except TimeoutError:
             if done.done():
                 raise
             self._storing = done
             raise ChunkBusyError(
-                f"the state store has not answered for {held_s:.0f} s: the dump begins anew once "
-                "it does, so that neither the log nor DDL waits for it"
+                f"the state store has not answered for {wait_s:.0f} s: the dump restarts once it "
+                "does, so that neither the log nor DDL waits for it"
             ) from None
 
     def _wait_for_store(self) -> None:
-        """Wait until what the last attempt left to the state store is there."""
+        """Wait until the last attempt's writes to the state store are done."""
         storing, self._storing = self._storing, None
         if storing is not None:
             storing.result()
 
     def _wait_for_pause(self, log_pause: LogPause, stop: threading.Event) -> None:
-        """Wait until the log stands where it should."""
+        """Wait until the log is paused at the requested position."""
         deadline = time.monotonic() + PAUSE_S
         while not log_pause.wait(TURN_S):
             self._run_effects()
             if stop.is_set():
-                raise ChunkError("capture ends")
+                raise ChunkError("capture stops")
             if time.monotonic() > deadline:
                 raise ChunkError(
-                    f"the log did not come to where the dump begins within {PAUSE_S:.0f} s: it is "
-                    "far behind, or a large transaction is under way"
+                    f"the log did not reach the dump's position within {PAUSE_S:.0f} s: it is "
+                    "far behind, or a large transaction is in progress"
                 )
 
     def _wait(self, event: threading.Event, stop: threading.Event) -> None:
         while not event.is_set():
-            self._actions.take(0.0)
+            self._actions.run_decisions(0.0)
             self._run_effects()
             if stop.is_set():
-                raise ChunkError("capture ends")
+                raise ChunkError("capture stops")
             event.wait(TURN_S)
 
     @staticmethod
@@ -302,7 +302,7 @@ class BlockingDumps:
 
 
 def _read(reader: BlockingReader, request: ChunkRequest, stop: threading.Event) -> ChunkRows:
-    """Read a chunk, again under the same snapshot if that may help."""
+    """Read a chunk, again under the same snapshot if a retry may help."""
     for attempt in range(ATTEMPTS):
         try:
             return reader.read(request)

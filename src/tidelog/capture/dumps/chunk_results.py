@@ -1,4 +1,4 @@
-"""What became of a chunk: durable, void, failed or of no use any more."""
+"""Handles the result of a chunk: durable, void, failed, or not needed any more."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from tidelog.capture.dumps.actions import Actions
-from tidelog.capture.dumps.chunk_queue import ChunkQueue, Task
-from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.refetch import RefetchQueue, Taken
+from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
+from tidelog.capture.dumps.dump_notifications import DumpNotices
+from tidelog.capture.dumps.missing_rows import KeysToRead, MissingRowsQueue
 from tidelog.capture.dumps.state import Key
-from tidelog.capture.dumps.states import ChunkInput
+from tidelog.capture.dumps.state_machine import ChunkInput
 from tidelog.capture.dumps.store import DumpStore
-from tidelog.capture.dumps.tables import DumpTables, Found
-from tidelog.capture.windows.states import VoidReason
-from tidelog.capture.windows.windows import Closed, Voided
+from tidelog.capture.dumps.table_dump import DumpTables, LookupResult
+from tidelog.capture.dumps.thread_messages import Actions
+from tidelog.capture.windows.state_machine import VoidReason
+from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow
 from tidelog.errors import (
     ChunkBusyError,
     ChunkDeniedError,
@@ -31,13 +31,13 @@ from tidelog.system import failpoints
 
 READS_BEFORE_HALVING = 3
 LOSSES_A_FAILURE = 3
-"""A chunk fails when its connection broke so often, and a new one could be made each time."""
+"""A chunk fails each time its connection was lost this often, though a new one could be opened."""
 TRANSIENT = (ConnectionLostError, ChunkLostError, ChunkBusyError)
-"""The reader connects anew; a lock will be let go."""
+"""The reader reconnects; a lock will be released."""
 
 
 class ChunkResults:
-    """Acts on the end of a chunk. The caller holds the coordinator's lock."""
+    """Handles the end of a chunk. The caller holds the coordinator's lock."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ChunkResults:
         store: DumpStore,
         queue: ChunkQueue,
         tables: DumpTables,
-        refetch_queue: RefetchQueue,
+        refetch_queue: MissingRowsQueue,
         notices: DumpNotices,
     ) -> None:
         self._catalogue = catalogue
@@ -59,9 +59,9 @@ class ChunkResults:
         self._refetch_queue = refetch_queue
         self._notices = notices
 
-    def durable(self, task: Task, closed: Closed, absent: list[Key]) -> None:
-        """Its rows are in the event log: progress is stored."""
-        task.meet(ChunkInput.APPENDED)
+    def on_durable(self, task: ChunkTask, closed: ClosedWindow, absent: list[Key]) -> None:
+        """Store the progress: the chunk's rows are in the event log."""
+        task.transition(ChunkInput.APPENDED)
         self._queue.end(closed.window)
         counters = self._store.counters
         counters.chunks += 1
@@ -77,7 +77,7 @@ class ChunkResults:
         failpoints.hit("chunk.durable_before_progress")
         if task.dump is None or task.progress is None:
             again = {self._keys.texts(key, closed.schema) for key in closed.refetch}
-            if again:  # still unseen: give the transaction time to become visible
+            if again:  # still invisible: give the transaction time to become visible
                 self._queue.refetch_not_before = time.monotonic() + 0.2
             self._refetched(task, again)
             return
@@ -98,8 +98,8 @@ class ChunkResults:
         if task.ended:
             self._tables.release(task.table)
 
-    def void(self, voided: Voided) -> None:
-        """Its rows can't be used: it is read again."""
+    def on_void(self, voided: VoidedWindow) -> None:
+        """Read the chunk again: its rows can't be used."""
         task = self._queue.end(voided.window)
         if task is None:
             return
@@ -119,11 +119,11 @@ class ChunkResults:
         if task.ended:
             self.drop(task)
         else:
-            self._queue.again(task, ChunkInput.VOID)
+            self._queue.retry(task, ChunkInput.VOID)
 
-    def failed(self, task: Task, error: SourceError) -> bool:
-        """It could not be read: it is read again, then halved, down to the row that can't be. True:
-        its table has to be looked up before (`look_up`, `looked_up`).
+    def on_failure(self, task: ChunkTask, error: SourceError) -> bool:
+        """Read a failed chunk again, then halve it, down to the row that can't be read. True: its
+        table must be looked up first (`look_up`, `on_lookup`).
         """
         self._queue.end(task.window)
         self._store.chunks_read.failed(error)
@@ -144,37 +144,37 @@ class ChunkResults:
             self.drop(task)
             return False
         if not _is_permanent(error) and task.failures < READS_BEFORE_HALVING:
-            self._queue.again(task, ChunkInput.FAIL)
+            self._queue.retry(task, ChunkInput.FAIL)
             return False
-        self._queue.doubt(task)
+        self._queue.await_lookup(task)
         return True
 
-    def look_up(self, task: Task) -> Found:
-        """What the catalogue says of the chunk's table. Asks the source: without the lock."""
+    def look_up(self, task: ChunkTask) -> LookupResult:
+        """Query the catalogue for the chunk's table. Call it without the lock."""
         try:
             return self._catalogue.shape(task.table)
         except SourceError as error:
             return error
 
-    def looked_up(self, task: Task, error: SourceError, found: Found) -> None:
-        """Its table is as it was ``found``: the chunk is halved, or it or its table given up."""
-        self._queue.looked_up(task)
+    def on_lookup(self, task: ChunkTask, error: SourceError, found: LookupResult) -> None:
+        """Halve the chunk, or give it or its table up, depending on what was ``found``."""
+        self._queue.end_lookup(task)
         if task.ended:
             self.drop(task)
             return
         if isinstance(found, TableRefusedError):
             self._refuse(task, found)
             return
-        if isinstance(found, SourceError):  # the source is away: what it refuses is seen later
-            self._queue.again(task, ChunkInput.AGAIN)
+        if isinstance(found, SourceError):  # the source does not answer: check again later
+            self._queue.retry(task, ChunkInput.AGAIN)
             return
         if isinstance(error, ChunkDeniedError) and found is not None:
             self._refuse(task, error)
             return
         if task.dump is None or task.progress is None:
             if found is None or found.schema.match_key != task.request.key_columns:
-                # The keys tell nothing any more, and a dump of the table, if it is there, is due.
-                task.meet(ChunkInput.ANSWERED)
+                # The keys mean nothing any more; if the table exists, a dump of it is due.
+                task.transition(ChunkInput.ANSWERED)
                 self._refetched(task, ())
                 return
         elif _is_permanent(error) or found is None:
@@ -183,37 +183,37 @@ class ChunkResults:
             return
         self._halve(task)
 
-    def _refuse(self, task: Task, error: SourceError) -> None:
-        """Refuse the chunk. Keys to read again wait until the table can be read."""
+    def _refuse(self, task: ChunkTask, error: SourceError) -> None:
+        """Report the table as unsupported. A task that reads missing rows waits instead."""
         if task.dump is None or task.progress is None:
-            self._queue.again(task, ChunkInput.AGAIN)
+            self._queue.retry(task, ChunkInput.AGAIN)
         else:
             self._tables.refuse(task.dump, task.progress, error)
             self.drop(task)
 
-    def _halve(self, task: Task) -> None:
-        """Read less of it at once: what can't be read is found in the end, and only that."""
+    def _halve(self, task: ChunkTask) -> None:
+        """Read less at once: in the end only the row that can't be read is left out."""
         keys, limit = task.request.keys, task.request.limit_rows
         if keys is None:
             if limit == 1:
-                self._queue.stick(task)
+                self._queue.set_stuck(task)
                 self._actions.wake()
                 return
             task.request = replace(task.request, limit_rows=limit // 2)
         else:
             half = len(keys) // 2
             if not half:
-                task.meet(ChunkInput.ANSWERED)
+                task.transition(ChunkInput.ANSWERED)
                 self._give_up_key(task, keys[0])
                 return
-            rest = task.another(replace(task.request, keys=keys[half:]), order=task.order + half)
+            rest = task.split_off(replace(task.request, keys=keys[half:]), order=task.order + half)
             rest.failures = 1
             task.request = replace(task.request, keys=keys[:half])
-            self._queue.later(rest)
+            self._queue.retry_later(rest)
         task.failures, task.tries = 1, 0
-        self._queue.again(task, ChunkInput.AGAIN)
+        self._queue.retry(task, ChunkInput.AGAIN)
 
-    def _give_up_key(self, task: Task, key: Key) -> None:
+    def _give_up_key(self, task: ChunkTask, key: Key) -> None:
         if task.dump is None or task.progress is None:
             self._refetch_queue.quarantine(_taken(task))
             self._tables.release(task.table)
@@ -223,34 +223,34 @@ class ChunkResults:
         task.progress.add_keys(int(task.order), 1)
         self._store.store(task.dump)
 
-    def give_up(self, task: Task, end: Key | None) -> None:
-        """The row of ``task`` can't be read; it ends at ``end`` (None: with the task's range)."""
+    def give_up(self, task: ChunkTask, end: Key | None) -> None:
+        """Skip the row that can't be read; its key is ``end`` (None: the task's range ends)."""
         assert task.dump is not None
         assert task.progress is not None
-        if task not in self._queue.stuck:  # its table was cancelled, or has failed
+        if task not in self._queue.stuck:  # its table was cancelled or has failed
             return
-        self._queue.leave_out(task, end)
+        self._queue.skip_row(task, end)
         task.progress.chunks_failed += 1
         task.progress.add_failed(task.request.after, task.request.upto, task.order)
         self._store.note("failed", "", str(task.table))
         self._store.store(task.dump)
 
-    def drop(self, task: Task) -> None:
+    def drop(self, task: ChunkTask) -> None:
         """Drop a chunk whose table was cancelled or has failed."""
-        task.meet(ChunkInput.DROP)
+        task.transition(ChunkInput.DROP)
         self._queue.end(task.window)
         self._tables.release(task.table)
 
-    def _refetched(self, task: Task, unread: Collection[Key]) -> None:
+    def _refetched(self, task: ChunkTask, unread: Collection[Key]) -> None:
         self._refetch_queue.done(_taken(task), unread)
         self._tables.release(task.table)
 
 
 def _is_permanent(error: SourceError) -> bool:
-    """Would reading the same again be in vain?"""
+    """Would another read fail in the same way?"""
     return isinstance(error, (ChunkRefusedError, ChunkVoidError))
 
 
-def _taken(task: Task) -> Taken:
+def _taken(task: ChunkTask) -> KeysToRead:
     assert task.taken is not None
     return replace(task.taken, keys=task.request.keys or ())

@@ -1,10 +1,10 @@
-"""Dump coordination: which chunk is read next, what became of it, and progress that survives.
+"""Coordinates dumps: which chunk is read next, what its result was, and durable progress.
 
-One thread (`DumpCoordinator.run`) decides; as many as are wanted read chunks through the steps of
-Algorithm 1, each over a connection of its own; with more than one, another walks the keys ahead of
-them. Windows close on the engine's thread. Progress is stored after the chunk's segment is durable,
-and at start it is reconciled with the event log's own chunk metadata, so no completed chunk is read
-again.
+One thread (`DumpCoordinator.run`) decides; reader threads read chunks through the steps of
+Algorithm 1, each over its own connection; with more than one reader, the planner walks the keys
+ahead of them. Windows close on the engine's thread. Progress is stored after the chunk's segment is
+durable, and reconciled at start with the chunk metadata in the event log, so no completed chunk is
+read again.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidelog.capture.buffer import ChunkItem
-from tidelog.capture.catalogue.refused_tables import RefusedTables
-from tidelog.capture.dumps.actions import Actions, DumpLog
+from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.blocking import BlockingDumps
-from tidelog.capture.dumps.chunk_queue import REFETCH_KEYS, ChunkQueue, Task
+from tidelog.capture.dumps.chunk_ends import KeyPlanner
+from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults
-from tidelog.capture.dumps.notices import DumpNotices
-from tidelog.capture.dumps.planner import KeyPlanner
-from tidelog.capture.dumps.refetch import REFETCH_KEY, RefetchQueue
+from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
+from tidelog.capture.dumps.dump_notifications import DumpNotices
+from tidelog.capture.dumps.missing_rows import REFETCH_KEY, MissingRowsQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, HeldLog
-from tidelog.capture.dumps.tables import DumpTables
+from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogView
+from tidelog.capture.dumps.table_dump import DumpTables
+from tidelog.capture.dumps.thread_messages import Actions, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
-from tidelog.capture.dumps.worker import ChunkReaders, ChunkReading
+from tidelog.capture.limits.dump_gate import DumpGate
+from tidelog.capture.limits.dump_turns import DumpTurns
 from tidelog.capture.notifications import Notify
-from tidelog.capture.steering.gate import DumpGate
-from tidelog.capture.steering.turns import DumpTurns
-from tidelog.capture.windows.windows import Closed, MovedKeys, Voided
+from tidelog.capture.windows.windows import ChangedKeysToRead, ClosedWindow, VoidedWindow
 from tidelog.errors import ChunkError, ConnectionLostError, UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -44,19 +44,19 @@ TURN_S = 0.05
 
 
 class DumpCoordinator:
-    """Drives dumps. Public methods may be called from any thread.
+    """Runs dumps. Public methods may be called from any thread.
 
-    The engine's thread calls ``closed``, ``voided``, ``moved`` and ``refetch`` while it holds its
-    own lock: these don't take the coordinator's, under which nothing waits for the engine's.
+    The engine's thread calls its ``on_…`` methods and ``refetch`` while it holds its own lock:
+    these do not take the coordinator's, under which nothing waits for the engine's.
 
     Args:
-        open_reader: a reader of chunks; each thread that needs one opens its own.
-        open_blocking: a reader for a blocking dump of these tables.
+        open_reader: returns a reader of chunks; each thread opens its own.
+        open_blocking: returns a reader for a blocking dump of these tables.
         catalogue, keys, state: ports.
-        refused: told of dumps of capture's own that a refused table stands in the way of.
-        options: how chunks are read; what was set at run time comes before.
-        notify: told what dumps do.
-        gate: while it is held, no chunk is begun.
+        unsupported: registry of unsupported tables, for dumps that capture itself needs.
+        options: how chunks are read; options set at run time take precedence.
+        notify: receives notifications about dumps.
+        gate: blocks new chunks.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DumpCoordinator:
         open_reader: Callable[[], ChunkReader],
         open_blocking: Callable[[Sequence[TableName]], BlockingReader],
         catalogue: Catalogue,
-        refused: RefusedTables,
+        unsupported: UnsupportedTables,
         keys: KeyExtractor,
         state: StateStore,
         options: DumpOptions,
@@ -74,17 +74,17 @@ class DumpCoordinator:
     ) -> None:
         self._gate = gate
         self._control = open_reader()
-        self._refetch_queue = RefetchQueue(keys, state)
+        self._refetch_queue = MissingRowsQueue(keys, state)
         self._store = DumpStore(state, options)
         self._actions = Actions(self.flush)
         self._lock = self._actions.lock
         self._queue = ChunkQueue()
-        self._notices = DumpNotices(lambda told: self._store.after(lambda: notify(told)))
+        self._notices = DumpNotices(lambda sent: self._store.after(lambda: notify(sent)))
         self._throttle = Throttle(ThrottleSettings.of(options))
         self._tables = DumpTables(
             self._control.current_snapshot,
             catalogue,
-            refused,
+            unsupported,
             self._actions,
             self._store,
             self._queue,
@@ -123,10 +123,11 @@ class DumpCoordinator:
     # ------------------------------------------------------------ start, commands
 
     def recover(
-        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: HeldLog | None = None
+        self, log: DumpLog, chunks: Iterable[tuple[int, ChunkMeta]], end: LogView | None = None
     ) -> None:
-        """Load what is stored, and hold it against the event log: see `DumpStore.reconcile`. The
-        engine is ``log``; ``chunks``: (first offset, metadata) of chunk segments on the chain.
+        """Load the stored dumps, and compare them with the event log: see `DumpStore.reconcile`.
+        ``log``: the engine; ``chunks``: (first offset, metadata) of the chunk segments on the
+        chain.
         """
         self._store.load()
         self._refetch_queue.load()
@@ -154,27 +155,27 @@ class DumpCoordinator:
         rejected: Sequence[Rejected] = (),
         now_ms: int,
     ) -> DumpState:
-        """Queue a dump. A dump id that exists already is returned as it is (acted on once).
+        """Queue a dump, or return the existing one of that id.
 
         Args:
-            dump_id: names it.
-            tables: without patterns; one that can't be dumped does not hold up the rest.
+            dump_id: id of the dump.
+            tables: without patterns; one that can't be dumped does not delay the others.
             where: SQL condition on the rows of each table that ``conditions`` does not name.
             conditions: SQL conditions by table.
-            named_by: the columns that a condition names, if the source is to hold them to what
-                whoever gave it may use; None: capture's operator gave it.
+            named_by: returns the columns that a condition names, if the source is to check that
+                its author may use them; None: the operator gave it.
             key_set: keys of the one table, stored in `KeySets`.
-            key_count: how many they are.
-            key_columns: what they are of, in that order; None: the table's key.
-            missing: what of keys that the table lacks.
+            key_count: number of these keys.
+            key_columns: the columns of these keys, in order; None: the table's key.
+            missing: what to do with keys that the table does not have.
             mode: incremental or blocking.
-            priority: those of a higher one are read first.
+            priority: dumps of a higher one are read first.
             reason: ``initial``, ``requested`` or why it is due.
-            rejected: what a signal names besides and can't be dumped; it is told with the dump.
+            rejected: names in a signal that can't be dumped; reported with the dump.
             now_ms: milliseconds since 1970.
         """
         if not tables and not rejected:
-            raise UsageError("no captured table matches what is to be dumped; see source.tables")
+            raise UsageError("no captured table matches the requested dump; see source.tables")
         if key_set is not None and len(tables) != 1:
             raise UsageError("--keys needs exactly one table")
         conditions = conditions or {}
@@ -200,15 +201,15 @@ class DumpCoordinator:
             )  # fmt: skip
 
     def request_due(self, table: TableName, reason: str, now_ms: int) -> str:
-        """Have all of the table dumped because capture needs it, by a dump that waits and has not
-        begun to read it, or by one more; the dump's id.
+        """Request a dump of the whole table for capture itself: join a queued dump that has not
+        begun to read it, or queue another; returns the dump's id.
         """
         with self._actions.commanded():
             return self._store.request_due(str(table), reason, now_ms)
 
     def pause(self, dump_id: str | None, by: str, now_ms: int) -> list[str]:
-        """Issue no more chunks; those being read end. All unfinished dumps if None. ``by``: who
-        wants it, for status; ``now_ms``: milliseconds since 1970.
+        """Start no more chunks of a dump, or of all unfinished ones; current reads end. ``by``: the
+        requester, for status; ``now_ms``: milliseconds since 1970.
         """
         with self._actions.commanded():
             paused = self._store.pause(dump_id, by, now_ms)
@@ -229,7 +230,7 @@ class DumpCoordinator:
             return self._tables.cancel(dump_id, tables)
 
     def set_options(self, **changes: int) -> DumpOptions:
-        """Change how chunks are read; survives a restart."""
+        """Change how chunks are read, durably."""
         with self._actions.commanded():
             options = self._store.set_options(**changes)
             self._throttle.change(ThrottleSettings.of(options))
@@ -238,7 +239,7 @@ class DumpCoordinator:
     def observe(
         self, lag_bytes: int | None, replica_lag_s: float | None, commits: int | None = None
     ) -> None:
-        """How hard the source has it, about once a second, for the throttle."""
+        """Update the source's load for the throttle, about once a second."""
         with self._lock:
             self._throttle.observe(time.monotonic(), lag_bytes, replica_lag_s, commits)
 
@@ -247,13 +248,13 @@ class DumpCoordinator:
             return self._store.all()
 
     def flush(self) -> None:
-        """Make durable what `dumps` said before. Asks the state store: never under a lock."""
+        """Make durable what `dumps` returned before. Calls the state store: never under a lock."""
         self._refetch_queue.flush()
         self._store.flush()
 
     def summary(self, finished: int) -> dict[str, Any]:
-        """What status shows: options, throttle, counters, windows, what happened to chunks, and the
-        unfinished dumps and the last ``finished``.
+        """For status: options, throttle, counters, windows, chunk events, the unfinished dumps and
+        the last ``finished``.
         """
         with self._lock:
             return {
@@ -267,34 +268,34 @@ class DumpCoordinator:
 
     # ------------------------------------------------------------ from the engine's thread
 
-    def closed(self, closed: Closed) -> ChunkItem | None:
-        """A window closed: what to append. Keys to be read again are stored before."""
-        again = self._reading.to_ask_for(closed)
+    def on_window_closed(self, closed: ClosedWindow) -> ChunkItem | None:
+        """Handle a closed window: returns what to append. Stores keys to read again first."""
+        again = self._reading.keys_to_request(closed)
         if again:
             self.refetch(closed.schema, again)
-        return self._reading.closed(closed)
+        return self._reading.on_window_closed(closed)
 
-    def voided(self, voided: Voided) -> None:
-        self._actions.post(lambda: self._results.void(voided))
+    def on_window_voided(self, voided: VoidedWindow) -> None:
+        self._actions.post(lambda: self._results.on_void(voided))
 
-    def moved(self, moved: MovedKeys) -> None:
-        """Rows moved to keys with columns missing: stored before the records are appended."""
+    def on_keys_changed(self, moved: ChangedKeysToRead) -> None:
+        """Store keys that got rows with missing columns, before the records are appended."""
         self.refetch(moved.schema, list(moved.keys))
 
     def refetch(self, schema: TableSchema, keys: list[bytes]) -> None:
-        """Read these match keys by a key chunk, also after a crash."""
+        """Request that these match keys are read by a key chunk, also after a crash."""
         self._refetch_queue.add(schema, keys)
         self._actions.wake()
 
     # ------------------------------------------------------------ the coordinator's thread
 
     def run(self, stop: threading.Event) -> None:
-        """Read chunks until ``stop``. Raises what is not a chunk's own failure."""
+        """Read chunks until ``stop``. Raises errors that are not a single chunk's."""
         self._planner.start()
         try:
             wait_s = 0.0
             while not stop.is_set():
-                self._actions.take(wait_s)
+                self._actions.run_decisions(wait_s)
                 self._raise_failures()
                 now = time.monotonic()
                 with self._lock:
@@ -305,7 +306,7 @@ class DumpCoordinator:
                 blocking = self._next_blocking()
                 if blocking is not None:
                     self._blocking.run(blocking, stop)
-                elif self._give_next(now):
+                elif self._start_next_chunk(now):
                     wait_s = 0.0
                     self._actions.run_effects()
                     continue
@@ -319,9 +320,9 @@ class DumpCoordinator:
                 self._store.store_changed(float("inf"))
             self.flush()
 
-    def _give_next(self, now: float) -> bool:
-        """Have the next chunk read if there is one and it may begin."""
-        if self._gate.all_waits:
+    def _start_next_chunk(self, now: float) -> bool:
+        """Give the next chunk to a reader if there is one and it may begin."""
+        if self._gate.blocks_all:
             return False
         with self._lock:
             wanted = self._store.options.parallelism
@@ -331,20 +332,20 @@ class DumpCoordinator:
                 return False
             if self._throttle.wait_s(now) > 0:
                 return False
-        if not self._decide():
+        if not self._resolve_unseen():
             return False
         with self._lock:
             task = self._next_task(now, wanted)
             if task is None:
                 return False
             self._queue.give(task)
-            self._throttle.begun(now)
+            self._throttle.on_chunk_start(now)
         self._readers.give(task)
         return True
 
-    def _decide(self) -> bool:
-        """Know which emitted transactions a snapshot can't see, before any chunk is read."""
-        if self._actions.engine.decided:
+    def _resolve_unseen(self) -> bool:
+        """Resolve which emitted transactions a snapshot can't see, before any chunk is read."""
+        if self._actions.engine.unseen_known:
             return True
         with self._lock:
             if not any(d.active for d in self._store.all()) and not self._refetch_queue.wanted:
@@ -358,40 +359,40 @@ class DumpCoordinator:
         self._actions.engine.resolve_unseen(snapshot)
         return True
 
-    def _next_task(self, now: float, readers: int) -> Task | None:
-        if self._gate.dumps_wait:
+    def _next_task(self, now: float, readers: int) -> ChunkTask | None:
+        if self._gate.blocks_dumps:
             refetched = self._queue.next_retry(now, of_dumps=False)
             return refetched or self._queue.next_refetch(self._refetch_queue, now)
         task = self._queue.next_retry(now)
-        # Keys to be read again and dumps take turns: there may always be some of either.
+        # Missing rows and dumps take turns: either may never run out.
         if task is None and self._refetch_turn:
             task = self._queue.next_refetch(self._refetch_queue, now)
         if task is None:
-            task = self._next_of_dumps(readers) or self._queue.next_refetch(
+            task = self._next_dump_task(readers) or self._queue.next_refetch(
                 self._refetch_queue, now
             )
         if task is not None:
             self._refetch_turn = task.dump is not None
         return task
 
-    def _next_of_dumps(self, readers: int) -> Task | None:
+    def _next_dump_task(self, readers: int) -> ChunkTask | None:
         """The next task, from each dump in turn, so that several share the readers; the most urgent
         dumps first.
         """
         dumps = [dump for dump in self._store.all() if dump.active and dump.mode == "incremental"]
         for dump in self._turns.order(dumps):
-            task = self._tables.next_of(dump, readers)
+            task = self._tables.next_task(dump, readers)
             if task is not None:
-                self._turns.gave(dump)
+                self._turns.took_turn(dump)
                 return task
         return None
 
     def _next_blocking(self) -> DumpState | None:
-        if self._gate.dumps_wait:
+        if self._gate.blocks_dumps:
             return None
         with self._lock:
             waiting = [d for d in self._store.all() if d.mode == "blocking" and d.active]
-        return max(waiting, key=lambda dump: dump.priority, default=None)  # of equals the first
+        return max(waiting, key=lambda dump: dump.priority, default=None)  # the first of equals
 
     def _raise_failures(self) -> None:
         for failure in (self._readers.failure, self._planner.failure):

@@ -1,4 +1,4 @@
-"""The keys that dumps are given, and those that they did not find: in the state store, by name."""
+"""Stores sets of keys by name in the state store: keys to dump, and keys that were not found."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ PIECE_KEYS = 10_000
 
 
 def missing_set(dump_id: str) -> str:
-    """The key set that lists the keys which the dump's table lacked."""
+    """The name of the set of keys that the dump's table did not have."""
     return f"missing-{dump_id}"
 
 
 class KeySets:
-    """Sets of keys by name, stored in pieces so that a dump may be asked for millions of them.
+    """Sets of keys by name, stored in pieces so that a dump may have millions of them.
 
-    A set is written once, before the dump that reads it is asked for, and let go when that has
-    ended. Pieces are documents of the state store; they hold key values and are never shown.
-    Thread-safe as far as the state store is.
+    A set is written once, before the dump that reads it is requested, and deleted when that has
+    ended. Pieces are documents of the state store; they hold key values and are never shown. As
+    thread-safe as the state store.
     """
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
 
     def put(self, set_id: str, keys: Iterable[Key]) -> int:
-        """Store the distinct keys, in order of first appearance; how many. An old set of the name
-        is replaced.
+        """Store the distinct keys, in order of first appearance; returns their number. Replaces an
+        existing set of the name.
         """
         self.delete(set_id)
         count = 0
@@ -50,23 +50,23 @@ class KeySets:
         return count
 
     def slice(self, set_id: str, first: int, count: int) -> tuple[Key, ...]:
-        """Keys ``first`` to ``first + count``, fewer at the end."""
-        found: list[Key] = []
-        while len(found) < count:
-            at = first + len(found)
+        """The keys ``first`` to ``first + count``, fewer at the end."""
+        keys: list[Key] = []
+        while len(keys) < count:
+            at = first + len(keys)
             document = self._state.get(_name(set_id, at // PIECE_KEYS))
             start = at % PIECE_KEYS
             piece: Sequence[list[str | None]] = [] if document is None else document.value
-            part = piece[start : start + count - len(found)]
+            part = piece[start : start + count - len(keys)]
             if not part:
                 break
-            found.extend(tuple(key) for key in part)
-        return tuple(found)
+            keys.extend(tuple(key) for key in part)
+        return tuple(keys)
 
     def put_piece(self, set_id: str, number: int, keys: Iterable[Key], covers: int = 1) -> None:
-        """Store a piece; of `PIECE_KEYS` keys each, unless the set is only ever read by `all`:
-        then one may stand for ``covers`` numbers, and takes the place of all pieces that had them,
-        also if it is empty.
+        """Store a piece of `PIECE_KEYS` keys; one that is only read by `all` may have another size
+        and stand for ``covers`` numbers: it replaces all pieces with these numbers, even if it is
+        empty.
         """
         piece = [list(key) for key in keys]
         for name in self._state.keys(f"{KEY_SETS}{set_id}/") if covers > 1 or not piece else ():
@@ -94,25 +94,25 @@ def _name(set_id: str, piece: int) -> str:
 
 
 @dataclass(slots=True)
-class KeysAhead:
-    """The keys of a set that the next chunks read. They are in memory before a chunk is decided,
-    because the state store is not asked under a lock.
+class PrefetchedKeys:
+    """The keys of a set that the next chunks read, kept in memory, because the state store is never
+    called under a lock.
 
     Attributes:
-        first: the number of the first of ``keys``.
+        first: index of the first of ``keys``.
         keys: None while they are being fetched.
     """
 
     first: int = 0
     keys: tuple[Key, ...] | None = ()
 
-    def of(self, first: int, count: int) -> tuple[Key, ...]:
-        """Up to ``count`` keys from the number ``first`` on; none if they are not in memory."""
+    def slice(self, first: int, count: int) -> tuple[Key, ...]:
+        """Up to ``count`` keys from index ``first`` on; none if they are not in memory."""
         at = first - self.first
         return () if self.keys is None else self.keys[at : at + count]
 
-    def want(self, first: int) -> bool:
-        """Have they to be fetched from the number ``first`` on? Says so once."""
+    def start_fetch(self, first: int) -> bool:
+        """Must keys be fetched from index ``first`` on? True once, until they are there."""
         if self.keys is None or first - self.first < len(self.keys):
             return False
         self.keys = None

@@ -1,4 +1,4 @@
-"""What a dump is and how far it got. Values that go to the state store as JSON; no I/O."""
+"""A dump's state and progress: values that are stored as JSON. No I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
-from tidelog.capture.dumps.states import (
+from tidelog.capture.dumps.state_machine import (
     DUMPS,
     TABLE_RUNS,
     TABLES,
@@ -33,15 +33,15 @@ HIDDEN = frozenset({
     "ranges", "failed", "keys_done", "where", "where_names", "may_pass", "begun_offset",
     "key_spelling",
 })  # fmt: skip
-"""Fields that hold cell values, are long (status counts them) or are capture's own affair."""
+"""Fields that hold cell values, are long (status has their counts) or are internal."""
 
 
 @dataclass(slots=True)
 class KeyRange:
     """A completed range ``(low, high]`` of a table's key; None where open.
 
-    Ranges sort by key as they sort by ``order``, which each chunk was given when it was cut; only
-    the source can compare keys. ``last_order`` is that of the last chunk joined into the range.
+    Ranges have the same order by key and by ``order``, which each chunk gets when it is cut; only
+    the source can compare keys. ``last_order``: the order of the last chunk merged into the range.
     """
 
     low: Key | None
@@ -55,24 +55,25 @@ class TableProgress:
     """One table of a dump. Progress only grows: ranges are added, never removed.
 
     Attributes:
-        table: its name.
+        table: name of the table.
         where: SQL condition on its rows; ``where_names``: see `tidelog.ports.ChunkRequest`.
-        first_offset: of the dump's first record of the table; replay from there gives the table.
-        begun_offset: of the record of its beginning: chunks before are of another reading.
-        finalized_until: the version up to which an output must have come to hold the whole table;
-            None until the table is done.
+        first_offset: offset of the dump's first record of the table; a replay from there gives the
+            table.
+        begun_offset: offset of its dump-started record: chunks before it are of an earlier reading.
+        finalized_until: the version up to which an output must have applied changes to have the
+            whole table; None until the table is done.
         ranges: completed key ranges.
         failed: ranges that could not be read.
-        key_set: names the keys that were asked for; ``key_count`` of them.
+        key_set: name of the requested keys; ``key_count``: their number.
         keys_done: completed index ranges ``[first, end)`` of the key set.
-        key_columns: what keys, or the bounds of ranges, are of.
-        key_spelling: the `tidelog.ports.TableShape.key_spelling` that bounds of ranges have.
-        missing: whether keys that the table lacks become delete events or are listed.
+        key_columns: columns of the keys or of the ranges' bounds.
+        key_spelling: `tidelog.ports.TableShape.key_spelling` of the ranges' bounds.
+        missing: whether keys that the table does not have become delete events or are listed.
         estimated_rows: by the source's statistics, when the table began.
-        due: why capture itself needs the table dumped, and joins this dump for it; empty: it
-            does not. If this one is cancelled, another is asked for.
-        may_pass: False if it failed for what the catalogue would show to be mended, such as no
-            key: it is dumped then, and not asked for again before.
+        due: why capture itself needs the table dumped and joined this dump; empty: it does not. If
+            this dump is cancelled, another is requested.
+        may_pass: False if it failed for a cause whose end the catalogue would show, such as a
+            missing key: only then is it dumped again.
     """
 
     table: str
@@ -104,15 +105,15 @@ class TableProgress:
     finished_ms: int | None = None
 
     def __post_init__(self) -> None:
-        self.status = TableStatus(self.status)  # stored, it is a text
+        self.status = TableStatus(self.status)  # a string when loaded
 
-    def meet(self, news: TableInput) -> None:
-        self.status = TABLES.after(self.status, news)
+    def transition(self, event: TableInput) -> None:
+        self.status = TABLES.after(self.status, event)
 
     def request(
         self, limit_rows: int, after: Key | None = None, upto: Key | None = None
     ) -> ChunkRequest:
-        """For a chunk of the table's rows, by key."""
+        """The request for a chunk of the table's rows, by key."""
         return ChunkRequest(
             TableName.parse(self.table),
             after=after,
@@ -124,14 +125,14 @@ class TableProgress:
         )
 
     def begin(self, offset: int, first_offset: int) -> None:
-        """The record of the beginning stands at ``offset``."""
+        """Begin the table; its dump-started record has this ``offset``."""
         begun = self.status is TableStatus.RUNNING
-        self.meet(TableInput.BEGIN_ANEW if begun else TableInput.BEGIN)
+        self.transition(TableInput.BEGIN_ANEW if begun else TableInput.BEGIN)
         self.begun_offset, self.first_offset = offset, first_offset
 
     def spell_keys(self, spelling: str) -> None:
-        """Bounds are spelled so from now on; what was read up to others is to be read again: it is
-        of another version of Tidelog, and the bounds may mean other rows now.
+        """Set the spelling of bounds. If it was another one, by another version of Tidelog, all is
+        read again: the bounds may mean other rows now.
         """
         if self.key_set is not None or self.key_spelling == spelling:
             return
@@ -139,20 +140,20 @@ class TableProgress:
         self.forget_reading()
 
     def forget_reading(self) -> None:
-        """All its rows are to be read again."""
+        """Reset the progress: all rows are to be read again."""
         self.ranges, self.failed = [], []
         self.chunks = self.chunks_voided = self.chunks_failed = 0
         self.rows_read = self.rows_superseded = 0
 
     def add_range(self, low: Key | None, high: Key | None, order: float) -> bool:
-        """Mark ``(low, high]`` complete, joined with its neighbours; False if it was already."""
+        """Add the complete range ``(low, high]``, merged with neighbours; False if it was there."""
         added = _join(self.ranges, KeyRange(low, high, order, order))
         if added:
             self._forget_failed(order)
         return added
 
     def add_failed(self, low: Key | None, high: Key | None, order: float) -> bool:
-        """Note that ``(low, high]`` could not be read."""
+        """Add the range ``(low, high]`` to those that could not be read."""
         return _join(self.failed, KeyRange(low, high, order, order))
 
     def _forget_failed(self, order: float) -> None:
@@ -173,13 +174,13 @@ class TableProgress:
 
     @property
     def known_ranges(self) -> list[KeyRange]:
-        """Those that were read or can't be, by their order; none where keys were given."""
+        """Ranges that were read or can't be, in order; none for a dump of given keys."""
         known = [] if self.key_set is not None else [*self.ranges, *self.failed]
         return sorted(known, key=lambda done: done.order)
 
     def gaps(self) -> Iterator[tuple[Key | None, Key | None, float, float]]:
-        """What lies between the known ranges: after which key, up to which one, its order and the
-        room that it has there.
+        """The gaps between the known ranges: the key before, the last key, the order and the room
+        in it.
         """
         known, low = self.known_ranges, None
         order = known[0].order - 1 if known else 0.0
@@ -190,8 +191,8 @@ class TableProgress:
             low, order = done.high, done.last_order
 
     def keys_left(self, first: int, most: int) -> tuple[int, int]:
-        """From the key ``first`` on: the first one that is not done, and how many there are behind
-        it, at most ``most``, before the next that is.
+        """From index ``first`` on, the first key that is not done, and how many follow before the
+        next that is, at most ``most``.
         """
         for start, end in self.keys_done:
             if start <= first < end:
@@ -205,7 +206,7 @@ class TableProgress:
 
     @property
     def complete(self) -> bool:
-        """Was the whole key space read, or reported as failed?"""
+        """Is the whole key space read, or reported as failed?"""
         if self.key_set is not None:
             return self.keys_read >= self.key_count
         every = self.known_ranges
@@ -215,7 +216,7 @@ class TableProgress:
 
     @property
     def lost(self) -> str:
-        """Why nothing is left to read, though it is not complete."""
+        """Why the table is incomplete although nothing is left to read."""
         if self.key_set is not None:
             missing = self.key_count - self.keys_read
             return (
@@ -229,12 +230,12 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """What a signal names that can't be dumped; told, as Debezium tells it, when the dump starts.
+    """A name in a signal that can't be dumped; reported when the dump starts, as Debezium does.
 
     Attributes:
-        table: its name, or the pattern that names no table.
-        reason: why, for who looks at the dump.
-        status: how its scan ended, a `tidelog.capture.notifications.TableScanStatus`.
+        table: name of the table, or the pattern that matches no table.
+        reason: the reason, for people.
+        status: status of its scan, a `tidelog.capture.notifications.TableScanStatus`.
     """
 
     table: str
@@ -255,16 +256,16 @@ class DumpState:
     requested_ms: int = 0
     finished_ms: int | None = None
     rejected: list[Rejected] = field(default_factory=list)
-    priority: int = 0  # those of a higher one are read first
-    paused_by: str = ""  # as the command said it; empty: it is not paused, or nobody said it
-    paused_ms: int | None = None  # since when; None: it is not paused, or that is not known
-    rests_on: int = 0  # where the event log ended when this was stored: it holds all that is done
+    priority: int = 0  # dumps of a higher one are read first
+    paused_by: str = ""  # as the command says; empty: not paused, or not known
+    paused_ms: int | None = None  # since when; None: not paused, or not known
+    rests_on: int = 0  # the event log's end when this was stored: all progress is before it
 
     def __post_init__(self) -> None:
-        self.status = DumpStatus(self.status)  # stored, it is a text
+        self.status = DumpStatus(self.status)  # a string when loaded
 
-    def meet(self, news: DumpInput) -> None:
-        self.status = DUMPS.after(self.status, news)
+    def transition(self, event: DumpInput) -> None:
+        self.status = DUMPS.after(self.status, event)
 
     @property
     def finished(self) -> bool:
@@ -272,19 +273,19 @@ class DumpState:
 
     @property
     def active(self) -> bool:
-        """May chunks of it be begun?"""
+        """May its chunks begin?"""
         return self.status in (DumpStatus.QUEUED, DumpStatus.RUNNING)
 
-    def take_back(self, holds: Callable[[int], bool]) -> None:
-        """What is done counts no more, for the event log lost some of it: the chunks that it holds
-        are added again.
+    def reset_progress(self, holds: Callable[[int], bool]) -> None:
+        """Reset the progress of running tables, because the event log lost a part: the chunks that
+        it still has are added again.
         """
         for table in self.tables:
             if table.status is TableStatus.RUNNING:
                 table.forget_reading()
                 table.keys_done = []
                 if not holds(table.begun_offset):
-                    table.first_offset = None  # it begins anew
+                    table.first_offset = None  # it restarts
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -329,12 +330,12 @@ _NO_KEYS_YET = frozenset({TableRunStatus.WAITING, TableRunStatus.LOOKING_UP, Tab
 
 @dataclass(slots=True)
 class TableRun:
-    """What capture does with a table of an incremental dump: `TABLE_RUNS`.
+    """Capture's work on a table of an incremental dump: `TABLE_RUNS`.
 
     Attributes:
-        read_at: when it was read to its end, and the newest request for keys by then.
-        asked_before: the newest request for keys when it began, which its rows answer; None: it
-            began before a restart.
+        read_at: when it was read to its end, and the number of the newest key request then.
+        asked_before: number of the newest key request when it began, which its rows answer; None:
+            it began before a restart.
     """
 
     dump: DumpState
@@ -343,26 +344,26 @@ class TableRun:
     read_at: tuple[float, int] | None = None
     asked_before: int | None = None
 
-    def meet(self, news: TableRunInput) -> None:
-        self.status = TABLE_RUNS.after(self.status, news)
+    def transition(self, event: TableRunInput) -> None:
+        self.status = TABLE_RUNS.after(self.status, event)
 
     @property
     def ended(self) -> bool:
         return self.status is TableRunStatus.ENDED
 
     @property
-    def holds_keys(self) -> bool:
-        """Are the keys of the table's records held for it?"""
+    def retains_keys(self) -> bool:
+        """Is the key history of the table kept for it?"""
         return self.status not in _NO_KEYS_YET
 
 
 def asks_for_all(progress: TableProgress) -> bool:
-    """Are all rows of the table asked for, read or not?"""
+    """Does the dump want all rows of the table, read or not?"""
     return progress.where is None and progress.key_set is None
 
 
 def whole_table(progress: TableProgress) -> bool:
-    """Are all of its rows read, so that what the dump does not find is gone?"""
+    """Are all its rows read, so that rows the dump did not find are deleted?"""
     return asks_for_all(progress) and not progress.failed
 
 
@@ -378,7 +379,7 @@ def completed_record(dump: DumpState, progress: TableProgress) -> dict[str, obje
 
 
 def _join(ranges: list[KeyRange], fresh: KeyRange) -> bool:
-    """Add to ``ranges``, sorted by order, joined with its neighbours; False if it is in there."""
+    """Add to ``ranges``, sorted by order and merged with neighbours; False if it is in there."""
     if any(known.order <= fresh.order <= known.last_order for known in ranges):
         return False
     ranges.append(fresh)

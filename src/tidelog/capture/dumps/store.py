@@ -1,4 +1,4 @@
-"""The dumps that are known, and how chunks are read: loaded, changed, summed up and stored."""
+"""Stores dumps, their progress and the options for reading chunks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tidelog.capture.deferred_writes import DeferredWrites
 from tidelog.capture.dumps.key_sets import KeySets, missing_set
-from tidelog.capture.dumps.refetch import REFETCH
+from tidelog.capture.dumps.missing_rows import REFETCH
 from tidelog.capture.dumps.state import (
     TABLE_GONE,
     DumpState,
@@ -21,15 +22,14 @@ from tidelog.capture.dumps.state import (
     asks_for_all,
     whole_table,
 )
-from tidelog.capture.dumps.states import (
+from tidelog.capture.dumps.state_machine import (
     FINISHED,
     UNFINISHED,
     DumpInput,
     DumpStatus,
     TableStatus,
 )
-from tidelog.capture.pending_changes import PendingChanges
-from tidelog.capture.steering.unanswered import Unanswered
+from tidelog.capture.limits.source_monitor import UnansweredRequests
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -37,18 +37,18 @@ from tidelog.ports import StateStore
 
 DUMP_PREFIX = "dump/"
 AUTOMATIC = "auto-"
-"""How ids of dumps begin that capture asks for itself, because rows changed without row events."""
+"""Prefix of the ids of dumps that capture requests because rows changed without row events."""
 OWN = ("start-", "gap-")
 """Prefixes of the ids of other dumps that capture itself requests."""
 OPTIONS_KEY = "dump-options"
-KEEP_FINISHED = 500  # dumps; one whose id is asked for again is not repeated while it is kept
+KEEP_FINISHED = 500  # dumps; a request for a kept id is not executed again
 STORE_EVERY_S = 0.2
 EVENTS_KEPT = 200
 
 
 @dataclass(slots=True)
 class Counters:
-    """What was done since start, for status and the demo."""
+    """Counts since start, for status and the demo."""
 
     chunks: int = 0
     rows: int = 0
@@ -58,9 +58,9 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class HeldLog:
-    """Where the event log ends by now, and whether it holds what was there at an offset: not, if an
-    older copy of it was put back, or its end was lost.
+class LogView:
+    """What the event log has: ``now`` returns its end, ``holds`` whether it still has what was at
+    an offset. It does not if an older copy was restored, or its end was lost.
     """
 
     now: Callable[[], int]
@@ -68,29 +68,29 @@ class HeldLog:
 
 
 class DumpStore:
-    """All dumps, as stored. The coordinator's lock guards it, but for `load` and `flush`, which ask
-    the state store: what is changed under the lock is durable after the next `flush`.
+    """All dumps, as stored. Guarded by the coordinator's lock, except `load` and `flush`, which
+    call the state store: changes made under the lock are durable after the next `flush`.
     """
 
     def __init__(self, state: StateStore, options: DumpOptions) -> None:
         self._state = state
-        self._changes = PendingChanges(state)
+        self._changes = DeferredWrites(state)
         self._defaults = options
         self._set: dict[str, Any] = {}  # options that were set at run time
         self._dumps: dict[str, DumpState] = {}
         self._changed: set[str] = set()
-        self._end: HeldLog | None = None
+        self._end: LogView | None = None
         self._stored_at = 0.0
         self._key_sets = KeySets(state)
         self.flush = self._changes.flush
-        """Make all of it durable; without the lock."""
+        """Make all changes durable; call it without the lock."""
         self.after = self._changes.call
-        """Have something done once what was changed before is durable, and before what follows."""
+        """Call a function once earlier changes are durable, and before later ones."""
         self.keys_of = self._key_sets.slice
-        """Keys of a set; asks the state store, so without the lock."""
+        """The keys of a set; calls the state store, so call it without the lock."""
         self.options = options
         self.counters = Counters()
-        self.chunks_read = Unanswered()
+        self.chunks_read = UnansweredRequests()
         self.events: deque[dict[str, Any]] = deque(maxlen=EVENTS_KEPT)
 
     def load(self) -> None:
@@ -98,20 +98,22 @@ class DumpStore:
         self._set = {} if stored is None else dict(stored.value)
         self.options = self._defaults.model_copy(update=self._set)
         documents = map(self._state.get, self._state.keys(DUMP_PREFIX))
-        dumps = [DumpState.from_json(found.value) for found in documents if found is not None]
+        dumps = [
+            DumpState.from_json(document.value) for document in documents if document is not None
+        ]
         self._dumps = {dump.dump_id: dump for dump in dumps}
 
     def reconcile(
-        self, chunks: Iterable[tuple[int, ChunkMeta]], end: HeldLog | None = None
+        self, chunks: Iterable[tuple[int, ChunkMeta]], end: LogView | None = None
     ) -> None:
-        """Take back of what was stored what the event log does not hold, and add the chunks that it
-        holds beyond.
+        """Reset progress that the event log does not hold any more, and add the chunks that it
+        holds beyond what is stored.
         """
         self._end = end
         changed: dict[str, DumpState] = {}
-        for dump in self.resting_on_nothing():
+        for dump in self.ahead_of_log():
             if not dump.finished and dump.mode == "incremental":
-                dump.take_back(end.holds if end is not None else lambda _: True)
+                dump.reset_progress(end.holds if end is not None else lambda _: True)
                 changed[dump.dump_id] = dump
         for offset, meta in chunks:
             found = None if meta.dump_id == REFETCH else self._dumps.get(meta.dump_id)
@@ -119,7 +121,7 @@ class DumpStore:
                 continue
             for progress in found.tables:
                 first = progress.first_offset
-                # of an earlier dump of this name, or an earlier reading of the table
+                # it belongs to an earlier dump of this id, or an earlier reading of the table
                 if first is None or offset < max(first, progress.begun_offset):
                     continue
                 if progress.table == meta.table and _add(progress, meta):
@@ -130,8 +132,8 @@ class DumpStore:
         for dump in changed.values():
             self.store(dump)
 
-    def resting_on_nothing(self) -> list[DumpState]:
-        """Dumps as they were stored when the event log held more than it does now."""
+    def ahead_of_log(self) -> list[DumpState]:
+        """Dumps that were stored when the event log held more than it does now."""
         end = self._end
         return [] if end is None else [d for d in self.all() if not end.holds(d.rests_on)]
 
@@ -146,7 +148,7 @@ class DumpStore:
         rejected: Sequence[Rejected] = (),
         priority: int = 0,
     ) -> DumpState:
-        """Queue a dump, or return the one of that id."""
+        """Queue a dump, or return the existing one of that id."""
         if dump_id in self._dumps:
             return self._dumps[dump_id]
         number = 1 + max((d.number for d in self._dumps.values()), default=0)
@@ -165,8 +167,8 @@ class DumpStore:
         return dump
 
     def join_pending(self, table: str, reason: str) -> str | None:
-        """The dump that waits, has not begun to read the table, and will read all of it; noted as
-        due for ``reason``. None: there is none.
+        """The id of a queued dump that has not begun to read the table and will read all of it,
+        noted as due for ``reason``; None: there is none.
         """
         for dump in self.all():
             if dump.finished or not all(whole_table(t) for t in dump.tables):
@@ -179,21 +181,21 @@ class DumpStore:
         return None
 
     def request_due(self, table: str, reason: str, now_ms: int) -> str:
-        """Join a pending dump, or queue one of capture's own; its id."""
-        found = self.join_pending(table, reason)
-        if found is not None:
-            return found
+        """Join a queued dump, or queue another; returns its id."""
+        pending = self.join_pending(table, reason)
+        if pending is not None:
+            return pending
         dump_id = f"{AUTOMATIC}{uuid.uuid4().hex[:12]}"
         tables = [TableProgress(table)]
         self.request(dump_id, tables, mode="incremental", reason=reason, now_ms=now_ms)
         return dump_id
 
     def all(self) -> list[DumpState]:
-        """In the order they were requested in."""
+        """All dumps, in the order of their requests."""
         return sorted(self._dumps.values(), key=lambda dump: dump.number)
 
     def selected(self, dump_id: str | None, statuses: Collection[DumpStatus]) -> list[DumpState]:
-        """The dump of that id, or all if None, that are in one of ``statuses``."""
+        """The dump of that id, or all if None, in one of ``statuses``."""
         if dump_id is not None and dump_id not in self._dumps:
             raise UsageError(f"there is no dump {dump_id!r}; `tidelog status` lists them")
         return [
@@ -231,32 +233,32 @@ class DumpStore:
         return self.options
 
     def finish_if_done(self, dump: DumpState) -> bool:
-        """Finish the dump if all its tables are, and let the oldest finished ones go."""
+        """Finish the dump if all its tables have ended, and delete the oldest finished ones."""
         finishes = not dump.finished and all(t.status in FINISHED for t in dump.tables)
         if finishes:
             done = any(t.status is TableStatus.DONE for t in dump.tables)
-            dump.meet(DumpInput.TABLES_ENDED if done else DumpInput.NONE_DONE)
+            dump.transition(DumpInput.TABLES_ENDED if done else DumpInput.NONE_DONE)
             dump.finished_ms = int(time.time() * 1000)
-            self.store(dump)  # before its keys go: without them it could not be gone on with
+            self.store(dump)  # before its keys are deleted: it could not be resumed without them
             unfinished = [d for d in self._dumps.values() if not d.finished]
             used = {table.key_set for other in unfinished for table in other.tables}
             for table in dump.tables:
-                # May be many, and are of no use any more.
+                # There may be many, and they are not needed any more.
                 if table.key_set is not None and table.key_set not in used:
                     self._delete_keys(table.key_set)
             finished = [d for d in self.all() if d.finished and d.reason != "initial"]
-            answers = self._answers(finished) | self._failures(finished)
+            kept = self._later_than_initial(finished) | self._last_failed(finished)
             for old in finished[:-KEEP_FINISHED]:
-                if old.dump_id in answers:
+                if old.dump_id in kept:
                     continue
                 del self._dumps[old.dump_id]
                 self._changes.delete(DUMP_PREFIX + old.dump_id)
                 self._delete_keys(missing_set(old.dump_id))
         return finishes
 
-    def _answers(self, finished: Iterable[DumpState]) -> set[str]:
-        """The newest dumps of tables at which the initial one failed, which is kept for ever: it
-        would be asked for again if these were forgotten.
+    def _later_than_initial(self, finished: Iterable[DumpState]) -> set[str]:
+        """The newest dumps of tables that failed in the initial one, which is kept for ever:
+        without them those tables would be requested again.
         """
         failed = {
             table.table
@@ -274,8 +276,8 @@ class DumpStore:
             }.values()
         )
 
-    def _failures(self, finished: Iterable[DumpState]) -> set[str]:
-        """The newest dumps of tables, where they failed: told until one succeeds."""
+    def _last_failed(self, finished: Iterable[DumpState]) -> set[str]:
+        """The tables' newest dumps that failed: shown until one succeeds."""
         last = {
             table.table: (dump.dump_id, table)
             for dump in finished
@@ -290,10 +292,10 @@ class DumpStore:
         return set(failed[-KEEP_FINISHED:])
 
     def summary(self, finished: int) -> dict[str, Any]:
-        """What status shows: options, counters, unfinished dumps and the last ``finished``.
+        """For status: options, counters, unfinished dumps and the last ``finished``.
 
-        Apart from these, so that they push no other out of sight: the last ``finished`` automatic
-        ones, of each table the newest.
+        Automatic dumps are counted apart, so that they displace no others: the last ``finished`` of
+        each table's newest ones.
         """
         dumps = self.all()
         done = [dump for dump in dumps if dump.finished]
@@ -311,15 +313,15 @@ class DumpStore:
         }
 
     def store(self, dump: DumpState) -> None:
-        """Durable after the next `flush`."""
+        """Store the dump. Durable after the next `flush`."""
         self._changed.discard(dump.dump_id)
         if self._end is not None:
             dump.rests_on = self._end.now()
         self._changes.put(DUMP_PREFIX + dump.dump_id, dump.to_json())
 
     def list_absent(self, dump: DumpState, first: int, count: int, keys: Sequence[Key]) -> None:
-        """Of the ``count`` keys from the number ``first`` on that the dump was to read, these are
-        not there.
+        """List ``keys`` as absent: of the ``count`` keys from index ``first`` on, the table does
+        not have these.
         """
         name = missing_set(dump.dump_id)
         self._changes.call(lambda: self._key_sets.put_piece(name, first, keys, covers=count))
@@ -328,7 +330,7 @@ class DumpStore:
         self._changes.call(lambda: self._key_sets.delete(set_id))
 
     def store_soon(self, dump: DumpState) -> None:
-        """For progress that the event log also shows: a crash before it is stored loses nothing."""
+        """Store progress that the event log also shows: a crash before that loses nothing."""
         self._changed.add(dump.dump_id)
 
     def store_changed(self, now: float) -> None:
@@ -338,28 +340,28 @@ class DumpStore:
                 self.store(self._dumps[dump_id])
 
     def note(self, event: str, chunk_id: str, table: str, **numbers: int) -> None:
-        """Remember what became of a chunk, for those who watch."""
+        """Add a chunk's event to those that status shows."""
         at_ms = int(time.time() * 1000)
         self.events.append(
             {"at_ms": at_ms, "chunk": chunk_id[:8], "table": table, "event": event, **numbers}
         )
 
-    def _change(self, dumps: list[DumpState], news: DumpInput) -> list[DumpState]:
+    def _change(self, dumps: list[DumpState], event: DumpInput) -> list[DumpState]:
         for dump in dumps:
-            dump.meet(news)
+            dump.transition(event)
             self.store(dump)
         return dumps
 
 
 def is_own(dump: DumpState) -> bool:
-    """Does capture itself need the dump? It asks for it again if it fails (``failed_dumps``)."""
+    """Is the dump capture's own? If it fails, it is requested again (``failed_dumps``)."""
     return dump.reason == "initial" or dump.dump_id.startswith((AUTOMATIC, *OWN))
 
 
 def _add(progress: TableProgress, meta: ChunkMeta) -> bool:
     if progress.key_set is None:
         return progress.add_range(_tuple(meta.low_key), _tuple(meta.high_key), meta.order)
-    if progress.missing == "list":  # whether they were listed is not known
+    if progress.missing == "list":  # it is not known whether they were listed
         return False
     return progress.add_keys(int(meta.order), meta.keys_requested)
 

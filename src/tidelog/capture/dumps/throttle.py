@@ -1,22 +1,23 @@
-"""When the next chunk of a dump may begin, and how many readers may work. Pure: time is given.
+"""Decides when a dump's next chunk may begin, and how many readers may work. Pure: time is passed
+in.
 
-Three limits, each on its own and all over all dumps:
+Three independent limits, each over all dumps:
 
 - a pause between two chunks (``delay_ms``);
 - rows a second (``rows_per_second``): a token bucket that may go into debt, because a chunk's rows
-  are known only once it is read. A chunk that begins reserves what the last ones read, so that
+  are known only once it is read. A chunk that begins reserves as many as recent ones had, so that
   several readers do not spend the same budget;
-- the automatic throttle: while capture, a replica, the SELECTs themselves or the commits of others
-  are slower than their limit, readers are halved down to one, then pauses double up to
+- the automatic throttle: while capture, a replica, the SELECTs themselves or other sessions'
+  commits are slower than their limit, readers are halved down to one, then pauses double up to
   `MAX_PAUSE_S`. For commits the share of time in which the one reader's SELECTs work is halved
-  instead, down to `LEAST_PACE`: others wait for the cores that a SELECT keeps busy, and that within
-  milliseconds. Well below the limit (`RECOVERED`) pauses halve and readers come back one step at a
-  time; between the two it holds. That is the additive increase, multiplicative decrease of TCP
-  (RFC 5681, section 3.1).
+  instead, down to `LEAST_PACE`: other sessions wait within milliseconds for the cores that a SELECT
+  keeps busy. Well below the limit (`RECOVERED`) pauses halve and readers come back one step at a
+  time; between the two nothing changes. That is the additive increase, multiplicative decrease of
+  TCP (RFC 5681, section 3.1).
 
 The throttle never stops a dump: a chunk begins at least every `MAX_PAUSE_S` (plus what the fixed
 limits ask for). A replica that hangs for hours slows a dump to that and no further; the decision
-and its reason stay in `status`, so an operator sees why, and can lift the limit or pause the dump.
+and its reason are in `status`, so an operator sees why, and can lift the limit or pause the dump.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from typing import Any, Literal
 
 from tidelog.model.dump_options import RunTimeOptions
 
-KEPT = 16  # watermarks looked at; the two longest are not: a disk may have stalled
+KEPT = 16  # watermarks considered; without the two longest: a disk may have stalled
 LEFT_OUT = 2
-CALM_S = 300.0  # the least round trip is of the last one to two such spans
+CALM_S = 300.0  # the shortest round trip is of the last one to two such spans
 OWN_OF_CHUNK = 4  # transactions of one chunk in the source: two watermarks, a read, planning
-OTHERS_A_SECOND = 50.0  # fewer may be our own looks, and nobody's hurry
+OTHERS_A_SECOND = 50.0  # fewer may be our own queries, and need no protection
 
 LEAST_WAIT_S = 1e-4
 MAX_PAUSE_S = 5.0
 FIRST_PAUSE_S = 0.1
-RECOVERED = 0.5  # of a limit: below it, readers and pauses go back stepwise
-TIGHTEN_EVERY_S = 1.0  # lag follows a decision only after a while
+RECOVERED = 0.5  # of a limit: below it, readers and pauses recover step by step
+TIGHTEN_EVERY_S = 1.0  # lag follows a decision only after some time
 LOOSEN_EVERY_S = 2.0
 LOOSEN_PACE = 1.4
-LOOSEN_SHARE = 1 / 8  # of the readers, and at least one, come back at a step
+LOOSEN_SHARE = 1 / 8  # of the readers, and at least one, come back at each step
 BURST_S = 0.25  # budget that may be saved up: makes up for readers that wake up late
-STALE_S = 30.0  # a SELECT's time, or a watermark's, says nothing any more after this
-LEAST_PACE = 1 / 16  # share of time in which SELECTs work, at least
-MAX_SPREAD_S = 0.5  # a chunk's transaction, and its lock against DDL, are kept so much longer
+STALE_S = 30.0  # the time of a SELECT or a watermark means nothing after this
+LEAST_PACE = 1 / 16  # least share of time in which SELECTs work
+MAX_SPREAD_S = 0.5  # limits how much longer a chunk's transaction, and its lock against DDL, last
 SMOOTHING = 0.3  # weight of the newest chunk in the smoothed time and rows of a SELECT
 
 Limit = Literal["rows_per_second", "lag", "replica_lag", "select_time", "commit_delay"]
@@ -61,7 +62,7 @@ _REASONS: dict[Limit, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSettings:
-    """Limits of dumps; 0 is off."""
+    """Limits of dumps; 0: off."""
 
     delay_ms: int = 0
     rows_per_second: int = 0
@@ -76,22 +77,22 @@ class ThrottleSettings:
 
 
 class Throttle:
-    """Decides; whoever calls keeps the clock (seconds, monotonic) and a lock.
+    """Applies the limits. The caller provides the clock (seconds, monotonic) and a lock.
 
-    Every `begun` should be followed by a `read`, of 0 rows if the chunk failed: else its reserved
-    rows count as read.
+    Call `on_chunk_read` after every `on_chunk_start`, with 0 rows if the chunk failed: otherwise
+    its reserved rows count as read.
     """
 
     def __init__(self, settings: ThrottleSettings) -> None:
         self._settings = settings
-        # pauses: the last time a chunk began or was read
+        # pauses: when a chunk last began or was read
         self._touched_at = float("-inf")
-        # rows a second: rows that may be read now (negative: debt), and what was reserved
+        # rows a second: rows that may be read now (negative: debt), and the reserved rows
         self._budget_rows = 0.0
         self._budget_at: float | None = None
         self._reserved: list[float] = []
         self._chunk_rows: float | None = None
-        # the automatic throttle: what was seen last, and what was decided
+        # the automatic throttle: the last observation and decision
         self._lag_bytes: int | None = None
         self._replica_lag_s: float | None = None
         self._select_s: float | None = None
@@ -102,17 +103,17 @@ class Throttle:
         self._share = 1.0
         self._pause_s = 0.0
         self._pace = 1.0  # the share of time in which SELECTs work
-        self._rest_s = 0.0  # what the last chunk left to rest, to keep to that
+        self._rest_s = 0.0  # pause after the last chunk that keeps to this pace
         self._limited_by: Limit | None = None
         self._decided_at = float("-inf")
 
     def change(self, settings: ThrottleSettings) -> None:
-        """Go on with other limits. What a lifted limit had decided is undone at once."""
+        """Change the limits. Decisions by a lifted limit are undone at once."""
         before, self._settings = self._settings, settings
         if not settings.rows_per_second or not before.rows_per_second:
             self._budget_rows, self._budget_at, self._reserved = 0.0, None, []
         elif settings.rows_per_second < before.rows_per_second:
-            # A debt is time that the old limit asked for: the new one must not stretch it.
+            # A debt is time that the old limit required: the new one must not extend it.
             self._budget_rows *= settings.rows_per_second / before.rows_per_second
         if self._limited_by is not None and self._limit_of(self._limited_by) == 0:
             self._share, self._pause_s, self._limited_by = 1.0, 0.0, None
@@ -123,15 +124,15 @@ class Throttle:
         self._refill(now)
         pause_s = max(self._settings.delay_ms / 1000, self._pause_s, self._rest_s)
         wait_s = max(self._touched_at + pause_s - now, self._debt_s())
-        # A rounding error is nothing to wait for: a clock may not even move by it.
+        # Ignore a rounding error: a clock may not even advance by it.
         return wait_s if wait_s > LEAST_WAIT_S else 0.0
 
-    def begun(self, now: float) -> None:
-        """A chunk begins."""
+    def on_chunk_start(self, now: float) -> None:
+        """Note that a chunk begins."""
         self._touched_at = now
         if self._settings.rows_per_second:
             self._refill(now)
-            # Before anything was read, the first chunk has the budget of a second for itself.
+            # Until a chunk was read, the first one reserves the budget of a whole second.
             unknown = self._chunk_rows is None
             reserved = float(self._settings.rows_per_second) if unknown else self._chunk_rows
             assert reserved is not None
@@ -139,21 +140,21 @@ class Throttle:
             self._budget_rows -= reserved
 
     def spread_s(self) -> float:
-        """Over how long the next chunk's SELECT should be spread; 0.0: read it at once."""
+        """Seconds over which the next chunk's SELECT is spread; 0.0: it is read at once."""
         if self._pace == 1.0 or self._select_s is None:
             return 0.0
         return min(self._select_s / self._pace, MAX_SPREAD_S)
 
-    def wrote(self, now: float, seconds: float) -> None:
-        """A watermark was written and committed within ``seconds``."""
-        self._commits.wrote(now, seconds)
+    def on_watermark(self, now: float, seconds: float) -> None:
+        """Note that a watermark was written and committed in ``seconds``."""
+        self._commits.on_watermark(now, seconds)
 
-    def read(self, now: float, rows: int, seconds: float, rested_s: float = 0.0) -> None:
-        """A chunk's SELECT returned ``rows`` after ``seconds``; 0 and 0.0 if it never ran. For
-        ``rested_s`` of them it was let rest, to spread it.
+    def on_chunk_read(self, now: float, rows: int, seconds: float, rested_s: float = 0.0) -> None:
+        """Note that a chunk's SELECT returned ``rows`` after ``seconds``; 0 and 0.0 if it never
+        ran. ``rested_s`` of them it paused, to be spread.
         """
         self._touched_at = now
-        self._commits.chunk()
+        self._commits.on_chunk_read()
         if rows:
             self._chunk_rows = _smooth(self._chunk_rows, float(rows))
         if seconds:
@@ -172,11 +173,11 @@ class Throttle:
         replica_lag_s: float | None,
         commits: int | None = None,
     ) -> None:
-        """How far behind capture and the furthest replica are, and the source's counter of commits;
-        None: not known. About once a second; decisions are taken here.
+        """Update the lag of capture and of the slowest replica, and the source's counter of
+        commits; None: not known. Call it about once a second; decisions are made here.
         """
         self._lag_bytes, self._replica_lag_s = lag_bytes, replica_lag_s
-        self._commits.count(now, commits)
+        self._commits.on_commits(now, commits)
         self._commit_delay_s = self._commits.delay_s(now)
         worst, ratio = self._worst(now)
         since_s = now - self._decided_at
@@ -195,7 +196,7 @@ class Throttle:
         return max(1, min(wanted, int(wanted * self._share + 1e-9)))
 
     def to_json(self) -> dict[str, Any]:
-        """Settings, what was seen, and the decision, without any value of a row."""
+        """Settings, observations and the decision; no cell values."""
         limited_by = self._limited_by
         if limited_by is None and self._settings.rows_per_second and self._budget_rows < 0:
             limited_by = "rows_per_second"
@@ -245,7 +246,7 @@ class Throttle:
         return limits[limit]
 
     def _worst(self, now: float) -> tuple[Limit, float]:
-        """The limit that is exceeded most (or nearest), and seen / limit."""
+        """The limit that is exceeded most (or nearest), and observed / limit."""
         select_s = self._select_s if now - self._read_at <= STALE_S else None
         seen: list[tuple[Limit, float | None]] = [
             ("lag", self._lag_bytes),
@@ -270,7 +271,7 @@ class Throttle:
             return
         longest_s = MAX_PAUSE_S
         if limit == "select_time":
-            # A SELECT that is slow of itself is not healed by pauses: at most as long as it took.
+            # Pauses do not help a SELECT that is itself slow: at most as long as it took.
             longest_s = min(longest_s, self._select_s or 0.0)
         self._pause_s = max(self._pause_s, min(longest_s, max(FIRST_PAUSE_S, self._pause_s * 2)))
 
@@ -300,28 +301,27 @@ def _tenths_ms(seconds: float | None) -> float | None:
 
 
 class CommitTimes:
-    """How much longer commits take in the source than at best, told by the watermarks that chunks
-    write.
+    """Measures how much longer commits in the source take than at best, from the watermarks that
+    chunks write.
 
-    A watermark is a commit as others make it: it waits for the same cores, locks and disk. The
-    least round trip of the last minutes is what network and disk take of themselves; what comes on
-    top is waiting. A dump that has the source to itself delays nobody: the time counts only while
-    others commit too.
+    A watermark is a commit like others: it waits for the same cores, locks and disk. The shortest
+    round trip of the last minutes is the time of network and disk alone; the rest is waiting. A
+    dump that has the source to itself delays nobody: the time counts only while others commit too.
 
-    Whoever calls keeps the clock (seconds, monotonic) and a lock.
+    The caller provides the clock (seconds, monotonic) and a lock.
     """
 
     def __init__(self) -> None:
         self._marks: deque[float] = deque(maxlen=KEPT)
         self._marked_at = float("-inf")
-        self._least = [float("inf"), float("inf")]  # of this span, of the one before
+        self._least = [float("inf"), float("inf")]  # of the current span and the one before
         self._span_at: float | None = None
         self._chunks = 0
-        self._counted: tuple[float, int, int] | None = None  # when, commits, chunks by then
-        self._others_s: float | None = None  # transactions of others, a second
+        self._counted: tuple[float, int, int] | None = None  # when, commits, chunks until then
+        self._others_s: float | None = None  # transactions of others per second
 
-    def wrote(self, now: float, seconds: float) -> None:
-        """A watermark's commit took ``seconds``."""
+    def on_watermark(self, now: float, seconds: float) -> None:
+        """Note that a watermark's commit took ``seconds``."""
         if self._span_at is None or now - self._span_at > CALM_S:
             self._span_at = now
             self._least = [float("inf"), self._least[0]]
@@ -331,12 +331,12 @@ class CommitTimes:
         self._marks.append(seconds)
         self._marked_at = now
 
-    def chunk(self) -> None:
-        """A chunk was read: its own transactions are not others'."""
+    def on_chunk_read(self) -> None:
+        """Count a chunk: its transactions are our own."""
         self._chunks += 1
 
-    def count(self, now: float, commits: int | None) -> None:
-        """The source's counter of commits; None: it has none."""
+    def on_commits(self, now: float, commits: int | None) -> None:
+        """Update the source's counter of commits; None: it has none."""
         if commits is None:
             self._counted = self._others_s = None
             return
@@ -348,12 +348,12 @@ class CommitTimes:
 
     @property
     def others_commit(self) -> bool:
-        """True also where it can't be known."""
+        """True also if it can't be known."""
         return self._others_s is None or self._others_s > OTHERS_A_SECOND
 
     def delay_s(self, now: float) -> float | None:
-        """How much longer a commit takes now than at best; None: too little is known, or no one
-        else commits.
+        """How much longer a commit takes now than at best; None: too few samples, or no one else
+        commits.
         """
         known = len(self._marks) == KEPT and now - self._marked_at <= STALE_S
         if not known or not self.others_commit:

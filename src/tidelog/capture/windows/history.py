@@ -1,9 +1,9 @@
-"""The part of the recent log that a chunk's snapshot is compared with. Pure: no clock, no I/O.
+"""The recent part of the log that a chunk's snapshot is compared with. Pure: no clock, no I/O.
 
-PostgreSQL logs a commit before the commit is visible, so a record may stand before a chunk's low
+PostgreSQL logs a commit before the commit is visible, so a record may precede a chunk's low
 watermark and still be invisible to its SELECT (docs/explanation/watermarks.md). Hence two
-memories of what was emitted: `Journal`, which transactions changed which tables, always; and
-`KeyHistory`, which keys they changed, for tables that are being dumped.
+histories of emitted records: `UnseenTransactions`, which transactions changed which tables, kept
+always; and `KeyHistory`, which keys they changed, kept for tables that are being dumped.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tidelog.model.records import (
 COMPLETING = (int(KeyEffect.COMPLETE), int(KeyEffect.GONE))
 
 
-class Journal:
-    """Emitted transactions that no snapshot has shown visible yet, as (xid, schema id) pairs.
+class UnseenTransactions:
+    """Emitted transactions that no snapshot has shown as visible yet, as (xid, schema id) pairs.
 
-    At most ``limit_entries`` are kept. Beyond that the oldest are forgotten and `complete` turns
-    false: then the event log itself must be asked (`seed`), as after a restart.
+    At most ``limit_entries`` are kept. Beyond that the oldest are forgotten and `complete` becomes
+    False: then the event log itself must be searched (`seed`), as after a restart.
     """
 
     def __init__(self, limit_entries: int) -> None:
@@ -44,13 +44,13 @@ class Journal:
         self.max_xid = 0
         self.complete = False
         self.seeds = 0
-        """How often it was seeded: what was seeded for one snapshot says nothing of older ones."""
+        """Number of `seed` calls: a seed for one snapshot is not valid for older ones."""
 
     def __len__(self) -> int:
         return self._entries
 
     def add(self, batch: LogBatch, sequence: int) -> None:
-        """Note a batch's transactions; ``sequence`` numbers batches upward."""
+        """Add a batch's transactions; ``sequence`` numbers batches in ascending order."""
         count = len(batch)
         if not count:
             return
@@ -74,7 +74,7 @@ class Journal:
         self._entries += len(xid)
 
     def seed(self, changed: dict[int, set[int]], max_xid: int) -> None:
-        """Add transactions found in the event log: xid → schema ids. Makes the journal complete."""
+        """Add transactions found in the event log: xid → schema ids. Sets `complete`."""
         pairs = [(xid, schema) for xid, schemas in changed.items() for schema in schemas]
         if pairs:
             columns = np.array(pairs, np.int64)
@@ -87,7 +87,7 @@ class Journal:
         self.seeds += 1
 
     def forget_visible(self, snapshots: list[Snapshot]) -> None:
-        """Drop what all of ``snapshots`` can see; a snapshot taken later sees it as well."""
+        """Forget what all of ``snapshots`` can see; later snapshots see it as well."""
         kept: list[tuple[Int64s, Int32s, int]] = []
         for xid, schema, sequence in zip(self._xid, self._schema, self._sequence, strict=True):
             visible = np.ones(len(xid), np.bool_)
@@ -103,16 +103,16 @@ class Journal:
     def invisible(
         self, snapshot: Snapshot, is_table: Callable[[int], bool], before: int
     ) -> set[int]:
-        """Xids, of batches numbered below ``before``, that changed the table unseen."""
-        found: set[int] = set()
+        """Xids in batches numbered below ``before`` that changed the table and are not visible."""
+        xids: set[int] = set()
         for xid, schema, sequence in zip(self._xid, self._schema, self._sequence, strict=True):
             if sequence >= before:
                 break
             unseen = ~snapshot.visible(xid)
-            found.update(
+            xids.update(
                 int(x) for x, s in zip(xid[unseen], schema[unseen], strict=True) if is_table(int(s))
             )
-        return found
+        return xids
 
 
 @dataclass(slots=True)
@@ -135,21 +135,25 @@ class ChangedKeys:
 
     def completed(self) -> pa.BinaryArray:
         """The keys whose whole state is in the records: a record has all columns, or deletes the
-        key, and no later partial record brings a row to the key.
+        key, and no later partial record moves a row to the key.
         """
         completing = np.isin(self.effect, COMPLETING)
         if not (self.effect == KeyEffect.MOVED_PARTIAL).any():
             return self.key.filter(pa.array(completing))
-        # What was read back from the event log comes in any order: there what lacks columns counts.
+        # Records read back from the event log have no order: there a partial record takes
+        # precedence.
         rank = np.where(self.sequence >= 0, np.arange(len(self)) + 1, np.where(completing, -1, 0))
         order = np.argsort(rank, kind="stable")
         codes = self.key.dictionary_encode()
         code = codes.indices.to_numpy()
-        told, lacks = np.full((2, len(codes.dictionary)), -2, np.int64)
-        for ranks, wanted in ((told, completing), (lacks, self.effect == KeyEffect.MOVED_PARTIAL)):
+        complete, partial = np.full((2, len(codes.dictionary)), -2, np.int64)
+        for ranks, wanted in (
+            (complete, completing),
+            (partial, self.effect == KeyEffect.MOVED_PARTIAL),
+        ):
             mine = order[wanted[order]]
-            ranks[code[mine]] = rank[mine]  # of equal keys the last
-        return codes.dictionary.filter(pa.array(told > lacks))
+            ranks[code[mine]] = rank[mine]  # the last of equal keys
+        return codes.dictionary.filter(pa.array(complete > partial))
 
     def filter(self, keep: Bools) -> ChangedKeys:
         return ChangedKeys(
@@ -158,10 +162,12 @@ class ChangedKeys:
 
 
 class KeyHistory:
-    """Keys of one table that records changed since `since`, until snapshots show them visible.
+    """The keys of one table that records changed since `since`, until snapshots show them as
+    visible.
 
-    ``since`` is the number of the first batch that is wholly held; it moves up when the oldest
-    batches have to go (`drop_oldest`). Keys put back from the event log (`seed`) are held besides.
+    ``since``: number of the first batch that is retained as a whole; it increases when the oldest
+    batches are dropped (`drop_oldest`). Keys read back from the event log (`seed`) are kept
+    besides.
     """
 
     def __init__(self, since: int) -> None:
@@ -176,7 +182,7 @@ class KeyHistory:
         return self._bytes
 
     def add(self, entries: KeyEntries, xid: Int64s, sequence: int) -> None:
-        """Note the keys of one batch; ``xid`` int64[m] of the entries."""
+        """Add the keys of one batch; ``xid`` int64[m] of the entries."""
         if not len(entries):
             return
         part = ChangedKeys(
@@ -186,7 +192,7 @@ class KeyHistory:
         self._bytes += part.bytes
 
     def drop_oldest(self) -> None:
-        """Let the oldest batch go, to make room."""
+        """Drop the oldest batch to free memory."""
         oldest = self._parts.pop(0)
         self._bytes -= oldest.bytes
         self.since = max(self.since, int(oldest.sequence.max()) + 1)
@@ -196,15 +202,15 @@ class KeyHistory:
         self._truncates.append(xid)
 
     def seed(self, part: ChangedKeys | None, truncates: list[int], xids: set[int]) -> None:
-        """Hold the keys of transactions emitted earlier, read back from the event log."""
+        """Add the keys of earlier transactions, read back from the event log."""
         if part is not None and len(part):
             self._parts.insert(0, part)
             self._bytes += part.bytes
         self._truncates.extend(truncates)
         self._seeded |= xids
 
-    def not_held(self, xids: set[int]) -> set[int]:
-        """The transactions in batches before `since` whose keys are not held."""
+    def not_retained(self, xids: set[int]) -> set[int]:
+        """Transactions of ``xids``, in batches before `since`, whose keys are not retained."""
         return xids - self._seeded
 
     def forget_visible(self, snapshots: list[Snapshot]) -> None:

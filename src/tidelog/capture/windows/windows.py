@@ -1,16 +1,15 @@
 """The windows between watermarks: which rows of a chunk may follow which records of the log.
 
-Pure: log records, watermark sightings and chunk reads come in as arguments, what to append goes out
-in order. Algorithm 1 of the DBLog paper is the reference (docs/PAPER_MAP.md maps its steps); the
-rule that differs (docs/explanation/watermarks.md): a record supersedes a chunk row if its
-transaction is *not visible in the snapshot* the chunk was read under, wherever it stands before the
-emission point.
+Pure: log records, watermarks and chunk rows come in as arguments; what to append is returned in
+order. It implements Algorithm 1 of the DBLog paper (docs/PAPER_MAP.md maps its steps) with one
+different rule (docs/explanation/watermarks.md): a record supersedes a chunk row if its transaction
+is *not visible in the snapshot* of the chunk, wherever the record is before the emission point.
 
-The states that a window goes through are a table, `tidelog.capture.windows.states.WINDOWS`.
+The states of a window are a table, `tidelog.capture.windows.state_machine.WINDOWS`.
 
-A strategy that writes no watermarks gives rows with a position instead (`ChunkRows.emit_at`),
-before which everything was committed that the chunk could see. Then READ → CLOSED happens at the
-first boundary between transactions at which the log has come that far (`due`, `close_due`).
+A strategy that writes no watermarks delivers rows with a position instead (`ChunkRows.emit_at`),
+before which everything that the chunk could see was committed. Then READ → CLOSED happens at the
+first boundary between transactions at which the log has reached it (`due`, `close_due`).
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.capture.windows.history import ChangedKeys, Journal, KeyHistory
-from tidelog.capture.windows.states import WINDOWS, VoidReason, WindowInput, WindowStatus
+from tidelog.capture.windows.history import ChangedKeys, KeyHistory, UnseenTransactions
+from tidelog.capture.windows.state_machine import WINDOWS, VoidReason, WindowInput, WindowStatus
 from tidelog.model.records import KeyEffect, Kind, LogBatch, Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
 
-FOUND_BYTES = 64 << 20
+READ_BACK_BYTES = 64 << 20
 """Most bytes of keys read back from the event log for one chunk. With more, the chunk waits until
 the transactions that changed them are visible.
 """
@@ -45,26 +44,26 @@ class Window:
     low_position: int | None = None
     rows: ChunkRows | None = None
     registered_at: int = 0
-    """The position the log had come to when the window was registered."""
+    """The position that the log had reached when the window was registered."""
     schema_seen: int | None = None
-    """The last version of the table that the log showed since the low watermark, or since the
-    window was registered where no watermark is written.
+    """The last version of the table that the log showed since the low watermark, or, if no
+    watermark is written, since the window was registered.
     """
     schema_shown: int | None = None
     seeds: int = 0
-    """The journal's number of seeds when the window was registered: it has what this window can't
-    see.
+    """The journal's number of seeds when the window was registered: the journal has what this
+    window can't see.
     """
     floor: Snapshot | None = None
-    """A snapshot taken before the window was registered: its own will see at least as much."""
+    """A snapshot taken before the window was registered: the window's own sees at least as much."""
     status: WindowStatus = WINDOWS.start
 
-    def meet(self, news: WindowInput) -> None:
-        self.status = WINDOWS.after(self.status, news)
+    def transition(self, event: WindowInput) -> None:
+        self.status = WINDOWS.after(self.status, event)
 
 
 @dataclass(slots=True)
-class Closed:
+class ClosedWindow:
     """A window that closed: append ``rows`` here, before any later record.
 
     ``refetch``: encoded keys whose superseding records lack columns, so that a key chunk must
@@ -83,8 +82,8 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Voided:
-    """A window that may not be used; ``unseen_xids``: ask the event log for the keys of these."""
+class VoidedWindow:
+    """A window that can't be used; ``unseen_xids``: read their keys from the event log."""
 
     window: Window
     reason: VoidReason
@@ -92,23 +91,23 @@ class Voided:
 
 
 @dataclass(frozen=True, slots=True)
-class MovedKeys:
-    """Match keys that rows moved to by records that lack columns: a key chunk completes them."""
+class ChangedKeysToRead:
+    """Match keys that partial records moved rows to: a key chunk completes them."""
 
     schema: TableSchema
     keys: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundKeys:
-    """What transactions did that were read back: the keys changed, and who truncated."""
+class KeysReadBack:
+    """The changes of transactions that were read back: changed keys, and xids of truncates."""
 
     changed: ChangedKeys | None
     truncates: list[int]
 
 
 class Windows:
-    """All open windows on one log, and the memory of the log that they need.
+    """All open windows on one log, and the history of the log that they need.
 
     Not thread-safe: the engine calls it under its lock. The log never waits for a window.
     """
@@ -124,7 +123,7 @@ class Windows:
         self._keys = keys
         self._schema_of = schema_of
         self._retain_bytes = retain_bytes
-        self.journal = Journal(journal_entries)
+        self.journal = UnseenTransactions(journal_entries)
         self._histories: dict[TableName, KeyHistory] = {}
         self._by_low: dict[str, Window] = {}
         self._by_high: dict[str, Window] = {}
@@ -144,16 +143,16 @@ class Windows:
         return sum(history.bytes for history in self._histories.values())
 
     def retain(self, table: TableName) -> None:
-        """Hold the keys of the table's records from now on; before its first low watermark."""
+        """Retain the keys of the table's records from now on; before its first low watermark."""
         if table not in self._histories:
             self._histories[table] = KeyHistory(self.sequence + 1)
 
     def forget(self, table: TableName) -> None:
-        """The table's dump is over."""
+        """Drop the table's history: its dump is over."""
         self._histories.pop(table, None)
 
     def register(self, window: Window) -> None:
-        """Announce a window. Must precede the writing of its low watermark."""
+        """Register a window. Must precede the writing of its low watermark."""
         self.retain(window.table)
         window.floor = self._latest
         window.seeds = self.journal.seeds if self.journal.complete else -1
@@ -162,9 +161,9 @@ class Windows:
         self._by_high[window.high_watermark] = window
 
     def deliver(self, window: Window, rows: ChunkRows) -> None:
-        """The rows of the window's SELECT. Must precede the writing of its high watermark."""
+        """Take over the rows of the window's SELECT, before its high watermark is written."""
         marked = rows.emit_at is None
-        window.meet(WindowInput.ROWS if marked else WindowInput.ROWS_WITH_POSITION)
+        window.transition(WindowInput.ROWS if marked else WindowInput.ROWS_WITH_POSITION)
         window.rows = rows
         self._latest = rows.snapshot
         if rows.emit_at is not None and window.high_watermark in self._by_high:
@@ -175,7 +174,7 @@ class Windows:
 
     def discard(self, window: Window) -> None:
         """Drop the window: its chunk is not needed."""
-        window.meet(WindowInput.DISCARD)
+        window.transition(WindowInput.DISCARD)
         self._forget(window)
 
     def _forget(self, window: Window) -> None:
@@ -183,9 +182,9 @@ class Windows:
         self._by_high.pop(window.high_watermark, None)
         self._by_position = [w for w in self._by_position if w is not window]
 
-    def keys_of(self, batches: Iterable[LogBatch]) -> FoundKeys | None:
-        """The keys of records read back from the event log; None if they are more than there is
-        room for. Needs no lock.
+    def keys_of(self, batches: Iterable[LogBatch]) -> KeysReadBack | None:
+        """The keys of records read back from the event log; None if they exceed `READ_BACK_BYTES`.
+        Needs no lock.
         """
         truncates: list[int] = []
         parts: list[ChangedKeys] = []
@@ -205,7 +204,7 @@ class Windows:
                     )
                 )
                 size += parts[-1].bytes
-            if size > FOUND_BYTES:
+            if size > READ_BACK_BYTES:
                 return None
         merged = None
         if parts:
@@ -215,24 +214,24 @@ class Windows:
                 np.concatenate([part.xid for part in parts]),
                 np.concatenate([part.sequence for part in parts]),
             )
-        return FoundKeys(merged, truncates)
+        return KeysReadBack(merged, truncates)
 
-    def seed_keys(self, table: TableName, xids: set[int], found: FoundKeys) -> None:
-        """Hold the keys of ``xids``: what `keys_of` has found in their records."""
+    def seed_keys(self, table: TableName, xids: set[int], found: KeysReadBack) -> None:
+        """Retain the keys of ``xids``: the result of `keys_of` for their records."""
         history = self._histories.get(table)
         if history is not None:
             history.seed(found.changed, found.truncates, xids)
 
     def forget_visible(self, snapshot: Snapshot) -> None:
-        """``snapshot`` was just taken: transactions that it, and every open window's, can see can
-        supersede nothing any more. A window not read yet counts with its floor.
+        """Forget transactions that ``snapshot``, just taken, and every open window's snapshot can
+        see: they can supersede nothing any more. A window not read yet counts with its floor.
         """
         snapshots = [snapshot]
         for window in self._by_high.values():
-            held = window.rows.snapshot if window.rows is not None else window.floor
-            if held is None:
+            seen = window.rows.snapshot if window.rows is not None else window.floor
+            if seen is None:
                 return
-            snapshots.append(held)
+            snapshots.append(seen)
         self.journal.forget_visible(snapshots)
         for history in self._histories.values():
             history.forget_visible(snapshots)
@@ -240,7 +239,7 @@ class Windows:
     # ------------------------------------------------------------ the log
 
     def due(self, batch: LogBatch, also_at: int | None = None) -> int | None:
-        """Where ``batch`` must be cut: the index of its first record that begins a transaction by
+        """Where ``batch`` must be cut: the index of its first record that begins a transaction at
         which a window without watermarks is due, or that is not before position ``also_at``.
         """
         points = [
@@ -252,20 +251,20 @@ class Windows:
             return None
         at = int(np.searchsorted(batch.position, min(points)))
         before = self._last_position if at == 0 else int(batch.position[at - 1])
-        while at < len(batch) and batch.position[at] == before:  # in the midst of a transaction
+        while at < len(batch) and batch.position[at] == before:  # within a transaction
             at += 1
         return at if at < len(batch) else None
 
-    def close_due(self, position: int) -> list[Closed | Voided]:
-        """Close the windows without watermarks that are due; ``position``: all before it has come,
-        and no transaction is half-way through.
+    def close_due(self, position: int) -> list[ClosedWindow | VoidedWindow]:
+        """Close due windows without watermarks; all before ``position`` was read, and no
+        transaction is incomplete.
         """
         due = [
             window
             for window in self._by_position
             if window.rows and window.rows.emit_at is not None and window.rows.emit_at <= position
         ]
-        outcomes: list[Closed | Voided] = []
+        outcomes: list[ClosedWindow | VoidedWindow] = []
         for window in due:
             assert window.rows is not None
             assert window.rows.emit_at is not None
@@ -276,8 +275,8 @@ class Windows:
             )
         return outcomes
 
-    def on_batch(self, batch: LogBatch) -> list[MovedKeys]:
-        """Note records that are about to be appended. With no dump under way no key is decoded."""
+    def on_batch(self, batch: LogBatch) -> list[ChangedKeysToRead]:
+        """Note records that are about to be appended. While no dump runs, no key is decoded."""
         self.sequence += 1
         if len(batch):
             self._last_position = int(batch.position[-1])
@@ -298,25 +297,25 @@ class Windows:
                     history.add(entries, batch.xid[entries.record], self.sequence)
             while self.retained_bytes > self._retain_bytes:
                 max(self._histories.values(), key=lambda history: history.bytes).drop_oldest()
-        return self._moved(batch)
+        return self._keys_moved_to(batch)
 
-    def _moved(self, batch: LogBatch) -> list[MovedKeys]:
+    def _keys_moved_to(self, batch: LogBatch) -> list[ChangedKeysToRead]:
         records = self._keys.moved(batch)
-        moved: list[MovedKeys] = []
+        moved: list[ChangedKeysToRead] = []
         for schema_id in np.unique(batch.schema_id[records]):
             schema = self._schema_of(int(schema_id))
             if schema.wire_format == "pgoutput" and schema.identity_kind == "f":
-                continue  # the old row has what the new one lacks
+                continue  # the old row has the columns that the new one lacks
             mine = records[batch.schema_id[records] == schema_id]
             entries = self._keys.keys(batch, mine, schema)
             lacking = np.flatnonzero(entries.effect == KeyEffect.MOVED_PARTIAL)
             if len(lacking):
                 keys = entries.keys().take(pa.array(lacking)).unique()
-                moved.append(MovedKeys(schema, tuple(keys.to_pylist())))
+                moved.append(ChangedKeysToRead(schema, tuple(keys.to_pylist())))
         return moved
 
     def on_schema(self, schema: TableSchema) -> None:
-        """The log continues with this version: a chunk read under another one will be void."""
+        """Set the table's version from here on: a chunk read under another one will be void."""
         for window in self._by_high.values():
             if window.table != schema.table:
                 continue
@@ -324,48 +323,52 @@ class Windows:
             if window.low_position is not None:
                 window.schema_seen = schema.schema_id
 
-    def on_watermark(self, seen: WatermarkSeen) -> Closed | Voided | None:
-        """A watermark stands here in the log; None for a low watermark, or one that is not ours any
-        more.
+    def on_watermark(self, seen: WatermarkSeen) -> ClosedWindow | VoidedWindow | None:
+        """Handle a watermark in the log; returns None for a low watermark, or one of no open
+        window.
         """
         low = self._by_low.pop(seen.watermark, None)
         if low is not None:
-            low.meet(WindowInput.LOW)
+            low.transition(WindowInput.LOW)
             low.low_position = seen.position
             return None
         window = self._by_high.pop(seen.watermark, None)
         if window is None:
             return None
         if window.low_position is None or window.rows is None:
-            window.meet(WindowInput.HIGH)
+            window.transition(WindowInput.HIGH)
             self._by_low.pop(window.low_watermark, None)
-            return Voided(window, VoidReason.ORDER)
+            return VoidedWindow(window, VoidReason.ORDER)
         return self._end(window, window.rows, window.low_position, seen.position)
 
-    def _end(self, window: Window, chunk: ChunkRows, low: int, high: int) -> Closed | Voided:
+    def _end(
+        self, window: Window, chunk: ChunkRows, low: int, high: int
+    ) -> ClosedWindow | VoidedWindow:
         outcome = self._close(window, chunk, low, high)
-        window.meet(WindowInput.HIGH if isinstance(outcome, Closed) else WindowInput.DOUBT)
+        window.transition(
+            WindowInput.HIGH if isinstance(outcome, ClosedWindow) else WindowInput.DOUBT
+        )
         return outcome
 
     def _close(
         self, window: Window, chunk: ChunkRows, low_position: int, high_position: int
-    ) -> Closed | Voided:
+    ) -> ClosedWindow | VoidedWindow:
         history = self._histories.get(window.table)
         if history is None:
-            return Voided(window, VoidReason.DISCARDED)
+            return VoidedWindow(window, VoidReason.DISCARDED)
         if window.schema_seen not in (None, chunk.schema.schema_id):
-            return Voided(window, VoidReason.SCHEMA)
+            return VoidedWindow(window, VoidReason.SCHEMA)
         if not self.journal.complete or self.journal.seeds != window.seeds:
-            return Voided(window, VoidReason.UNDECIDED)
+            return VoidedWindow(window, VoidReason.UNDECIDED)
         snapshot = chunk.snapshot
         unseen = self.journal.invisible(
             snapshot,
             lambda schema_id: bool(schema_id) and self._schema_of(schema_id).table == window.table,
             before=history.since,
         )
-        not_held = history.not_held(unseen)
+        not_held = history.not_retained(unseen)
         if not_held:
-            return Voided(window, VoidReason.KEYS_NOT_HELD, frozenset(not_held))
+            return VoidedWindow(window, VoidReason.KEYS_NOT_HELD, frozenset(not_held))
 
         rows = chunk.rows
         refetch: list[bytes] = []
@@ -383,7 +386,7 @@ class Windows:
                 keep = ~superseded.to_numpy(zero_copy_only=False)
                 rows = rows.filter(keep)
         self.forget_visible(snapshot)
-        return Closed(
+        return ClosedWindow(
             window=window,
             rows=rows,
             snapshot=snapshot,

@@ -1,4 +1,4 @@
-"""The demo's story on a terminal, as plain lines, or as JSON; see `tidelog.demo.story`."""
+"""Shows the demo's story on a terminal, as plain lines, or as JSON; see `tidelog.demo.story`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ from rich.console import Console
 from rich.text import Text
 
 from tidelog.cli import terminal
-from tidelog.cli.live.area import LiveArea, can_be_redrawn
-from tidelog.cli.live.errors_above import ErrorsAbove
-from tidelog.cli.live.fetching import Lines, with_bar
+from tidelog.cli.live.fetching import DownloadLines, with_bar
+from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
+from tidelog.cli.live.stderr_lines import StderrLines
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.dumps import bar
-from tidelog.cli.watch.lines import NAME, ScreenSection, fact, fitted, section, sparks, wrapped
+from tidelog.cli.watch.lines import (
+    NAME,
+    ScreenSection,
+    fact,
+    fit_sections,
+    section,
+    sparks,
+    wrap_lines,
+)
 from tidelog.model.units import brief_span
-from tidelog.system.fetching import Fetching
+from tidelog.system.download_progress import Download
 
 Document = Mapping[str, Any]
 
@@ -31,8 +39,9 @@ _JSON_EVERY_S = 1.0
 def story_screen(
     document: Document, width: int, height: int, report: Document | None = None
 ) -> list[Text]:
-    """At most ``height`` lines: source and lake side by side, what goes on, what happened; with
-    the ``report`` the verdict on each table in the place of what goes on.
+    """Return at most ``height`` lines: source and lake side by side, the current step, the story.
+
+    With a ``report``, the verdict on each table replaces the current step.
     """
     head = Text("Tidelog demo", style="bold")
     head.append(f"  {document['source']} → event log → Delta Lake", style="dim")
@@ -41,9 +50,9 @@ def story_screen(
     sections = [section(0, [head], 1), section(1, _tables(document, report), 5)]
     if report is None:
         sections += [section(0, fact("now", _step(document), width), 1)]
-        sections += [section(2, _going_on(document, width), 5)]
+        sections += [section(2, _current_lines(document, width), 5)]
     sections += [section(3, [Text("")], 1), _story(document["story"], width)]
-    return fitted(sections, height)
+    return fit_sections(sections, height)
 
 
 def _clock(at_s: float) -> str:
@@ -51,12 +60,12 @@ def _clock(at_s: float) -> str:
 
 
 def _step(document: Document) -> str:
-    return with_bar(_fetching(document)) if "fetching" in document else str(document["step"])
+    return with_bar(_download(document)) if "fetching" in document else str(document["step"])
 
 
-def _fetching(document: Document) -> Fetching:
+def _download(document: Document) -> Download:
     its = document["fetching"]
-    return Fetching(its["what"], its["come"], its["size"], its["done"])
+    return Download(its["what"], its["come"], its["size"], its["done"])
 
 
 def _tables(document: Document, report: Document | None) -> list[Text]:
@@ -64,12 +73,12 @@ def _tables(document: Document, report: Document | None) -> list[Text]:
     if not tables:
         return []
     lines = [Text(f"{'rows':<{NAME + 4}}{document['source']:>12}{'Delta Lake':>14}", style="dim")]
-    found = {row["table"].rpartition(".")[2]: row for row in (report or {}).get("tables", ())}
+    results = {row["table"].rpartition(".")[2]: row for row in (report or {}).get("tables", ())}
     for row in tables:
         same = row["lake"] == row["source"]
         line = Text(f"{row['table']:<{NAME + 4}}{row['source']:>12,}")
         line.append(f"{row['lake']:>14,}  ", style="green" if same else "")
-        its = found.get(row["table"])
+        its = results.get(row["table"])
         if its is None:
             line.append_text(bar(row["lake"] / max(1, row["source"]), _CELLS, "green"))
         else:
@@ -87,7 +96,7 @@ def _verdict(its: Document) -> Text:
     return text.append(", ".join(f"{its[name]:,} {name}" for name in names), style=STYLES[code])
 
 
-def _going_on(document: Document, width: int) -> list[Text]:
+def _current_lines(document: Document, width: int) -> list[Text]:
     capture = document.get("capture")
     if capture is None:
         return []
@@ -102,8 +111,8 @@ def _going_on(document: Document, width: int) -> list[Text]:
     if lake := document.get("lake"):
         behind = lake["behind_records"]
         late = "" if lake["lag_s"] is None else f"{brief_span(1000 * lake['lag_s'])}, "
-        told = f"{late}{behind:,} records behind" if behind else "has all that was captured"
-        lines += fact("lake", told, width)
+        lag_text = f"{late}{behind:,} records behind" if behind else "has all that was captured"
+        lines += fact("lake", lag_text, width)
     return lines
 
 
@@ -124,11 +133,11 @@ def _dump(dump: Document) -> Text:
 
 
 def _story(moments: Sequence[Document], width: int) -> ScreenSection:
-    """The last ones if there is no room for all."""
+    """Return the last lines if there is no room for all."""
     lines = []
     for moment in moments:
         first = f"{SIGNS[moment['kind']][1]} {_clock(moment['at_s'])}  "
-        its = wrapped(moment["text"], width, first=first, rest=" " * NAME)
+        its = wrap_lines(moment["text"], width, first=first, rest=" " * NAME)
         its[0].stylize("dim", 2, NAME - 2)
         its[0].stylize(STYLES[moment["kind"]], 0, 1)
         if moment["kind"] == "critical":
@@ -140,40 +149,41 @@ def _story(moments: Sequence[Document], width: int) -> ScreenSection:
     )
 
 
-class StoryShown:
-    """Shows documents as they are told; where there is no terminal, what is new in them."""
+class StoryView:
+    """Shows the demo's documents; without a terminal, only what is new in them."""
 
     def __init__(self, area: LiveArea | None, *, as_json: bool) -> None:
         self._area = area
         self._as_json = as_json
-        self._told = 0
-        self._due = 0.0
-        self._fetched = Lines("demo", terminal.say)
+        self._shown_count = 0
+        self._next_line_at = 0.0
+        self._fetched = DownloadLines("demo", terminal.print_line)
         self.last: Document | None = None
 
-    def told(self, document: dict[str, Any]) -> None:
+    def update(self, document: dict[str, Any]) -> None:
+        """Show a document."""
         self.last = document
         if self._area is not None:
             self._area.draw(story_screen(document, *self._area.size()))
             return
-        new, self._told = document["story"][self._told :], len(document["story"])
+        new, self._shown_count = document["story"][self._shown_count :], len(document["story"])
         now = time.monotonic()
         if self._as_json:
-            if new or now >= self._due:
-                self._due = now + _JSON_EVERY_S
+            if new or now >= self._next_line_at:
+                self._next_line_at = now + _JSON_EVERY_S
                 terminal.emit(document)
             return
         if "fetching" in document:
-            self._fetched(_fetching(document))
+            self._fetched(_download(document))
         for moment in new:
-            terminal.say(f"demo: {_clock(moment['at_s'])} {moment['text']}")
-        if new or now >= self._due:
+            terminal.print_line(f"demo: {_clock(moment['at_s'])} {moment['text']}")
+        if new or now >= self._next_line_at:
             if not new and "capture" in document:
-                terminal.say(f"demo: {_clock(document['at_s'])} {_brief(document)}")
-            self._due = now + terminal.PLAIN_INTERVAL_S
+                terminal.print_line(f"demo: {_clock(document['at_s'])} {_brief(document)}")
+            self._next_line_at = now + terminal.PLAIN_INTERVAL_S
 
     def end(self, report: Document) -> None:
-        """What stays."""
+        """Print what stays on the screen."""
         if self._as_json:
             terminal.emit(report)
         elif can_be_redrawn(sys.stdout) and self.last is not None:
@@ -183,10 +193,10 @@ class StoryShown:
                 console.print(line, soft_wrap=True)
         else:
             for its in report["tables"]:
-                terminal.say(f"demo: {its['table']}: {_verdict(its).plain[2:]}")
-            terminal.say(f"demo: {report['summary']} It took {report['seconds']:g} s.")
+                terminal.print_line(f"demo: {its['table']}: {_verdict(its).plain[2:]}")
+            terminal.print_line(f"demo: {report['summary']} It took {report['seconds']:g} s.")
         if "directory" in report and not self._as_json:
-            terminal.say(
+            terminal.print_line(
                 f"The lake, the event log and the configuration are in {report['directory']}"
             )
 
@@ -203,11 +213,11 @@ def _brief(document: Document) -> str:
 
 
 @contextmanager
-def shown_story(*, as_json: bool) -> Iterator[StoryShown]:
-    """What to tell the demo's documents to; its `StoryShown.end` is for after this."""
+def open_story(*, as_json: bool) -> Iterator[StoryView]:
+    """Open a view of the demo's documents; call its `StoryView.end` afterwards."""
     with ExitStack() as opened:
         area = None
         if not as_json and can_be_redrawn(sys.stdout):
             area = opened.enter_context(LiveArea(sys.stdout, whole=False))
-            opened.enter_context(ErrorsAbove(area.above))
-        yield StoryShown(area, as_json=as_json)
+            opened.enter_context(StderrLines(area.above))
+        yield StoryView(area, as_json=as_json)

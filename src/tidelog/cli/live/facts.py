@@ -1,4 +1,4 @@
-"""A few facts that change, redrawn in place; a plain line now and then; or JSON."""
+"""Shows a few changing facts: redrawn in place, as plain lines, or as JSON."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live.area import LiveArea, can_be_redrawn
-from tidelog.cli.live.errors_above import ErrorsAbove
+from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
+from tidelog.cli.live.stderr_lines import StderrLines
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 Facts = Callable[[Mapping[str, Any]], list[tuple[str, str, float | None]]]
-"""The facts of a document: name, text, and the share that is done, where a bar shall show it."""
+"""Returns the facts of a document: name, text, and the share done, where a bar shall show it."""
 
 _CELLS = 20
 
@@ -25,23 +25,23 @@ _CELLS = 20
 def live_facts(
     title: str, facts: Facts, *, as_json: bool, quiet: bool = False
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A function that shows the documents that it is given.
+    """Yield a function that shows the documents that it is called with.
 
     Args:
-        title: begins plain lines.
-        facts: what of a document is shown; the first of them begins a plain line at once when it
-            changes.
-        as_json: whole documents as lines of JSON.
-        quiet: nothing.
+        title: the start of each plain line.
+        facts: returns the facts of a document; when the first one changes, a plain line is printed
+            at once.
+        as_json: whether to print whole documents as lines of JSON.
+        quiet: whether to print nothing.
     """
     with ExitStack() as opened:
         area = None
         if not (as_json or quiet) and can_be_redrawn(sys.stdout):
             area = opened.enter_context(LiveArea(sys.stdout, whole=False))
-            opened.enter_context(ErrorsAbove(area.above))
+            opened.enter_context(StderrLines(area.above))
         due, first = 0.0, ""
 
-        def told(document: Mapping[str, Any]) -> None:
+        def show(document: Mapping[str, Any]) -> None:
             nonlocal due, first
             if quiet:
                 return
@@ -50,16 +50,16 @@ def live_facts(
                 return
             shown = facts(document)
             if area is not None:
-                area.draw(drawn_facts(shown, area.size()[0]))
+                area.draw(fact_lines(shown, area.size()[0]))
             elif time.monotonic() >= due or shown[0][1] != first:
                 due, first = time.monotonic() + terminal.PLAIN_INTERVAL_S, shown[0][1]
-                terminal.say(f"{title}: {'; '.join(text for _, text, _ in shown)}")
+                terminal.print_line(f"{title}: {'; '.join(text for _, text, _ in shown)}")
 
-        yield told
+        yield show
 
 
-def drawn_facts(shown: list[tuple[str, str, float | None]], width: int) -> list[Text]:
-    """As lines of ``width`` columns."""
+def fact_lines(shown: list[tuple[str, str, float | None]], width: int) -> list[Text]:
+    """Return the facts as lines of ``width`` columns."""
     from tidelog.cli.watch.dumps import bar
     from tidelog.cli.watch.lines import fact
 

@@ -1,4 +1,4 @@
-"""What is being fetched: a bar on a terminal, else a line at its beginning and one at its end."""
+"""Shows downloads: a bar on a terminal, else a line at the start and one at the end."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import sys
 from collections.abc import Callable
 
 from tidelog.model.units import format_bytes
-from tidelog.system.fetching import Fetching, OnFetch
+from tidelog.system.download_progress import Download, OnFetch
 
 _CELLS = 20
 
 
-def beginning(now: Fetching) -> str:
-    """What is said once."""
+def start_line(now: Download) -> str:
+    """Return the line for the start of a download."""
     return f"fetches {now.what}" + (f", {format_bytes(now.size)}" if now.size else "")
 
 
-def progress(now: Fetching) -> str:
-    """What changes all the while."""
+def progress(now: Download) -> str:
+    """Return the size so far, and the whole size if it is known."""
     come = format_bytes(now.come)
     return f"{come} of {format_bytes(now.size)}" if now.size else come
 
 
-def with_bar(now: Fetching) -> str:
-    """Both on one line."""
+def with_bar(now: Download) -> str:
+    """Return the name and the progress on one line."""
     if now.share is None:
         return f"fetches {now.what}: {progress(now)}"
     from tidelog.cli.watch.dumps import bar
@@ -31,28 +31,28 @@ def with_bar(now: Fetching) -> str:
     return f"fetches {now.what}: {bar(now.share, _CELLS).plain} {progress(now)}"
 
 
-class Lines:
-    """A line at the beginning and one at the end, by ``say``."""
+class DownloadLines:
+    """Prints a line at the start and one at the end of each download, by ``print_line``."""
 
-    def __init__(self, title: str, say: Callable[[str], None]) -> None:
+    def __init__(self, title: str, print_line: Callable[[str], None]) -> None:
         self._title = title
-        self._say = say
-        self._said: set[str] = set()
+        self._say = print_line
+        self._started: set[str] = set()
 
-    def __call__(self, now: Fetching) -> None:
-        if not now.done and now.what not in self._said:
-            self._said.add(now.what)
-            self._say(f"{self._title}: {beginning(now)}")
-        elif now.done and now.what in self._said:
-            self._said.discard(now.what)
+    def __call__(self, now: Download) -> None:
+        if not now.done and now.what not in self._started:
+            self._started.add(now.what)
+            self._say(f"{self._title}: {start_line(now)}")
+        elif now.done and now.what in self._started:
+            self._started.discard(now.what)
             self._say(f"{self._title}: has {now.what}")
 
 
 def to_stderr(title: str) -> OnFetch:
-    """For a command whose stdout is its report alone."""
+    """Return a callback that prints downloads to stderr, for commands whose stdout is a report."""
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
 
-    return Lines(title, say)
+    return DownloadLines(title, print_line)

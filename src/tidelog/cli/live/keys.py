@@ -1,4 +1,4 @@
-"""Single keys, without Enter."""
+"""Reads single keys, without Enter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
-from tidelog.cli import exits
+from tidelog.cli import exit_codes
 
 _NAMED: Final = {
     "\033[A": "up", "\033[B": "down", "\033[C": "right", "\033[D": "left",
@@ -21,17 +21,18 @@ _NAMED: Final = {
 
 
 class Keys:
-    """Keys from the terminal, while this process is in the foreground. Ctrl-C stays a signal. A
-    context manager.
+    """Reads keys from the terminal while this process is in the foreground. A context manager.
+
+    Ctrl-C stays a signal.
     """
 
     def __init__(self) -> None:
         self._terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1
-        self._before: list[object] | None = None
+        self._saved_mode: list[object] | None = None
 
     def __enter__(self) -> Keys:
-        exits.before_exit.append(self._restore)
-        self._take()
+        exit_codes.before_exit.append(self._restore)
+        self._set_mode()
         return self
 
     def __exit__(
@@ -41,11 +42,14 @@ class Keys:
         traceback: TracebackType | None,
     ) -> None:
         self._restore()
-        exits.before_exit.remove(self._restore)
+        exit_codes.before_exit.remove(self._restore)
 
     def pressed(self, timeout_s: float) -> list[str]:
-        """What was pressed, waiting at most so long for the first: characters, ``up``, ``left``."""
-        if not self._take():
+        """Return the keys that were pressed: characters, or ``up``, ``left``, …
+
+        Waits at most ``timeout_s`` for the first one.
+        """
+        if not self._set_mode():
             time.sleep(timeout_s)
             return []
         ready, _, _ = select.select([self._terminal], [], [], timeout_s)
@@ -59,9 +63,11 @@ class Keys:
             self._terminal = -1
         return list(_keys(read.decode("utf-8", "replace")))
 
-    def _take(self) -> bool:
-        """May keys be read? Whoever reads from the background is stopped. A shell that brings a
-        process back to the foreground has set the terminal as it likes it.
+    def _set_mode(self) -> bool:
+        """Take the terminal; return whether keys may be read.
+
+        A process that reads from the background would be stopped. A shell that brings a process
+        back to the foreground has changed the terminal's mode.
         """
         if self._terminal < 0:
             return False
@@ -70,7 +76,7 @@ class Keys:
                 return False
             now = termios.tcgetattr(self._terminal)
             if now[3] & termios.ICANON:
-                self._before = now
+                self._saved_mode = now
                 tty.setcbreak(self._terminal, termios.TCSANOW)
         except (OSError, termios.error):
             self._terminal = -1
@@ -78,7 +84,7 @@ class Keys:
         return True
 
     def _restore(self) -> None:
-        before, self._before = self._before, None
+        before, self._saved_mode = self._saved_mode, None
         if before is None:
             return
         try:
@@ -90,6 +96,6 @@ class Keys:
 
 def _keys(text: str) -> Iterator[str]:
     while text:
-        found = next((code for code in _NAMED if text.startswith(code)), None)
-        yield _NAMED[found] if found else text[0]
-        text = text[len(found or text[0]) :]
+        code_seen = next((code for code in _NAMED if text.startswith(code)), None)
+        yield _NAMED[code_seen] if code_seen else text[0]
+        text = text[len(code_seen or text[0]) :]

@@ -1,4 +1,4 @@
-"""Dumps of a status document as lines with bars, and rates from several documents."""
+"""Shows dumps of a status document as lines with bars, and rates from several documents."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.text import Text
 
-from tidelog.app.overview.ended import dump_goes_on, table_has_ended
-from tidelog.cli.watch.lines import NAME, wrapped
+from tidelog.app.overview.dump_problems import is_dump_unfinished, table_has_ended
+from tidelog.cli.watch.lines import NAME, wrap_lines
 from tidelog.model.printable import printable
 from tidelog.model.units import brief_span
 
@@ -25,18 +25,18 @@ COLOURS = {
     "read": "cyan", "closed": "blue", "durable": "green", "voided": "magenta",
 }  # fmt: skip
 _FIRST = ("running", "paused", "failed", "pending", "cancelled", "done")
-"""In the order in which a person looks for them."""
+"""The states in the order of their importance to the reader."""
 _FOLDED = frozenset({"pending", "done", "cancelled"})
-_SAID = {"pending": "to come"}
+_LABELS = {"pending": "to come"}
 
 
-def unfinished(status: Status) -> list[Mapping[str, Any]]:
-    """Dumps that have not ended, the oldest first."""
-    return [each for each in status.get("dumps") or () if dump_goes_on(each)]
+def unfinished_dumps(status: Status) -> list[Mapping[str, Any]]:
+    """Return the dumps that have not ended, the oldest first."""
+    return [each for each in status.get("dumps") or () if is_dump_unfinished(each)]
 
 
 def bar(share: float, cells: int, style: str = "cyan") -> Text:
-    """``share`` of so many cells; full only at the end."""
+    """Return a bar of ``cells`` cells, filled by ``share``; full only at the end."""
     full = cells if share >= 1 else min(cells - 1, int(share * cells))
     return Text(FULL * full, style=style).append(EMPTY * (cells - full), style="dim")
 
@@ -44,15 +44,16 @@ def bar(share: float, cells: int, style: str = "cyan") -> Text:
 def total_line(
     history: Sequence[Status], dump: Mapping[str, Any], width: int, share: float | None = None
 ) -> Text:
-    """A bar for all of it, and how fast it is read. ``share``: as an overview has it; None: by its
-    tables.
+    """Return a bar for the whole dump, and its rate.
+
+    ``share``: the share done of an overview; None: computed from the tables.
     """
     shares = [share_read(table) for table in dump.get("tables") or ()]
     known = [each for each, _ in shares if each is not None]
     read, total = _rows(dump)
     if share is None:
         share = read / total if total else sum(known) / max(1, len(shares))
-    if dump_goes_on(dump):
+    if is_dump_unfinished(dump):
         share = min(0.99, share)
     text = Text(" " * NAME).append_text(bar(share, max(10, min(60, width - 44))))
     text.append(f" {share:4.0%}", style="bold")
@@ -64,7 +65,7 @@ def total_line(
 
 
 def _rows(dump: Mapping[str, Any]) -> tuple[int, int]:
-    """Read, and of about how many; 0: a table's size is not known."""
+    """Return the rows read, and the estimated total; 0: a table's size is not known."""
     read, total = 0, 0
     known = True
     for table in dump.get("tables") or ():
@@ -79,8 +80,9 @@ def _rows(dump: Mapping[str, Any]) -> tuple[int, int]:
 def table_lines(
     history: Sequence[Status], dump: Mapping[str, Any], width: int, scroll: int
 ) -> tuple[list[Text], Text]:
-    """Tables of a dump, what moves first; what has ended and what has not begun is a line alone,
-    unless somebody scrolls (``scroll`` lines) to it.
+    """Return a line for each table that is active, and a line that counts the others.
+
+    The others are shown when the user scrolls (``scroll`` lines) to them.
     """
     tables = sorted(dump.get("tables") or (), key=lambda t: _FIRST.index(_state(dump, t)))
     states = Counter(_state(dump, table) for table in tables)
@@ -92,7 +94,7 @@ def table_lines(
     for name, table in zip(names, shown, strict=True):
         lines.append(_table_line(history, dump, table, name, longest, width))
         lines += _note(dump, table, width)
-    folded = [f"{states[each]:,} {_SAID.get(each, each)}" for each in _FIRST if states[each]]
+    folded = [f"{states[each]:,} {_LABELS.get(each, each)}" for each in _FIRST if states[each]]
     hint = "   ↑ ↓ go through them" if len(tables) > len(lines) else ""
     return lines, Text(f"{'':<{NAME}}{', '.join(folded)}{hint}", style="dim")
 
@@ -120,7 +122,7 @@ def _table_line(
     if width >= WIDE:
         text.append(f" {f'of {total:,}' if total else '':<15}", style="dim")
     if state != "running":
-        return text.append(f"  {_SAID.get(state, state)}", style=COLOURS.get(state, ""))
+        return text.append(f"  {_LABELS.get(state, state)}", style=COLOURS.get(state, ""))
     key = str(dump.get("dump_id", "")), str(table.get("table"))
     rate = rate_of(history, lambda s: _table_of(s, *key)["rows_read"])
     left = (total - read) * 1000 / rate if total > read and rate else None
@@ -141,7 +143,7 @@ def _state(dump: Mapping[str, Any], progress: Progress) -> str:
 
 
 def share_read(progress: Progress) -> tuple[float | None, int]:
-    """How much of the table is read, None if not known, and of how many rows or keys."""
+    """Return the share of the table that is read (None: unknown), and its total rows or keys."""
     if progress.get("status") == "done":
         return 1.0, 0
     if total := progress.get("key_count", 0):
@@ -153,7 +155,7 @@ def share_read(progress: Progress) -> tuple[float | None, int]:
 
 
 def _note(dump: Mapping[str, Any], progress: Progress, width: int) -> list[Text]:
-    """What a person should know of a table beside its numbers."""
+    """Return remarks on a table: errors, missing keys, a blocking dump."""
     parts = []
     if progress.get("reason") and progress.get("status") == "failed":
         parts.append(str(progress["reason"]))
@@ -168,27 +170,27 @@ def _note(dump: Mapping[str, Any], progress: Progress, width: int) -> list[Text]
     failed_state = progress.get("status") == "failed" or progress.get("failed_ranges")
     indent = " " * (NAME + 2)
     style = "red" if failed_state else "dim"
-    return wrapped("; ".join(parts), width, first=indent, rest=indent, style=style)
+    return wrap_lines("; ".join(parts), width, first=indent, rest=indent, style=style)
 
 
 def _dump_of(status: Status, dump_id: str) -> Mapping[str, Any]:
     for dump in status.get("dumps") or ():
         if dump.get("dump_id") == dump_id:
-            found: Mapping[str, Any] = dump
-            return found
+            match: Mapping[str, Any] = dump
+            return match
     raise KeyError(dump_id)
 
 
 def _table_of(status: Status, dump_id: str, table: str) -> Progress:
     for progress in _dump_of(status, dump_id).get("tables", ()):
         if progress.get("table") == table:
-            found: Progress = progress
-            return found
+            match: Progress = progress
+            return match
     raise KeyError(table)
 
 
 def rate_of(history: Sequence[Status], value: Callable[[Status], Any]) -> float | None:
-    """Growth a second of ``value(status)`` over the last seconds; None if it can't be told."""
+    """Return the growth a second of ``value(status)`` over the last seconds; None if unknown."""
     newest = history[-1]
     for older in reversed(history[:-1]):
         span_ms = newest.get("updated_ms", 0) - older.get("updated_ms", 0)
@@ -196,7 +198,7 @@ def rate_of(history: Sequence[Status], value: Callable[[Status], Any]) -> float 
             continue
         try:
             grown = value(newest) - value(older)
-        except (AttributeError, KeyError, TypeError):  # it was not there yet
+        except (AttributeError, KeyError, TypeError):  # it did not exist yet
             return None
         return grown * 1000 / span_ms if span_ms > 0 and grown >= 0 else None
     return None

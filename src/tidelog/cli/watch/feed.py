@@ -1,4 +1,4 @@
-"""`tidelog watch`: status documents as they come, drawn, recorded, or played again."""
+"""`tidelog watch`: draws, records and replays status documents."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import IO
 
 from tidelog.cli import terminal
+from tidelog.cli.watch.commands import KeyCommands
 from tidelog.cli.watch.picture import Document, Picture, StatusHistory, picture
-from tidelog.cli.watch.steering import Steering
 from tidelog.errors import UsageError
 from tidelog.model.units import brief_span
 from tidelog.system.private_files import append_text
 
-LONGEST_GAP_S = 5.0  # a pause of a recorded run is shortened to this
+LONGEST_GAP_S = 5.0  # seconds; longer pauses of a recorded run are shortened to this
 TURN_S = 0.25
 _ALL_LINES = 200
 
 
-def recorded(path: Path) -> Iterator[Document]:
-    """The documents of a recorded run, in order.
+def read_recording(path: Path) -> Iterator[Document]:
+    """Yield the documents of a recorded run, in order.
 
     Raises:
-        UsageError: it can't be read, or isn't a recording; names the line.
+        UsageError: the file can't be read, or isn't a recording; names the line.
     """
     try:
         with path.open(encoding="utf-8") as file:
@@ -33,7 +33,7 @@ def recorded(path: Path) -> Iterator[Document]:
                 try:
                     document = json.loads(line)
                 except ValueError:
-                    # a recording that was cut off in the middle of its last line
+                    # a recording that was cut off in its last line
                     if not line.endswith("\n") and number > 1:
                         return
                     raise UsageError(f"{path}:{number}: not a JSON document") from None
@@ -45,21 +45,21 @@ def recorded(path: Path) -> Iterator[Document]:
 
 
 def replay(path: Path, stop: threading.Event, *, speed: float, once: bool) -> None:
-    """Play a recorded run; ``once`` draws its last frame alone."""
+    """Replay a recorded run; ``once`` draws its last frame alone."""
     if once:
         history = StatusHistory()
-        for document in recorded(path):
+        for document in read_recording(path):
             history.add(document)
         _print_frame(history, path)
         return
     with picture("watch", whole=True) as shown:
         shown.view.config = ""
         pace = _Pace(shown, speed)
-        for document in recorded(path):
+        for document in read_recording(path):
             if shown.history.documents:
                 last_ms = shown.history.documents[-1]["updated_ms"]
                 gap_s = max(0.0, (document["updated_ms"] - last_ms) / 1000)
-                pace.let_pass(min(gap_s, LONGEST_GAP_S), stop)
+                pace.play(min(gap_s, LONGEST_GAP_S), stop)
             if stop.is_set():
                 return
             shown.history.add(document)
@@ -69,15 +69,15 @@ def replay(path: Path, stop: threading.Event, *, speed: float, once: bool) -> No
 
 
 class _Pace:
-    """Time of a recorded run, which keys speed up and stop."""
+    """The time of a recorded run; keys change its speed and pause it."""
 
     def __init__(self, shown: Picture, speed: float) -> None:
         self._shown = shown
         self._speed = speed
         self._paused = False
 
-    def let_pass(self, seconds: float, stop: threading.Event) -> None:
-        """The time between two documents."""
+    def play(self, seconds: float, stop: threading.Event) -> None:
+        """Draw until the time between two documents has passed."""
         at_ms = self._shown.history.documents[-1]["updated_ms"]
         passed_s = 0.0
         while passed_s < seconds and not stop.is_set():
@@ -97,55 +97,55 @@ class _Pace:
 
 
 def watch(
-    ask: Callable[[], Document | None],
+    read_status: Callable[[], Document | None],
     stop: threading.Event,
     *,
     record: Path | None = None,
     once: bool = False,
     as_json: bool = False,
     every_s: float = 0.5,
-    steering: Steering | None = None,
+    key_commands: KeyCommands | None = None,
 ) -> None:
-    """Draw what ``ask`` tells until ``stop``.
+    """Draw the status that ``read_status`` returns until ``stop`` is set.
 
     Args:
-        ask: the status now; None: no capture has run yet.
-        stop: ends it.
-        record: each new document becomes a line of this file, after what is in there.
-        once: one frame, and end.
-        as_json: the documents as lines of stdout, instead of a picture.
-        every_s: how often it is asked.
-        steering: what keys do.
+        read_status: returns the status now; None: no capture has run yet.
+        stop: ends the view when set.
+        record: a file to which each new document is appended as a line.
+        once: whether to draw one frame and return.
+        as_json: whether to print the documents as lines, instead of a picture.
+        every_s: seconds between two calls of ``read_status``.
+        key_commands: acts on keys; None: keys do nothing.
     """
-    file = None if record is None else _append_to(record)
+    file = None if record is None else _open_for_append(record)
     try:
         if once:
             history = StatusHistory()
-            _note(history, ask(), file, as_json)
+            _add_document(history, read_status(), file, as_json)
             if not as_json:
                 _print_frame(history, None)
             return
         began = time.monotonic()
         with picture("watch", whole=True, quiet=as_json) as shown:
-            shown.view.config = "CONFIG" if steering is None else steering.config_file
+            shown.view.config = "CONFIG" if key_commands is None else key_commands.config_file
             due = 0.0
             while not stop.is_set():
                 now = time.monotonic()
                 if now >= due:
                     due = now + every_s
-                    _note(shown.history, ask(), file, as_json)
+                    _add_document(shown.history, read_status(), file, as_json)
                 keys = shown.turn(int(time.time() * 1000), TURN_S)
-                if steering is not None:
-                    steering.act(keys, shown)
+                if key_commands is not None:
+                    key_commands.act(keys, shown)
         if shown.redrawn:
             span = brief_span((time.monotonic() - began) * 1000)
-            terminal.say(f"watched for {span}; what runs goes on")
+            terminal.print_line(f"watched for {span}; nothing was stopped")
     finally:
         if file is not None:
             file.close()
 
 
-def _note(
+def _add_document(
     history: StatusHistory, document: Document | None, file: IO[str] | None, as_json: bool
 ) -> None:
     if document is None or not history.add(document) or "updated_ms" not in document:
@@ -157,7 +157,7 @@ def _note(
         terminal.emit(document)
 
 
-def _append_to(path: Path) -> IO[str]:
+def _open_for_append(path: Path) -> IO[str]:
     try:
         return append_text(path)
     except OSError as error:
@@ -173,7 +173,7 @@ def _print_frame(history: StatusHistory, path: Path | None) -> None:
     if not history.documents:
         if path is not None:
             raise UsageError(f"{path} holds no status")
-        terminal.say("no capture has run yet")
+        terminal.print_line("no capture has run yet")
         return
     console = Console(highlight=False)
     now_ms = history.documents[-1].get("updated_ms", int(time.time() * 1000))

@@ -1,4 +1,4 @@
-"""Lines of a picture, and how they share a terminal that is too small for all."""
+"""Builds the lines of a view, and fits them into a terminal that is too small for all."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from rich.text import Text
 from tidelog.model.printable import printable
 
 NAME = 9
-"""Columns of what a line is about."""
+"""Columns of the name at the start of a line."""
 SPARKS = " ▁▂▃▄▅▆▇█"
 _UNBROKEN = "\u00a0"
 
 
-def wrapped(
+def wrap_lines(
     text: str, width: int, *, first: str = "", rest: str = "", style: str = ""
 ) -> list[Text]:
-    """``text`` as lines that break between words alone; ``first``, ``rest``: what they begin with.
+    """Break ``text`` into lines between words; ``first``, ``rest``: the prefixes of the lines.
+
     A word that is wider than the terminal is cut off there.
     """
     broken = textwrap.wrap(
@@ -35,22 +36,22 @@ def wrapped(
 
 
 def fact(name: str, text: str, width: int, *, style: str = "") -> list[Text]:
-    """``name`` in a column of its own, in grey; what is said, beside it."""
-    lines = wrapped(text, width, first=" " * NAME, rest=" " * NAME, style=style)
+    """Return ``name`` in its own column, in grey, and the text beside it."""
+    lines = wrap_lines(text, width, first=" " * NAME, rest=" " * NAME, style=style)
     if lines:
         lines[0] = Text(f"{name:<{NAME}}", style="dim").append_text(lines[0][NAME:])
     return lines
 
 
 def sparks(values: Sequence[float], style: str) -> Text:
-    """A character each, as high as it is beside the highest."""
+    """Return a character for each value, as high as its share of the greatest one."""
     most = max(values, default=0.0)
     bars = (SPARKS[round(value / most * 8)] if most else SPARKS[0] for value in values)
     return Text("".join(bars), style=style)
 
 
-def drawn(picture: RenderableType, width: int) -> list[Text]:
-    """The lines of something that Rich draws."""
+def rendered_lines(picture: RenderableType, width: int) -> list[Text]:
+    """Return the lines of a Rich renderable."""
     console = Console(width=width, file=None, highlight=False)
     lines = console.render_lines(picture, console.options.update(width=width), pad=False)
     return [
@@ -60,13 +61,13 @@ def drawn(picture: RenderableType, width: int) -> list[Text]:
 
 @dataclass(frozen=True, slots=True)
 class ScreenSection:
-    """A part of a picture.
+    """A part of the view.
 
     Attributes:
-        rank: the lower, the later it gives way.
-        wanted: lines of all of it.
-        least: lines that it wants before a section of a higher rank has any.
-        lines: its lines, at most so many.
+        rank: the priority; sections of a higher rank shrink first.
+        wanted: the number of all its lines.
+        least: the number of lines it gets before a section of a higher rank gets any.
+        lines: returns at most so many of its lines.
     """
 
     rank: int
@@ -76,7 +77,7 @@ class ScreenSection:
 
 
 def section(rank: int, lines: Sequence[Text], least: int, more: str = "lines") -> ScreenSection:
-    """One that is cut off where there is no room, and says how much is missing."""
+    """Return a section that is cut off where there is no room, and says how much is missing."""
 
     def cut(room: int) -> Sequence[Text]:
         if len(lines) <= room or room < 1:
@@ -91,8 +92,8 @@ def section(rank: int, lines: Sequence[Text], least: int, more: str = "lines") -
     return ScreenSection(rank, len(lines), min(least, len(lines)), cut)
 
 
-def fitted(sections: Iterable[ScreenSection], room: int) -> list[Text]:
-    """All of them in their order, in ``room`` lines."""
+def fit_sections(sections: Iterable[ScreenSection], room: int) -> list[Text]:
+    """Return the lines of all sections in their order, at most ``room``."""
     shown = list(sections)
     by_rank = sorted(range(len(shown)), key=lambda at: shown[at].rank)
     given = dict.fromkeys(by_rank, 0)

@@ -1,4 +1,4 @@
-"""What is going on, drawn again and again on a terminal, or a plain line now and then."""
+"""Draws the status again and again on a terminal, or prints plain lines."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live.area import LiveArea, can_be_redrawn
-from tidelog.cli.live.errors_above import ErrorsAbove
 from tidelog.cli.live.keys import Keys
+from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
+from tidelog.cli.live.stderr_lines import StderrLines
 from tidelog.cli.status_lines import ChangedFacts
 from tidelog.cli.watch.view import View
 
@@ -23,7 +23,7 @@ Document = dict[str, Any]
 Draw = Callable[[int, int, int], "list[Text]"]
 
 KEEP = 120
-"""Documents, for rates and the line of the log's motion."""
+"""How many documents to keep, for rates and the log's sparkline."""
 _ARROWS = {"left": ("dump", -1), "right": ("dump", 1), "up": ("scroll", -1), "down": ("scroll", 1)}
 
 
@@ -34,10 +34,10 @@ class StatusHistory:
         self.documents: deque[Document] = deque(maxlen=KEEP)
 
     def add(self, document: Document) -> bool:
-        """False if it is the one that came last."""
+        """Add a document; return False if it is the same as the last one."""
         last = self.documents[-1] if self.documents else None
         if last is not None and last.get("updated_ms") == document.get("updated_ms"):
-            self.documents[-1] = document  # the leader may have gone since
+            self.documents[-1] = document  # the leader may have changed since
             return False
         self.documents.append(document)
         return True
@@ -47,11 +47,11 @@ class Picture:
     """The latest documents and the user's choices of what to show; `turn` draws them.
 
     Args:
-        title: begins plain lines.
-        area: None: there is no terminal.
-        keys: None: none are read.
-        quiet: nothing is shown at all.
-        draw: other than `screen`: what of, ``(now_ms, width, height)``.
+        title: the start of each plain line.
+        area: the area to draw in; None: there is no terminal.
+        keys: the reader of keys; None: no keys are read.
+        quiet: whether to show nothing at all.
+        draw: returns the lines for ``(now_ms, width, height)``; default: `screen`.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Picture:
         self._facts = ChangedFacts()
         self._line_at = float("-inf")
         self.line_every_s = terminal.PLAIN_INTERVAL_S
-        """Between plain lines of what has come, as `turn` writes them."""
+        """Seconds between plain lines, as `turn` writes them."""
 
     @property
     def redrawn(self) -> bool:
-        """Is it a terminal's?"""
+        """Whether it is drawn on a terminal."""
         return self._area is not None
 
     def turn(self, now_ms: int, timeout_s: float) -> list[str]:
-        """Show it as it is now, and wait so long for keys; those that are not about the view."""
+        """Draw the current state, wait ``timeout_s`` for keys; return those not handled here."""
         if self._area is not None:
             self._area.draw(self._draw(now_ms, *self._area.size()))
         elif not self._quiet and time.monotonic() - self._line_at >= self.line_every_s:
@@ -90,14 +90,14 @@ class Picture:
             time.sleep(timeout_s)
             return []
         pressed = self._keys.pressed(timeout_s)
-        return [key for key in pressed if not self._is_of_view(key)]
+        return [key for key in pressed if not self._changes_view(key)]
 
     def say(self, line: str) -> None:
-        """What stays: above the picture, or in its place among the lines."""
+        """Print a line that stays: above the picture, or among the plain lines."""
         if self._area is not None:
             self._area.above(line)
         elif not self._quiet:
-            terminal.say(line)
+            terminal.print_line(line)
 
     def _screen(self, now_ms: int, width: int, height: int) -> list[Text]:
         from tidelog.cli.watch.screen import screen
@@ -112,9 +112,9 @@ class Picture:
 
         self._line_at = time.monotonic()
         for fact in self._facts.of(overview(self.history.documents[-1], now_ms)):
-            terminal.say(f"{self._title}: {fact}")
+            terminal.print_line(f"{self._title}: {fact}")
 
-    def _is_of_view(self, key: str) -> bool:
+    def _changes_view(self, key: str) -> bool:
         self.view.note = ""
         if key in _ARROWS:
             name, step = _ARROWS[key]
@@ -132,14 +132,15 @@ class Picture:
 def picture(
     title: str, *, whole: bool, quiet: bool = False, draw: Draw | None = None
 ) -> Iterator[Picture]:
-    """A picture on stdout, if that is a terminal: of all of it (``whole``), or of its last lines.
-    Lines of stderr stand above it.
+    """Open a picture on stdout, if that is a terminal: on all of it (``whole``) or its last lines.
+
+    Lines of stderr are printed above it.
     """
     with ExitStack() as opened:
         area = keys = None
         if not quiet and can_be_redrawn(sys.stdout):
             area = opened.enter_context(LiveArea(sys.stdout, whole=whole))
-            opened.enter_context(ErrorsAbove(area.above))
+            opened.enter_context(StderrLines(area.above))
             keys = opened.enter_context(Keys())
         shown = Picture(title, area, keys, quiet=quiet, draw=draw)
         shown.view.steers = keys is not None

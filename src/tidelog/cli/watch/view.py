@@ -1,4 +1,4 @@
-"""What whoever looks at the picture wants to see of it."""
+"""The user's choices of what the view shows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class View:
-    """What whoever looks has asked for by keys.
+    """The user's choices, changed by keys.
 
     Attributes:
-        config: the configuration's file, for commands to type; empty: none is there (a recording).
-        steers: are there keys that do something?
-        dump: which of the unfinished dumps is shown with its tables.
-        scroll: how many of these are passed over.
-        windows, words: shown.
-        note: the outcome of the last key.
-        here: what this process does beside delivering and capturing, by its part.
-        starting: does it begin just now?
+        config: the configuration's file, for commands to type; empty for a recording.
+        steers: whether keys do something.
+        dump: the index of the unfinished dump that is shown with its tables.
+        scroll: how many of its tables are skipped.
+        windows, words: whether they are shown.
+        note: the result of the last key.
+        here: what this process does besides capturing and delivering, by part.
+        starting: whether it has just started.
     """
 
     config: str = "CONFIG"

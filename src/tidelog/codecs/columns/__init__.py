@@ -1,1 +1,1 @@
-"""Cells of a column and Arrow arrays, either way."""
+"""Converts between the cells of a column and Arrow arrays."""

@@ -1,9 +1,10 @@
-"""HOT PATH. Kernels: columns → Avro's binary encoding of rows (Avro 1.12, "Binary Encoding").
+"""HOT PATH. Kernels that encode columns as rows of Avro's binary encoding (Avro 1.12, "Binary
+Encoding").
 
-Fields are written one column after the other: first all sizes of rows are added up, then each
-column's bytes are put where its row's cursor stands. ``state`` (int8[n]) says what of a row's cell
-is written: `NOTHING` (the record around it is null), `NULL` (the union's first branch), `BARE` (the
-value alone, of a field that is no union) or `BRANCH` (the union's second branch, and the value).
+Fields are written one column after the other: first the sizes of all rows are added up, then each
+column's bytes are written at the row's cursor. ``state`` (int8[n]) says what is written for a row's
+cell: `NOTHING` (the surrounding record is null), `NULL` (the union's first branch), `BARE` (only
+the value, of a field that is no union) or `BRANCH` (the union's second branch, and the value).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _zigzag(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _digits(value):  # type: ignore[no-untyped-def]
-    """Bytes of a variable-length integer."""
+    """The number of bytes of a variable-length integer."""
     count = 1
     while value >= _MORE:
         value >>= _SEVEN
@@ -46,7 +47,7 @@ def _put(value, out, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _branch(state, out, at):  # type: ignore[no-untyped-def]
-    """Write which branch of the union follows, if the field is one."""
+    """Write the branch number of the union, if the field is a union."""
     if state == BARE:
         return at
     out[at] = 2 if state == BRANCH else 0
@@ -55,7 +56,7 @@ def _branch(state, out, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def size_numbers(values, state, sizes):  # type: ignore[no-untyped-def]
-    """Add to ``sizes`` (int64[n]) what ``values`` (int64[n]) take as ``int`` or ``long``."""
+    """Add the sizes of ``values`` (int64[n]) as ``int`` or ``long`` to ``sizes`` (int64[n])."""
     for i in range(len(values)):
         if state[i] == NULL:
             sizes[i] += 1
@@ -65,7 +66,9 @@ def size_numbers(values, state, sizes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def write_numbers(values, state, out, at):  # type: ignore[no-untyped-def]
-    """Write them at ``at`` (int64[n]), which moves on, of ``out`` (uint8[...])."""
+    """Write the values to ``out`` (uint8[...]) at the cursors ``at`` (int64[n]), and
+    advance these.
+    """
     for i in range(len(values)):
         if state[i] == NOTHING:
             continue
@@ -77,8 +80,10 @@ def write_numbers(values, state, out, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def size_bytes(length, counted, state, sizes):  # type: ignore[no-untyped-def]
-    """Add what values of ``length`` (int64[n]) bytes take; ``counted``: with their number before
-    them, as ``bytes`` and ``string``, else as they are.
+    """Add the sizes of values of ``length`` (int64[n]) bytes.
+
+    ``counted``: each value is preceded by its length, as in ``bytes`` and ``string``; otherwise
+    there is no length.
     """
     for i in range(len(length)):
         if state[i] == NULL:
@@ -108,8 +113,11 @@ def write_bytes(data, start, length, counted, state, out, at):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def decimals(values, out, start, length):  # type: ignore[no-untyped-def]
-    """Arrow's decimal128 (uint8[n, 16], little endian) as the shortest two's complement, big
-    endian, at the end of each 16 bytes of ``out`` (uint8[16 n]): ``start``, ``length`` (int64[n]).
+    """Convert Arrow's decimal128 (uint8[n, 16], little endian) to the shortest two's complement,
+    big endian.
+
+    It is written to the end of each 16 bytes of ``out`` (uint8[16 n]), from ``start`` on, with
+    ``length`` bytes (int64[n]).
     """
     for i in range(len(values)):
         for k in range(_DECIMAL_BYTES):

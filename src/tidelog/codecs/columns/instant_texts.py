@@ -1,4 +1,4 @@
-"""Dates and timestamps as ISO 8601 texts, for every value that their integers can hold.
+"""Converts dates and timestamps to ISO 8601 text, for every value of their integers.
 
 Arrow's own cast writes ``<value out of range: …>`` for years beyond 32767, as if that were a value.
 Years of more than four digits have a sign, as ISO 8601 and Java (`DateTimeFormatter.ISO_DATE`)
@@ -34,10 +34,10 @@ def timestamp_texts(
     """``YYYY-MM-DDTHH:MM:SS.ffffff`` of microseconds since 1970, in UTC; null stays null.
 
     Args:
-        values: of unit microseconds.
+        values: timestamps in microseconds.
         separator: one ASCII character between date and time.
-        digits: of the second's fraction, 0 to 6: later ones are cut off; `SHORTEST`: without zeros
-            at its end.
+        digits: digits of the second's fraction, 0 to 6; further ones are cut off. `SHORTEST`:
+            without trailing zeros.
     """
     micros = values.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     return _texts(values, micros, ord(separator), digits)
@@ -48,7 +48,7 @@ def _texts(values: pa.Array, numbers: Int64s, separator: int, digits: int) -> pa
     offsets = np.zeros(n + 1, np.int32)
     out = np.empty(n * (_DATE_BYTES + (_TIME_BYTES if separator else 0)), np.uint8)
     numbers = numbers.view()
-    numbers.flags.writeable = False  # so that the kernel is compiled once
+    numbers.flags.writeable = False  # so that the kernel is compiled only once
     total = _write(numbers, separator, digits, offsets, out)
     texts = pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(out[:total]))
     if not values.null_count:
@@ -60,7 +60,9 @@ def _texts(values: pa.Array, numbers: Int64s, separator: int, digits: int) -> pa
 
 @njit(cache=True, nogil=True)
 def _write(numbers, separator, digits, offsets, out):  # type: ignore[no-untyped-def]
-    """Fill the texts; how many bytes. Days if there is no ``separator``, else microseconds."""
+    """Write the texts; returns their bytes. Numbers are days without a ``separator``, else
+    microseconds.
+    """
     at = np.int64(0)
     for i in range(len(numbers)):
         days, micros = numbers[i], np.int64(0)

@@ -1,4 +1,4 @@
-"""What numba's kernels have no words for."""
+"""Reads and copies memory at addresses, which numba's kernels can't express otherwise."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _intrinsic: Callable[[Any], Any] = intrinsic
 
 @_intrinsic
 def copy_bytes(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
-    """memcpy(target, source, length), of addresses."""
+    """memcpy(target, source, length) of addresses."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()
@@ -40,4 +40,4 @@ def _reader(kind: Any) -> Any:
 
 
 read_byte, read_int32, read_int64 = map(_reader, (types.uint8, types.int32, types.int64))
-"""The value at an address."""
+"""Read the value at an address."""

@@ -1,4 +1,4 @@
-"""HOT PATH. Kernels: number texts of a column → fixed-width values.
+"""HOT PATH. Kernels that convert a column's number texts to fixed-width values.
 
 Every kernel takes ``data`` (uint8[...]), ``start`` and ``length`` (int32[n], a length < 0 is NULL)
 and fills ``out``; it returns the first row that does not parse, or -1. NULL rows are set to 0.
@@ -13,8 +13,8 @@ _MINUS, _PLUS, _DOT, _ZERO = ord("-"), ord("+"), ord("."), ord("0")
 _EXPONENT, _EXPONENT_CAPITAL = ord("e"), ord("E")
 _NAN = np.frombuffer(b"NaN", dtype=np.uint8)
 _INFINITY = np.frombuffer(b"Infinity", dtype=np.uint8)
-# A float64 holds these, and integers up to 2**53, exactly: one multiplication or division of the
-# two is correctly rounded (Clinger 1990, the fast path of every strtod).
+# A float64 represents these, and integers up to 2**53, exactly: one multiplication or division of
+# the two is correctly rounded (Clinger 1990, the fast path of every strtod).
 _POWERS_OF_TEN = np.array([10.0**k for k in range(23)])
 _EXACT_INTEGER = 2**53
 _MIDPOINT_BITS = 0x1FFFFFFF  # bits of a float64 below a float32's precision
@@ -88,8 +88,10 @@ def _equals(data, position, size, word):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def floats(data, start, length, single, out, slow):  # type: ignore[no-untyped-def]
-    """Float texts → float64 in ``out``, exactly rounded (for float32 if ``single``), or marked in
-    ``slow`` (bool[n]) where the short way can't promise that. The grammar is checked for all.
+    """Convert float texts to float64 in ``out``, exactly rounded (for float32 if ``single``).
+
+    ``slow`` (bool[n]) marks the rows where the fast path can't guarantee that. The grammar is
+    checked for all rows.
     """
     for i in range(len(start)):
         out[i] = 0.0
@@ -163,17 +165,17 @@ def floats(data, start, length, single, out, slow):  # type: ignore[no-untyped-d
             value *= _POWERS_OF_TEN[exponent]
         out[i] = -value if negative else value
         if single and mantissa != 0:
-            # Rounding twice is wrong only from a float64 that lies midway between two float32s.
+            # Rounding twice is wrong only from a float64 midway between two float32s.
             slow[i] = (out[i : i + 1].view(np.int64)[0] & _MIDPOINT_BITS) == _MIDPOINT
     return -1
 
 
 @njit(cache=True, nogil=True)
 def decimals(data, start, length, precision, scale, rounding, out, null):  # type: ignore[no-untyped-def]
-    """Numeric texts → decimal128, as ``out`` uint64[n, 2] (low word first).
+    """Convert numeric texts to decimal128, as ``out`` uint64[n, 2] (low word first).
 
-    ``NaN`` sets ``null[i]``. Digits beyond ``scale`` must be zeros, or are rounded half away from
-    zero, as PostgreSQL does, if ``rounding``.
+    ``NaN`` sets ``null[i]``. Digits beyond ``scale`` must be zeros, or, with ``rounding``, are
+    rounded half away from zero, as in PostgreSQL.
     """
     for i in range(len(start)):
         out[i, 0] = np.uint64(0)

@@ -1,4 +1,4 @@
-"""HOT PATH. Kernels: cells of a column → variable-width values.
+"""HOT PATH. Kernels that convert a column's cells to variable-width values.
 
 Arguments as in `tidelog.codecs.columns.number_kernels`.
 """
@@ -20,7 +20,7 @@ for _k, _byte in enumerate(b"ABCDEF"):
 
 @njit(cache=True, nogil=True)
 def text_offsets(length, out):  # type: ignore[no-untyped-def]
-    """Fill int32[n + 1] ``out``; the bytes in all (above int32: the caller must split)."""
+    """Fill int32[n + 1] ``out``; returns the total bytes (beyond int32: the caller must split)."""
     total = np.int64(0)
     out[0] = 0
     for i in range(len(length)):
@@ -40,7 +40,9 @@ def gather(data, start, length, offsets, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hex_offsets(data, start, length, out):  # type: ignore[no-untyped-def]
-    r"""Fill int32[n + 1] ``out`` for ``\x…`` cells; the first row that is none, or -1."""
+    r"""Fill int32[n + 1] ``out`` for ``\x…`` cells; returns the first row that is not
+    one, or -1.
+    """
     total = np.int64(0)
     out[0] = 0
     for i in range(len(length)):
@@ -56,7 +58,7 @@ def hex_offsets(data, start, length, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hex_bytes(data, start, length, offsets, out):  # type: ignore[no-untyped-def]
-    r"""Decode ``\x…`` cells; the first row with a digit that is none, or -1."""
+    r"""Decode ``\x…`` cells; returns the first row with an invalid digit, or -1."""
     for i in range(len(length)):
         target = np.int64(offsets[i])
         source = np.int64(start[i]) + 2

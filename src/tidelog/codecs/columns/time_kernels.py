@@ -1,4 +1,5 @@
-"""HOT PATH. Kernels: ISO dates and timestamps (``DateStyle=ISO``, ``TimeZone=UTC``) → integers.
+"""HOT PATH. Kernels that convert ISO dates and timestamps (``DateStyle=ISO``, ``TimeZone=UTC``) to
+integers.
 
 Arguments and result as in `tidelog.codecs.columns.number_kernels`. Days are of the proleptic
 Gregorian calendar, as in PostgreSQL; year 1 BC is year 0.
@@ -11,14 +12,14 @@ from datetime import date
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.unreal_dates import END, code
+from tidelog.codecs.invalid_dates import END, code
 
-# What becomes of dates that no calendar has (``0000-00-00``, ``2024-02-31``): an error, null, or a
-# date of their own (`tidelog.codecs.unreal_dates`).
+# How to convert dates that no calendar has (``0000-00-00``, ``2024-02-31``): an error, null, or a
+# distinct date (`tidelog.codecs.invalid_dates`).
 UNREAL_IS_WRONG, UNREAL_IS_NULL, UNREAL_IS_TOLD = 0, 1, 2
 
 _EPOCH = date(1970, 1, 1)
-# 'infinity' and '-infinity'. They are valid dates of every system downstream, in every time zone:
+# 'infinity' and '-infinity'. They are valid dates in every system downstream, in every time zone:
 # Python's datetime ends at the last hour of 9999 and begins at year 1, and PySpark shifts instants
 # into the session's zone; Parquet's INT96 and Delta's statistics overflow near int64's limits.
 POSITIVE_INFINITY_DAYS = (date(9999, 12, 31) - _EPOCH).days
@@ -60,7 +61,7 @@ def _two_digits(data, position):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _day(data, position, end, before_christ):  # type: ignore[no-untyped-def]
-    """(days since 1970, position after the date); days is _BAD if it is none."""
+    """(days since 1970, position after the date); days is _BAD for an invalid date."""
     year = np.int64(0)
     first = position
     while position < end and data[position] != _MINUS:
@@ -105,7 +106,7 @@ def _ends_before_christ(data, position, end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _has_date_shape(data, position, end):  # type: ignore[no-untyped-def]
-    """Does the text begin with ``NNNN-NN-NN``?"""
+    """Return True if the text begins with ``NNNN-NN-NN``."""
     if end - position < 10 or (end - position > 10 and data[position + 10] != _SPACE):
         return False
     for k in range(10):
@@ -120,12 +121,12 @@ def _has_date_shape(data, position, end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _unreal_day(data, position):  # type: ignore[no-untyped-def]
-    """Days since 1970 that stand for ``NNNN-NN-NN``; _BAD if nothing does."""
+    """The days since 1970 that represent ``NNNN-NN-NN``; _BAD if there are none."""
     year = _two_digits(data, position) * 100 + _two_digits(data, position + 2)
     month = _two_digits(data, position + 5)
     day = _two_digits(data, position + 8)
     if year == 0 and month > 0 and day > 0:
-        # As year 4, which is a leap year too, four years on.
+        # Year 4 is a leap year like year 0: compute the date there and subtract four years.
         scratch = np.empty(10, dtype=np.uint8)
         for k in range(10):
             scratch[k] = data[position + k]
@@ -139,8 +140,9 @@ def _unreal_day(data, position):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
-    """``YYYY-MM-DD[ BC]`` or ±infinity → int32 days since 1970. ``unreal``: `UNREAL_IS_WRONG` and
-    so on.
+    """Convert ``YYYY-MM-DD[ BC]`` or ±infinity to int32 days since 1970.
+
+    ``unreal``: `UNREAL_IS_WRONG`, `UNREAL_IS_NULL` or `UNREAL_IS_TOLD`.
     """
     for i in range(len(start)):
         out[i] = 0
@@ -173,9 +175,11 @@ def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-de
 
 @njit(cache=True, nogil=True)
 def timestamps(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
-    """``YYYY-MM-DD[ HH:MM:SS[.ffffff]][±HH[:MM[:SS]]][ BC]`` or ±infinity → int64 µs since 1970
-    UTC. What int64 can't hold (PostgreSQL goes on to the year 294276) is +infinity. ``unreal`` as
-    in `dates`.
+    """Convert ``YYYY-MM-DD[ HH:MM:SS[.ffffff]][±HH[:MM[:SS]]][ BC]`` or ±infinity to int64 µs since
+    1970 UTC.
+
+    Timestamps beyond int64 (PostgreSQL's end in year 294276) become +infinity. ``unreal`` as in
+    `dates`.
     """
     for i in range(len(start)):
         out[i] = 0

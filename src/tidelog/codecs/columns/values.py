@@ -1,4 +1,5 @@
-"""A column's cells (the source's text output under pinned session settings) → an Arrow array.
+"""Converts a column's cells (the source's text output under fixed session settings) to an Arrow
+array.
 
 docs/reference/types.md is the user's view of this module.
 """
@@ -31,7 +32,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "text": pa.string(),
     "bytes": pa.binary(),
 }
-_INTEGERS = {  # NumPy's limits take as long to ask for as hundreds of values to read
+_INTEGERS = {  # reading NumPy's limits takes as long as reading hundreds of values
     pa.from_numpy_dtype(dtype): (
         dtype,
         np.int64(np.iinfo(dtype).min),
@@ -44,8 +45,10 @@ _MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
 
 
 class CellError(Exception):
-    """The cell of ``row`` is not of the column's type. Turned into a DecodeError by the caller,
-    which knows names and versions; it holds no value on purpose.
+    """The cell of ``row`` does not fit the column's type.
+
+    The caller converts it to a DecodeError with names and versions; it contains no value on
+    purpose.
     """
 
     def __init__(self, row: int) -> None:
@@ -54,7 +57,7 @@ class CellError(Exception):
 
 
 class ColumnTooLargeError(Exception):
-    """The column's texts are more than int32 offsets can hold: decode fewer records at once."""
+    """The column's text exceeds int32 offsets: decode fewer records at once."""
 
 
 @lru_cache(maxsize=1024)
@@ -89,10 +92,10 @@ def column(
         start: int32[n].
         length: int32[n].
         logical: the type that the texts were written as.
-        target: the type to give, ``logical`` if None. The texts are parsed as ``target``, which is
-            what ALTER TYPE in the source does, but for the two cases below.
-        unreal_dates: what becomes of dates that no calendar has (``0000-00-00``), as
-            `tidelog.codecs.columns.time_kernels` counts.
+        target: the type of the result; ``logical`` if None. The texts are parsed as ``target``, as
+            ALTER TYPE in the source does, except in the two cases below.
+        unreal_dates: how to convert dates that no calendar has (``0000-00-00``), see
+            `tidelog.codecs.columns.time_kernels`.
 
     Raises:
         CellError: a text is not of the type, or does not fit.
@@ -117,14 +120,14 @@ def column(
 
 
 def validity(length: Int32s) -> pa.Buffer | None:
-    """Arrow's validity bitmap, None if no length is negative."""
+    """Arrow's validity bitmap; None if no length is negative."""
     valid = length >= 0
     if valid.all():
         return None
     return bitmap(valid)
 
 
-def _checked(bad_row: int) -> None:
+def _require_parsed(bad_row: int) -> None:
     if bad_row >= 0:
         raise CellError(int(bad_row))
 
@@ -135,14 +138,14 @@ def _fixed(kind: pa.DataType, length: Int32s, values: npt.NDArray[np.generic]) -
 
 def _booleans(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     out = np.empty(len(start), dtype=np.uint8)
-    _checked(number_kernels.booleans(data, start, length, out))
+    _require_parsed(number_kernels.booleans(data, start, length, out))
     return pa.Array.from_buffers(kind, len(length), [validity(length), bitmap(out.view(np.bool_))])
 
 
 def _integers(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     dtype, low, high = _INTEGERS[kind]
     out = np.empty(len(start), dtype)
-    _checked(number_kernels.integers(data, start, length, low, high, out))
+    _require_parsed(number_kernels.integers(data, start, length, low, high, out))
     return _fixed(kind, length, out)
 
 
@@ -150,7 +153,7 @@ def _floats(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> p
     single = kind == pa.float32()
     out = np.empty(len(start), dtype=np.float64)
     slow = np.empty(len(start), dtype=np.bool_)
-    _checked(number_kernels.floats(data, start, length, single, out, slow))
+    _require_parsed(number_kernels.floats(data, start, length, single, out, slow))
     values = out.astype(np.float32) if single else out
     rows = np.flatnonzero(slow)
     if len(rows):
@@ -168,7 +171,7 @@ def _decimals(
 ) -> pa.Array:
     out = np.empty((len(start), 2), dtype=np.uint64)
     null = np.empty(len(start), dtype=np.bool_)
-    _checked(
+    _require_parsed(
         number_kernels.decimals(
             data, start, length, kind.precision, kind.scale, rounding, out, null
         )
@@ -179,7 +182,7 @@ def _decimals(
 def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:
     out = np.empty(len(start), dtype=np.int32)
     null = np.empty(len(start), dtype=np.bool_)
-    _checked(time_kernels.dates(data, start, length, unreal, out, null))
+    _require_parsed(time_kernels.dates(data, start, length, unreal, out, null))
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
@@ -188,7 +191,7 @@ def _timestamps(
 ) -> pa.Array:
     out = np.empty(len(start), dtype=np.int64)
     null = np.empty(len(start), dtype=np.bool_)
-    _checked(time_kernels.timestamps(data, start, length, unreal, out, null))
+    _require_parsed(time_kernels.timestamps(data, start, length, unreal, out, null))
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
@@ -209,9 +212,9 @@ def _texts(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa
 
 def _binaries(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     offsets = np.empty(len(start) + 1, dtype=np.int32)
-    _checked(text_kernels.hex_offsets(data, start, length, offsets))
+    _require_parsed(text_kernels.hex_offsets(data, start, length, offsets))
     out = np.empty(int(offsets[-1]), dtype=np.uint8)
-    _checked(text_kernels.hex_bytes(data, start, length, offsets, out))
+    _require_parsed(text_kernels.hex_bytes(data, start, length, offsets, out))
     buffers = [validity(length), pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(kind, len(start), buffers)
 

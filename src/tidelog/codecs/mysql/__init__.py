@@ -1,1 +1,1 @@
-"""The binlog of MySQL and MariaDB, its rows and their texts."""
+"""Codecs of MySQL's and MariaDB's binlog, its rows and their texts."""

@@ -1,8 +1,8 @@
 """MySQL's and MariaDB's character sets, by the ids of their collations.
 
 The ids are those of ``information_schema.collations`` (MySQL) and
-``collation_character_set_applicability`` (MariaDB); both servers count alike, MariaDB goes on from
-576.
+``collation_character_set_applicability`` (MariaDB); both servers use the same ids, and MariaDB has
+more from 576 on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 BINARY_COLLATION: Final = 63
 
-# name: most bytes of a character, ids.
+# name: most bytes of a character, ids
 _CHARSETS = {
     "big5": (2, "1 84 1025 1108"),
     "latin2": (1, "2 9 21 27 77 1033 1101"),
@@ -71,11 +71,11 @@ _NAMES = _by_id()
 
 
 def charset_of(collation_id: int) -> str | None:
-    """The name of a collation's character set; ``binary`` for 0, None if the id is not known."""
+    """The name of a collation's character set; ``binary`` for 0, None if the id is unknown."""
     return "binary" if collation_id == 0 else _NAMES.get(collation_id)
 
 
 def bytes_per_character(collation_id: int) -> int:
-    """The most bytes that a character takes in a collation's character set; 1 if not known."""
+    """The most bytes of a character in a collation's character set; 1 if it is unknown."""
     name = charset_of(collation_id)
     return _CHARSETS[name][0] if name is not None else 1

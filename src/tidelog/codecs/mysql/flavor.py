@@ -1,4 +1,4 @@
-"""Which of the servers that write a MySQL binlog, of which version: what they write differs."""
+"""The servers that write a MySQL binlog, and their versions: their formats differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Flavor(Enum):
 
     @property
     def product(self) -> str:
-        """For people."""
+        """The name for messages."""
         return "MariaDB" if self is Flavor.MARIADB else "MySQL"
 
     @classmethod
@@ -24,8 +24,9 @@ class Flavor(Enum):
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
-    """(10, 11, 6) of ``10.11.6-MariaDB-1:10.11.6+maria~deb12``; also behind the ``5.5.5-`` that
-    MariaDB before 11 puts before its version in the handshake.
+    """The numbers of a version text, e.g. (10, 11, 6) of ``10.11.6-MariaDB-1:10.11.6+maria~deb12``.
+
+    The prefix ``5.5.5-``, which MariaDB before 11 adds to its version in the handshake, is skipped.
     """
     text = text.removeprefix("5.5.5-") if "mariadb" in text.lower() else text
     found = re.match(r"\d+(?:\.\d+)*", text)

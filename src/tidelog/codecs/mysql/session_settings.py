@@ -1,8 +1,8 @@
-"""Settings that every session of MySQL and MariaDB pins, whoever opens it: sources and outputs.
+"""Settings that every MySQL and MariaDB session of Tidelog sets, in sources and outputs.
 
 A server may have other defaults, and run other statements when a session starts (`init_connect`):
-they must change no value, and end no session of ours at random. Values are SQL (manual, "Server
-System Variables"). The character set is pinned when the session is opened.
+they must change no value, and end no session at random. Values are SQL (manual, "Server System
+Variables"). The character set is set when the session is opened.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PINNED: Mapping[str, str] = {
 TIMEOUTS: Mapping[str, str] = {
     "wait_timeout": "604800",
     "net_read_timeout": "60",
-    "net_write_timeout": "600",  # capture may be slow to take what the server sends
+    "net_write_timeout": "600",  # capture may be slow to read what the server sends
     "lock_wait_timeout": "10",  # for metadata locks; the default is a year
     "innodb_lock_wait_timeout": "10",
 }
@@ -47,8 +47,8 @@ FLAVOR_SETTINGS: Mapping[Flavor, Mapping[str, str]] = {
     Flavor.MYSQL: {"max_execution_time": "0"},
     Flavor.MARIADB: {"max_statement_time": "0"},
 }
-# Since which version of MySQL. A key that the server made by itself must not be hidden from us: the
-# binlog has it (manual, "Generated Invisible Primary Keys").
+# By first version of MySQL. A key that the server generated must not be hidden: the binlog has it
+# (manual, "Generated Invisible Primary Keys").
 MYSQL_SINCE: Mapping[str, tuple[tuple[int, ...], str]] = {
     "show_gipk_in_create_table_and_information_schema": ((8, 0, 30), "1"),
 }
@@ -57,7 +57,7 @@ MYSQL_SINCE: Mapping[str, tuple[tuple[int, ...], str]] = {
 def set_statement(
     flavor: Flavor, version: tuple[int, ...], settings: Mapping[str, str] | None = None
 ) -> str:
-    """SET of everything that is pinned here, and of ``settings``, which win."""
+    """The SET statement for all these settings, and for ``settings``, which override them."""
     since = MYSQL_SINCE if flavor is Flavor.MYSQL else {}
     newer = {name: value for name, (first, value) in since.items() if version >= first}
     values = {**PINNED, **TIMEOUTS, **FLAVOR_SETTINGS[flavor], **newer, **(settings or {})}

@@ -1,4 +1,4 @@
-"""Column types of MySQL and MariaDB as the binlog's table map shows them.
+"""Column types of MySQL and MariaDB as in the binlog's table map.
 
 Formats: MySQL internals, "Table_map_event" (``libbinlogevents/include/rows_event.h``), its
 table of type codes and metadata; MariaDB knowledge base, "TABLE_MAP_EVENT". `Column.type_id` is the
@@ -58,14 +58,14 @@ STRING: Final = 254
 GEOMETRY: Final = 255
 
 NUMERIC: Final = frozenset({TINY, SHORT, LONG, FLOAT, DOUBLE, LONGLONG, INT24, NEWDECIMAL})
-"""The types that have a sign."""
+"""The types with a sign."""
 CHARACTER: Final = frozenset(
     {VARCHAR, VAR_STRING, STRING, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED}
 )
 CHARSETS: Final = {Flavor.MYSQL: CHARACTER | {VECTOR}, Flavor.MARIADB: CHARACTER | {GEOMETRY}}
-"""The types that DEFAULT_CHARSET and COLUMN_CHARSET count, binary ones too; not so ENUM and SET,
-which have lists of their own. MySQL's vectors (seen on 9.7.4) and MariaDB's geometries are blobs
-with the character set ``binary``; MariaDB's vectors are VARCHARs.
+"""The types that DEFAULT_CHARSET and COLUMN_CHARSET include, binary ones too; not ENUM and SET,
+which have separate lists. MySQL's vectors (seen on 9.7.4) and MariaDB's geometries are blobs with
+the character set ``binary``; MariaDB's vectors are VARCHARs.
 """
 
 _UNSIGNED = 1 << 32
@@ -77,7 +77,7 @@ _INTEGERS = {
     "bigint": (LONGLONG, "int64", "decimal(20,0)"),
 }
 _INTEGER_OF_CODE = {code: name for name, (code, _, _) in _INTEGERS.items()}
-_TEMPORALS = {  # code, code of columns made before fractions were, logical
+_TEMPORALS = {  # code, code of columns created before fractions existed, logical
     "time": (TIME2, TIME, "text"),
     "datetime": (DATETIME2, DATETIME, "timestamp"),
     "timestamp": (TIMESTAMP2, TIMESTAMP, "timestamptz"),
@@ -91,7 +91,7 @@ _GEOMETRY_NAMES = (
     "geomcollection",
 )  # fmt: skip
 _GEOMETRIES = frozenset({*_GEOMETRY_NAMES, "geometrycollection"})
-# MariaDB's types of a fixed number of bytes: Type_handler_fbt.
+# MariaDB's types with a fixed number of bytes: Type_handler_fbt.
 _FIXED_BYTES = {"uuid": 16, "inet6": 16, "inet4": 4}
 _OLD_TEMPORAL = re.compile(r"/\* *(5\.5 binary format|mariadb-5\.3) *\*/")
 _LABEL = re.compile(r"'((?:[^']|'')*)'", re.DOTALL)
@@ -104,27 +104,29 @@ MAX_DECIMAL_DIGITS: Final = 38
 
 
 class UnknownTypeError(DecodeError):
-    """A column is of a type that this module can't tell from the facts it was given."""
+    """A column's type can't be determined from the given data."""
 
 
 def collation(column: Column) -> int:
-    """The id of the column's collation; 63 for bytes, 0 where the type has none."""
+    """The id of the column's collation; 63 for bytes, 0 if the type has none."""
     return column.type_mod >> 16 & 0xFFFF
 
 
 def metadata(column: Column) -> int:
-    """The column's metadata in the table map as one number."""
+    """The column's metadata in the table map, as one number."""
     return column.type_mod & 0xFFFF
 
 
 def is_unsigned(column: Column) -> bool:
-    """Is it an unsigned number?"""
+    """Return True for an unsigned number."""
     return bool(column.type_mod & _UNSIGNED)
 
 
 def old_digits(column: Column) -> int:
-    """Digits of the fraction of a MariaDB column in the format before mysql56_temporal_format, from
-    its type's text: the table map does not tell them; 0 of any other column.
+    """The fraction's digits of a MariaDB column in the format before mysql56_temporal_format; 0 for
+    any other column.
+
+    They are read from the type's text, as the table map does not contain them.
     """
     if column.type_id not in (TIMESTAMP, TIME, DATETIME):
         return 0
@@ -137,7 +139,7 @@ def labels(column: Column) -> tuple[str, ...]:
 
 
 def text_of_labels(column: Column, members: Sequence[str]) -> str:
-    """The text of an ENUM's or SET's type if these were its members."""
+    """The text of an ENUM's or SET's type with these members."""
     return _text_of_labels("enum" if column.type_id == ENUM else "set", members)
 
 
@@ -146,8 +148,10 @@ def _text_of_labels(kind: str, members: Sequence[str]) -> str:
 
 
 def labels_of_text(column_type: str) -> tuple[str, ...]:
-    r"""The members in ``enum('a','it''s')``. Whatever the sql_mode, a quote inside is doubled and
-    backslash, newline, carriage return and NUL are ``\\ \n \r \0`` (``append_unescaped``).
+    r"""The members in ``enum('a','it''s')``.
+
+    With every sql_mode, a quote inside is doubled and backslash, newline, carriage return and NUL
+    are ``\\ \n \r \0`` (``append_unescaped``).
     """
     inside = column_type[column_type.index("(") + 1 : column_type.rindex(")")]
     return tuple(_ESCAPED.sub(_plain, label) for label in _LABEL.findall(inside))
@@ -167,14 +171,16 @@ def resolve(type_code: int, meta: int) -> tuple[int, int]:
 
 
 def string_bytes(meta: int) -> int:
-    """The most bytes a STRING column with this metadata holds: the length's bits 8 and 9 stand
-    inverted in the real type's bits 4 and 5 (MySQL bug 37426).
+    """The most bytes of a STRING column with this metadata.
+
+    Bits 8 and 9 of the length are stored inverted in the real type's bits 4 and 5 (MySQL bug
+    37426).
     """
     return (meta & 0xFF) | ((meta >> 8 & 0x30) ^ 0x30) << 4
 
 
 def fits(column: Column, type_code: int, meta: int) -> bool:
-    """Can the column stand in a table map as this type code with this metadata?"""
+    """Return True if a table map may describe the column with this type code and metadata."""
     return (column.type_id, metadata(column)) == resolve(type_code, meta)
 
 
@@ -194,13 +200,13 @@ def binlog_column(
         name: COLUMN_NAME.
         data_type: DATA_TYPE.
         column_type: COLUMN_TYPE.
-        flavor: of the server.
+        flavor: the server's flavour.
         octet_length: CHARACTER_OCTET_LENGTH.
-        collation_id: the id of COLLATION_NAME in the server's list of collations; None where NULL.
+        collation_id: the id of COLLATION_NAME in the server's list of collations; None for NULL.
         nullable: IS_NULLABLE.
 
     Raises:
-        UnknownTypeError: a type that is not known; names the column and the type.
+        UnknownTypeError: the type is unknown; names the column and the type.
     """
     kind = data_type.lower()
     text = column_type.replace("/*!100301 ", "/*M!100301 ")  # older MariaDB writes the former
@@ -211,7 +217,7 @@ def binlog_column(
     charset = (collation_id or BINARY_COLLATION) << 16
     is_bytes = (collation_id or BINARY_COLLATION) == BINARY_COLLATION
     if kind in _INTEGERS:
-        # The display width is deprecated, left out by newer servers, and not in the table map.
+        # The display width is deprecated, omitted by newer servers, and not in the table map.
         code, signed, unsigned_logical = _INTEGERS[kind]
         logical = unsigned_logical if sign else signed
         return Column(name, code, flag, kind + sign, logical, nullable)
@@ -237,7 +243,7 @@ def binlog_column(
     if kind == "json":
         return Column(name, JSON, 4, "json", "text", nullable)
     if kind in ("enum", "set"):
-        return _labelled(name, kind, labels_of_text(column_type), collation_id or 0, nullable)
+        return _label_column(name, kind, labels_of_text(column_type), collation_id or 0, nullable)
     if kind in _GEOMETRIES:
         return Column(name, GEOMETRY, 4, text, "bytes", nullable)
     if kind == "vector" and flavor is Flavor.MYSQL:
@@ -255,7 +261,7 @@ def binlog_column(
         logical = "bytes" if is_bytes else "text"
         return Column(name, STRING, meta | charset, text, logical, nullable)
     if octet_length is not None and kind in ("varchar", "varbinary", "vector"):
-        # A compressed value has a byte more, which says how it is compressed.
+        # A compressed value has one more byte, for the compression method.
         code = VARCHAR_COMPRESSED if compressed else VARCHAR
         meta = octet_length + 1 if compressed else octet_length
         logical = "bytes" if is_bytes else "text"
@@ -276,23 +282,24 @@ def column_of_map(
     dimensions: int | None = None,
     like: Column | None = None,
 ) -> Column:
-    """The column that a table map with FULL metadata describes, spelled as `binlog_column` does.
+    """The column of a table map with FULL metadata, with the same texts as `binlog_column`.
 
     Args:
         name: from COLUMN_NAME.
-        type_code: as the table map has it.
+        type_code: the table map's type code.
         meta: its metadata as one number.
         unsigned: from SIGNEDNESS.
-        collation_id: from the charset fields; 0 where there is none for the type.
+        collation_id: from the charset fields; 0 if the type has none.
         members: from ENUM_STR_VALUE or SET_STR_VALUE.
         nullable: from the null bits.
         geometry_type: from GEOMETRY_TYPE.
         dimensions: from VECTOR_DIMENSIONALITY.
-        like: what the table's other versions have under this name. Where the map can't tell types
-            apart (MariaDB's uuid is 16 bytes, as binary(16) is) the one that fits it is taken.
+        like: the column of this name in another version of the table. If the map can't distinguish
+            types (MariaDB's uuid has 16 bytes, like binary(16)), this column's type is used if it
+            fits.
 
     Raises:
-        UnknownTypeError: a type code that is not known.
+        UnknownTypeError: the type code is unknown.
     """
     code, meta = resolve(type_code, meta)
     if code == STRING and collation_id in (0, BINARY_COLLATION):
@@ -335,7 +342,9 @@ def column_of_map(
     if code in (ENUM, SET):
         if not collation_id and like is not None and fits(like, type_code, meta):
             collation_id = collation(like)  # not every version of MySQL sends it
-        return _labelled(name, "enum" if code == ENUM else "set", members, collation_id, nullable)
+        return _label_column(
+            name, "enum" if code == ENUM else "set", members, collation_id, nullable
+        )
     if code == GEOMETRY:
         known = geometry_type is not None and geometry_type < len(_GEOMETRY_NAMES)
         text = _GEOMETRY_NAMES[geometry_type or 0] if known else "geometry"
@@ -385,7 +394,7 @@ def _temporal_text(kind: str, digits: int) -> str:
     return f"{kind}({digits})" if digits else kind
 
 
-def _labelled(
+def _label_column(
     name: str, kind: str, members: Sequence[str], collation_id: int, nullable: bool
 ) -> Column:
     if kind == "enum":

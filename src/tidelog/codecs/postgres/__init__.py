@@ -1,1 +1,1 @@
-"""pgoutput and PostgreSQL's texts."""
+"""Codecs of pgoutput and of PostgreSQL's texts."""

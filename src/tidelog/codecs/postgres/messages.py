@@ -1,7 +1,7 @@
-"""Single messages of a pgoutput stream that a consumer must see in their place.
+"""Parses the messages of a pgoutput stream that a consumer must process in order with the rows.
 
 Formats: PostgreSQL manual, "Logical Replication Message Formats". The parsers raise struct.error,
-IndexError or ValueError on malformed bytes; the scanner turns those into one DecodeError.
+IndexError or ValueError on malformed bytes; the scanner converts those to one DecodeError.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidelog.model.records import Kind
 
 @dataclass(frozen=True, slots=True)
 class RelationSeen:
-    """A relation's shape, before its first row and after each change.
+    """A relation's columns and identity, sent before its first row and after each change.
 
     ``columns``: (flags, name, type oid, type modifier) as sent; flag 1: part of the identity.
     ``replica_identity``: ``d``, ``n``, ``f`` or ``i`` as in ``pg_class.relreplident``.
@@ -29,7 +29,7 @@ class RelationSeen:
 
 @dataclass(frozen=True, slots=True)
 class TypeSeen:
-    """A type that is not built in, before the relation that uses it."""
+    """A type that is not built in, sent before the relation that uses it."""
 
     oid: int
     namespace: str
@@ -37,17 +37,17 @@ class TypeSeen:
 
 
 MAX_MESSAGE_BYTES = 1 << 20
-"""Most bytes of a logical message as it is sent. Any role may write one of a gigabyte; of a longer
-one only the beginning is looked at, for which one more byte is enough.
+"""Most bytes of a logical message that are read. Any role may write one of a gigabyte; of a longer
+one only the beginning is read, for which one more byte is enough.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What ``pg_logical_emit_message`` wrote. Not transactional: ``position`` is its own LSN, and
-    there is neither ``xid`` nor ``commit_ts``.
+    """A message written by ``pg_logical_emit_message``.
 
-    ``content``: None if the message is longer than `MAX_MESSAGE_BYTES`.
+    If it is not transactional, ``position`` is its own LSN, and it has neither ``xid`` nor
+    ``commit_ts``. ``content``: None if the message is longer than `MAX_MESSAGE_BYTES`.
     """
 
     transactional: bool
@@ -60,8 +60,8 @@ class LogicalMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class RowOf:
-    """A row message of a watched relation; a truncate is narrowed to that relation."""
+class WatchedRow:
+    """A row message of a watched relation; a truncate is reduced to that relation."""
 
     relation_id: int
     kind: Kind
@@ -71,7 +71,7 @@ class RowOf:
 
 
 def parse_message(message: bytes) -> tuple[int, int, str, bytes | None]:
-    """A Message message, or the beginning of a long one: flags, LSN, prefix and content."""
+    """Parse a Message message, or the beginning of a long one: flags, LSN, prefix and content."""
     flags, lsn = struct.unpack_from("!Bq", message, 1)
     if lsn < 0:
         raise ValueError("LSN")
@@ -87,13 +87,13 @@ def parse_message(message: bytes) -> tuple[int, int, str, bytes | None]:
 
 
 def text_at(message: bytes, at: int) -> tuple[str, int]:
-    """The zero-terminated text at ``at`` and where the next field begins."""
+    """The zero-terminated text at ``at``, and the beginning of the next field."""
     end = message.index(b"\0", at)
     return message[at:end].decode("utf-8", "surrogateescape"), end + 1
 
 
 def parse_relation(message: bytes) -> RelationSeen:
-    """A Relation message."""
+    """Parse a Relation message."""
     (relation_id,) = struct.unpack_from("!I", message, 1)
     namespace, at = text_at(message, 5)
     name, at = text_at(message, at)
@@ -113,7 +113,7 @@ def parse_relation(message: bytes) -> RelationSeen:
 
 
 def parse_type(message: bytes) -> TypeSeen:
-    """A Type message."""
+    """Parse a Type message."""
     (oid,) = struct.unpack_from("!I", message, 1)
     namespace, at = text_at(message, 5)
     name, at = text_at(message, at)

@@ -1,13 +1,13 @@
-"""Texts of a PostgreSQL database that is not UTF-8 → Unicode, and back.
+"""Converts text of a PostgreSQL database that is not UTF-8 to Unicode, and back.
 
 The characters are those of the server's own conversion (``convert_from``); Python's codecs have
-them but for the few below, which were read from the server.
+them except for the few below, which were read from the server.
 
-**Bytes that mean nothing.** What is not valid in the database's encoding, or has no character, is
+**Undefined bytes.** Bytes that are invalid in the database's encoding, or have no character, are
 kept: each such byte ``b`` becomes the character U+EF00 + ``b``, of Unicode's private use area, so
-that different values stay different and the way back is exact. So are the bytes of a second code of
-a character (EUC_JP has 23), and, in a database of encoding SQL_ASCII, whose texts are taken for
-UTF-8, those of a character that is one of these.
+that different values stay different and the conversion can be reversed exactly. The same applies to
+the bytes of a character's second code (EUC_JP has 23) and, in a database of encoding SQL_ASCII,
+whose text is read as UTF-8, to the bytes of one of these private characters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from tidelog.model.records import UInt8s
 
 KEPT = 0xEF00
-"""A byte that means nothing becomes this character, plus the byte."""
+"""The base of the characters for undefined bytes."""
 
 # The server's name → Python's, by pg_encoding's names (manual, "Character Set Support").
 _CODECS = {
@@ -35,14 +35,14 @@ _CODECS = {
     "WIN1257": "cp1257", "WIN1258": "cp1258", "EUC_JP": "euc_jp", "EUC_CN": "gb2312",
     "EUC_KR": "euc_kr",
 }  # fmt: skip
-# Characters that the server has and Python's codec lacks, by the first one's code.
+# Characters that the server has and Python's codec does not, by the first one's code.
 _RUNS = {
     "EUC_JP": {
         0xADA1: "①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩ",
         0xADC0: "㍉㌔㌢㍍㌘㌧㌃㌶㍑㍗㌍㌦㌣㌫㍊㌻㎜㎝㎞㎎㎏㏄㎡",
         0xADDF: "㍻〝〟№㏍℡㊤㊥㊦㊧㊨㈱㈲㈹㍾㍽㍼≒≡∫∮∑√⊥∠∟⊿∵∩∪",
         0x8FF3F3: "ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹⅠⅡ",
-        # Compatibility ideographs by their numbers: what normalises texts would change them.
+        # Compatibility ideographs by their numbers: editors that normalise text would change them.
         0x8FF4A1: (
             "ⅢⅣⅤⅥⅦⅧⅨⅩ＇＂㈱№℡炻仼僴凬匇匤\ufa0e咊坙\ufa0f\ufa10增寬峵嵓\ufa11德悅愠敎昻晥"
             "\ufa12\uf929栁\ufa13\ufa14橫櫢淸淲瀨\ufa15\ufa16甁皂皞\ufa17礰\ufa18\ufa19\ufa1a"
@@ -52,21 +52,21 @@ _RUNS = {
     },
     "EUC_KR": {0xA2E8: "㉾", 0xA4D4: "\u3164"},
 }
-# What Python's codec has another character for → the server's.
+# Characters for which Python's codec has another one → the server's.
 _OTHERS = {"EUC_JP": {"〜": "～", "‖": "∥", "−": "－", "¢": "￠", "£": "￡", "¬": "￢", "¦": "￤"}}
 
 _PRIVATE = re.compile("([\uef80-\uefff]+)")
-# What the codec takes for a character, and is kept as bytes.
+# Codes that the codec converts to a character, but that are kept as bytes.
 _AS_BYTES = {
     "SQL_ASCII": re.compile(rb"(\xee[\xbe\xbf][\x80-\xbf])"),
     "EUC_JP": re.compile(rb"(\x8f\xa2[\xb7\xf1])"),
 }
-# Characters whose code is the server's, though Python's codec has one: → what it has none for.
+# Characters whose code is the server's although Python's codec has another → one that it lacks.
 _OVERRIDDEN = {"EUC_JP": {"№": "\ue0e2"}}
 
 
 class ServerText:
-    """Texts of one encoding. Use `server_text`."""
+    """Converts text of one encoding. Use `server_text` to get it."""
 
     def __init__(self, encoding: str) -> None:
         self.encoding = encoding
@@ -87,7 +87,7 @@ class ServerText:
         codecs.register_error(self._errors, self._kept)
 
     def decode(self, data: bytes) -> str:
-        """The text; never fails."""
+        """Decode the text; never fails."""
         if data.isascii():
             return data.decode("ascii")
         if self._as_bytes is None or not self._as_bytes.search(data):
@@ -100,7 +100,7 @@ class ServerText:
         )
 
     def encode(self, text: str) -> bytes:
-        """The inverse. Raises UnicodeEncodeError for a character that the encoding lacks."""
+        """Encode the text. Raises UnicodeEncodeError for a character that the encoding lacks."""
         if text.isascii():
             return text.encode("ascii")
         parts = _PRIVATE.split(text)
@@ -112,7 +112,7 @@ class ServerText:
         )
 
     def to_utf8(self, data: UInt8s) -> UInt8s:
-        """Texts between which only ASCII characters stand, e.g. what COPY sent."""
+        """Convert texts that only ASCII characters separate, e.g. COPY's output."""
         if not len(data) or int(data.max()) < 0x80:
             return data
         return np.frombuffer(self.decode(data.tobytes()).encode(), dtype=np.uint8)
@@ -121,7 +121,7 @@ class ServerText:
         if isinstance(error, UnicodeDecodeError):
             if not self.encoding.startswith("EUC"):
                 return _kept(error.object[error.start : error.end]), error.end
-            # A whole code, or what follows would be read out of step.
+            # A whole code, otherwise the rest would be read out of step.
             end = error.start + (3 if error.object[error.start] == 0x8F else 2)
             code: bytes = error.object[error.start : end]
             if len(code) < end - error.start or min(code[1:]) < 0xA1:
@@ -136,7 +136,7 @@ class ServerText:
 
 @cache
 def server_text(encoding: str) -> ServerText | None:
-    """The decoder for a database's encoding, by the server's name for it. None: UTF-8, or an
+    """The converter for a database's encoding, by the server's name of it; None for UTF-8 or an
     unknown encoding.
     """
     return ServerText(encoding) if encoding in _CODECS else None

@@ -1,7 +1,7 @@
-"""The texts of pgoutput messages → UTF-8, for databases of another encoding.
+"""Converts the text in pgoutput messages to UTF-8, for databases with another encoding.
 
-All else of the messages stays as it is, so that what follows need not know of encodings. Databases
-of encoding UTF8 don't come here.
+The rest of each message stays unchanged, so that later code need not know of encodings. Databases
+with encoding UTF8 don't use this module.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NAMES_AT = {_R: 5, _Y: 5, _M: 10}
 
 
 def to_utf8(data: UInt8s, offsets: Int64s, texts: ServerText) -> tuple[UInt8s, Int64s]:
-    """The same messages with their texts in UTF-8.
+    """The same messages with their text in UTF-8.
 
     Args:
         data: uint8[...], messages back to back.
         offsets: int64[n + 1]; message ``i`` is ``data[offsets[i]:offsets[i + 1]]``.
-        texts: of the database's encoding.
+        texts: the converter of the database's encoding.
     """
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
     room = int(offsets[-1] - offsets[0]) // 5 + 1
@@ -37,7 +37,7 @@ def to_utf8(data: UInt8s, offsets: Int64s, texts: ServerText) -> tuple[UInt8s, I
     if not regions:
         return data, offsets
     regions.sort()
-    cells = b"\0".join(data[b:e].tobytes() for b, e, _ in regions)  # none holds a zero byte
+    cells = b"\0".join(data[b:e].tobytes() for b, e, _ in regions)  # no text has a zero byte
     converted = [part.encode() for part in texts.decode(cells).split("\0")]
     lengths = np.array([len(part) for part in converted], dtype=np.int64)
     places = np.array(regions, dtype=np.int64)
@@ -52,7 +52,7 @@ def to_utf8(data: UInt8s, offsets: Int64s, texts: ServerText) -> tuple[UInt8s, I
 
 
 def _names(message: bytes) -> list[tuple[int, int]]:
-    """Where the zero-terminated texts with a byte above 0x7F stand."""
+    """The positions of the zero-terminated texts with a byte above 0x7F."""
     at, found = _NAMES_AT[message[0]], []
     try:
         end = message.index(0, at)
@@ -69,13 +69,13 @@ def _names(message: bytes) -> list[tuple[int, int]]:
                 found.append((at + 1, end))
                 at = end + 9
     except ValueError:
-        return []  # malformed: the scanner says so
+        return []  # malformed: the scanner reports it
     return [(b, e) for b, e in found if not message[b:e].isascii()]
 
 
 @njit(cache=True, nogil=True)
 def _find(data, offsets, begin, end, named):  # type: ignore[no-untyped-def]
-    """Cells with a byte above 0x7F, and messages with names; how many of both."""
+    """Find cells with a byte above 0x7F, and messages with names; returns the numbers of both."""
     found = 0
     names = 0
     for i in range(len(offsets) - 1):
@@ -129,7 +129,7 @@ def _find(data, offsets, begin, end, named):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _rebuild(data, offsets, places, converted, lengths, out, out_offsets):  # type: ignore[no-untyped-def]
-    """Copy the messages with the places' bytes replaced, and their lengths where they have one."""
+    """Copy the messages with replaced bytes, and update the bytes' lengths where they have one."""
     to = np.int64(0)
     at = offsets[0]
     message = 0

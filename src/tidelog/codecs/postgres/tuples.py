@@ -1,7 +1,7 @@
-"""Keys of pgoutput rows, and rows read by SELECT put into pgoutput's own format.
+"""Extracts keys of pgoutput rows, and converts rows read by SELECT to pgoutput's format.
 
-A dump row is stored as the Insert that the log would hold for it, an absent key as a Delete: one
-decoder serves both ways. The values are texts under the pinned session settings on both.
+A dump row is stored as the Insert that the log would have for it, an absent key as a Delete, so one
+decoder serves both. The values are text under the same session settings in both.
 """
 
 from __future__ import annotations
@@ -10,14 +10,107 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
+from numba import njit
 
 from tidelog.codecs import key_kernel
+from tidelog.codecs.bigendian import put_uint32
 from tidelog.codecs.encoded_keys import EncodedKeys
-from tidelog.codecs.postgres import copy_kernel
 from tidelog.codecs.postgres.pgoutput import START
 from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int32s, KeyEntries, Kind, LogBatch, UInt8s, readonly
 from tidelog.model.schema import TableSchema
+
+_TAB, _NEWLINE, _BACKSLASH, _BIG_N = ord("\t"), ord("\n"), ord("\\"), ord("N")
+_NULL, _TEXT = ord("n"), ord("t")
+_INSERT, _NEW = ord("I"), ord("N")
+
+HEADER_BYTES = 8  # tag, relation, tuple tag, column count
+VALUE_BYTES = 5  # tag, length
+
+_UNESCAPED = np.arange(256, dtype=np.uint8)
+for _escape, _byte in zip(b"bfnrtv", b"\b\f\n\r\t\v", strict=True):
+    _UNESCAPED[_escape] = _byte
+
+_SPECIAL = np.zeros(256, dtype=np.bool_)
+_SPECIAL[[_TAB, _NEWLINE, _BACKSLASH]] = True
+
+
+@njit(cache=True, nogil=True)
+def count_rows(data: UInt8s) -> int:
+    """The number of raw newlines."""
+    count = 0
+    for byte in data:
+        count += byte == _NEWLINE
+    return count
+
+
+@njit(cache=True, nogil=True)
+def copy_to_inserts(
+    data: UInt8s, relation: int, columns: int, payload: UInt8s, payload_offsets: Int32s
+) -> int:
+    """Write one Insert per row; returns the number of rows, or -1 - the row at fault.
+
+    Args:
+        data: whole rows, each ended by a newline.
+        relation: the relation's oid.
+        columns: the number of columns that each row must have.
+        payload: uint8[len(data) + rows * (HEADER_BYTES + columns * VALUE_BYTES)] at least.
+        payload_offsets: int32[rows + 1].
+    """
+    size = len(data)
+    at = 0
+    to = 0
+    row = 0
+    payload_offsets[0] = 0
+    while at < size:
+        payload[to] = _INSERT
+        put_uint32(payload, to + 1, relation)
+        payload[to + 5] = _NEW
+        payload[to + 6] = columns >> 8
+        payload[to + 7] = columns & 0xFF
+        to += HEADER_BYTES
+        if columns == 0:
+            if data[at] != _NEWLINE:
+                return -1 - row
+            at += 1
+        for column in range(columns):
+            ended_by = _NEWLINE if column == columns - 1 else _TAB
+            if (
+                at + 2 < size
+                and data[at] == _BACKSLASH
+                and data[at + 1] == _BIG_N
+                and (data[at + 2] == _TAB or data[at + 2] == _NEWLINE)
+            ):
+                payload[to] = _NULL
+                to += 1
+                at += 2
+            else:
+                payload[to] = _TEXT
+                start = to + VALUE_BYTES
+                to = start
+                while True:
+                    byte = data[at] if at < size else np.uint8(_TAB)
+                    while not _SPECIAL[byte]:
+                        payload[to] = byte
+                        to += 1
+                        at += 1
+                        byte = data[at]
+                    if byte != _BACKSLASH or at >= size:
+                        break
+                    at += 1
+                    if at >= size or data[at] == _NEWLINE:
+                        return -1 - row
+                    payload[to] = _UNESCAPED[data[at]]
+                    at += 1
+                    to += 1
+                put_uint32(payload, start - 4, to - start)
+            if at >= size or data[at] != ended_by:
+                return -1 - row
+            at += 1
+        row += 1
+        payload_offsets[row] = to
+    return row
+
 
 _FAULTS = {
     key_kernel.MALFORMED: "is malformed",
@@ -29,12 +122,12 @@ _MAX_PAYLOAD_BYTES = int(np.iinfo(np.int32).max)
 
 
 class PgoutputKeys(EncodedKeys):
-    """The `tidelog.ports.KeyExtractor` of pgoutput payloads. Thread-safe, holds no state."""
+    """The `tidelog.ports.KeyExtractor` of pgoutput payloads. Thread-safe, without state."""
 
     def keys(self, batch: LogBatch, records: Int32s, schema: TableSchema) -> KeyEntries:
         """Match keys of the records at indices ``records``, all of ``schema``.
 
-        An update that changes its key gives two entries, a truncate none. A key column that the new
+        An update that changes its key has two entries, a truncate none. A key column that the new
         tuple leaves out (unchanged TOAST) takes its value from the old key.
 
         Raises:
@@ -86,7 +179,8 @@ class PgoutputKeys(EncodedKeys):
                 f"{_FAULTS[-entries]} (position {int(batch.position[at])}, "
                 f"record {int(batch.ordinal[at])})"
             )
-        # Copies: keys are small beside the rows that the buffers were sized for, and may be kept.
+        # Copies: keys are small compared to the buffers, which were sized for rows, and may be
+        # kept.
         return KeyEntries(
             record=record[:entries].copy(),
             hash=hashes[:entries].copy(),
@@ -98,27 +192,28 @@ class PgoutputKeys(EncodedKeys):
     def moved(self, batch: LogBatch) -> Int32s:
         """Records of ``batch`` whose key changed and whose new state may lack columns.
 
-        These are the updates that carry an old key, and it may be that only a TOASTed key made the
-        server send it. A full old row recovers what the new one lacks; but an ``O`` tuple need not
-        be full, see `tidelog.codecs.key_kernel`.
+        These are the updates with an old key, though the server may have sent it only because of a
+        TOASTed key. A full old row has what the new one lacks; but an ``O`` tuple need not be full,
+        see `tidelog.codecs.key_kernel`.
         """
         updates = np.flatnonzero(batch.kind == Kind.UPDATE)
-        image = batch.payload[batch.payload_offsets[updates] + 5]  # behind 'U' and the relation
+        image = batch.payload[batch.payload_offsets[updates] + 5]  # after 'U' and the relation
         moved: Int32s = updates[image != ord("N")].astype(np.int32)
         return moved
 
 
 def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols: int) -> LogBatch:
-    r"""DUMP_ROW records of what ``COPY … TO STDOUT`` sent (text format, default delimiters).
+    r"""DUMP_ROW records of the output of ``COPY … TO STDOUT`` (text format, default delimiters).
 
     Args:
-        data: whole rows; each ends with a newline. ``\\ \b \f \n \r \t \v`` and ``\N`` are undone.
+        data: whole rows; each ends with a newline. ``\\ \b \f \n \r \t \v`` and ``\N`` are
+            unescaped.
         relation_id: the table's oid on the wire.
-        schema_id: stored in each record.
-        ncols: columns of the SELECT, which must be those of the schema, in its order.
+        schema_id: the number stored in each record.
+        ncols: number of columns of the SELECT, which must be those of the schema, in order.
 
     Returns:
-        One Insert a row, in order, with position, ordinal, xid and commit_ts 0.
+        One Insert per row, in order, with position, ordinal, xid and commit_ts 0.
 
     Raises:
         DecodeError: a row is torn or has another number of columns.
@@ -128,8 +223,8 @@ def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols
     text = readonly(raw, np.uint8)
     if len(text) and text[-1] != _NEWLINE:
         raise DecodeError("COPY: the last row is torn")
-    count = copy_kernel.count_rows(text)
-    row_bytes = copy_kernel.HEADER_BYTES + ncols * copy_kernel.VALUE_BYTES
+    count = count_rows(text)
+    row_bytes = HEADER_BYTES + ncols * VALUE_BYTES
     capacity = len(text) + count * row_bytes
     if capacity > _MAX_PAYLOAD_BYTES:
         raise ChunkError(
@@ -138,11 +233,11 @@ def copy_text_rows(data: bytes | UInt8s, relation_id: int, schema_id: int, ncols
         )
     payload = np.empty(capacity, dtype=np.uint8)
     offsets = np.empty(count + 1, dtype=np.int32)
-    rows = copy_kernel.copy_to_inserts(text, relation_id, ncols, payload, offsets)
+    rows = copy_to_inserts(text, relation_id, ncols, payload, offsets)
     if rows < 0:
         raise DecodeError(f"COPY: row {-1 - rows} is torn or does not have {ncols} columns")
     used = int(offsets[-1])
-    # Only many NULLs leave so much room that it is worth a copy to give it back.
+    # Only many NULLs leave enough unused room to justify a copy.
     payload = payload[:used] if used > capacity * 3 // 4 else payload[:used].copy()
     return dump_batch(Kind.DUMP_ROW, schema_id, offsets, payload)
 
@@ -152,15 +247,15 @@ def absent_rows(
     schema: TableSchema,
     columns: Sequence[str] | None = None,
 ) -> LogBatch:
-    """ABSENT records for requested keys that the table lacks: a Delete each.
+    """ABSENT records for requested keys that the table does not have: one Delete each.
 
     Args:
         keys: the key columns' texts.
         schema: the table's version; its relation and schema id are stored.
-        columns: what the texts are of; by default the match key.
+        columns: the columns of the texts; by default the match key.
 
     Raises:
-        ChunkError: the match key is not among ``columns``, so that no consumer could tell which row
+        ChunkError: the match key is not among ``columns``, so that no consumer could know which row
             is absent.
     """
     names = schema.match_key if columns is None else tuple(columns)
@@ -207,8 +302,8 @@ def dump_batch(kind: Kind, schema_id: int, offsets: Int32s, payload: UInt8s) -> 
     )
 
 
-def joined(batches: Sequence[LogBatch]) -> LogBatch:
-    """All batches' records in one.
+def concatenate(batches: Sequence[LogBatch]) -> LogBatch:
+    """Concatenate batches.
 
     Raises:
         ChunkError: they are too large for one batch.

@@ -1,8 +1,8 @@
-"""The channel of a file whose appended lines are signals, as Debezium's file channel.
+"""Signals from lines appended to a file, as in Debezium's file channel.
 
-Debezium empties the file as it reads and loses what it had read when it is killed. Here the file
-stays as it is: how far it was read is kept in the state store, with a digest of what stood before
-that position, so that a file that was replaced is known from one that grew.
+Debezium empties the file while it reads, and loses what it had read when it is killed. Here the
+file is not changed: the position is kept in the state store, with a digest of the bytes before it,
+so that a replaced file is distinguished from one that grew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tidelog.control.channels.table import SignalIntake
+from tidelog.control.channels.signal_intake import SignalIntake
 from tidelog.control.debezium import parse_line
 from tidelog.errors import UsageError
 from tidelog.ports import StateStore
@@ -29,13 +29,13 @@ TAIL_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """How far the file was read.
+    """The position in the file up to which it was read.
 
     Attributes:
-        offset: of the first byte that was not.
+        offset: offset of the first unread byte.
         tail: digest of the `TAIL_BYTES` before it.
-        life: counts the files that stood at the path: part of what a signal is known by.
-        in_long_line: what follows still belongs to a line that was refused for its length.
+        life: number of earlier files at the path; part of a signal's identity.
+        in_long_line: whether the next bytes belong to a line that was rejected for its length.
     """
 
     offset: int = 0
@@ -45,12 +45,12 @@ class FilePosition:
 
 
 class SignalFile:
-    """Takes the lines that were appended. Used by one thread.
+    """Reads appended lines. Used by one thread.
 
     Args:
-        path: of the file; it need not exist.
-        state: keeps how far it was read.
-        intake: where signals go.
+        path: path of the file; it need not exist.
+        state: store of the position.
+        intake: receives the signals.
     """
 
     def __init__(self, path: Path, state: StateStore, intake: SignalIntake) -> None:
@@ -60,19 +60,19 @@ class SignalFile:
         self._complaint = ""
 
     def poll(self) -> bool:
-        """Take what is new, a megabyte at most; was there anything? A file that can't be read is
-        logged once and tried again.
+        """Read new lines, a megabyte at most; returns whether there were any. If the file can't be
+        read, this is logged once, and the next call tries again.
 
         Each line is in the mailbox before the position is stored: after a crash in between it is
-        taken again, and known there.
+        read again, and recognized there.
 
         Raises:
-            StateError: the state store failed.
+            StateError: if the state store fails.
         """
         try:
             with self._path.open("rb") as file:
                 stored = self._stored()
-                position = _found(file, stored)
+                position = _current_position(file, stored)
                 if position.offset == os.fstat(file.fileno()).st_size and position == stored:
                     return False
                 file.seek(position.offset)
@@ -99,7 +99,7 @@ class SignalFile:
         return FilePosition(**value)
 
     def _take(self, block: bytes, position: FilePosition) -> FilePosition:
-        """Take the whole lines of the block; the position after them."""
+        """Process the whole lines of the block; returns the position after them."""
         at = 0
         while at < len(block):
             end = block.find(b"\n", at)
@@ -137,10 +137,8 @@ class SignalFile:
             self._complaint = text
 
 
-def _found(file: BinaryIO, position: FilePosition) -> FilePosition:
-    """The position in the file as it is now: the beginning, if what was read is not in it any
-    more.
-    """
+def _current_position(file: BinaryIO, position: FilePosition) -> FilePosition:
+    """The position in the file as it is now: the beginning, if what was read is no longer in it."""
     size = os.fstat(file.fileno()).st_size
     if position.offset and (
         size < position.offset or _tail(file, position.offset) != position.tail
@@ -156,7 +154,7 @@ def _tail(file: BinaryIO, offset: int) -> str:
 
 
 def _is_whole(line: bytes) -> bool:
-    """A last line without its newline is whole if it is a JSON object: no part of one is."""
+    """A last line without a newline is complete if it is a JSON object: no prefix of one is."""
     try:
         return isinstance(json.loads(line.decode("utf-8-sig")), dict)
     except (ValueError, RecursionError):

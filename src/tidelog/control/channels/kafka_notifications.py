@@ -1,4 +1,4 @@
-"""Notifications as messages of a Kafka topic, as Debezium's sink channel; dumps never wait for it.
+"""Sends notifications to a Kafka topic, as Debezium's sink channel. Dumps never wait for it.
 
 The message's key is ``{"id": …}``, its value the notification, both JSON as Kafka Connect's
 converter writes them without schemas.
@@ -25,12 +25,12 @@ from tidelog.control.channels.kafka import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     ChannelError,
-    KafkaPlace,
-    Trouble,
+    ChannelProblem,
+    KafkaTopic,
+    channel_error,
     topic_facts,
-    why,
 )
-from tidelog.outputs.kafka.client import Heard, librdkafka_log, told
+from tidelog.outputs.kafka.client import ClientErrors, error_text, librdkafka_log
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ MOST_WAITING: Final = 10_000
 MOST_BYTES: Final = 16 << 20
 AT_ONCE: Final = 500
 PATIENCE_S: Final = 5.0
-"""What was not taken after so long is told as a trouble; it still waits."""
+"""Messages that were not accepted for this time are reported as a problem; they stay queued."""
 CLOSE_S: Final = 2.0
 _POLL_S: Final = 0.05
-# A broker that says these of a message sent alone will never take it.
+# After these errors for a single message a broker will never accept it.
 _REFUSED: Final = (
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
@@ -52,34 +52,34 @@ _NO_TOPIC: Final = (KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A message that brokers have not taken."""
+class WaitingMessage:
+    """A message that brokers have not accepted yet."""
 
     key: bytes
     value: bytes
 
 
 class KafkaNotifications:
-    """Sends on a thread of its own, in order: what brokers don't take now waits, for so many of
-    them and bytes; then new ones are dropped.
+    """Sends notifications in order, on its own thread. Messages that brokers do not accept now are
+    queued, up to a number and size; then new ones are dropped.
 
     Args:
-        place: of the topic.
+        place: address of the topic.
     """
 
-    def __init__(self, place: KafkaPlace) -> None:
+    def __init__(self, place: KafkaTopic) -> None:
         self._place = place
-        self.trouble = Trouble(
+        self.trouble = ChannelProblem(
             "notification_kafka", f"Notifications don't reach Kafka topic {place.topic}"
         )
         self._condition = threading.Condition()
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingMessage] = deque()
         self._bytes = 0
         self._dropped = 0
         self._closing_at: float | None = None
         self._undelivered: dict[int, KafkaError] = {}
-        self._alone = 0  # so many are sent one by one
-        self._heard = Heard()
+        self._alone = 0  # number of messages to send one by one
+        self._heard = ClientErrors()
         self._thread = threading.Thread(
             target=self._send_all, name="tidelog-notifications-kafka", daemon=True
         )
@@ -88,8 +88,8 @@ class KafkaNotifications:
         self._thread.start()
 
     def send(self, notification: Notification) -> None:
-        """Have it sent; at once, from any thread."""
-        each = Waiting(_json({"id": notification.dump_id}), _json(notification.to_json()))
+        """Queue a notification; returns at once, callable from any thread."""
+        each = WaitingMessage(_json({"id": notification.dump_id}), _json(notification.to_json()))
         with self._condition:
             if len(self._waiting) >= MOST_WAITING or self._bytes + len(each.value) > MOST_BYTES:
                 self._dropped += 1
@@ -103,7 +103,9 @@ class KafkaNotifications:
             logger.warning("notifications for Kafka are dropped: %d wait", MOST_WAITING)
 
     def close(self) -> None:
-        """Send what waits, for two seconds at most, and not at all while brokers take nothing."""
+        """Send what is queued, for two seconds at most, and not at all if brokers accept
+        nothing.
+        """
         with self._condition:
             permanent = self.trouble.now() is not None
             self._closing_at = time.monotonic() + (0.0 if permanent else CLOSE_S)
@@ -115,7 +117,7 @@ class KafkaNotifications:
         if lost:
             logger.warning("%d notifications did not reach Kafka before capture ended", lost)
 
-    # ------------------------------------------------------------ on the thread that sends
+    # ------------------------------------------------------------ the sending thread
 
     def _send_all(self) -> None:
         producer: Producer | None = None
@@ -130,35 +132,35 @@ class KafkaNotifications:
                 producer = producer or self._producer()
                 again = not self._send(producer, batch)
             except KafkaException as error:
-                self._fail(why(self._heard, error))
+                self._fail(channel_error(self._heard, error))
             except ChannelError as error:
                 self._fail(error)
-            except Exception as error:  # noqa: BLE001 - of a client, told
+            except Exception as error:  # noqa: BLE001 - of a client; reported
                 logger.error("notifications for Kafka: internal error (%s)", type(error).__name__)
                 self._fail(ChannelError(f"internal error ({type(error).__name__})"))
             else:
                 pause_s = FIRST_PAUSE_S
                 producer = None if again else producer
                 continue
-            # What a client knows of a topic that was not there it knows for minutes.
+            # A client caches for minutes that a topic did not exist.
             producer = None
             self._pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _producer(self) -> Producer:
-        self._heard = Heard()
+        self._heard = ClientErrors()
         sizes = {"linger.ms": 0, "queue.buffering.max.messages": 2 * AT_ONCE}
         ours = {
             "acks": "all",
             "enable.idempotence": True,
             "delivery.timeout.ms": 0,  # none gives up by itself and is overtaken
-            "error_cb": self._heard.hear,
+            "error_cb": self._heard.on_error,
         }
         return Producer(sizes | self._place.settings | ours, logger=librdkafka_log)
 
-    def _send(self, producer: Producer, batch: Sequence[Waiting]) -> bool:
-        """Returns when brokers have said what they take; False: try again with another producer,
-        at once. Raises ChannelError if that has to wait.
+    def _send(self, producer: Producer, batch: Sequence[WaitingMessage]) -> bool:
+        """Send the batch and wait for the brokers' answers. False: retry at once with another
+        producer. Raises ChannelError if the retry has to wait.
         """
         self._undelivered, self._heard.error = {}, None
         unsent = set(range(len(batch)))
@@ -166,7 +168,7 @@ class KafkaNotifications:
             heard = partial(self._delivered, number)
             try:
                 producer.produce(self._place.topic, each.value, each.key, on_delivery=heard)
-            except BufferError:  # by a setting of the user's
+            except BufferError:  # a user's setting limits the buffer
                 break
             except KafkaException as error:
                 self._undelivered[number] = error.args[0]
@@ -177,22 +179,22 @@ class KafkaNotifications:
         if not self._undelivered:
             self._alone = max(0, self._alone - 1)
             self.trouble.end()
-            self._tell_dropped()
+            self._report_dropped()
             return True
         why = self._undelivered[min(self._undelivered)]
         if why.code() in _NO_TOPIC:
-            raise ChannelError(told(why), self._place.creation)
+            raise ChannelError(error_text(why), self._place.creation)
         if why.code() not in _REFUSED:
-            raise ChannelError(told(why))
+            raise ChannelError(error_text(why))
         if len(batch) == 1:
             self._remove(batch, [])
-            logger.warning("Kafka does not take a notification: %s", told(why))
-        # Brokers refuse by batches, and do not tell which one is at fault.
+            logger.warning("Kafka does not take a notification: %s", error_text(why))
+        # Brokers refuse by batches, and do not report which one is at fault.
         self._alone = max(self._alone, len(batch)) - 1
         return False
 
     def _await(self, producer: Producer) -> None:
-        """Returns when brokers have said what they take, or this is closed."""
+        """Wait until brokers have answered for all messages, or this is closed."""
         patient_until = time.monotonic() + PATIENCE_S
         while len(producer):
             producer.poll(_POLL_S)
@@ -205,14 +207,14 @@ class KafkaNotifications:
                 except ChannelError as error:
                     self._fail(error)
                 else:
-                    self._fail(ChannelError(f"nothing was taken for {PATIENCE_S:g} s"))
+                    self._fail(ChannelError(f"no message was accepted for {PATIENCE_S:g} s"))
 
     def _delivered(self, number: int, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._undelivered[number] = error
 
-    def _remove(self, batch: Sequence[Waiting], left: Sequence[int]) -> None:
-        """Remove ``batch``, the first ones that wait; those at the places ``left`` wait again."""
+    def _remove(self, batch: Sequence[WaitingMessage], left: Sequence[int]) -> None:
+        """Remove ``batch``, the head of the queue; put back those with the indexes ``left``."""
         with self._condition:
             for _each in batch:
                 self._bytes -= len(self._waiting.popleft().value)
@@ -228,8 +230,8 @@ class KafkaNotifications:
         return self._closing_at is not None and time.monotonic() > self._closing_at
 
     def _pause(self, pause_s: float) -> None:
-        """Cut short once this is closed, for one more try; those after it have their pauses, too,
-        until that is over.
+        """Pause; closing ends the pause for one more attempt. Later attempts pause as well, until
+        the time for closing is over.
         """
         with self._condition:
             if self._closing_at is None:
@@ -238,11 +240,11 @@ class KafkaNotifications:
                 left_s = max(0.0, self._closing_at - time.monotonic())
                 self._condition.wait_for(self._is_over, min(pause_s, left_s))
 
-    def _tell_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         with self._condition:
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            logger.warning("%d notifications for Kafka were dropped meanwhile", dropped)
+            logger.warning("%d notifications for Kafka were dropped in the meantime", dropped)
 
 
 def _json(value: object) -> bytes:

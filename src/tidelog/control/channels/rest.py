@@ -1,7 +1,7 @@
-"""The HTTP interface: commands and status of the capture that leads, as a Starlette application.
+"""The HTTP interface: commands and status of the leading capture, as a Starlette application.
 
 Every answer is JSON. Requests are handled in threads: one that waits for a command's outcome does
-not hold up the others.
+not delay the others.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from tidelog.control.channels.brake import Brake
+from tidelog.control.channels.api_protocol import ApiBackend
+from tidelog.control.channels.rate_limit import (
+    ACCEPTED,
+    MISSING,
+    TOO_MANY_MESSAGE,
+    TokenRateLimit,
+    check_token,
+)
 from tidelog.control.channels.rest_bodies import ROUTES, DumpBody, openapi
-from tidelog.control.channels.surface import Surface
-from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
@@ -39,7 +44,7 @@ from tidelog.control.commands import (
     build,
 )
 from tidelog.control.debezium import from_document, parse
-from tidelog.control.mailbox import GivenDifferentlyError, Outcome, new_id
+from tidelog.control.mailbox import CommandIdReusedError, Outcome, new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -50,26 +55,26 @@ MAX_WAIT_S = 10.0
 THREADS = 32
 PATIENCE_S, HEALTH_PATIENCE_S = 30.0, 3.0
 _BY = "the HTTP interface"
-_SILENT = (
+_NO_ANSWER_MESSAGE = (
     "the state store does not answer; whether a command was given is not known: ask again with its "
     "dump_id"
 )
-_ASK_THERE = 307  # the same request, there
+_REDIRECT = 307  # the same request, there
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads: this process with ``surface``, or another one, ``leader``, if anyone; ``url``:
-    where its own interface is, if that is known.
+    """The current leader: this process with ``backend``, or another one, ``leader``, if any;
+    ``url``: URL of its interface, if known.
     """
 
-    surface: Surface | None
+    backend: ApiBackend | None
     leader: str | None = None
     url: str | None = None
 
 
-class Failed(Exception):  # noqa: N818 - an answer, not an error of ours
-    """Ends a request with a status above 399."""
+class HttpError(Exception):
+    """Ends a request with a status of 400 or more, or a redirect."""
 
     def __init__(self, status: int, kind: str, message: str, **more: Any) -> None:
         self.status = status
@@ -80,17 +85,17 @@ def application(
     leadership: Callable[[], Leadership],
     token: str,
     further: Sequence[Route] = (),
-    brake: Brake | None = None,
+    rate_limit: TokenRateLimit | None = None,
 ) -> Starlette:
-    """The application.
+    """Build the application.
 
     Args:
-        leadership: asked at each request.
-        token: what requests carry as ``Authorization: Bearer …``.
-        further: what is served beside it.
-        brake: on wrong tokens, of all that is served.
+        leadership: called for each request.
+        token: the token that requests carry as ``Authorization: Bearer …``.
+        further: other routes of the application.
+        rate_limit: limit on wrong tokens, shared by all routes.
     """
-    interface = _Interface(leadership, token, brake or Brake())
+    interface = _Interface(leadership, token, rate_limit or TokenRateLimit())
     routes = [
         Route(path, interface.endpoint(method, path), methods=[method.upper()])
         for method, path, *_ in ROUTES
@@ -106,15 +111,17 @@ async def _not_routed(_request: Request, error: Exception) -> JSONResponse:
 
 
 class _Interface:
-    def __init__(self, leadership: Callable[[], Leadership], token: str, brake: Brake) -> None:
+    def __init__(
+        self, leadership: Callable[[], Leadership], token: str, rate_limit: TokenRateLimit
+    ) -> None:
         self._leadership = leadership
         self._token = token
-        self._brake = brake
+        self._rate_limit = rate_limit
         self._workers = RequestWorkers(THREADS)
-        self._healthy = RequestWorkers(2)  # of its own: who asks for health needs no token
+        self._healthy = RequestWorkers(2)  # its own: health requests need no token
         self._handlers: dict[tuple[str, str], Callable[[_Call], tuple[int, Any]]] = {
-            ("get", "/status"): lambda call: (200, call.surface.status()),
-            ("get", "/dumps"): lambda call: (200, {"dumps": call.surface.summary()["dumps"]}),
+            ("get", "/status"): lambda call: (200, call.backend.status()),
+            ("get", "/dumps"): lambda call: (200, {"dumps": call.backend.summary()["dumps"]}),
             ("post", "/dumps"): _start,
             ("get", "/dumps/{id}"): lambda call: (200, _dump(call)),
             ("post", "/dumps/{id}/pause"): _pause,
@@ -127,7 +134,7 @@ class _Interface:
             ("post", "/log/resume"): lambda call: call.send(ResumeLog()),
             ("post", "/pipelines/{id}/pause"): lambda c: _pipeline(c, PausePipeline, by=_BY),
             ("post", "/pipelines/{id}/resume"): lambda c: _pipeline(c, ResumePipeline),
-            ("get", "/options"): lambda call: (200, call.surface.summary()["dump_options"]),
+            ("get", "/options"): lambda call: (200, call.backend.summary()["dump_options"]),
             ("patch", "/options"): lambda call: call.send(build(SetDumpOptions, call.document())),
             ("post", "/signals"): _signal,
             ("get", "/commands/{id}"): _outcome,
@@ -152,16 +159,16 @@ class _Interface:
                 body_ = {"error": {"kind": "Busy", "message": str(busy)}}
                 return JSONResponse(body_, 503, {"Retry-After": "5"})
             except SilentError:
-                body_ = {"error": {"kind": "NoAnswer", "message": _SILENT}}
+                body_ = {"error": {"kind": "NoAnswer", "message": _NO_ANSWER_MESSAGE}}
                 return JSONResponse(body_, 503, {"Retry-After": "5"})
-            except Failed as failed:
+            except HttpError as failed:
                 headers = {
                     401: {"WWW-Authenticate": "Bearer"},
                     429: {"Retry-After": "60"},
                     503: {"Retry-After": "1"},
                 }
-                if failed.status == _ASK_THERE:
-                    headers[_ASK_THERE] = {"Location": failed.body["error"]["url"]}
+                if failed.status == _REDIRECT:
+                    headers[_REDIRECT] = {"Location": failed.body["error"]["url"]}
                 return JSONResponse(failed.body, failed.status, headers.get(failed.status))
             except Exception as error:  # noqa: BLE001 - its text is not ours and may hold values
                 logger.error("%s %s failed: %s", method, path, type(error).__name__)
@@ -171,39 +178,41 @@ class _Interface:
         return endpoint
 
     def _health(self) -> JSONResponse:
-        leads = self._leadership().surface is not None
+        leads = self._leadership().backend is not None
         return JSONResponse({"status": "ok", "role": "leader" if leads else "standby"})
 
     async def _authorise(self, request: Request) -> None:
-        status = await admitted(request, [self._token], self._brake)
+        status = await check_token(request, [self._token], self._rate_limit)
         if status == MISSING:
-            raise Failed(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
-        if status != TAKEN:
-            raise Failed(status, "TooMany", TOO_MANY_SAID)
+            raise HttpError(401, "Unauthorized", "Authorization: Bearer TOKEN is missing or wrong")
+        if status != ACCEPTED:
+            raise HttpError(status, "TooMany", TOO_MANY_MESSAGE)
 
     def _answer(
         self, handler: Callable[[_Call], tuple[int, Any]], request: Request, body: bytes
     ) -> tuple[int, Any]:
         leadership = self._leadership()
-        if leadership.surface is None:
+        if leadership.backend is None:
             leader = leadership.leader
-            text = f"{leader} leads; ask it" if leader else "no capture leads at the moment"
+            text = "no capture leads at the moment"
+            if leader:
+                text = f"{leader} leads; send the request there"
             if leadership.url is None:
-                raise Failed(503, "Standby", text, leader=leader, url=None)
+                raise HttpError(503, "Standby", text, leader=leader, url=None)
             path = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1")
             query = request.scope.get("query_string", b"").decode("latin-1")
             url = leadership.url.rstrip("/") + path + (f"?{query}" if query else "")
-            raise Failed(_ASK_THERE, "Standby", text, leader=leader, url=url)
+            raise HttpError(_REDIRECT, "Standby", text, leader=leader, url=url)
         try:
-            return handler(_Call(request, body, leadership.surface))
-        except GivenDifferentlyError as error:
-            raise Failed(409, "Conflict", str(error)) from None
+            return handler(_Call(request, body, leadership.backend))
+        except CommandIdReusedError as error:
+            raise HttpError(409, "Conflict", str(error)) from None
         except TidelogError as error:
             if isinstance(error, UsageError):
                 status = 400
             else:
                 status = 503 if error.policy in (Policy.RETRY, Policy.RESTART) else 500
-            raise Failed(status, type(error).__name__, str(error)) from None
+            raise HttpError(status, type(error).__name__, str(error)) from None
 
 
 async def _body(request: Request) -> bytes:
@@ -211,27 +220,27 @@ async def _body(request: Request) -> bytes:
     async for piece in request.stream():
         body += piece
         if len(body) > MAX_BODY_BYTES:
-            raise Failed(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
+            raise HttpError(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
     return body
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One request, and whom it is put to."""
+    """One request, and the backend that answers it."""
 
     request: Request
     body: bytes
-    surface: Surface
+    backend: ApiBackend
 
     def document(self) -> Any:
-        """The body's JSON; ``{}`` without one."""
+        """The body's JSON; ``{}`` if there is no body."""
         try:
             return json.loads(self.body) if self.body.strip() else {}
         except (ValueError, RecursionError):
             raise UsageError("the body is not JSON") from None
 
     def number(self, name: str, default: float) -> float:
-        """A number of the query, 0 or more."""
+        """A query parameter that is a number, 0 or more."""
         try:
             value = float(self.request.query_params.get(name, default))
         except ValueError:
@@ -243,18 +252,18 @@ class _Call:
     def send(
         self, command: Command, key: str | None = None, dump: str | None = None
     ) -> tuple[int, Any]:
-        """Give the command and wait a little for what becomes of it."""
+        """Send the command and wait shortly for its outcome."""
         wait_s = min(self.number("wait", WAIT_S), MAX_WAIT_S)
-        command_id = self.surface.mailbox.send(command, key)
-        outcome = self.surface.mailbox.wait(command_id, wait_s, poll_s=0.05)
+        command_id = self.backend.mailbox.send(command, key)
+        outcome = self.backend.mailbox.wait(command_id, wait_s, poll_s=0.05)
         if outcome is not None and outcome.error is not None:
             kind = "UsageError" if outcome.usage else "TidelogError"
-            raise Failed(400 if outcome.usage else 500, kind, outcome.error, command=command_id)
-        found: dict[str, Any] = {"id": command_id, "state": "waiting", "dump": dump, "details": {}}
+            raise HttpError(400 if outcome.usage else 500, kind, outcome.error, command=command_id)
+        answer: dict[str, Any] = {"id": command_id, "state": "waiting", "dump": dump, "details": {}}
         if outcome is not None:
             details = outcome.details
-            found |= {"state": "done", "details": details, "dump": details.get("dump_id", dump)}
-        return 202, found
+            answer |= {"state": "done", "details": details, "dump": details.get("dump_id", dump)}
+        return 202, answer
 
 
 def _start(call: _Call) -> tuple[int, Any]:
@@ -267,8 +276,8 @@ def _start(call: _Call) -> tuple[int, Any]:
     dump_id = body.dump_id or new_id().lower()
     command = build(ExecuteSnapshot, body.command(dump_id))
     key = f"rest:dump:{dump_id}"
-    if not call.surface.mailbox.was_given(key) and _known(call, dump_id) is not None:
-        raise Failed(409, "Conflict", f"there is a dump {dump_id} already")
+    if not call.backend.mailbox.key_used(key) and _find_dump(call, dump_id) is not None:
+        raise HttpError(409, "Conflict", f"there is a dump {dump_id} already")
     return call.send(command, key, dump_id)
 
 
@@ -293,30 +302,30 @@ def _signal(call: _Call) -> tuple[int, Any]:
 
 def _outcome(call: _Call) -> tuple[int, Any]:
     command_id = call.request.path_params["id"]
-    outcome: Outcome | None = call.surface.mailbox.outcome(command_id)
+    outcome: Outcome | None = call.backend.mailbox.outcome(command_id)
     if outcome is not None:
         state = "done" if outcome.error is None else "failed"
         return 200, {"state": state, **outcome.to_json()}
-    if call.surface.mailbox.waits(command_id):
+    if call.backend.mailbox.is_waiting(command_id):
         return 200, {"state": "waiting", **Outcome(command_id, {}).to_json()}
-    raise Failed(404, "NotFound", "there is no such command (any more)")
+    raise HttpError(404, "NotFound", "there is no such command (any more)")
 
 
 def _notifications(call: _Call) -> tuple[int, Any]:
     after, limit = int(call.number("after", 0)), int(call.number("limit", 1000))
-    return 200, {"notifications": call.surface.notifications(after, limit)}
+    return 200, {"notifications": call.backend.notifications(after, limit)}
 
 
-def _known(call: _Call, dump_id: str) -> dict[str, Any] | None:
-    dumps: list[dict[str, Any]] = call.surface.summary()["dumps"]
+def _find_dump(call: _Call, dump_id: str) -> dict[str, Any] | None:
+    dumps: list[dict[str, Any]] = call.backend.summary()["dumps"]
     return next((dump for dump in dumps if dump["dump_id"] == dump_id), None)
 
 
 def _dump(call: _Call) -> dict[str, Any]:
-    found = _known(call, call.request.path_params["id"])
-    if found is None:
-        raise Failed(404, "NotFound", "there is no such dump (any more); see /dumps")
-    return found
+    dump = _find_dump(call, call.request.path_params["id"])
+    if dump is None:
+        raise HttpError(404, "NotFound", "there is no such dump (any more); see /dumps")
+    return dump
 
 
 def _dump_id(call: _Call) -> str:

@@ -1,4 +1,4 @@
-"""What requests of the HTTP interface hold, and its OpenAPI document, made from the same models."""
+"""Request bodies of the HTTP interface, and its OpenAPI document, built from the same models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _REFERENCE = "#/components/schemas/{model}"
 
 
 class DumpBody(BaseModel):
-    """A dump to start. All but ``dump_id`` as in `ExecuteSnapshot`, which checks them."""
+    """A dump to start. All except ``dump_id`` as in `ExecuteSnapshot`, which checks them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
     dump_id: DumpId | None = Field(
-        default=None, description="Names the dump; given again with the same body it does nothing."
+        default=None,
+        description="Id of the dump; a repeated request with the same body does nothing.",
     )
     tables: list[TablePattern] = Field(
         default=[],
@@ -33,32 +34,34 @@ class DumpBody(BaseModel):
     )
     where: str | None = Field(default=None, description="SQL condition on rows of the one table.")
     conditions: dict[TablePattern, str] = Field(
-        default={}, description="SQL condition by table, the first that names it."
+        default={}, description="SQL condition by table; the first that matches it."
     )
     keys: list[Key] | None = Field(
-        default=None, description="Keys of the one table, each the texts of its key columns."
+        default=None, description="Keys of the one table, each as the texts of its key columns."
     )
-    key_columns: list[str] | None = Field(default=None, description="What order `keys` are in.")
+    key_columns: list[str] | None = Field(
+        default=None, description="The order of the columns in `keys`."
+    )
     missing: str = Field(
         default="delete",
         pattern="^(delete|list)$",
-        description="What of keys that the table lacks: a delete event each, or a list.",
+        description="For keys that the table does not have: a delete event each, or a list.",
     )
     mode: str = Field(default="incremental", pattern="^(incremental|blocking)$")
     priority: Priority = Field(
-        default=0, description="Of several dumps those of the highest are read first."
+        default=0, description="Dumps with the highest priority are read first."
     )
 
     def command(self, dump_id: str) -> dict[str, Any]:
-        """Data of an `ExecuteSnapshot`."""
+        """The data of an `ExecuteSnapshot`."""
         return {**self.model_dump(exclude_none=True), "dump_id": dump_id}
 
 
 class SignalBody(BaseModel):
-    """A signal as Debezium has it."""
+    """A signal in Debezium's form."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
-    id: str = Field(default="", description="Names the dump of an `execute-snapshot`.")
+    id: str = Field(default="", description="Id of the dump of an `execute-snapshot`.")
     type: str = Field(examples=["execute-snapshot"])
     data: dict[str, Any] | str | None = Field(
         default=None, examples=[{"data-collections": ["public.orders"], "type": "incremental"}]
@@ -66,19 +69,19 @@ class SignalBody(BaseModel):
 
 
 class Accepted(BaseModel):
-    """What became of a command."""
+    """The outcome of a command."""
 
-    id: str = Field(description="Of the command; see `GET /commands/{id}`.")
+    id: str = Field(description="Id of the command; see `GET /commands/{id}`.")
     state: str = Field(
-        description="`done`, `failed`, or `waiting`: capture has not acted on it yet."
+        description="`done`, `failed`, or `waiting`: capture has not executed it yet."
     )
     dump: str | None = Field(default=None, description="The dump's id, for one that starts a dump.")
-    details: dict[str, Any] = Field(description="E.g. its `tables`, and what was `rejected`.")
+    details: dict[str, Any] = Field(description="E.g. its `tables`, and the `rejected` ones.")
     error: str | None = None
 
 
 class Failure(BaseModel):
-    """Every answer above 399."""
+    """The body of every answer above 399."""
 
     error: dict[str, Any] = Field(
         examples=[{"kind": "UsageError", "message": "no captured table matches"}]
@@ -87,25 +90,25 @@ class Failure(BaseModel):
 
 # (method, path, body, status of success, summary)
 ROUTES: tuple[tuple[str, str, type[BaseModel] | None, int, str], ...] = (
-    ("get", "/health", None, 200, "Is this process up, and does it lead? Needs no token."),
+    ("get", "/health", None, 200, "Is this process up, and is it the leader? Needs no token."),
     ("get", "/status", None, 200, "Position, lag, dumps, throttle: as `tidelog status --json`."),
     ("get", "/dumps", None, 200, "The unfinished dumps and the last finished ones."),
     ("post", "/dumps", DumpBody, 202, "Start a dump."),
     ("get", "/dumps/{id}", None, 200, "One dump with its progress."),
     ("post", "/dumps/{id}/pause", None, 202, "Pause a dump; it stays paused over restarts."),
-    ("post", "/dumps/{id}/resume", None, 202, "Go on with a paused dump."),
+    ("post", "/dumps/{id}/resume", None, 202, "Resume a paused dump."),
     ("post", "/dumps/{id}/cancel", None, 202, "Cancel a dump, or its `table`s."),
     ("post", "/pause", None, 202, "Pause all dumps."),
-    ("post", "/resume", None, 202, "Go on with all paused dumps."),
+    ("post", "/resume", None, 202, "Resume all paused dumps."),
     ("post", "/cancel", None, 202, "Cancel all dumps."),
-    ("post", "/log/pause", None, 202, "Read no more of the source's log until resumed."),
-    ("post", "/log/resume", None, 202, "Read the source's log on."),
+    ("post", "/log/pause", None, 202, "Stop reading the source's log until resumed."),
+    ("post", "/log/resume", None, 202, "Resume reading the source's log."),
     ("post", "/pipelines/{id}/pause", None, 202, "Pause a pipeline; it stays so over restarts."),
-    ("post", "/pipelines/{id}/resume", None, 202, "Go on with a paused pipeline."),
-    ("get", "/options", None, 200, "How dumps read now."),
-    ("patch", "/options", SetDumpOptions, 202, "Change how dumps read, running ones too."),
+    ("post", "/pipelines/{id}/resume", None, 202, "Resume a paused pipeline."),
+    ("get", "/options", None, 200, "The options with which dumps read now."),
+    ("patch", "/options", SetDumpOptions, 202, "Change these options, also for running dumps."),
     ("post", "/signals", SignalBody, 202, "Send a Debezium signal."),
-    ("get", "/commands/{id}", None, 200, "What became of a command."),
+    ("get", "/commands/{id}", None, 200, "The outcome of a command."),
     ("get", "/notifications", None, 200, "Notifications, oldest first."),
     ("get", "/openapi.json", None, 200, "This document."),
 )
@@ -113,15 +116,15 @@ _WAIT = ("wait", "number", "Seconds to wait for the outcome, 10 at most.")
 _QUERIES = {
     "/notifications": [
         ("after", "integer", "Only those with a greater `number`."),
-        ("limit", "integer", "At most so many."),
+        ("limit", "integer", "Largest number of notifications to return."),
     ],
     "/dumps/{id}/cancel": [_WAIT, ("table", "string", "Only this table; may be repeated.")],
 }
 _FAILURES = {
-    "400": "It can't be done as it is asked; the message says why.",
+    "400": "The request can't be executed; the message says why.",
     "401": "The token is missing or wrong.",
-    "429": "Too many wrong tokens came within a minute, of whoever; a right one is taken at once.",
-    "404": "There is no such thing.",
+    "429": "Too many wrong tokens within a minute, from anyone; a right one is accepted at once.",
+    "404": "It does not exist.",
     "409": "A dump of that id exists, for something else.",
     "413": "The body is too large.",
     "503": "Another process leads (its name is in `error.leader`), or the state store fails.",

@@ -1,7 +1,7 @@
-"""Schemas of messages over HTTP, as readers ask Confluent's schema registry for them; read-only.
+"""Serves message schemas over HTTP with the API of Confluent's schema registry; read-only.
 
-https://docs.confluent.io/platform/current/schema-registry/develop/api.html has the paths, answers
-and error codes.
+Paths, answers and error codes:
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.control.channels.brake import Brake
-from tidelog.control.channels.tokens import MISSING, TAKEN, TOO_MANY_SAID, admitted
-from tidelog.control.channels.workers import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.rate_limit import (
+    ACCEPTED,
+    MISSING,
+    TOO_MANY_MESSAGE,
+    TokenRateLimit,
+    check_token,
+)
+from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.errors import TidelogError
 from tidelog.eventlog.message_schemas import MessageSchema, MessageSchemaStore
 
@@ -30,19 +35,19 @@ _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 _BAD_VERSION, _READ_ONLY, _BAD_SCHEMA = 42202, 42205, 42201
 
 
-class _Refused(Exception):  # noqa: N818 - an answer, not an error of ours
+class _Refused(Exception):  # noqa: N818 - an answer, not an error
     def __init__(self, code: int, message: str) -> None:
         self.code = code
         self.message = message
 
 
 def routes(
-    store: MessageSchemaStore, tokens: tuple[str, ...], brake: Brake | None = None
+    store: MessageSchemaStore, tokens: tuple[str, ...], rate_limit: TokenRateLimit | None = None
 ) -> list[Route]:
-    """The interface's routes. They answer in every process, whoever leads."""
-    brake, workers = brake or Brake(), RequestWorkers(_THREADS)
+    """The interface's routes. Every process serves them, leader or not."""
+    rate_limit, workers = rate_limit or TokenRateLimit(), RequestWorkers(_THREADS)
     registry = _Registry(store)
-    found = []
+    result = []
     for method, path, answer in (
         ("GET", "/subjects", registry.subjects),
         ("GET", "/subjects/{subject}/versions", registry.versions),
@@ -60,20 +65,20 @@ def routes(
         ("GET", "/mode", lambda _request, _body: {"mode": "READONLY"}),
         ("GET", "/mode/{subject}", lambda _request, _body: {"mode": "READONLY"}),
     ):
-        found.append(Route(path, _endpoint(answer, tokens, brake, workers), methods=[method]))
-    return found
+        result.append(Route(path, _endpoint(answer, tokens, rate_limit, workers), methods=[method]))
+    return result
 
 
 _Answer = Callable[[Request, bytes], Any]
 
 
 def _endpoint(
-    answer: _Answer, tokens: tuple[str, ...], brake: Brake, workers: RequestWorkers
+    answer: _Answer, tokens: tuple[str, ...], rate_limit: TokenRateLimit, workers: RequestWorkers
 ) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        status = await admitted(request, tokens, brake)
-        if status not in (TAKEN, MISSING):
-            return _error(status, TOO_MANY_SAID)
+        status = await check_token(request, tokens, rate_limit)
+        if status not in (ACCEPTED, MISSING):
+            return _error(status, TOO_MANY_MESSAGE)
         if status == MISSING:
             refused = _error(401, "the token is missing or wrong")
             refused.headers["WWW-Authenticate"] = "Basic"
@@ -89,7 +94,7 @@ def _endpoint(
         except BusyError as busy:
             return _error(50003, str(busy))
         except SilentError:
-            return _error(50003, "where schemas are kept does not answer")
+            return _error(50003, "the storage of schemas does not answer")
         except _Refused as refusal:
             return _error(refusal.code, refusal.message)
         except TidelogError as error:
@@ -114,25 +119,25 @@ class _Registry:
         return self._store.subjects()
 
     def versions(self, request: Request, _body: bytes) -> Any:
-        return [known.version for known in self._of_subject(request)]
+        return [known.version for known in self._subject_versions(request)]
 
     def version(self, request: Request, _body: bytes) -> Any:
         found = self._version(request)
-        return _described(found)
+        return _describe(found)
 
     def version_text(self, request: Request, _body: bytes) -> Any:
         return json.loads(self._version(request).text)
 
     def look_up(self, request: Request, body: bytes) -> Any:
-        """The version that has the schema of the body."""
-        known = self._of_subject(request)
+        """The version with the schema in the body."""
+        known = self._subject_versions(request)
         try:
             wanted = json.loads(json.loads(body)["schema"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise _Refused(_BAD_SCHEMA, 'the body is {"schema": "…"}, an Avro schema') from None
         for each in known:
             if json.loads(each.text) == wanted:
-                return _described(each)
+                return _describe(each)
         raise _Refused(_NO_SCHEMA, "Schema not found")
 
     def refuse(self, request: Request, _body: bytes) -> Any:
@@ -140,26 +145,26 @@ class _Registry:
         raise _Refused(_READ_ONLY, f"Subject '{subject}' is in read-only mode")
 
     def schema(self, request: Request, _body: bytes) -> Any:
-        return {"schema": self._of_id(request)[0].text}
+        return {"schema": self._schemas_by_id(request)[0].text}
 
     def schema_text(self, request: Request, _body: bytes) -> Any:
-        return json.loads(self._of_id(request)[0].text)
+        return json.loads(self._schemas_by_id(request)[0].text)
 
     def schema_subjects(self, request: Request, _body: bytes) -> Any:
-        return sorted(known.subject for known in self._of_id(request))
+        return sorted(known.subject for known in self._schemas_by_id(request))
 
     def schema_versions(self, request: Request, _body: bytes) -> Any:
-        return [{"subject": k.subject, "version": k.version} for k in self._of_id(request)]
+        return [{"subject": k.subject, "version": k.version} for k in self._schemas_by_id(request)]
 
-    def _of_subject(self, request: Request) -> list[MessageSchema]:
+    def _subject_versions(self, request: Request) -> list[MessageSchema]:
         subject = request.path_params["subject"]
-        found = self._store.of_subject(subject)
-        if not found:
+        versions = self._store.by_subject(subject)
+        if not versions:
             raise _Refused(_NO_SUBJECT, f"Subject '{subject}' not found.")
-        return found
+        return versions
 
     def _version(self, request: Request) -> MessageSchema:
-        known, wanted = self._of_subject(request), request.path_params["version"]
+        known, wanted = self._subject_versions(request), request.path_params["version"]
         if wanted in ("latest", "-1"):
             return known[-1]
         if not wanted.isdecimal():
@@ -169,15 +174,15 @@ class _Registry:
                 return each
         raise _Refused(_NO_VERSION, f"Version {wanted} not found.")
 
-    def _of_id(self, request: Request) -> list[MessageSchema]:
+    def _schemas_by_id(self, request: Request) -> list[MessageSchema]:
         wanted = request.path_params["id"]
-        found = self._store.of_id(int(wanted)) if wanted.isdecimal() else []
-        if not found:
+        schemas = self._store.by_id(int(wanted)) if wanted.isdecimal() else []
+        if not schemas:
             raise _Refused(_NO_SCHEMA, f"Schema {wanted} not found")
-        return found
+        return schemas
 
 
-def _described(known: MessageSchema) -> dict[str, Any]:
+def _describe(known: MessageSchema) -> dict[str, Any]:
     return {
         "subject": known.subject,
         "version": known.version,

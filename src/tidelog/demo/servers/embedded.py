@@ -1,5 +1,6 @@
-"""What the servers of tests and the demo have in common: one process with a directory of its own,
-run as an unprivileged user, that ends with this process.
+"""The base of the servers for tests and the demo: one process with its own directory.
+
+It runs as an unprivileged user, and ends with this process.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from tidelog.errors import TidelogError, UsageError
 
 
 class EmbeddedServer:
-    """Use it as a context manager. Subclasses `start` it by `_spawn` and `_is_ready`, with
-    ``atexit.register(self.close)``.
+    """A server process; use it as a context manager.
+
+    Subclasses `start` it by `_spawn` and `_is_ready`, with ``atexit.register(self.close)``.
 
     Attributes:
         title: the server's name in messages.
-        ended_by: name of the signal that ends it when this process is killed.
+        ended_by: the name of the signal that ends it when this process is killed.
         log_file: the server's log.
     """
 
@@ -57,7 +59,7 @@ class EmbeddedServer:
         self._ended()
 
     def close(self) -> None:
-        """End it, and remove everything."""
+        """Stop it, and remove everything."""
         atexit.unregister(self.close)
         self.kill()
         shutil.rmtree(self._base, ignore_errors=True)
@@ -93,7 +95,7 @@ class EmbeddedServer:
         """SIGSTOP: connections stay open and nothing is answered, until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
         deadline = time.monotonic() + 10
-        while not _stands_still(self.pid) and time.monotonic() < deadline:
+        while not _is_stopped(self.pid) and time.monotonic() < deadline:
             time.sleep(0.001)
 
     def resume(self) -> None:
@@ -101,7 +103,7 @@ class EmbeddedServer:
         os.kill(self.pid, signal.SIGCONT)
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines of the server's log."""
+        """Return the last lines of the server's log."""
         try:
             text = self.log_file.read_text(errors="replace")
         except FileNotFoundError:
@@ -113,7 +115,7 @@ class EmbeddedServer:
     def _spawn(
         self, command: Sequence[str], output: IO[bytes] | int, rights: Mapping[str, Any]
     ) -> None:
-        """Start the process. ``output``: where what it prints goes; ``rights``: see `identity`."""
+        """Start the process. ``output``: where its output goes; ``rights``: see `identity`."""
         self._process = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.DEVNULL,
@@ -127,9 +129,7 @@ class EmbeddedServer:
         self._watcher = Watcher(self.pid, self.ended_by)
 
     def _is_ready(self, answers: Callable[[], bool], timeout_s: float = 120) -> bool:
-        """Wait until it answers; False if it ended by itself. Raises TidelogError after the
-        timeout.
-        """
+        """Wait until it answers; False if it ended by itself. Raises TidelogError on timeout."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if not self.running:
@@ -160,13 +160,13 @@ class EmbeddedServer:
             watcher.close()
 
     def _own(self, path: Path) -> None:
-        """Give a file to whom the server runs as."""
+        """Give a file to the account of the server."""
         if self._account is not None:
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
 
-def _stands_still(pid: int) -> bool:
-    """Have all threads stopped? Where the kernel does not tell (no /proc), it is believed."""
+def _is_stopped(pid: int) -> bool:
+    """Return whether all threads have stopped; True if the kernel does not report it (no /proc)."""
     states = []
     for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):  # it has ended

@@ -1,7 +1,7 @@
 """Real MySQL and MariaDB servers for tests, benchmarks and ``tidelog demo``.
 
-Where the programs come from: `tidelog.demo.servers.mysql_binaries`. The servers log rows with
-GTIDs, refuse to run as root (so as root they run as an unprivileged user) and need little memory.
+For their programs, see `tidelog.demo.servers.mysql_binaries`. The servers log rows with GTIDs,
+refuse to run as root (so as root they run as an unprivileged user) and need little memory.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ import pymysql
 
 from tidelog.demo.servers import mysql_binaries
 from tidelog.demo.servers.mysql_process import MySqlProcess
-from tidelog.demo.servers.mysql_settings import following, leaving, version_of
+from tidelog.demo.servers.mysql_settings import (
+    end_replica_statements,
+    replica_statements,
+    version_of,
+)
 from tidelog.demo.servers.unprivileged import unprivileged_account
 from tidelog.errors import MissingProgramError, TidelogError, UsageError
 
 
 class MySqlFamilyServer(MySqlProcess):
-    """What both flavours can do. A context manager; for the arguments see `MySqlProcess`.
+    """The common part of both flavours. A context manager; for the arguments see `MySqlProcess`.
 
     ``root`` needs no password, by the socket and from 127.0.0.1.
     """
 
     @classmethod
     def replica_of(cls, primary: Self, settings: Mapping[str, Any] | None = None) -> Self:
-        """A server, not started yet, that follows ``primary`` by GTID and is read-only.
+        """Return a server, not started yet, that follows ``primary`` by GTID and is read-only.
 
         It copies nothing: the primary must be running when it starts, with all its binlogs.
         """
@@ -55,10 +59,10 @@ class MySqlFamilyServer(MySqlProcess):
         return f"{self.flavour}://{login}@127.0.0.1:{self.port}/{quote(database, safe='')}"
 
     def connect(self, database: str | None = None, **options: Any) -> pymysql.Connection[Any]:
-        """A connection by TCP in autocommit; ``options`` are PyMySQL's and win over ours.
+        """Open a connection by TCP in autocommit; ``options`` are PyMySQL's and override ours.
 
-        Without TLS (which PyMySQL would prefer) unless an option whose name begins with ``ssl``
-        is given, e.g. ``ssl={"ca": str(server.ca_file)}``.
+        Without TLS (which PyMySQL would prefer) unless an option whose name begins with ``ssl`` is
+        given, e.g. ``ssl={"ca": str(server.ca_file)}``.
         """
         ours: dict[str, Any] = {
             "host": "127.0.0.1",
@@ -75,33 +79,33 @@ class MySqlFamilyServer(MySqlProcess):
     def execute(
         self, sql: str, database: str | None = None, arguments: Sequence[Any] | None = None
     ) -> list[tuple[Any, ...]]:
-        """Run one statement in autocommit, by a connection of its own; its rows, if any."""
+        """Run one statement in autocommit, over its own connection; return its rows, if any."""
         with self.connect(database) as connection, connection.cursor() as cursor:
             cursor.execute(sql, arguments)
             return list(cursor.fetchall())
 
     @property
     def version(self) -> tuple[int, ...]:
-        """E.g. (8, 0, 12)."""
+        """The version, e.g. (8, 0, 12)."""
         return version_of(self.installation)
 
     def binlog_end(self) -> tuple[str, int]:
-        """The file that the server writes, and how far."""
+        """Return the current binlog file, and its length."""
         named = "SHOW BINARY LOG STATUS" if self._has_new_names else "SHOW MASTER STATUS"
         name, offset = self.execute(named)[0][:2]
         return str(name), int(offset)
 
     def reset_binlog(self) -> None:
-        """Begin the binlog anew, and GTIDs with it."""
+        """Restart the binlog, and GTIDs with it."""
         self.execute("RESET BINARY LOGS AND GTIDS" if self._has_new_names else "RESET MASTER")
 
     @property
     def _has_new_names(self) -> bool:
-        """Of statements about the binlog: MySQL has them since 8.2."""
+        """Whether it has MySQL 8.2's names of statements about the binlog."""
         return self.flavour == "mysql" and self.version >= (8, 2)
 
     def create_database(self, name: str) -> str:
-        """Create a database; its dsn."""
+        """Create a database; return its dsn."""
         self.execute(f"CREATE DATABASE {quoted(name)}")
         return self.dsn(name)
 
@@ -118,16 +122,16 @@ class MySqlFamilyServer(MySqlProcess):
         on: str = "*.*",
         require_tls: bool = False,
     ) -> str:
-        """Create a user for any host; its dsn.
+        """Create a user for any host; return its dsn.
 
         Args:
             name: the user's name, at any host.
-            password: in clear text.
+            password: the password in clear text.
             plugin: ``mysql_native_password``; MySQL: ``caching_sha2_password`` (its default),
                 ``sha256_password``; MariaDB: ``ed25519``. None: the server's default.
-            privileges: what to grant, e.g. ``["SELECT", "REPLICATION SLAVE"]``.
-            on: where, e.g. ``*.*`` or ``` `shop`.* ```.
-            require_tls: refuse connections without TLS.
+            privileges: the privileges to grant, e.g. ``["SELECT", "REPLICATION SLAVE"]``.
+            on: the object of the grant, e.g. ``*.*`` or ``` `shop`.* ```.
+            require_tls: whether to refuse connections without TLS.
         """
         self.execute(
             f"CREATE USER %s@'%%' {self._identified(plugin)}"
@@ -139,7 +143,7 @@ class MySqlFamilyServer(MySqlProcess):
         return self.dsn(user=name, password=password)
 
     def offers(self, plugin: str) -> bool:
-        """May accounts log in by this plugin: is it loaded, or does its file lie by the server?"""
+        """Return whether accounts can use this plugin: it is loaded, or its file is there."""
         loaded = "SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = %s"
         files = self.installation.plugins
         return bool(self.execute(loaded, arguments=(plugin,))) or (
@@ -152,14 +156,14 @@ class MySqlFamilyServer(MySqlProcess):
         return self.program("mariadb-binlog", "mysqlbinlog").parent
 
     def binlog_program(self) -> Path:
-        """A ``mysqlbinlog`` that reads from this server: see `mysql_binaries.binlog_program`."""
+        """Return a ``mysqlbinlog`` for this server, see `mysql_binaries.binlog_program`."""
         return mysql_binaries.binlog_program(self.installation)
 
     def program(self, *names: str) -> Path:
-        """The path of a client program, the first of these names that there is."""
+        """Return the path of a client program, the first existing one of these names."""
         return self.installation.program(*names)
 
-    # ------------------------------------------------------------------ what flavours differ in
+    # ------------------------------------------------------------------ differences of the flavours
 
     @classmethod
     def _wanted_version(cls, primary: MySqlFamilyServer, version: str | None) -> str:
@@ -169,20 +173,20 @@ class MySqlFamilyServer(MySqlProcess):
         raise NotImplementedError
 
     def gtid_position(self) -> str:
-        """MySQL: the executed GTID set. MariaDB: the position of the binlog's end."""
+        """Return the executed GTID set (MySQL) or the position of the binlog's end (MariaDB)."""
         raise NotImplementedError
 
     def follow_no_more(self) -> None:
-        """It is a replica no longer."""
-        for statement in leaving(self.installation):
+        """Stop to be a replica."""
+        for statement in end_replica_statements(self.installation):
             self.execute(statement)
 
     def wait_for(self, position: str, timeout_s: float = 30) -> None:
-        """Return once the server (a replica) has everything up to a `gtid_position`."""
+        """Wait until the server (a replica) has everything up to a `gtid_position`."""
         raise NotImplementedError
 
     def caught_up(self, timeout_s: float = 30) -> None:
-        """Return once everything that the primary has committed by now is here."""
+        """Wait until the server has everything that the primary has committed by now."""
         if self.primary is None:
             raise UsageError("this server is no replica")
         assert isinstance(self.primary, MySqlFamilyServer)
@@ -190,10 +194,10 @@ class MySqlFamilyServer(MySqlProcess):
 
 
 class MySqlServer(MySqlFamilyServer):
-    """MySQL "8.0" (8.0.12, or what ``TIDELOG_MYSQLD`` names) or "8.0.15".
+    """MySQL "8.0" (8.0.12, or ``TIDELOG_MYSQLD``) or "8.0.15".
 
-    The packages hold no plugin files (no semi-sync) and no client programs: `program` gives
-    MariaDB's from the machine, which speak to MySQL too.
+    The packages have no plugin files (no semi-sync) and no client programs: `program` returns
+    MariaDB's from the machine, which work with MySQL, too.
     """
 
     flavour = "mysql"
@@ -218,7 +222,7 @@ class MySqlServer(MySqlFamilyServer):
         return f"IDENTIFIED {f'WITH {plugin} ' if plugin else ''}BY %s"
 
     def _follow(self, primary: MySqlProcess) -> None:
-        change, start = following(self.installation)
+        change, start = replica_statements(self.installation)
         self.execute(change, arguments=(primary.port,))
         self.execute(start)
 
@@ -285,5 +289,5 @@ class MariaDbServer(MySqlFamilyServer):
 
 
 def quoted(name: str) -> str:
-    """An identifier in backticks."""
+    """Return an identifier in backticks."""
     return "`" + name.replace("`", "``") + "`"

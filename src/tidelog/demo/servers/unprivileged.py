@@ -1,4 +1,4 @@
-"""Running a database server as an ordinary user, also when we are root: servers refuse root."""
+"""Runs a database server as an ordinary user, also if we are root: servers refuse root."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from typing import Any
 
 from tidelog.errors import TidelogError
 
-# Users to run the server as when we are root, the first that exists.
+# Users for the server if we are root; the first that exists.
 UNPRIVILEGED_USERS = ("postgres", "nobody", "daemon", "www-data")
 
 # A Unix socket's path is limited to 107 bytes; the server appends "/.s.PGSQL.65535".
 _SOCKET_DIRECTORY_MAX = 90
 
-# Where servers are unpacked if an unprivileged user can't enter the cache of ours.
+# For unpacked servers, if an unprivileged user can't enter our cache.
 _SHARED_CACHE = Path("/var/tmp")  # noqa: S108
 
 
 def identity(account: pwd.struct_passwd | None, locales: Path | None = None) -> dict[str, Any]:
-    """Arguments of subprocess.Popen that run a program as ``account`` with a clean environment."""
+    """Return arguments of subprocess.Popen for ``account`` and a clean environment."""
     environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
     if locales is not None:
         environment["LOCPATH"] = str(locales)
@@ -40,7 +40,7 @@ def identity(account: pwd.struct_passwd | None, locales: Path | None = None) -> 
 
 
 def unprivileged_account() -> pwd.struct_passwd | None:
-    """Whom to run the server as: None for ourselves."""
+    """Return the account for the server: None for ourselves."""
     if os.geteuid() != 0:
         return None
     for name in UNPRIVILEGED_USERS:
@@ -55,7 +55,7 @@ def unprivileged_account() -> pwd.struct_passwd | None:
 
 
 def reachable_directory(account: pwd.struct_passwd | None, prefix: str) -> Path:
-    """A new directory with a path short enough for a socket, that ``account`` can enter."""
+    """Return a new directory, short enough for a socket's path, that ``account`` can enter."""
     for parent in (tempfile.gettempdir(), "/tmp", "/var/tmp"):  # noqa: S108
         fits = len(parent) + 24 <= _SOCKET_DIRECTORY_MAX
         if fits and (account is None or traversable(Path(parent), account)):
@@ -64,7 +64,7 @@ def reachable_directory(account: pwd.struct_passwd | None, prefix: str) -> Path:
 
 
 def traversable(directory: Path, account: pwd.struct_passwd) -> bool:
-    """May ``account`` enter the directory and all above it?"""
+    """Return whether ``account`` can enter the directory and all above it."""
     for level in (directory, *directory.parents):
         status = level.stat()
         if status.st_uid == account.pw_uid:
@@ -79,7 +79,7 @@ def traversable(directory: Path, account: pwd.struct_passwd) -> bool:
 
 
 def server_cache(account: pwd.struct_passwd | None) -> Path:
-    """A directory that ``account`` can enter, for servers and their templates."""
+    """Return a directory that ``account`` can enter, for servers and their templates."""
     wanted = Path.home() / ".cache" / "tidelog" / "servers"
     wanted.mkdir(parents=True, exist_ok=True)
     if account is None or traversable(wanted, account):
@@ -92,7 +92,7 @@ def server_cache(account: pwd.struct_passwd | None) -> Path:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on at the moment."""
+    """Return a TCP port of 127.0.0.1 that nobody listens on at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

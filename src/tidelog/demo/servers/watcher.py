@@ -1,4 +1,4 @@
-"""Ends a process when this one has ended, however: also by ``kill -9``."""
+"""Ends a child process when this one has ended for any reason, also by ``kill -9``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class Watcher:
     """A shell that reads from a pipe: it closes with this process, and the shell sends the signal.
 
     Args:
-        pid: of a child of this process.
-        signal_name: e.g. ``KILL``.
+        pid: the id of a child of this process.
+        signal_name: the signal, e.g. ``KILL``.
     """
 
     def __init__(self, pid: int, signal_name: str) -> None:
@@ -23,7 +23,7 @@ class Watcher:
         )
 
     def close(self) -> None:
-        """The process has ended: its number may be another's soon."""
+        """End the watch, because the process has ended: its number may be reused soon."""
         self._shell.kill()
         self._shell.wait()
         assert self._shell.stdin is not None

@@ -1,4 +1,4 @@
-"""The steps of a record on its way to the consumer: transforms, serializer, consumer."""
+"""The steps from a polled event to the consumer: transforms, serializer, consumer."""
 
 from __future__ import annotations
 
@@ -11,98 +11,96 @@ from tidelog.engine.callables import WorkNotDoneError, refuse_awaitable, refuse_
 from tidelog.engine.events import Event, Events
 from tidelog.engine.messages import Messages
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.dead_letters import TakesLetters
+from tidelog.engine.processing.dead_letters import DeadLetterSink
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
 Lane = Sequence[Event | Message]
 
 _MOST_EVENTS: Final = 256  # of one job: few enough that the pool's threads end together
-_LEAST_SERIALIZED: Final = (
-    2048  # where nothing else is done: a serializer's call costs milliseconds
-)
+_LEAST_SERIALIZED: Final = 2048  # without transforms: a serializer's call costs milliseconds
 
 
 @dataclass(frozen=True)
 class ProcessorChain:
-    """Runs in any thread. What the program's code raises comes out as ConsumerError, which names
-    the events by version and table, never by value.
+    """The steps, callable in any thread. Errors of the program's code are raised as ConsumerError,
+    which names the events by version and table, never by value.
     """
 
     transforms: Sequence[Transform]
     serializer: Serializer | None
     retries: Retries
-    dead_letters: TakesLetters | None = None
+    dead_letters: DeadLetterSink | None = None
 
     @property
     def does_nothing(self) -> bool:
         """Are events consumed as they were polled?"""
         return not self.transforms and self.serializer is None
 
-    def transformed(self, events: Sequence[Event]) -> list[Event]:
-        """The events that the transforms leave, in order."""
+    def transform(self, events: Sequence[Event]) -> list[Event]:
+        """The events after the transforms, in order."""
         if not self.transforms:
             return list(events)
-        return [made for event in events for made in self._through(event)]
+        return [made for event in events for made in self._transform_all(event)]
 
-    def prepared(
+    def prepare(
         self, events: Sequence[Event], end: int, generation: str
     ) -> Sequence[Event | Message]:
-        """`transformed`, and serialized if there is a serializer."""
-        left: Sequence[Event] = events
+        """The events after `transform`, and serialized if there is a serializer."""
+        transformed: Sequence[Event] = events
         if self.transforms or not isinstance(events, Events):
-            left = self.transformed(events)
+            transformed = self.transform(events)
         serializer = self.serializer
-        if serializer is None or not left:
-            return left
+        if serializer is None or not transformed:
+            return transformed
         try:
-            return self._serialized(serializer, left, end, generation)
+            return self._serialize(serializer, transformed, end, generation)
         except ConsumerError as error:
             if self.dead_letters is None or _is_for_all(error):
                 raise
-            if len(left) == 1:
-                self.dead_letters.put(left[0], error)
+            if len(transformed) == 1:
+                self.dead_letters.put(transformed[0], error)
                 return []
-        # In halves, down to those at which it raises: they alone are passed over.
+        # Halve repeatedly, down to the events at which it raises: only these are skipped.
         serializing = ProcessorChain((), serializer, self.retries, self.dead_letters)
-        events, middle = list(left), len(left) // 2
+        events, middle = list(transformed), len(transformed) // 2
         return [
             each
             for half in (events[:middle], events[middle:])
-            for each in serializing.prepared(half, end, generation)
+            for each in serializing.prepare(half, end, generation)
         ]
 
-    def regrouped(self, events: Sequence[Event], end: int, generation: str) -> Events:
-        """`Events.of`; those that Arrow can't hold as a transform left them are passed over where
-        that is tolerated.
+    def regroup(self, events: Sequence[Event], end: int, generation: str) -> Events:
+        """`Events.of`; events of a transform that Arrow can't hold are skipped if that is
+        tolerated.
         """
         try:
             return Events.of(events, end, generation)
-        except Exception:  # noqa: BLE001 - its text may hold a value; which event it is comes next
+        except Exception:  # noqa: BLE001 - its text may have a value; the event is found next
             return Events.of([each for each in events if self._fits(each)], end, generation)
 
     def _fits(self, event: Event) -> bool:
         try:
             event.to_batch()
         except Exception as error:
-            told = _told("a transform's event", error, [event])
+            failure = _consumer_error("a transform's event", error, [event])
             if self.dead_letters is None:
-                raise told from error
-            self.dead_letters.put(event, told)
+                raise failure from error
+            self.dead_letters.put(event, failure)
             return False
         return True
 
     def consume(self, call: Callable[[], Any], consumed: Sequence[Event | Message]) -> None:
-        """Call the consumer with ``consumed``, again where an error may pass."""
+        """Call the consumer with ``consumed``, with retries for errors that may pass."""
         try:
             self.retries.call(lambda: refuse_coroutine(call()), "consumer")
         except StoppingError:
             raise
         except Exception as error:
-            raise _told("the consumer", error, consumed) from error
+            raise _consumer_error("the consumer", error, consumed) from error
 
     def consume_again(self, consumer: Consumer, each: Event | Message, error: Exception) -> None:
-        """`consume_one` of what the consumer was called with once: that raised ``error``."""
+        """`consume_one` after a first call of the consumer raised ``error``."""
         raised = [error]
 
         def consume(each: Event | Message) -> Any:
@@ -114,23 +112,23 @@ class ProcessorChain:
 
     @property
     def serializes_apart(self) -> bool:
-        """Are events serialized before, and not in, `take`? A call of a serializer costs so much
-        that one for each event would be most of the work.
+        """Are events serialized before `take` instead of within it? A serializer's call costs so
+        much that one for each event would be most of the work.
         """
         return self.serializer is not None
 
     def consuming(self) -> ProcessorChain:
-        """The last step alone."""
+        """The chain with the last step only."""
         return ProcessorChain((), None, self.retries, self.dead_letters)
 
     def size_of_piece(self, events: int, workers: int) -> int:
-        """How many of so many events one job of the pool prepares."""
+        """The number of events that one job of the pool prepares."""
         if self.transforms:
             return max(1, min(_MOST_EVENTS, -(-events // (2 * workers))))
         return max(_LEAST_SERIALIZED, -(-events // workers))
 
     def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
-        """Lanes as they are given to the pool's threads, which take one after the other."""
+        """The lanes as they are given to the pool's threads, which take one after the other."""
         del workers
         return list(lanes)
 
@@ -142,24 +140,24 @@ class ProcessorChain:
         stopping: threading.Event,
         mark: Callable[[Event | Message], None],
     ) -> None:
-        """All steps and the consumer, event by event; each is marked as soon as it is done."""
+        """Run all steps and the consumer, event by event; each is marked as soon as it is done."""
         for given in lane:
             if stopping.is_set():
                 raise StoppingError("between two events")
             made: Sequence[Event | Message] = (given,)
             if self.transforms:
-                made = self._through(_event(given))
+                made = self._transform_all(_event(given))
             for each in made:
                 try:
                     returned: Any = consumer(each)
                     if returned is not None:
                         refuse_coroutine(returned)
-                except Exception as error:  # noqa: BLE001 - raised again if it does not pass
+                except Exception as error:  # noqa: BLE001 - raised again if it persists
                     self.consume_again(consumer, each, error)
             mark(given)
 
     def consume_one(self, consumer: Consumer, each: Event | Message) -> None:
-        """Call a consumer of single events; what it can't take may be told and passed over."""
+        """Call a consumer of single events; an event that it rejects may become a dead letter."""
         try:
             self.consume(lambda: consumer(each), [each])
         except ConsumerError as error:
@@ -167,50 +165,50 @@ class ProcessorChain:
                 raise
             self.dead_letters.put(_event(each), error)
 
-    def _serialized(
+    def _serialize(
         self, serializer: Serializer, left: Sequence[Event], end: int, generation: str
     ) -> Sequence[Message]:
         try:
             batch = left if isinstance(left, Events) else Events.of(left, end, generation)
-            return self.retries.call(lambda: _made(serializer.serialize(batch)), "serializer")
+            return self.retries.call(lambda: _as_list(serializer.serialize(batch)), "serializer")
         except (TidelogError, StoppingError):
             raise
         except Exception as error:
-            raise _told("the serializer", error, left) from error
+            raise _consumer_error("the serializer", error, left) from error
 
-    def _through(self, event: Event) -> list[Event]:
+    def _transform_all(self, event: Event) -> list[Event]:
         """The events that all transforms make of one."""
         made = [event]
         for transform in self.transforms:
-            made = [after for before in made for after in self._passed(transform, before)]
-        return made if len(made) < 2 else shared(made)
+            made = [after for before in made for after in self._apply(transform, before)]
+        return made if len(made) < 2 else as_shares(made)
 
-    def _passed(self, transform: Transform, event: Event) -> Sequence[Event]:
+    def _apply(self, transform: Transform, event: Event) -> Sequence[Event]:
         try:
-            return self._transformed(transform, event)
+            return self._call_transform(transform, event)
         except ConsumerError as error:
             if self.dead_letters is None or _is_for_all(error):
                 raise
             self.dead_letters.put(event, error)
             return ()
 
-    def _transformed(self, transform: Transform, event: Event) -> Sequence[Event]:
+    def _call_transform(self, transform: Transform, event: Event) -> Sequence[Event]:
         try:
-            # A generator does its work when it is read: that is tried again, too.
+            # A generator works when it is read: a retry must include that.
             return self.retries.call(lambda: _events_from(transform(event), event), "transform")
         except StoppingError:
             raise
         except Exception as error:
-            raise _told("a transform", error, [event]) from error
+            raise _consumer_error("a transform", error, [event]) from error
 
 
-def shared(made: Sequence[Event]) -> list[Event]:
-    """Several events that were made of one: it is done when all of them are."""
+def as_shares(made: Sequence[Event]) -> list[Event]:
+    """Mark events as made of one event: that is done when all of them are."""
     return [each.as_share((which, len(made))) for which, each in enumerate(made)]
 
 
 def _events_from(returned: Any, event: Event) -> Sequence[Event]:
-    """What a transform gave, of ``event``."""
+    """The events that a transform returned for ``event``."""
     if isinstance(returned, Event):
         return (returned,)
     if returned is None:
@@ -223,7 +221,7 @@ def _events_from(returned: Any, event: Event) -> Sequence[Event]:
     raise TypeError("a transform gives an Event, made with replace, several of these, or None")
 
 
-def _told(who: str, error: Exception, of: Sequence[Event | Message]) -> ConsumerError:
+def _consumer_error(who: str, error: Exception, of: Sequence[Event | Message]) -> ConsumerError:
     first, last = _event(of[0]), _event(of[-1])
     if len(of) == 1:
         where = f"version {first.version} of {first.table}"
@@ -235,7 +233,7 @@ def _told(who: str, error: Exception, of: Sequence[Event | Message]) -> Consumer
 
 
 def _is_for_all(error: ConsumerError) -> bool:
-    """Is it the function that is wrong, and no single event? Nothing may be passed over then."""
+    """Is the function itself wrong, not a single event? Then no event may be skipped."""
     return isinstance(error.__cause__, WorkNotDoneError)
 
 
@@ -243,6 +241,6 @@ def _event(of: Event | Message) -> Event:
     return of.event if isinstance(of, Message) else of
 
 
-def _made(messages: Sequence[Message]) -> Sequence[Message]:
-    """A program's serializer may be lazy: what it raises is told as the serializer's."""
+def _as_list(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages as a list: a lazy serializer's errors are then raised here."""
     return messages if isinstance(messages, (list, Messages)) else list(messages)

@@ -1,4 +1,4 @@
-"""Consumers and transforms that are coroutine functions: their coroutines run on one event loop."""
+"""Runs the coroutines of consumers and transforms on one event loop."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tidelog.errors import ConsumerError, EngineStateError
 _JOIN_S: Final = 5.0
 
 _Result = tuple[Any, BaseException | None]
-"""What a coroutine returned, or what is to end the program."""
+"""The result of a coroutine, or an exception that must end the program."""
 
 
 class ConsumerLoop:
-    """Runs coroutines on the program's event loop, or on one of its own in a daemon thread.
+    """Runs coroutines on the program's event loop, or on its own in a daemon thread.
 
-    A thread of the engine waits for each coroutine as it would for a function: so order, retries,
-    dead letters, offsets and shutting down are the same for both.
+    A thread of the engine waits for each coroutine as for a function: so order, retries, dead
+    letters, offsets and shutdown are the same for both.
 
     Args:
-        loop: the program's; None: one of its own, unless `use` gives another.
-        in_pool: do threads of the pool wait for coroutines?
+        loop: the program's loop; None: its own, unless `use` sets another.
+        in_pool: whether threads of the pool wait for coroutines.
     """
 
     def __init__(
@@ -51,7 +51,9 @@ class ConsumerLoop:
         self._loop = self._loop or loop
 
     def open(self) -> None:
-        """Raises EngineStateError: this thread runs the loop, and is about to block."""
+        """Start the loop. Raises EngineStateError if this thread runs the loop and would block
+        it.
+        """
         if self._loop is None:
             opened: Future[asyncio.AbstractEventLoop] = Future()
             name = "tidelog-consumer-loop"
@@ -66,7 +68,7 @@ class ConsumerLoop:
             )
 
     def as_function(self, function: Callable[..., Awaitable[object]]) -> Callable[..., Any]:
-        """A function that calls ``function``, and returns what its coroutine does."""
+        """A function that calls ``function``, and returns the result of its coroutine."""
 
         def run(*given: Any) -> Any:
             return self._run(function, given)
@@ -75,8 +77,8 @@ class ConsumerLoop:
         return run
 
     def as_transform(self, transform: Transform) -> Transform:
-        """The same of a transform, which may be an asynchronous generator function; others as they
-        are.
+        """The same for a transform, which may be an asynchronous generator function; ordinary
+        functions are returned unchanged.
         """
         if is_asynchronous_generator_function(transform):
 
@@ -87,7 +89,7 @@ class ConsumerLoop:
         return self.as_function(transform) if is_coroutine_function(transform) else transform
 
     def close(self) -> None:
-        """Cancel what is under way: the engine has given it up."""
+        """Cancel running coroutines: the engine has given up on them."""
         with self._lock:
             self._closed = True
             left = list(self._under_way)
@@ -95,7 +97,7 @@ class ConsumerLoop:
             future.cancel()
         if self._thread is not None and self._loop is not None and self._end is not None:
             self._loop.call_soon_threadsafe(self._end.set)
-            self._thread.join(_JOIN_S)  # one that blocks the loop is left behind: it is a daemon's
+            self._thread.join(_JOIN_S)  # one that blocks the loop is left behind, in a daemon
 
     def _run(self, function: Callable[..., Awaitable[object]], given: Sequence[Any]) -> Any:
         with self._lock:
@@ -134,7 +136,7 @@ class ConsumerLoop:
 
 
 async def _awaited(function: Callable[..., Awaitable[object]], given: Sequence[Any]) -> _Result:
-    """What is to end the program is returned: raised here it would end the loop alone."""
+    """Return exceptions that must end the program: raised here they would only end the loop."""
     try:
         returned = await function(*given)
     except (SystemExit, KeyboardInterrupt) as error:

@@ -1,4 +1,4 @@
-"""Events that the program's code can't take: told in a file, and passed over."""
+"""Dead letters: events that the program's code rejects are written to a file and skipped."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tidelog.errors import ConsumerError
 from tidelog.system.private_files import create_directory, create_file, fsync_directory
 
 Letter = dict[str, Any]
-"""What is told of an event."""
+"""The document about an event."""
 
 
-class TakesLetters(Protocol):
-    """Takes the events that a chain passes over."""
+class DeadLetterSink(Protocol):
+    """Receives the events that a chain skips."""
 
     def put(self, event: Event, error: ConsumerError) -> None: ...
 
     def write(self, letter: Letter) -> None:
-        """Write letters that were put elsewhere, as `put` does."""
+        """Write a letter that another sink received, as `put` does."""
         ...
 
 
-class HeldLetters:
-    """Holds letters until they are sent to where they are written."""
+class BufferedDeadLetters:
+    """Buffers letters until they are sent to the sink that writes them."""
 
     def __init__(self) -> None:
         self.held: list[Letter] = []
@@ -40,11 +40,11 @@ class HeldLetters:
 
 
 class DeadLetterFile:
-    """A JSON line for each event: database, table, version, op and reason, no values.
+    """Writes a JSON line for each event: database, table, version, op and reason, no values.
 
     Thread-safe, also between processes. A line is durable when `put` returns, so no offset is
-    committed past an event that nobody is told of. An event that comes again may be told again. A
-    line that could be written in part only stays, and is none: the next one begins behind it.
+    committed past an event that was not reported. A repeated event may be reported again. A line
+    that was written only in part remains and is invalid: the next one begins after it.
     """
 
     def __init__(self, file: Path) -> None:
@@ -66,7 +66,7 @@ class DeadLetterFile:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        # Each time: who made the file may have died before its name was durable.
+        # Each time: the creator of the file may have died before its name was durable.
         fsync_directory(directory)
 
 
@@ -81,7 +81,7 @@ def _letter(event: Event, error: ConsumerError) -> Letter:
 
 
 def _append(descriptor: int, line: bytes) -> None:
-    """In one write, so that lines of several processes do not mix."""
+    """Append the line in one write, so that lines of several processes do not mix."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         line = b"\n" + line

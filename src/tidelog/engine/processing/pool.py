@@ -1,4 +1,4 @@
-"""The threads that process records, apart from those of the tasks."""
+"""The thread pool that processes records, separate from the tasks' threads."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 class ThreadPool:
     """`tidelog.engine.ports.RecordService`.
 
-    Its threads are daemons: one that never comes back does not keep the process from ending, as one
+    Its threads are daemons: one that never returns does not keep the process from ending, as one
     of `concurrent.futures` would.
 
     Args:
-        threads: how many.
+        threads: number of threads.
         inside: called in each thread as it begins.
     """
 
@@ -37,7 +37,7 @@ class ThreadPool:
         self._closed = False
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Raises RuntimeError, and the job is not taken: no thread could be started."""
+        """Queue a job. Raises RuntimeError without queuing it if no thread could be started."""
         future: Future[T] = Future()
         with self._changed:
             if self._closed:
@@ -52,8 +52,8 @@ class ThreadPool:
         return future
 
     def close(self, timeout_s: float) -> bool:
-        """Drop what waits, let what runs finish within the time, then give it up. False: something
-        was given up; its result is dropped.
+        """Drop queued jobs, let running ones finish within the time, then give up on them. False:
+        some were given up; their results are dropped.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -90,10 +90,10 @@ class ThreadPool:
                 self._running.add(future)
             try:
                 result = function()
-            except BaseException as error:  # noqa: BLE001 - the one who waits for it gets it
+            except BaseException as error:  # noqa: BLE001 - raised where the result is read
                 _fail(future, error)
             else:
-                with suppress(InvalidStateError):  # given up meanwhile
+                with suppress(InvalidStateError):  # given up in the meantime
                     future.set_result(result)
             with self._changed:
                 self._running.discard(future)

@@ -1,4 +1,4 @@
-"""``record_processing_on: processes``: jobs in processes of their own."""
+"""``record_processing_on: processes``: runs jobs in worker processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import Done, EventWork, answer_to, read_answer
+from tidelog.engine.processing.workers import EventWork, JobResult, answer_to, read_answer
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
 
@@ -29,7 +29,7 @@ class WorkerProcesses:
     """`tidelog.engine.processing.workers.Workers`. A process starts with its first job.
 
     Raises:
-        ConfigError: something in the work belongs to this process.
+        ConfigError: if the work can't be sent to another process.
     """
 
     jobs_are_dear = False
@@ -45,7 +45,7 @@ class WorkerProcesses:
 
     def open(self) -> None: ...
 
-    def call(self, events: Events) -> Done:
+    def call(self, events: Events) -> JobResult:
         job = pickle.dumps(events)
         connection = self._free.get()
         usable: Connection | None = None
@@ -59,7 +59,7 @@ class WorkerProcesses:
         return read_answer(answer)
 
     def close(self) -> None:
-        """End them, whatever they do."""
+        """End the processes, even during a job."""
         with self._lock:
             self._closed = True
             processes, self._processes = self._processes, []
@@ -81,9 +81,9 @@ class WorkerProcesses:
             raise ConsumerError("a process that processes records has ended by itself") from error
 
     def _start(self) -> Connection:
-        # The work is sent, as jobs are: arguments go through a pipe whose other end this process
-        # holds, too. More of them than it takes would be waited for without end, under the lock,
-        # if the process died meanwhile.
+        # The work is sent over the connection, as jobs are, not as an argument: arguments go
+        # through a pipe whose other end this process holds, too. If the process died, a write of
+        # more than fits would block for ever, under the lock.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
@@ -94,7 +94,7 @@ class WorkerProcesses:
                 raise StoppingError("processes")
             process.start()
             self._processes.append(process)
-        theirs.close()  # so that its end is seen here
+        theirs.close()  # so that the process's end is noticed here
         return ours
 
 
@@ -124,7 +124,7 @@ def _main_can_be_imported() -> bool:
 
 
 def _serve(connection: Connection) -> None:
-    """In the process, until the other end is closed."""
+    """Do jobs in the process, until the other end is closed."""
     threading.Thread(target=_end_with_parent, name="tidelog-parent", daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the engine ends it
     closed = (EOFError, OSError)  # OSError: in the middle of a message
@@ -139,12 +139,12 @@ def _serve(connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """A process that outlived its engine, which was killed, would go on to consume its events while
-    the next engine consumes the same ones.
+    """End the process with its engine. A process that outlived a killed engine would continue to
+    consume its events while the next engine consumes the same ones.
     """
     parent, above = multiprocessing.parent_process(), os.getppid()
     assert parent is not None
-    # Whoever was forked from the parent keeps open what it is waited for with: hence the id, too.
+    # A fork of the parent keeps the awaited handle open: hence the check of the id, too.
     while parent.is_alive() and os.getppid() == above:
         parent.join(_PARENT_S)
     os._exit(1)

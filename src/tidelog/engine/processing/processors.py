@@ -1,4 +1,4 @@
-"""How polled events reach the consumer: the modes of an engine.
+"""The modes of an engine: how polled events reach the consumer.
 
 ========================  ====================  ==========================================
 consumer                  order                 what runs in the pool
@@ -8,7 +8,7 @@ per record   (3), (4)     total                 transforms, serialization
 per record   (5), (6)     none, or by key       transforms, serialization and the consumer
 ========================  ====================  ==========================================
 
-The second mode of each pair has a serializer. Every processor marks what a transform left out.
+The second mode of each pair has a serializer. Every processor marks events that a transform drops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tidelog.engine.callables import name_of, refuse_coroutine
 from tidelog.engine.committing import TaskCommitter
@@ -31,16 +31,82 @@ from tidelog.engine.ports import (
     RecordService,
 )
 from tidelog.engine.processing.chain import Lane, ProcessorChain
-from tidelog.engine.processing.lanes import stages
 from tidelog.engine.retries import StoppingError
+from tidelog.model.schema import TableName
 
-COMMIT_AMID_S: Final = 1.0
-"""What is done of a batch is committed so often: what is killed repeats that much, and no more."""
+T = TypeVar("T", Event, Message, Event | Message)
+
+
+def stages(events: Sequence[T]) -> Iterator[list[list[T]]]:
+    """Split the events, or messages of them, into consecutive stages of lanes that may run in
+    parallel.
+
+    A lane keeps its events in order. It has all of a key's events, those of keys that one change
+    connects (a row that moved from key to key), and all of a table without a key. A truncate is a
+    stage of its own: it concerns every key of its table. A change of a table's schema begins
+    another stage, because a key may be spelled differently after it.
+    """
+    low = 0
+    schemas: dict[TableName, int] = {}
+    for at, each in enumerate(events):
+        event = _event(each)
+        number = event.schema.schema_id
+        alone = event.op == "t"
+        if alone or schemas.get(event.table, number) != number:
+            if low < at:
+                yield _lanes(events[low:at])
+            low, schemas = at, {}
+        schemas[event.table] = number
+        if alone:
+            yield [[each]]
+            low, schemas = at + 1, {}
+    if low < len(events):
+        yield _lanes(events[low:])
+
+
+def _lanes(events: Sequence[T]) -> list[list[T]]:
+    names = [_name(_event(each)) for each in events]
+    leader: dict[Any, Any] = {name: name for name in names}
+
+    def find(name: Any) -> Any:
+        while leader[name] != name:
+            leader[name] = name = leader[leader[name]]
+        return name
+
+    for place in range(1, len(events)):
+        # The two halves of a key change have one version.
+        if _event(events[place]).version == _event(events[place - 1]).version:
+            leader[find(names[place])] = find(names[place - 1])
+    lanes: dict[Any, list[T]] = {}
+    for name, each in zip(names, events, strict=True):
+        lanes.setdefault(find(name), []).append(each)
+    return list(lanes.values())
+
+
+def _event(of: Event | Message) -> Event:
+    return of.event if isinstance(of, Message) else of
+
+
+def _name(event: Event) -> tuple[Any, ...]:
+    key = event.key
+    values = () if key is None else tuple(map(_value, key.values()))
+    return (event.table, *values)
+
+
+def _value(value: Any) -> Any:
+    # NaN is a key like any other, but not equal to itself.
+    return "NaN" if isinstance(value, float) and value != value else value
+
+
+COMMIT_WITHIN_S: Final = 1.0
+"""Interval for committing the completed part of a batch: a killed engine repeats at most that
+much.
+"""
 
 
 class BatchProcessor:
-    """Modes (1) and (2). What is marked amid a batch is committed when the consumer says so: it may
-    be durable later.
+    """Modes (1) and (2). Marks within a batch are committed when the consumer asks for it; they may
+    become durable later.
     """
 
     def __init__(
@@ -56,23 +122,23 @@ class BatchProcessor:
 
     def process_records(self, records: Events) -> None:
         chain = self._chain
-        taken: Events | list[Event | Message] = records
+        input_events: Events | list[Event | Message] = records
         if not chain.does_nothing:
             prepared: list[Event | Message] = []
-            for originals, part in _prepared(chain, self._service, records):
+            for originals, part in _prepare_all(chain, self._service, records):
                 _mark_left_out(self._committer, originals, part)
                 prepared += part
-            taken = prepared
+            input_events = prepared
             if chain.serializer is None:
                 events = [each for each in prepared if isinstance(each, Event)]
-                taken = chain.regrouped(events, records.end, records.generation)
-                if len(taken) < len(events):
-                    _mark_left_out(self._committer, events, taken)
-            if not taken:
+                input_events = chain.regroup(events, records.end, records.generation)
+                if len(input_events) < len(events):
+                    _mark_left_out(self._committer, events, input_events)
+            if not input_events:
                 self._committer.mark_batch_finished()
                 return
-        # One place for the retry, so that a failed batch comes again whole.
-        chain.consume(lambda: self._consumer(taken, self._committer), _ends(taken))
+        # The only retry, so that a failed batch is repeated as a whole.
+        chain.consume(lambda: self._consumer(input_events, self._committer), _ends(input_events))
 
 
 class InOrderProcessor:
@@ -92,19 +158,19 @@ class InOrderProcessor:
         self._commit_at = 0.0
 
     def process_records(self, records: Events) -> None:
-        self._commit_at = time.monotonic() + COMMIT_AMID_S
+        self._commit_at = time.monotonic() + COMMIT_WITHIN_S
         if self._chain.does_nothing:
             self._consume(records)
         else:
-            for originals, part in _prepared(self._chain, self._service, records):
+            for originals, part in _prepare_all(self._chain, self._service, records):
                 self._consume(part)
                 _mark_left_out(self._committer, originals, part)
         self._committer.mark_batch_finished()
 
     def _consume(self, part: Sequence[Event | Message]) -> None:
-        # As little as can be for each event: the rest of the path is done in columns.
+        # The hot loop: as little as possible for each event; the rest of the path is in columns.
         consumer, stopping, committer = self._consumer, self._stopping, self._committer
-        # A transform may give another event than it was given: then what is marked is that one.
+        # A transform may return another event than it was given: then that one is marked.
         untouched = not self._chain.transforms
         clock, commit_at = time.monotonic, self._commit_at
         for each in part:
@@ -121,12 +187,12 @@ class InOrderProcessor:
             else:
                 committer.mark_processed(each)
             if clock() >= commit_at:
-                committer.commit_amid_batch()
-                commit_at = self._commit_at = clock() + COMMIT_AMID_S
+                committer.commit_within_batch()
+                commit_at = self._commit_at = clock() + COMMIT_WITHIN_S
 
 
 class ParallelProcessor:
-    """Modes (5) and (6); ``by_key``: events of one key in order, keys at once."""
+    """Modes (5) and (6); ``by_key``: events of one key in order, keys in parallel."""
 
     def __init__(
         self,
@@ -144,7 +210,7 @@ class ParallelProcessor:
 
     def process_records(self, records: Events) -> None:
         if self._chain.serializes_apart:
-            for originals, part in _prepared(self._chain, self._service, records):
+            for originals, part in _prepare_all(self._chain, self._service, records):
                 self._consume(self._chain.consuming(), part, records)
                 _mark_left_out(self._committer, originals, part)
         else:
@@ -154,13 +220,13 @@ class ParallelProcessor:
     def _consume(self, chain: ProcessorChain, part: Lane, records: Events) -> None:
         if self._by_key:
             for lanes in stages(part):
-                self._at_once(chain, lanes, records)
+                self._run_parallel(chain, lanes, records)
         else:
-            self._at_once(chain, [[each] for each in part], records)
+            self._run_parallel(chain, [[each] for each in part], records)
 
-    def _at_once(self, chain: ProcessorChain, lanes: Sequence[Lane], records: Events) -> None:
-        """A job for each thread, which takes lane after lane: one for each lane would cost more
-        than most lanes do.
+    def _run_parallel(self, chain: ProcessorChain, lanes: Sequence[Lane], records: Events) -> None:
+        """Run one job for each thread, which takes lane after lane: a job for each lane would cost
+        more than most lanes do.
         """
         groups = chain.groups(lanes, self._service.threads)
         untaken: queue.SimpleQueue[Lane] = queue.SimpleQueue()
@@ -183,12 +249,12 @@ class ParallelProcessor:
         count = min(len(groups), self._service.threads)
         futures = [self._service.submit(work) for _ in range(count)]
         while True:
-            done, left = wait(futures, COMMIT_AMID_S, FIRST_EXCEPTION)
+            done, left = wait(futures, COMMIT_WITHIN_S, FIRST_EXCEPTION)
             if not left or any(each.exception() for each in done):
                 break
-            self._committer.commit_amid_batch()
+            self._committer.commit_within_batch()
         for future in left:
-            future.cancel()  # those that run go on; what they finish counts still
+            future.cancel()  # running ones continue; what they finish still counts
         failures = [error for each in done if (error := each.exception()) is not None]
         for error in sorted(failures, key=lambda error: isinstance(error, StoppingError)):
             raise error
@@ -198,10 +264,10 @@ class ParallelProcessor:
         chain.take(lane, records, self._consumer, self._stopping, mark)
 
 
-def _prepared(
+def _prepare_all(
     chain: ProcessorChain, service: RecordService, records: Events
 ) -> Iterator[tuple[Sequence[Event], Sequence[Event | Message]]]:
-    """Slices of the events and what became of them, in order; all are under way at once."""
+    """Slices of the events with their prepared results, in order; all run at the same time."""
     parts: list[Sequence[Event]]
     size = chain.size_of_piece(len(records), service.threads)
     if chain.transforms:
@@ -214,7 +280,7 @@ def _prepared(
         for part in parts:
             futures.append(
                 service.submit(
-                    lambda part=part: chain.prepared(part, records.end, records.generation)  # type: ignore[misc]
+                    lambda part=part: chain.prepare(part, records.end, records.generation)  # type: ignore[misc]
                 )
             )
         for part, future in zip(parts, futures, strict=True):
@@ -227,9 +293,9 @@ def _prepared(
 def _mark_left_out(
     committer: Committer, originals: Sequence[Event], prepared: Sequence[Event | Message]
 ) -> None:
-    """Mark what nobody consumes: events of which nothing is left, and shares that are not."""
+    """Mark what nobody consumes: dropped events, and dropped parts of split events."""
     if originals is prepared or (isinstance(originals, Events) and len(prepared) == len(originals)):
-        return  # no transform: each is as it was polled
+        return  # no transform: all are as they were polled
     kept: dict[int, Event] = {}
     shares: dict[int, set[int]] = {}
     for each in prepared:
@@ -238,7 +304,7 @@ def _mark_left_out(
         if event.share is not None:
             shares.setdefault(event.number, set()).add(event.share[0])
     if not shares and len(prepared) >= len(originals):
-        return  # also where a transform gave another event than it was given
+        return  # also if a transform returned another event than it was given
     left_out = [event for event in originals if event.number not in kept]
     for number, which in shares.items():
         event = kept[number]

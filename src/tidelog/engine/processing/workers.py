@@ -1,8 +1,8 @@
-"""The chain's steps outside this process: in processes of their own, or on Spark's executors.
+"""Runs the chain's steps outside this process: in worker processes or on Spark's executors.
 
-A worker takes one job at a time. A thread of the pool hands it over and waits, so what holds of the
-pool holds here: order, dropping, giving up. Events go as Arrow; what comes back is what was
-changed, and the originals, which stayed here, are told by their numbers.
+A worker takes one job at a time. A thread of the pool sends it and waits, so the pool's rules hold
+here, too: order, dropping, giving up. Events are sent as Arrow; only changes are returned, and
+refer to the originals, which stayed here, by their numbers.
 """
 
 from __future__ import annotations
@@ -17,57 +17,57 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Consumer, Message, Serializer, Transform
-from tidelog.engine.processing.chain import Lane, ProcessorChain, shared
-from tidelog.engine.processing.dead_letters import HeldLetters, Letter
+from tidelog.engine.processing.chain import Lane, ProcessorChain, as_shares
+from tidelog.engine.processing.dead_letters import BufferedDeadLetters, Letter
 from tidelog.engine.retries import Retries, StoppingError
 from tidelog.errors import ConsumerError, TidelogError
 
-_GROUPS: Final = 4  # of each worker, where jobs are cheap: enough that all end together
+_GROUPS: Final = 4  # per worker, if jobs are cheap: enough that all end together
 
-Told = tuple[int, Any, tuple[Any, ...] | None]
-"""An event's number, what a transform replaced, and the message's fields."""
+Result = tuple[int, Any, tuple[Any, ...] | None]
+"""An event's number, the images that a transform replaced, and the message's fields."""
 
 
-class Done(NamedTuple):
+class JobResult(NamedTuple):
     """The result of a job."""
 
-    told: list[Told]
+    results: list[Result]
     letters: list[Letter]
 
 
 class Workers(Protocol):
-    """Does jobs outside this process. Thread-safe."""
+    """Execute jobs outside this process. Thread-safe."""
 
     jobs_are_dear: bool
-    """Does a job cost so much that a batch is one for each worker, and no more?"""
+    """Does a job cost so much that a batch should be only one job for each worker?"""
 
     def open(self) -> None:
-        """Before the first job. Raises TidelogError: none can be done."""
+        """Prepare for the first job. Raises TidelogError if no job can be executed."""
         ...
 
-    def call(self, events: Events) -> Done:
-        """What `EventWork.do` returns there.
+    def call(self, events: Events) -> JobResult:
+        """Return the result of `EventWork.do` in a worker.
 
         Raises:
-            StoppingError: they were closed meanwhile.
-            ConsumerError: a worker has ended, or what the work raised.
-            OSError: none could be begun.
+            StoppingError: if the workers were closed in the meantime.
+            ConsumerError: if a worker has ended, or the error of the work.
+            OSError: if no worker could be started.
         """
         ...
 
     def close(self) -> None:
-        """End the workers, whatever they do; also if they were not opened."""
+        """End the workers, even during a job; also if they were not opened."""
         ...
 
 
 @dataclass(frozen=True)
 class EventWork:
-    """What a worker needs for its jobs.
+    """The data that a worker needs for its jobs.
 
     Attributes:
-        tolerant: events at which the program's code raises are told, and passed over. They are told
-            by the engine's process: a worker's files are on some host.
-        consumer: in parallel modes.
+        tolerant: whether events at which the program's code raises become dead letters. The
+            engine's process writes these: a worker's files are on some other host.
+        consumer: the consumer, in parallel modes.
     """
 
     transforms: Sequence[Transform]
@@ -76,44 +76,44 @@ class EventWork:
     tolerant: bool
     consumer: Consumer | None
 
-    def do(self, events: Events) -> Done:
-        """All of it: nothing is told of events where there is a consumer."""
-        letters = HeldLetters()
+    def do(self, events: Events) -> JobResult:
+        """Run all steps; with a consumer, the result has no events."""
+        letters = BufferedDeadLetters()
         chain = ProcessorChain(
             self.transforms,
             self.serializer,
             Retries(self.options, threading.Event(), self.options.retry_on),
             letters if self.tolerant else None,
         )
-        # All at once: a serializer's call for each event would be most of the work.
-        prepared = chain.prepared(events, events.end, events.generation)
+        # All events at once: a serializer's call for each would be most of the work.
+        prepared = chain.prepare(events, events.end, events.generation)
         if self.consumer is None:
-            return Done([_told(each) for each in prepared], letters.held)
+            return JobResult([_result(each) for each in prepared], letters.held)
         for each in prepared:
             chain.consume_one(self.consumer, each)
-        return Done([], letters.held)
+        return JobResult([], letters.held)
 
 
 MakeWorkers = Callable[[int, EventWork], Workers]
-"""Makes so many workers for this work. Raises ConfigError if the work can't be sent,
+"""Creates so many workers for this work. Raises ConfigError if the work can't be sent,
 MissingExtraError, …
 """
 
 
 @dataclass(frozen=True)
 class WorkerChain(ProcessorChain):
-    """A `ProcessorChain` whose steps run elsewhere. ``workers`` call the consumer in parallel
-    modes.
+    """A `ProcessorChain` whose steps run in workers. In parallel modes ``workers`` call the
+    consumer.
     """
 
     workers: Workers | None = None
 
-    def prepared(
+    def prepare(
         self, events: Sequence[Event], end: int, generation: str
     ) -> Sequence[Event | Message]:
         originals = {event.number: event for event in events}
-        back = [_back(told, originals) for told in self._called(events, end, generation)]
-        return [each for _, of_one in groupby(back, _number) for each in _shared([*of_one])]
+        back = [_event_of(result, originals) for result in self._call(events, end, generation)]
+        return [each for _, of_one in groupby(back, _number) for each in _as_shares([*of_one])]
 
     @property
     def serializes_apart(self) -> bool:
@@ -125,7 +125,7 @@ class WorkerChain(ProcessorChain):
         return super().size_of_piece(events, workers)
 
     def groups(self, lanes: Sequence[Lane], workers: int) -> list[Lane]:
-        # Neighbours stay together: they are one slice of Arrow.
+        # Adjacent lanes stay together: they are one slice of Arrow.
         count = min(len(lanes), workers if self._workers.jobs_are_dear else workers * _GROUPS)
         cuts = [len(lanes) * number // count for number in range(count + 1)]
         return [
@@ -143,16 +143,16 @@ class WorkerChain(ProcessorChain):
         if stopping.is_set():
             raise StoppingError("before events")
         events = [each for each in lane if isinstance(each, Event)]
-        self._called(events, of.end, of.generation)
+        self._call(events, of.end, of.generation)
         for event in lane:
             mark(event)
 
-    def _called(self, events: Sequence[Event], end: int, generation: str) -> list[Told]:
+    def _call(self, events: Sequence[Event], end: int, generation: str) -> list[Result]:
         done = self._workers.call(Events.of(events, end, generation))
         for letter in done.letters:
             assert self.dead_letters is not None
             self.dead_letters.write(letter)
-        return done.told
+        return done.results
 
     @property
     def _workers(self) -> Workers:
@@ -160,15 +160,15 @@ class WorkerChain(ProcessorChain):
         return self.workers
 
 
-def _told(each: Event | Message) -> Told:
+def _result(each: Event | Message) -> Result:
     if isinstance(each, Event):
         return each.number, each.replaced, None
     fields = (each.key, each.value, each.headers, each.topic)
     return each.event.number, each.event.replaced, fields
 
 
-def _back(told: Told, originals: dict[int, Event]) -> Event | Message:
-    number, replaced, fields = told
+def _event_of(result: Result, originals: dict[int, Event]) -> Event | Message:
+    number, replaced, fields = result
     event = originals[number]
     if replaced is not None:
         event = event.replace(**replaced)
@@ -182,46 +182,46 @@ def _number(each: Event | Message) -> int:
     return each.number if isinstance(each, Event) else each.event.number
 
 
-def _shared(made: list[Event | Message]) -> Sequence[Event | Message]:
+def _as_shares(made: list[Event | Message]) -> Sequence[Event | Message]:
     if len(made) < 2:
         return made
-    events = shared([each.event if isinstance(each, Message) else each for each in made])
+    events = as_shares([each.event if isinstance(each, Message) else each for each in made])
     return [
         each._replace(event=event) if isinstance(each, Message) else event
         for each, event in zip(made, events, strict=True)
     ]
 
 
-def read_answer(answer: bytes) -> Done:
-    """Raises what `Workers.call` raises."""
+def read_answer(answer: bytes) -> JobResult:
+    """The result in a worker's answer. Raises what `Workers.call` raises."""
     try:
-        done, found = pickle.loads(answer)  # noqa: S301 - from a worker of ours
+        done, value = pickle.loads(answer)  # noqa: S301 - from a worker of this engine
     except Exception as error:
         raise _not_sent(error) from error
     if not done:
-        raise found
-    told: Done = found
-    return told
+        raise value
+    result: JobResult = value
+    return result
 
 
 def answer_to(job: bytes, work: EventWork) -> bytes:
     """The answer to a job of pickled events, for `read_answer`. Runs in a worker."""
     try:
-        found = work.do(pickle.loads(job))  # noqa: S301 - from the engine's process
-    except Exception as error:  # noqa: BLE001 - raised where the job comes from
+        result = work.do(pickle.loads(job))  # noqa: S301 - from the engine's process
+    except Exception as error:  # noqa: BLE001 - raised in the job's caller
         return failed_answer(error)
     try:
-        return pickle.dumps((True, found))
-    except Exception as error:  # noqa: BLE001 - as of what the work raised
+        return pickle.dumps((True, result))
+    except Exception as error:  # noqa: BLE001 - as for errors of the work
         return pickle.dumps((False, _not_sent(error)))
 
 
 def failed_answer(error: Exception) -> bytes:
-    """A program's own error may not be read there, and its text may quote a row."""
-    return pickle.dumps((False, _known_there(error)))
+    """The answer for an error; one of the program may not be loadable, and its text quote a row."""
+    return pickle.dumps((False, _without_worker_traceback(error)))
 
 
-def _known_there(error: Exception) -> TidelogError:
+def _without_worker_traceback(error: Exception) -> TidelogError:
     if isinstance(error, TidelogError) and type(error).__module__ == TidelogError.__module__:
         return error
     return ConsumerError(f"a worker raised {type(error).__name__}")
@@ -229,6 +229,5 @@ def _known_there(error: Exception) -> TidelogError:
 
 def _not_sent(error: Exception) -> ConsumerError:
     return ConsumerError(
-        "what a process made of events can't be pickled, which it needs to be: "
-        f"{type(error).__name__}"
+        f"the result of a worker can't be pickled, which is necessary: {type(error).__name__}"
     )

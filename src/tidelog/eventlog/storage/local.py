@@ -1,4 +1,4 @@
-"""The event log in a directory of a local file system."""
+"""Stores the event log in a directory of a local file system."""
 
 from __future__ import annotations
 
@@ -14,11 +14,112 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from tidelog.errors import EventLogError, StorageError
-from tidelog.eventlog.storage.directory_probe import probe
+from tidelog.errors import EventLogError, StorageError, UsageError
 from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
 from tidelog.system.private_files import create_directory, create_file, fsync_directory
+
+PROBE = ".tmp-probe-"
+"""Prefix of the probe's files; remains of a crash are swept like temporary files."""
+
+
+_TRANSIENT = frozenset((
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EACCES),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOENT),
+))  # fmt: skip
+"""Errors that are not due to the kind of file system: a StorageError, which is retried."""
+
+
+def probe(root: Path) -> None:
+    """Check that the directory can hold an event log. Raises UsageError if it can't; StorageError
+    if the probe's files vanished: a new leader has swept them.
+    """
+    try:
+        _probe(root)
+    except FileNotFoundError as error:
+        raise StorageError(f"checking {root}: {error.strerror}; it is retried") from error
+
+
+def _probe(root: Path) -> None:
+    base = PROBE + secrets.token_hex(8)
+    one, other, name = (root / f"{base}-{part}" for part in ("one", "other", "name"))
+    try:
+        with _require(root, "makes no files with O_EXCL, or can't make them durable"):
+            for path, content in ((one, b"1"), (other, b"2")):
+                _write(path, content)
+            fsync_directory(root)
+        _check_links(root, one, other, name)
+        with _require(root, "does not rename over a file"):
+            other.rename(name)
+        if name.read_bytes() != b"2" or one.read_bytes() != b"1":
+            raise _unsuitable_directory(root, "does not show what was renamed")
+        _check_locks(root, name)
+    finally:
+        for path in (one, other, name):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = create_file(path, os.O_EXCL | os.O_WRONLY)
+    try:
+        os.write(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_links(root: Path, one: Path, other: Path, name: Path) -> None:
+    with _require(root, "has no hard links"):
+        name.hardlink_to(one)
+    if not name.samefile(one):
+        raise _unsuitable_directory(root, "copies a file where a hard link is asked for")
+    try:
+        name.hardlink_to(other)
+    except FileExistsError:
+        return
+    except OSError as error:
+        if error.errno in _TRANSIENT:
+            raise
+        raise _unsuitable_directory(
+            root, f"rejects a second link for another reason: {error}"
+        ) from error
+    raise _unsuitable_directory(
+        root, "makes a hard link where the name exists: two leaders would not see it"
+    )
+
+
+def _check_locks(root: Path, path: Path) -> None:
+    with _require(root, "has no locks (flock)"):
+        first, second = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        finally:
+            os.close(first)
+            os.close(second)
+    raise _unsuitable_directory(root, "gives one lock to two holders")
+
+
+@contextmanager
+def _require(root: Path, lacks: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _TRANSIENT:
+            raise
+        raise _unsuitable_directory(root, f"{lacks} ({error.strerror or error})") from error
+
+
+def _unsuitable_directory(root: Path, lacks: str) -> UsageError:
+    return UsageError(
+        f"the event log's file system at {root} {lacks}. An event log needs a POSIX file system, "
+        "as ext4, XFS, NFS or CephFS, or an object store (docs/how-to/standby.md)"
+    )
+
 
 _TEMPORARY = ".tmp-"
 _QUARANTINE = "quarantine"
@@ -33,7 +134,7 @@ _NOT_THE_FILES_FAULT = (
 
 
 class LocalStorage:
-    """A directory of a local file system that has hard links."""
+    """A directory of a local file system with hard links."""
 
     parallel: ClassVar[int] = 1
 
@@ -92,7 +193,7 @@ class LocalStorage:
     def replace_if(
         self, name: str, data: pa.Buffer | bytes, expected: Tag | None, guard: Guard | None = None
     ) -> Tag | None:
-        if self.tag(name) != expected:  # stays so: the caller holds the lock
+        if self.tag(name) != expected:  # it can't change: the caller holds the lock
             return None
         self.replace(name, data, guard)
         return self.tag(name)
@@ -102,11 +203,11 @@ class LocalStorage:
             return pa.memory_map(str(self.path(name)), "r")
         except OSError as error:
             if error.errno in _NOT_THE_FILES_FAULT:
-                raise _refused("open", self.path(name), error) from error
+                raise _storage_error("open", self.path(name), error) from error
             raise
 
     def fetch_ahead(self, names: Sequence[str]) -> None:
-        """The operating system reads ahead."""
+        """Does nothing: the operating system reads ahead."""
 
     def read(self, name: str) -> bytes:
         with _storage_errors("read", self.path(name)):
@@ -137,21 +238,21 @@ class LocalStorage:
                 return []
 
     def tags(self) -> dict[str, Tag]:
-        found = ((name, self.tag(name)) for name in self.names())
-        return {name: tag for name, tag in found if tag is not None}
+        tags = ((name, self.tag(name)) for name in self.names())
+        return {name: tag for name, tag in tags if tag is not None}
 
     def delete(self, name: str) -> None:
         with _storage_errors("delete", self.path(name)), suppress(FileNotFoundError):
             self.path(name).unlink()
 
     def quarantine(self, name: str) -> str:
-        kept = f"{_QUARANTINE}/{name}.{time.time_ns()}"
+        new_name = f"{_QUARANTINE}/{name}.{time.time_ns()}"
         with _storage_errors("quarantine", self.path(name)):
-            _make_directory(self.path(kept).parent)
-            self.path(name).rename(self.path(kept))
-            fsync_directory(self.path(kept).parent)
+            _make_directory(self.path(new_name).parent)
+            self.path(name).rename(self.path(new_name))
+            fsync_directory(self.path(new_name).parent)
             fsync_directory(self.path(name).parent)
-        return kept
+        return new_name
 
     def make_durable(self, name: str) -> None:
         target = self.path(name)
@@ -226,10 +327,10 @@ def _storage_errors(verb: str, path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _refused(verb, path, error) from error
+        raise _storage_error(verb, path, error) from error
 
 
-def _refused(verb: str, path: Path, error: OSError) -> StorageError:
+def _storage_error(verb: str, path: Path, error: OSError) -> StorageError:
     return StorageError(
         f"cannot {verb} {path}: {error.strerror or error}. "
         "Check free space, permissions and the file system (it must have hard links)."

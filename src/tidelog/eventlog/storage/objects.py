@@ -1,13 +1,15 @@
-"""The event log's storage on an object store: S3 and what speaks its protocol, GCS, Azure.
+"""Stores the event log in an object store: S3 and compatible ones, GCS, Azure.
 
-Of the store it needs what all of these have: puts that are whole or nothing, that can be made
-conditional (``If-None-Match: *``, ``If-Match``), and that every later read and listing shows.
+It requires what all of these have: atomic puts, which can be conditional (``If-None-Match: *``,
+``If-Match``) and are visible to every later read and listing.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,20 +21,75 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 import pyarrow as pa
 
 from tidelog.errors import (
+    AccessRefusedError,
     OutcomeUnknownError,
     StorageError,
     UsageError,
 )
-from tidelog.eventlog.storage.object_refusals import reason_of, storage_error
 from tidelog.eventlog.storage.port import Guard, Tag
 from tidelog.system import failpoints
 from tidelog.system.extras import missing_extra
+
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_ACCESS_DENIED: Final = re.compile(r"status code: (401|403|404)\b")
+"""404: of the bucket. A missing object is a normal answer, and is not handled here."""
+_WRONG_CLOCK: Final = re.compile(r"<Code>RequestTimeTooSkewed</Code>|Request date header too old")
+"""Messages of S3 and compatible stores, and of Azure. They answer 403, but not for credentials."""
+
+_OTHER_REGION: Final = re.compile(r"[Rr]edirect without LOCATION")
+"""S3's answer for a bucket in another region: unlike Amazon's clients, ours does not find it."""
+
+
+_NO_CREDENTIALS: Final = re.compile(r"https?://(?:169\.254\.169\.254|metadata\.google)")
+"""Where an instance's role is asked for, last of all."""
+
+
+def storage_error(what: str, error: BaseException) -> StorageError:
+    """The error for ``what``, which failed."""
+    reason = reason_of(error)
+    if _WRONG_CLOCK.search(str(error)):
+        return StorageError(
+            f"{what}: the clock of this host differs too much from the store's, so all requests "
+            f"are rejected: {reason}. Set the clock (NTP); nothing else needs to be done."
+        )
+    if _OTHER_REGION.search(reason):
+        return AccessRefusedError(
+            f"{what}: {reason}. The bucket is in another region: name it, as `region` in "
+            "`storage_options` or by AWS_REGION."
+        )
+    if _NO_CREDENTIALS.search(reason):
+        return StorageError(
+            f"{what}: neither the configuration nor the environment of host {socket.gethostname()} "
+            f"has credentials for it, and no role of the host's answers: {reason}. Spark's "
+            "executors have an environment of their own: give `storage_options`, which go to them, "
+            "or a role (docs/how-to/log-on-an-object-store.md#credentials)."
+        )
+    if _ACCESS_DENIED.search(reason):
+        return AccessRefusedError(
+            f"{what}: {reason}. Check the bucket's name, the endpoint, and that the credentials "
+            "may read, list, write and delete there."
+        )
+    return StorageError(
+        f"{what}: {reason}. Check the endpoint, the network, and that the credentials may read, "
+        "list, write and delete there."
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """The error's text without the client's internals and without the server's document: that of a
+    rejected request may contain what was signed, a session's token included.
+    """
+    text = str(error)
+    reason = text.partition("\n")[0].partition("<")[0].strip(" :") or type(error).__name__
+    code = _CODE.search(text)
+    return reason if code is None else f"{reason} ({code[1]})"
+
 
 try:
     import obstore
     from obstore import exceptions as refusals
     from obstore.store import from_url
-except ImportError as error:  # pragma: no cover - it is there in every test
+except ImportError as error:  # pragma: no cover - it is installed in every test
     raise missing_extra(error, "object-store") or error from error
 
 if TYPE_CHECKING:
@@ -47,7 +104,7 @@ _CLIENT: Final[ClientConfig] = {
     "timeout": timedelta(seconds=30),
 }
 # Options of the HTTP client, not of a kind of store.
-_OF_CLIENT: Final = (
+_CLIENT_OPTIONS: Final = (
     "allow_http",
     "allow_invalid_certificates",
     "connect_timeout",
@@ -56,7 +113,7 @@ _OF_CLIENT: Final = (
     "root_certificate",
     "timeout",
 )
-# A put that is tried for longer than leases last is of no use.
+# Retrying a put for longer than a lease lasts is useless.
 _RETRY: Final[RetryConfig] = {
     "max_retries": 6,
     "retry_timeout": timedelta(seconds=20),
@@ -66,8 +123,8 @@ _RETRY: Final[RetryConfig] = {
         "base": 2,
     },
 }
-# The store said no: nothing was changed, and nothing will be.
-_REFUSED: Final = (
+# The store rejected the request: nothing was changed, and nothing will be.
+_REJECTED: Final = (
     refusals.PermissionDeniedError,
     refusals.UnauthenticatedError,
     refusals.NotSupportedError,
@@ -78,15 +135,15 @@ _Answer = TypeVar("_Answer")
 
 
 class ObjectStorage:
-    """A prefix of a bucket. See `tidelog.eventlog.storage.Storage`.
+    """A prefix of a bucket. See `tidelog.eventlog.storage.port.Storage`.
 
     Args:
-        url: such as ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``.
-        options: of the store, e.g. ``endpoint``, ``region``, ``access_key_id``; over those of the
-            environment. They may be secret: none is shown.
+        url: URL such as ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``.
+        options: options of the store, e.g. ``endpoint``, ``region``, ``access_key_id``; they
+            override those of the environment. They may be secret: none is shown.
 
     Raises:
-        UsageError: the URL or an option is wrong.
+        UsageError: if the URL or an option is wrong.
     """
 
     parallel: ClassVar[int] = 32
@@ -115,7 +172,7 @@ class ObjectStorage:
         def put() -> None:
             self._put(name, data, "overwrite")
 
-        self._write("replace", name, put, guard, _OF_REPLACE)
+        self._write("replace", name, put, guard, _REPLACE_POINTS)
 
     def replace_if(
         self, name: str, data: pa.Buffer | bytes, expected: Tag | None, guard: Guard | None = None
@@ -126,19 +183,19 @@ class ObjectStorage:
             except (refusals.AlreadyExistsError, refusals.PreconditionError):
                 return None
             except FileNotFoundError:
-                if expected is None:  # it is the bucket that is not there
+                if expected is None:  # the bucket does not exist
                     raise
                 return None
 
-        tag = self._write("replace", name, put, guard, _OF_REPLACE)
-        # If the answer to a put got lost, the client's next attempt finds what the first put.
+        tag = self._write("replace", name, put, guard, _REPLACE_POINTS)
+        # If the answer to a put was lost, the client's next attempt finds the first one's result.
         return tag or self._tag_if_equal(name, data)
 
     def open(self, name: str, *, footer: bool = False) -> pa.NativeFile:
         if not footer:
             ahead = self._ahead.pop(name, None)
-            return pa.BufferReader(self._whole(name) if ahead is None else ahead.result())
-        with self.failing("read", name):
+            return pa.BufferReader(self._read_all(name) if ahead is None else ahead.result())
+        with self.storage_errors("read", name):
             try:
                 options: Any = {"range": {"suffix": _FOOTER_BYTES}}
                 end = obstore.get(self.client(), name, options=options)
@@ -148,7 +205,7 @@ class ObjectStorage:
                 start = max(0, meta["size"] - _FOOTER_BYTES)
                 data = self.read_range(name, start, meta["size"], meta["e_tag"])
             except refusals.GenericError:  # an empty file has no range
-                return pa.BufferReader(self._whole(name))
+                return pa.BufferReader(self._read_all(name))
         if len(data) == meta["size"]:
             return pa.BufferReader(data)
         return pa.PythonFile(_FooterFirst(self, name, meta, data), "r")
@@ -156,79 +213,79 @@ class ObjectStorage:
     def fetch_ahead(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self._ahead:
-                self._ahead[name] = _fetching(os.getpid()).submit(self._whole, name)
-        # What was not asked for after all.
+                self._ahead[name] = _executor(os.getpid()).submit(self._read_all, name)
+        # Fetched but not read.
         for name in set(self._ahead).difference(names):
             dropped = self._ahead.pop(name, None)
             if dropped is not None:
                 dropped.cancel()
 
     def read(self, name: str) -> bytes:
-        return bytes(self._whole(name))
+        return bytes(self._read_all(name))
 
     def read_with_tag(self, name: str) -> tuple[bytes, Tag] | None:
-        """All of it and its tag, of one moment; None if there is no such file."""
+        """The whole file and its tag, of one moment; None if there is no such file."""
         try:
-            with self.failing("read", name):
-                found = obstore.get(self.client(), name)
-                return bytes(found.bytes()), _tag(found.meta)
+            with self.storage_errors("read", name):
+                answer = obstore.get(self.client(), name)
+                return bytes(answer.bytes()), _tag(answer.meta)
         except FileNotFoundError:
             return None
 
-    def _whole(self, name: str) -> pa.Buffer:
-        with self.failing("read", name):
+    def _read_all(self, name: str) -> pa.Buffer:
+        with self.storage_errors("read", name):
             return pa.py_buffer(obstore.get(self.client(), name).bytes())
 
     def read_range(self, name: str, start: int, end: int, e_tag: str | None) -> bytes:
-        """Bytes ``[start, end)``. Raises FileNotFoundError if it is another file by now."""
+        """The bytes ``[start, end)``. Raises FileNotFoundError if the file was replaced."""
         options: Any = {"range": (start, end)}
         if e_tag is not None:
             options["if_match"] = e_tag
         try:
-            with self.failing("read", name):
+            with self.storage_errors("read", name):
                 return bytes(obstore.get(self.client(), name, options=options).bytes())
         except refusals.PreconditionError:
             raise FileNotFoundError(name) from None
 
     def tag(self, name: str) -> Tag | None:
         try:
-            with self.failing("look at", name):
+            with self.storage_errors("look at", name):
                 try:
                     return _tag(obstore.head(self.client(), name))
-                except refusals.PermissionDeniedError:  # its answer has no body that says why
+                except refusals.PermissionDeniedError:  # this answer has no body with the reason
                     return _tag(obstore.get(self.client(), name).meta)
         except FileNotFoundError:
             return None
 
     def tags_of(self, names: Sequence[str]) -> list[Tag | None]:
-        return list(_fetching(os.getpid()).map(self.tag, names))
+        return list(_executor(os.getpid()).map(self.tag, names))
 
     def names(self, folder: str = "") -> list[str]:
-        return sorted(meta["path"] for meta in self._listed(folder))
+        return sorted(meta["path"] for meta in self._list(folder))
 
     def tags(self) -> dict[str, Tag]:
-        return {meta["path"]: _tag(meta) for meta in sorted(self._listed(""), key=_path)}
+        return {meta["path"]: _tag(meta) for meta in sorted(self._list(""), key=_path)}
 
     def delete(self, name: str) -> None:
         try:
-            with self.failing("delete", name):
+            with self.storage_errors("delete", name):
                 obstore.delete(self.client(), name)
         except FileNotFoundError:
             pass
 
     def quarantine(self, name: str) -> str:
-        kept = f"{_QUARANTINE}/{name}.{time.time_ns()}"
-        with self.failing("quarantine", name):
-            obstore.copy(self.client(), name, kept)
+        new_name = f"{_QUARANTINE}/{name}.{time.time_ns()}"
+        with self.storage_errors("quarantine", name):
+            obstore.copy(self.client(), name, new_name)
         self.delete(name)
-        return kept
+        return new_name
 
     def make_durable(self, name: str) -> None:
-        """What can be read here is durable."""
+        """Does nothing: what can be read here is durable."""
 
     def sweep(self) -> None:
-        """Puts leave nothing behind. But a store that ignores their conditions would let two
-        leaders overwrite each other's segments: it is found out here.
+        """Check that puts are conditional: a store that ignores conditions would let two leaders
+        overwrite each other's segments. There are no temporary files to remove.
         """
         other = Tag('"0"', version="1")
 
@@ -238,23 +295,25 @@ class ObjectStorage:
             except (refusals.PreconditionError, refusals.AlreadyExistsError, FileNotFoundError):
                 return None
 
-        replaced = _fetching(os.getpid()).submit(
-            self._write, "replace", _PROBE, put, None, _OF_REPLACE
+        replaced = _executor(os.getpid()).submit(
+            self._write, "replace", _PROBE, put, None, _REPLACE_POINTS
         )
         if self.put_if_absent(_PROBE, b"") and self.put_if_absent(_PROBE, b""):
-            raise self._unconditional("If-None-Match: *")
+            raise self._condition_ignored("If-None-Match: *")
         if replaced.result():
-            raise self._unconditional("If-Match")
+            raise self._condition_ignored("If-Match")
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[bool]:
-        """No lock: a frozen process could not keep it, nor a dead one be told from a slow one."""
+        """Not a lock: a frozen process could not keep it, and a dead one would look like a slow
+        one.
+        """
         yield True
 
     def client(self) -> ObjectStore:
-        """Of this process: connections don't survive a fork, as Spark's workers are made by."""
+        """The client of this process: connections do not survive a fork, as in Spark's workers."""
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = os.getpid(), _opened(self.url, self._options, os.getpid())
+            self._opened = os.getpid(), _open_client(self.url, self._options, os.getpid())
         return self._opened[1]
 
     def _put(self, name: str, data: pa.Buffer | bytes, mode: Any) -> Tag:
@@ -275,46 +334,48 @@ class ObjectStorage:
         try:
             failpoints.hit(points[0])
         except OSError as error:
-            raise self._refused(verb, name, error) from None
+            raise self._error(verb, name, error) from None
         try:
             answer = put()
             failpoints.hit(points[1])
             return answer
-        except _REFUSED as error:
-            raise self._refused(verb, name, error) from None
+        except _REJECTED as error:
+            raise self._error(verb, name, error) from None
         except (refusals.BaseError, OSError) as error:
-            raise OutcomeUnknownError(str(self._refused(verb, name, error))) from None
+            raise OutcomeUnknownError(str(self._error(verb, name, error))) from None
 
     def _tag_if_equal(self, name: str, data: pa.Buffer | bytes) -> Tag | None:
         try:
-            with self.failing("read", name):
+            with self.storage_errors("read", name):
                 stored = obstore.get(self.client(), name)
                 same = stored.bytes() == memoryview(data).cast("B")
                 return _tag(stored.meta) if same else None
         except FileNotFoundError:
             return None
 
-    def _listed(self, folder: str) -> list[ObjectMeta]:
-        with self.failing("list", folder):
-            found = obstore.list_with_delimiter(self.client(), folder or None)
+    def _list(self, folder: str) -> list[ObjectMeta]:
+        with self.storage_errors("list", folder):
+            listing = obstore.list_with_delimiter(self.client(), folder or None)
         return [
-            meta for meta in found["objects"] if not meta["path"].rpartition("/")[2].startswith(".")
+            meta
+            for meta in listing["objects"]
+            if not meta["path"].rpartition("/")[2].startswith(".")
         ]
 
     @contextmanager
-    def failing(self, verb: str, name: str) -> Iterator[None]:
-        """What the client raises becomes a StorageError, but for FileNotFoundError."""
+    def storage_errors(self, verb: str, name: str) -> Iterator[None]:
+        """Convert the client's errors to StorageError, except FileNotFoundError."""
         try:
             yield
         except (FileNotFoundError, refusals.PreconditionError):
             raise
         except (refusals.BaseError, OSError) as error:
-            raise self._refused(verb, name, error) from None
+            raise self._error(verb, name, error) from None
 
-    def _refused(self, verb: str, name: str, error: BaseException) -> StorageError:
+    def _error(self, verb: str, name: str, error: BaseException) -> StorageError:
         return storage_error(f"cannot {verb} {self.url}/{name}", error)
 
-    def _unconditional(self, header: str) -> UsageError:
+    def _condition_ignored(self, header: str) -> UsageError:
         return UsageError(
             f"{self.url} ignores the condition {header} of a put: two processes could overwrite "
             "each other's files there. Use a store that has conditional writes, as S3, GCS and "
@@ -322,23 +383,23 @@ class ObjectStorage:
         )
 
 
-_OF_REPLACE: Final = ("replace.before_rename", "replace.after_rename")
+_REPLACE_POINTS: Final = ("replace.before_rename", "replace.after_rename")
 
 
 @lru_cache(maxsize=1)
-def _fetching(_process: int) -> ThreadPoolExecutor:
+def _executor(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(8, "tidelog-objects")
 
 
 @lru_cache(maxsize=16)
-def _opened(url: str, options: tuple[tuple[str, str], ...], _process: int) -> ObjectStore:
+def _open_client(url: str, options: tuple[tuple[str, str], ...], _process: int) -> ObjectStore:
     """One client, and so one pool of connections, for all storages of a place."""
-    config: Any = {name: value for name, value in options if name not in _OF_CLIENT}
-    client: Any = {name: _of_client(value) for name, value in options if name in _OF_CLIENT}
-    # What is given here takes the place of all that the store reads from the environment for its
-    # client, which is this one.
+    config: Any = {name: value for name, value in options if name not in _CLIENT_OPTIONS}
+    client: Any = {name: _client_value(value) for name, value in options if name in _CLIENT_OPTIONS}
+    # These options replace all that the store reads from the environment for its client, which is
+    # only this one.
     if url.startswith("s3") and (allowed := os.environ.get("AWS_ALLOW_HTTP")):
-        client.setdefault("allow_http", _of_client(allowed))
+        client.setdefault("allow_http", _client_value(allowed))
     try:
         return from_url(
             url, config=config, client_options={**_CLIENT, **client}, retry_config=_RETRY
@@ -347,7 +408,7 @@ def _opened(url: str, options: tuple[tuple[str, str], ...], _process: int) -> Ob
         raise UsageError(f"{url}: {reason_of(error)}") from None
 
 
-def _of_client(value: str) -> bool | str:
+def _client_value(value: str) -> bool | str:
     return {"true": True, "false": False}.get(value.lower(), value)
 
 
@@ -367,7 +428,7 @@ def _version(tag: Tag) -> UpdateVersion:
 
 
 class _FooterFirst(io.RawIOBase):
-    """A file whose end is here already; the rest is fetched if it is read."""
+    """A file whose end is in memory; the rest is fetched when it is read."""
 
     def __init__(self, storage: ObjectStorage, name: str, meta: ObjectMeta, end: bytes) -> None:
         self._storage, self._name, self._meta = storage, name, meta

@@ -1,7 +1,7 @@
-"""Which storage a place of the event log is: a directory, or a URL of an object store.
+"""Opens the storage at a place of the event log: a directory, or a URL of an object store.
 
-Options that may be secret (keys, tokens) travel in the environment of processes, under a name that
-Spark takes for a secret's, and so appear in no plan, log line or checkpoint.
+Options that may be secret (keys, tokens) are passed to other processes in the environment, under a
+name that Spark treats as a secret's, and so appear in no plan, log line or checkpoint.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.eventlog.storage.port import Storage
-from tidelog.model.log_places import is_url
+from tidelog.model.log_locations import is_url
 from tidelog.system.extras import check_installed
 
 OPTIONS_VARIABLE: Final = "TIDELOG_LOG_STORAGE_SECRETS"
@@ -26,12 +26,12 @@ def storage_at(place: str | Path) -> Storage:
     """The storage at a directory or a URL such as ``s3://bucket/prefix``.
 
     Raises:
-        MissingExtraError: for a URL, the extra ``object-store`` is needed.
-        UsageError: an option or the URL is wrong.
+        MissingExtraError: if a URL needs the extra ``object-store``.
+        UsageError: if an option or the URL is wrong.
     """
     if not is_url(place):
         return LocalStorage(place)
-    # First: of two threads that import what fails, one may see half of the module.
+    # Checked first: of two threads that import a failing module, one may see half of it.
     check_installed("obstore")
     from tidelog.eventlog.storage.objects import ObjectStorage
 
@@ -40,10 +40,11 @@ def storage_at(place: str | Path) -> Storage:
 
 
 def provide_options(place: str | Path, options: Mapping[str, str]) -> None:
-    """Options of the object store at ``place`` and all below it, for this process and those that it
+    """Set options of the object store at ``place`` and below, for this process and those that it
     starts from now on.
 
-    What is not given here is taken from the store's own environment variables, such as ``AWS_*``.
+    Options that are not given here come from the store's own environment variables, such as
+    ``AWS_*``.
     """
     if not options:
         return
@@ -54,7 +55,7 @@ def provide_options(place: str | Path, options: Mapping[str, str]) -> None:
 
 
 def options_of(url: str) -> dict[str, str]:
-    """What `provide_options` was given for the place, or for the nearest one above it."""
+    """The options that `provide_options` got for the place, or for the nearest one above it."""
     options = _all_options()
     url = _key(url)
     above = [place for place in options if f"{url}/".startswith(f"{place}/")]
@@ -62,7 +63,7 @@ def options_of(url: str) -> dict[str, str]:
 
 
 def _key(place: str | Path) -> str:
-    """``s3a``, as Hadoop calls it, is ``s3``."""
+    """The place's key; ``s3a``, as Hadoop calls it, is ``s3``."""
     text = str(place).rstrip("/")
     return "s3" + text.removeprefix("s3a") if text.startswith("s3a://") else text
 

@@ -1,6 +1,6 @@
-"""The storage under the event log: a few operations on whole files.
+"""The interface of the event log's storage: a few operations on whole files.
 
-Names are relative, with ``/`` between folders. `LocalStorage` and `ObjectStorage` implement it.
+Names are relative, with ``/`` between folders. Implemented by `LocalStorage` and `ObjectStorage`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Guard = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """Changes whenever the file behind a name does.
+    """A value that changes whenever the file behind a name does.
 
-    ``version``: what some object stores ask for beside it in a conditional put.
+    ``version``: required by some object stores for a conditional put, besides the tag.
     """
 
     identity: tuple[int, int, int] | str
@@ -31,7 +31,7 @@ class Tag:
 class Storage(Protocol):
     """Whole immutable files by name. Thread-safe. Every failure is a StorageError.
 
-    ``parallel``: how many small reads at once are faster than one after the other.
+    ``parallel``: number of small reads that are faster in parallel than one after the other.
     """
 
     @property
@@ -40,10 +40,10 @@ class Storage(Protocol):
     def put_if_absent(self, name: str, data: pa.Buffer | bytes, guard: Guard | None = None) -> bool:
         """Create ``name`` with all of ``data``, or nothing. True: created and durable.
 
-        ``guard`` runs last before the file becomes visible; what it raises ends the put. False: the
-        name exists, or another process took our temporary file away. A StorageError may leave it
-        open whether the file exists: read it back. After an OutcomeUnknownError it may also appear
-        later.
+        ``guard`` is called last before the file becomes visible; its exception cancels the put.
+        False: the name exists, or another process removed the temporary file. After a StorageError
+        it is not known whether the file exists: read it back. After an OutcomeUnknownError it may
+        also appear later.
         """
         ...
 
@@ -54,76 +54,76 @@ class Storage(Protocol):
     def replace_if(
         self, name: str, data: pa.Buffer | bytes, expected: Tag | None, guard: Guard | None = None
     ) -> Tag | None:
-        """`replace` only what has the tag ``expected`` (None: nothing); the new tag.
+        """`replace` only a file with the tag ``expected`` (None: no file); returns the new tag.
 
-        None: it is another file by now. To be called in the block of `exclusive`: where that is no
-        lock, this is atomic.
+        None: the file has changed. Call it in the block of `exclusive`: if that is no lock, this is
+        atomic.
         """
         ...
 
     def open(self, name: str, *, footer: bool = False) -> pa.NativeFile:
-        """For random reads. Stays readable after a delete or replace.
+        """Open for random reads. Remains readable after a delete or replace.
 
-        ``footer``: little but the end of the file will be read, and soon.
+        ``footer``: little except the end of the file will be read, and soon.
 
         Raises FileNotFoundError; any other OSError means that the file itself is damaged.
         """
         ...
 
     def fetch_ahead(self, names: Sequence[str]) -> None:
-        """A hint: these will be opened next, in this order, each once and by this object."""
+        """Hint that these will be opened next, in this order, each once and by this object."""
         ...
 
     def read(self, name: str) -> bytes:
-        """All of it. Raises FileNotFoundError."""
+        """Read the whole file. Raises FileNotFoundError."""
         ...
 
     def tag(self, name: str) -> Tag | None:
-        """None if there is no such file."""
+        """The file's tag; None if there is no such file."""
         ...
 
     def tags_of(self, names: Sequence[str]) -> list[Tag | None]:
-        """`tag` of each, in no order of time; at once where that is faster."""
+        """The `tag` of each, in no order of time; in parallel if that is faster."""
         ...
 
     def names(self, folder: str = "") -> list[str]:
-        """Sorted names of the files in ``folder``, without temporary ones."""
+        """The sorted names of the files in ``folder``, without temporary ones."""
         ...
 
     def tags(self) -> dict[str, Tag]:
-        """`names` of the top folder with the tag of each, at one moment or a little later."""
+        """The `names` of the top folder with the tag of each, at one moment or a little later."""
         ...
 
     def delete(self, name: str) -> None:
-        """Does nothing if there is no such file."""
+        """Delete the file, if it exists."""
         ...
 
     def quarantine(self, name: str) -> str:
-        """Move the file where nobody reads it; its new name."""
+        """Move the file to a folder that nobody reads; returns its new name."""
         ...
 
     def make_durable(self, name: str) -> None:
-        """``name`` and its directory entry survive a power failure once this returns."""
+        """Make ``name`` and its directory entry survive a power failure."""
         ...
 
     def sweep(self) -> None:
-        """Remove temporary files that dead or frozen writers left. For a new leader.
+        """Remove temporary files of dead or frozen writers. For a new leader.
 
         Raises UsageError if the storage can't keep two leaders apart.
         """
         ...
 
     def exclusive(self, name: str) -> AbstractContextManager[bool]:
-        """True if this process may go on within the block; never waits.
+        """True if this process may proceed in the block; never waits.
 
-        Either it is a lock, which a frozen holder keeps and a dead one does not; or others may be
-        in the block too, and `replace_if` is what keeps them apart.
+        Either it is a lock, which a frozen holder keeps and a dead one loses; or other processes
+        may be in the block too, and `replace_if` keeps them apart.
         """
         ...
 
 
 def answers(storage: Storage) -> bool:
-    """Asks a short question; for ever, if need be. An error is an answer, too."""
+    """Send a short request; may block for ever. An error is an answer, too."""
     with suppress(StorageError):
         storage.tag("answers")
     return True

@@ -1,4 +1,6 @@
-"""The tables of an output as it delivers them now, once the destination has followed each."""
+"""The tables of an output as it delivers them now, and the columns that its destination has for
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ from tidelog.errors import NameRefusedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base import evolving, ranges
+from tidelog.outputs.base import ranges, schema_evolution
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.progress import OutputProgress, RefusedNames
-from tidelog.outputs.base.targets import TargetTables, one_address
+from tidelog.outputs.base.schema_evolution import ColumnChange
+from tidelog.outputs.base.targets import TargetTables, shared_address_error
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark.datasource.partitions import schemas_now
 from tidelog.spark.transforms import steps_of
 
 
 class DestinationHooks(Protocol):
-    """What an output does at its destination: see `tidelog.outputs.base.output.ExecutorOutput`."""
+    """The hooks of `tidelog.outputs.base.output.ExecutorOutput` that act at the destination."""
 
     def create(self, table: TargetTable) -> None: ...
 
@@ -30,15 +32,15 @@ class DestinationHooks(Protocol):
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None: ...
 
-    def takes(self, table: TargetTable, column: str, former: str) -> bool: ...
+    def accepts_type(self, table: TargetTable, column: str, former: str) -> bool: ...
 
-    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str: ...
+    def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str: ...
 
     def subject(self, table: TargetTable) -> str: ...
 
 
 class CurrentTables:
-    """Used by one thread."""
+    """Keeps the destination's tables in step with the source's schemas. Used by one thread."""
 
     def __init__(
         self,
@@ -53,12 +55,12 @@ class CurrentTables:
         self._delivery = delivery
         self._state = state
         self._destination = destination
-        self._known: dict[TableName, tuple[int, TargetTable | None]] = {}  # of which version
+        self._known: dict[TableName, tuple[int, TargetTable | None]] = {}  # by schema version
         self._owners: dict[str, str] | None = None  # by address
 
     @cached_property
-    def refused(self) -> RefusedNames:
-        """Those that are left out."""
+    def refused_names(self) -> RefusedNames:
+        """The tables that are left out because of their names."""
         return RefusedNames(self._state, self._log.generation, self._delivery.name)
 
     def all(self) -> list[TargetTable]:
@@ -68,12 +70,14 @@ class CurrentTables:
         return self._known.get(source, (0, None))[1]
 
     def add(self, table: TargetTable) -> None:
-        """One that no catalogue has."""
+        """Add a table that is in no catalogue."""
         self._known[table.source] = (0, table)
 
-    def of(self, schema: TableSchema, start: int, progress: OutputProgress) -> TargetTable | None:
-        """The table as rows of ``schema`` from offset ``start`` on are delivered; None: it is left
-        out.
+    def current_table(
+        self, schema: TableSchema, start: int, progress: OutputProgress
+    ) -> TargetTable | None:
+        """Returns the table as rows of ``schema`` from offset ``start`` on are delivered, or None
+        if it is left out.
         """
         table = schema.table
         number, known = self._known.get(table, (0, None))
@@ -83,9 +87,9 @@ class CurrentTables:
         try:
             found = self._follow(schema, progress)
         except NameRefusedError as error:
-            self.refused.refuse(str(table), error, start)
+            self.refused_names.refuse(str(table), error, start)
         else:
-            self.refused.resume(str(table), start)
+            self.refused_names.resume(str(table), start)
         self._known[table] = (schema.schema_id, found)
         return found
 
@@ -97,41 +101,43 @@ class CurrentTables:
         def check(table: str) -> None:
             self._follow(known[table], progress)
 
-        self.refused.take_again(known, check, ask, self._log.latest_offset())
+        self.refused_names.take_again(known, check, ask, self._log.latest_offset())
 
     def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:
-        """Have the destination take rows of ``schema``. Raises NameRefusedError if it can't hold
-        the names.
+        """Prepare the destination for rows of ``schema``. Raises NameRefusedError if the
+        destination can't have the names.
         """
         destination, table = self._destination, str(schema.table)
-        found = self._targets.of_records(schema)
-        self._check_apart(found, progress)
+        found = self._targets.target_of_records(schema)
+        self._check_address(found, progress)
         columns = progress.columns.get(table)
         if columns is None:
             destination.create(found)
-            progress.remember(table, evolving.described(found.columns))
+            progress.store_columns(table, schema_evolution.stored_columns(found.columns))
         else:
-            columns = evolving.as_altered(columns, found.columns, partial(destination.takes, found))
-            change = evolving.change(
+            columns = schema_evolution.with_alterations(
+                columns, found.columns, partial(destination.accepts_type, found)
+            )
+            change = schema_evolution.plan_change(
                 self._delivery.on_schema_change,
                 table,
                 columns,
                 found.columns,
                 found.key,
-                partial(destination.way_out, found),
+                partial(destination.remedy_for, found),
             )
             found = replace(found, columns=change.delivered)
             if not steps_of(self._delivery.steps, schema.table):
                 delivered = ranges.delivered_schema(found.schema, change.delivered.names)
                 found = replace(found, schema=delivered)
-            destination.create(found)  # its columns or its key are others now
+            destination.create(found)  # its columns or its key have changed
             if change.alters:
                 destination.alter(found, change)
-            progress.remember(table, change.remembered(columns))
+            progress.store_columns(table, change.columns_after(columns))
         return self._targets.with_schema_ids(found, destination.subject(found))
 
-    def _check_apart(self, table: TargetTable, progress: OutputProgress) -> None:
-        """Raises NameRefusedError if what the table has for itself is another's."""
+    def _check_address(self, table: TargetTable, progress: OutputProgress) -> None:
+        """Raises NameRefusedError if another table of the output has the same address."""
         address = self._destination.address(table)
         if address is None:
             return
@@ -139,4 +145,6 @@ class CurrentTables:
             self._owners = self._targets.owners(progress.columns, self._destination.address)
         owner = self._owners.setdefault(address, str(table.source))
         if owner != str(table.source):
-            raise one_address(self._delivery.name, TableName.parse(owner), table.source, address)
+            raise shared_address_error(
+                self._delivery.name, TableName.parse(owner), table.source, address
+            )

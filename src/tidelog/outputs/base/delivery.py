@@ -1,4 +1,4 @@
-"""How an output gets its rows: options of all outputs that write from executors."""
+"""Delivery options of all outputs that write from executors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.ports import DeadLetters, Formatter
 from tidelog.spark.transforms import Step
 
-# One task folds or formats this much of a table alone, without a shuffle.
+# One task folds or formats up to this much of a table alone, without a shuffle.
 PART_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What is delivered, and how."""
+    """What an output delivers, and how."""
 
     name: str
     tables: tuple[str, ...] = ("*.*",)
@@ -26,5 +26,5 @@ class Delivery:
     dead_letters: DeadLetters = field(default_factory=StopAtRejection)
     parallelism: int = 0  # 0: as Spark has cores
     part_bytes: int = PART_BYTES
-    skipped: frozenset[str] = frozenset()  # operations of ordered delivery that are left out
-    messages: Formatter | None = None  # of the source's logical messages; None: they are left out
+    skipped: frozenset[str] = frozenset()  # operations that ordered delivery leaves out
+    messages: Formatter | None = None  # for the source's logical messages; None: they are left out

@@ -1,4 +1,4 @@
-"""What Tidelog's own kinds of outputs have in common."""
+"""Shared by Tidelog's own kinds of outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+from tidelog.ports import (
+    LogExtent,
+    Output,
+    OutputContext,
+    OutputPlace,
+    TargetTable,
+)
 from tidelog.system.extras import check_installed, missing_extra
 
 S = TypeVar("S", bound=OutputSection)
@@ -18,21 +24,23 @@ _PORT = re.compile(r":\d+$")
 
 
 @dataclass(frozen=True)
-class OwnKind(Generic[S]):
-    """`tidelog.ports.OutputKind` of functions. ``make``, ``look``, ``names`` and ``idle`` import
-    what they need when they are called; ``needs``: a package of an extra, which these import.
+class BuiltinKind(Generic[S]):
+    """`tidelog.ports.OutputKind` built from functions.
+
+    ``make``, ``probe_with``, ``names`` and ``idle`` import what they need when they are called.
+    ``needs``: a package of an extra that these imports need.
     """
 
     section: type[S]
     make: Callable[[S, OutputContext], Output]
     where: Callable[[S], OutputPlace]
     needs: str | None = None
-    look: Callable[[S], str | None] | None = None
+    probe_with: Callable[[S], str | None] | None = None
     names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
     idle: Callable[[S, LogExtent], bool] | None = None
 
     def check_installed(self) -> None:
-        """Raises MissingExtraError if `open` would."""
+        """Raises MissingExtraError if `open` would raise it."""
         if self.needs is not None:
             check_installed(self.needs)
 
@@ -47,7 +55,7 @@ class OwnKind(Generic[S]):
 
     def probe(self, section: S) -> str | None:
         """See `tidelog.ports.ProbedOutputKind`."""
-        return None if self.look is None else self.look(section)
+        return None if self.probe_with is None else self.probe_with(section)
 
     def refused_names(self, section: S, tables: Sequence[TargetTable]) -> Iterator[str]:
         """See `tidelog.ports.NamingOutputKind`."""
@@ -59,7 +67,7 @@ class OwnKind(Generic[S]):
 
 
 def directory(path: str) -> str:
-    """The path or URL of a directory, alike however it is written: ``s3a``, as Hadoop calls it, is
+    """Returns the path or URL of a directory in one normal form: ``s3a``, Hadoop's name, becomes
     ``s3``.
     """
     if "://" not in path:
@@ -69,6 +77,6 @@ def directory(path: str) -> str:
 
 
 def hosts(text: str, port: int) -> tuple[str, ...]:
-    """Hosts separated by commas, with ``port`` where none is named."""
+    """Returns the hosts of a list separated by commas, with ``port`` where none is given."""
     found = [each.strip().lower() for each in text.split(",")]
     return tuple(sorted(each if _PORT.search(each) else f"{each}:{port}" for each in found))

@@ -1,4 +1,4 @@
-"""Logical messages of the source, which belong to no table: what an output sees of them."""
+"""Reads the source's logical messages, which belong to no table, for outputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import TargetTable
 
 MESSAGES: Final = TableName("", "message")
-"""Stands for their table, which no source can have: namespaces have names."""
+"""The table name of logical messages, which no source can have: namespaces have names."""
 
 
 def refs_of(log: EventLog, start: int, end: int) -> tuple[SegmentRef, ...]:
-    """The segments of offsets ``[start, end)`` that hold logical messages."""
+    """Returns the segments of offsets ``[start, end)`` that have logical messages."""
     holding = {s.name for s in log.chain(end).between(start, end) if 0 in s.rows_by_schema}
     return tuple(
         ref
@@ -28,7 +28,7 @@ def refs_of(log: EventLog, start: int, end: int) -> tuple[SegmentRef, ...]:
 
 
 def target(log: EventLog) -> TargetTable:
-    """Their table. A message's key is its prefix."""
+    """Returns the `TargetTable` that stands for logical messages. A message's key is its prefix."""
     schema = TableSchema(MESSAGES, 0, (), (), (), "n", "none")
     return TargetTable(MESSAGES, "logical messages", schema, pa.schema([]), ("prefix",), log.source)
 
@@ -36,7 +36,7 @@ def target(log: EventLog) -> TargetTable:
 def records(
     log: EventLog, refs: Sequence[SegmentRef], columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records of ``refs`` that are messages, in order, as the log has them."""
+    """Yields those records of ``refs`` that are messages, in order, as the log has them."""
     for ref in refs:
         for batch in log.batches(ref, columns, schema_ids=(0,)):
             found = batch.filter(pc.field("kind") == int(Kind.MESSAGE))

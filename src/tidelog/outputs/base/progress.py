@@ -1,12 +1,13 @@
-"""How far an output is, for destinations that can't tell: one document of the state store.
+"""Stores how far an output is, for destinations that can't report it: one document of the state
+store.
 
 ``{"done": offset, "begun": offset, "columns": {table: [[name, type], …]}, "rejected": count}``:
-everything below ``done`` is in the destination, but for ``rejected`` records, which its dead
-letters have; a batch up to ``begun`` was begun. After a failure nothing shorter
-than that is brought over, so that a key whose newest state is there already never gets an older one
-of a batch that was cut differently. The document is compared and set: of two pipelines with one
-output's name, one stops. But where there was none, an earlier leader of the same pipeline may have
-created it late: then it is read again, and the batch is tried again.
+everything below ``done`` is in the destination, except for ``rejected`` records, which are in its
+dead letters; a batch up to ``begun`` was begun. After a failure no shorter batch is written, so
+that a key whose newest state is already there never gets an older state from a batch with another
+end. The document is written by compare-and-set: of two pipelines with one output's name, one stops.
+But if there was no document, an earlier leader of the same pipeline may have created it late: then
+it is read again, and the batch is retried.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Columns = list[list[str]]  # name and type of each
 
 
 class OutputProgress:
-    """The document of one output and one generation of the log. Used by one thread."""
+    """The progress of one output in one generation of the log. Used by one thread."""
 
     def __init__(self, state: StateStore, generation: str, output: str) -> None:
         self._state = state
@@ -48,19 +49,21 @@ class OutputProgress:
         self.rejected = value.get("rejected", 0)
 
     def begin(self, end: int) -> None:
-        """Durable before the first record of a batch up to ``end`` is written."""
+        """Store that a batch up to ``end`` begins; durable before the first record of it is
+        written.
+        """
         if end > self.begun:
             self._store(self.done, end, self.columns, self.rejected)
 
     def finish(self, end: int, rejected: int = 0) -> None:
-        """Everything below ``end`` is in the destination, durably, except for so many more records
-        that it rejected.
+        """Store that everything below ``end`` is in the destination, durably, except for
+        ``rejected`` more records.
         """
         if self.done is None or end > self.done:
             self._store(end, self.begun, self.columns, self.rejected + rejected)
 
-    def remember(self, table: str, columns: Sequence[Sequence[str]]) -> None:
-        """The destination's table has these columns."""
+    def store_columns(self, table: str, columns: Sequence[Sequence[str]]) -> None:
+        """Store which columns the destination's table has."""
         wanted = [list(column) for column in columns]
         if self.columns.get(table) != wanted:
             self._store(self.done, self.begun, {**self.columns, table: wanted}, self.rejected)
@@ -78,20 +81,24 @@ class OutputProgress:
             if not self._version:
                 self._read()
                 raise OutputError(
-                    f"output {self._output}: another process noted its progress late, where there "
-                    "was none. What it began is taken up"
+                    f"output {self._output}: another process stored its progress late, where there "
+                    "was none. This process continues from that progress"
                 ) from None
             raise OutputRefusedError(
-                f"output {self._output}: another pipeline moved its progress on meanwhile. Run one "
-                "pipeline for each output, or give the outputs names of their own."
+                f"output {self._output}: another pipeline advanced its progress at the same time. "
+                "Run one pipeline for each output, or give the outputs names of their own."
             ) from None
         self.done, self.begun, self.columns, self.rejected = done, begun, columns, rejected
 
 
 @dataclass(frozen=True)
 class RefusedTable:
-    """``why`` it is left out; rows from offset ``since`` on are not in the destination. From
-    ``resumed`` on they are again.
+    """A table that is left out because of its name.
+
+    Attributes:
+        why: the reason.
+        since: rows from this offset on are not in the destination.
+        resumed: from this offset on they are again.
     """
 
     why: str
@@ -100,10 +107,11 @@ class RefusedTable:
 
 
 class RefusedNames:
-    """Tables that an output leaves out because its destination can't hold their names, in one
-    document of the state store. Each stays there until a whole dump has brought what it lacks.
+    """Stores the tables that an output leaves out because its destination can't have their names,
+    in one document of the state store.
 
-    Used by several threads. Without a state store nothing may be left out: it stops the output.
+    Each stays in the document until a whole dump has delivered the missing rows. Thread-safe.
+    Without a state store no table may be left out: the output stops.
     """
 
     def __init__(self, state: StateStore | None, generation: str, output: str) -> None:
@@ -118,7 +126,7 @@ class RefusedNames:
         )
 
     def refuse(self, table: str, error: NameRefusedError, since: int) -> None:
-        """Durable upon return: the table's rows from ``since`` on are left out."""
+        """Store that the table's rows from ``since`` on are left out; durable upon return."""
         if self._state is None:
             raise error
         with self._lock:
@@ -130,17 +138,19 @@ class RefusedNames:
                 self._store({**self._tables, table: wanted})
 
     def resume(self, table: str, at: int) -> None:
-        """Rows of the table are written again from ``at`` on, if they were not."""
+        """Store that rows of the table are written again from ``at`` on, if they were not."""
         with self._lock:
             known = self._tables.get(table)
             if known is None or known.resumed is not None:
                 return
             resumed = RefusedTable(known.why, known.since, at)
-            logger.warning("output %s: %s", self._output, _lacking(table, resumed))
+            logger.warning("output %s: %s", self._output, _missing_rows_message(table, resumed))
             self._store({**self._tables, table: resumed})
 
-    def dumped(self, dumps: Mapping[str, int]) -> None:
-        """Whole dumps are in the destination; by table, where each began."""
+    def remove_dumped(self, dumps: Mapping[str, int]) -> None:
+        """Remove tables whose whole dumps are in the destination. ``dumps``: the offset where each
+        dump began, by table.
+        """
         with self._lock:
             made_good = {
                 name
@@ -151,14 +161,14 @@ class RefusedNames:
                 kept = {n: each for n, each in self._tables.items() if n not in made_good}
                 self._store(kept)
 
-    def left_out(self) -> list[str]:
-        """Those whose rows are not written."""
+    def tables_left_out(self) -> list[str]:
+        """Returns the tables whose rows are not written."""
         return [name for name, each in self._tables.items() if each.resumed is None]
 
     def messages(self) -> dict[str, str]:
-        """By table, what is wrong and what to do."""
+        """Returns, by table, what is wrong and what to do."""
         return {
-            name: each.why if each.resumed is None else _lacking(name, each)
+            name: each.why if each.resumed is None else _missing_rows_message(name, each)
             for name, each in sorted(self._tables.items())
         }
 
@@ -169,15 +179,16 @@ class RefusedNames:
         ask: Callable[[Sequence[str]], None],
         at: int,
     ) -> None:
-        """Those that ``check`` does not refuse any more are taken from ``at`` on; ``ask`` asks for
-        dumps of them. Those that are not of the output's ``tables`` any more are forgotten.
+        """Resume those tables at offset ``at`` that ``check`` does not refuse any more; ``ask``
+        requests dumps of them. Tables that are not among the output's ``tables`` any more are
+        removed.
         """
         with self._lock:
             kept = {name: each for name, each in self._tables.items() if name in tables}
             if kept != self._tables:
                 self._store(kept)
         fit = []
-        for table in self.left_out():
+        for table in self.tables_left_out():
             try:
                 check(table)
             except NameRefusedError as error:
@@ -196,15 +207,15 @@ class RefusedNames:
             self._version = self._state.put(self._key, value, self._version)
         except StateConflictError:
             raise OutputRefusedError(
-                f"output {self._output}: another pipeline moved its progress on meanwhile. Run one "
-                "pipeline for each output, or give the outputs names of their own."
+                f"output {self._output}: another pipeline advanced its progress at the same time. "
+                "Run one pipeline for each output, or give the outputs names of their own."
             ) from None
         self._tables = dict(tables)
 
 
-def holds_all(log: LogExtent, output: str) -> bool:
-    """Does the state say that the output has all of the log and nothing beyond it, no batch begun
-    that was not done, and no table left out?
+def has_whole_log(log: LogExtent, output: str) -> bool:
+    """Does the state say that the output has all of the log and nothing beyond it, with no batch
+    begun but not done, and no table left out?
     """
     try:
         check_generation(log.state, log.generation, output)
@@ -227,7 +238,7 @@ def check_generation(state: StateStore, generation: str, output: str) -> None:
             )
 
 
-def _lacking(table: str, refused: RefusedTable) -> str:
+def _missing_rows_message(table: str, refused: RefusedTable) -> str:
     return (
         f"{table} was left out from offset {refused.since} to {refused.resumed}: rows are missing "
         f"until a dump of it is done; if none is under way, run `tidelog dump --table {table}`"

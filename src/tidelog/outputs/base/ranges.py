@@ -1,4 +1,6 @@
-"""What a batch holds for one output: its tables, and what is gone from the source."""
+"""Reads the contents of a batch for one output: its tables, their schema versions, and removed
+rows.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,12 @@ from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource import partitions
 
 
-def of_one_schema(
+def split_by_schema(
     log: EventLog, batch: OutputBatch, wanted: Callable[[TableName], bool]
 ) -> list[OutputBatch]:
-    """The batch in as few parts, in order, as leave each table that is ``wanted`` one schema
-    version in each. What comes before a cut does not depend on where the batch ends.
+    """Split the batch into as few parts as possible, in order, so that each table that is
+    ``wanted`` has one schema version in each part. The parts before a split do not depend on where
+    the batch ends.
     """
     bounds = [batch.start]
     current: dict[TableName, int] = {}
@@ -39,8 +42,8 @@ def _schemas_in_order(
     wanted: Callable[[TableName], bool],
     current: Mapping[TableName, int],
 ) -> Iterator[tuple[int, TableName, int]]:
-    """(offset, table, schema id) wherever a table's may differ from ``current``. Reads records
-    around such places alone.
+    """Yields (offset, table, schema id) wherever a table's schema may differ from ``current``.
+    Reads records only around such offsets.
     """
     for segment in log.chain(batch.end).between(batch.start, batch.end):
         tables = {n: log.schemas.get(n).table for n in segment.rows_by_schema if n}
@@ -60,21 +63,25 @@ def _schemas_in_order(
 
 
 def deleted_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:
-    """By table, the version below which its rows are gone: truncates, complete dumps."""
-    gone = truncated(log, batch.start, batch.end)
+    """Returns, by table, the version below which its rows are deleted: by truncates and complete
+    dumps.
+    """
+    versions = truncated(log, batch.start, batch.end)
     for table, done in whole_dumps(batch).items():
-        gone[table] = max(done.first_offset, gone.get(table, 0))
-    return gone
+        versions[table] = max(done.first_offset, versions.get(table, 0))
+    return versions
 
 
 def whole_dumps(batch: OutputBatch) -> dict[str, DumpCompleted]:
-    """By table, of the complete dumps of all its rows the one that began last."""
+    """Returns, by table, the complete dump of all its rows that began last."""
     whole = [done for done in batch.completed if done.delete_absent]
     return {done.table: done for done in sorted(whole, key=lambda each: each.first_offset)}
 
 
 def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
-    """The newest truncate of each table in the range, by table; reads the records' kinds only."""
+    """Returns, by table, the offset of its newest truncate in the range; reads only the records'
+    kinds.
+    """
     result: dict[str, int] = {}
     for ref in log.segments(start, end):
         for batch in log.batches(ref, ("offset", "kind", "schema_id")):
@@ -86,20 +93,20 @@ def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
 
 
 def schema_in(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
-    """The version of the table's last record in the range."""
+    """Returns the schema version of the table's last record in the range."""
     return partitions.schema_at(log, table, start, end)
 
 
 def schema_before(log: EventLog, table: TableName, end: int) -> TableSchema | None:
-    """The version that the table was last told under before ``end``; if the log has no record of
-    that any more, the newest.
+    """Returns the schema version of the table's last record before ``end``, or the newest version
+    if the log has no such record any more.
     """
     return schema_in(log, table, log.chain(end).head, end) or partitions.schema_now(log, table)
 
 
 def delivered_schema(schema: TableSchema, columns: Collection[str]) -> TableSchema:
-    """What records are decoded to where ``columns`` alone are delivered, as they are: a column that
-    an output has not followed may not be decodable any more.
+    """Returns the schema to decode records with where only ``columns`` are delivered, unchanged: a
+    column that an output has not followed may not be decodable any more.
     """
     return schema.only(columns) if _can_be_named(schema) else schema
 
@@ -109,7 +116,7 @@ def _can_be_named(schema: TableSchema) -> bool:
 
 
 def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[SegmentRef]:
-    """The segments of the range that hold records of the table."""
+    """Returns the segments of the range that have records of the table."""
     name = str(table)
     holding = {
         segment.name

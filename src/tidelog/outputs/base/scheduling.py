@@ -1,26 +1,120 @@
-"""Which jobs write a batch: tables that one task can read go together, large ones by a shuffle."""
+"""Plans which jobs write a batch: tables that one task can read go together, large ones by a
+shuffle.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tidelog.errors import OutputRefusedError
-from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.schema import TableName
 from tidelog.outputs.base import ranges
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors import jobs
-from tidelog.outputs.base.executors.tasks import Item, Work, Written
+from tidelog.outputs.base.executors.tasks import Item, Work, WriteCounts
 from tidelog.outputs.base.logical_messages import MESSAGES
-from tidelog.outputs.base.parts import SHARED_BYTES, TablePart, hash_partition_counts, spread
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark.transforms import Step, steps_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Up to this size of a table, several tasks read all of it and each writes its keys. Above it, where
+# a task's memory can't contain a row of every key, Spark shuffles rows, at ten times the CPU.
+SHARED_BYTES = 256 << 20
+
+
+_DECODED = 0.3  # of the work on a row, the part that every task does that shares its table
+_UNEQUAL = 1.25  # times the mean: the most that the busiest task may have to do
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """The part of a batch for one table."""
+
+    target: TargetTable
+    refs: tuple[tuple[SegmentRef, ...], ...]  # by task
+
+    @cached_property
+    def all_refs(self) -> tuple[SegmentRef, ...]:
+        return tuple(chain.from_iterable(self.refs))
+
+    @cached_property
+    def size_bytes(self) -> int:
+        return sum(map(bytes_of, self.all_refs))
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The plan of one batch.
+
+    Attributes:
+        batch: the offsets.
+        tables: those for which tasks have something to write.
+        tasks: the most tasks that write one table at once.
+        removed: by table, the version that `ExecutorOutput.remove_below` was called with.
+    """
+
+    batch: OutputBatch
+    tables: tuple[TargetTable, ...]
+    tasks: int
+    removed: Mapping[TableName, int]
+
+
+def hash_partition_counts(sizes: Sequence[int], limits: Sequence[int], count: int) -> list[int]:
+    """Returns how many of ``count`` tasks read each table: one, if the tasks are about equal
+    without sharing it, because each task that shares a table decodes all of it.
+
+    Args:
+        sizes: bytes of each table.
+        limits: the most tasks that may share each table.
+        count: number of tasks.
+    """
+    shares = [1] * len(sizes)
+    while sizes:
+        filled = [0.0] * count
+        largest = [-1] * count  # table
+        costs = [_cost(size, shared) for size, shared in zip(sizes, shares, strict=True)]
+        for at in sorted(range(len(sizes)), key=lambda at: -costs[at]):
+            for _ in range(shares[at]):
+                least = filled.index(min(filled))
+                filled[least] += costs[at]
+                largest[least] = at if largest[least] < 0 else largest[least]
+        most = filled.index(max(filled))
+        if filled[most] * count <= _UNEQUAL * sum(filled):
+            break
+        if shares[largest[most]] >= min(count, limits[largest[most]]):
+            break
+        shares[largest[most]] += 1
+    return shares
+
+
+def _cost(size: float, shared: int) -> float:
+    """Returns the cost of each task that shares the table."""
+    return size * (_DECODED + (1 - _DECODED) / shared)
+
+
+def spread(items: Sequence[Item], count: int) -> list[list[Item]]:
+    """Distribute ``items`` to at most ``count`` tasks, about equal in bytes."""
+    sizes = [_cost(sum(map(bytes_of, item.refs)), item.hash_partition[1]) for item in items]
+    groups: list[list[Item]] = [[] for _ in range(min(count, len(items)))]
+    filled = [0.0] * len(groups)
+    for at in sorted(range(len(items)), key=lambda n: -sizes[n]):
+        least = filled.index(min(filled))
+        groups[least].append(items[at])
+        filled[least] += sizes[at]
+    return groups
+
+
+def bytes_of(ref: SegmentRef) -> int:
+    """Returns about how many bytes a task processes for a segment."""
+    return ref.payload_bytes + 64 * ref.rows
 
 
 class JobScheduler:
@@ -28,9 +122,9 @@ class JobScheduler:
 
     Args:
         spark: the session that runs them.
-        log: what batches refer to.
-        delivery: of the output.
-        cores: how many tasks run at once, asked for each batch.
+        log: the event log that batches refer to.
+        delivery: the output's options.
+        cores: returns the number of tasks that run at once; called for each batch.
     """
 
     def __init__(
@@ -48,12 +142,12 @@ class JobScheduler:
     def run(
         self, work: Work, shuffled: TaskWriter, parts: Sequence[TablePart], batch: OutputBatch
     ) -> int:
-        """Write ``parts``; returns when all tasks have committed: how many records were rejected.
+        """Write ``parts`` and return the number of rejected records, once all tasks have committed.
 
         Args:
             work: what all tasks have in common.
-            shuffled: writes in tasks that read a shuffle, in place of ``work.writer``.
-            parts: of the batch, what each table has.
+            shuffled: the writer for tasks that read a shuffle, in place of ``work.writer``.
+            parts: what the batch has of each table.
             batch: the offsets that are written.
         """
         delivery, cores = self._delivery, self._cores()
@@ -73,14 +167,14 @@ class JobScheduler:
             tables = [part.target for part in parts]
             names = tuple(str(table.source) for table in tables)
             refs = self._log.segments(batch.start, batch.end, tables=names)
-            return rejected + _rejected(jobs.in_order(self._spark, work, tables, list(refs)))
+            return rejected + _rejected(jobs.run_in_order(self._spark, work, tables, list(refs)))
         truncates = set()
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self._log, batch.start, batch.end))
         framed = replace(work, writer=shuffled)
-        alone: list[Item] = []
+        items: list[Item] = []
         whole: list[TablePart] = []
-        todo: list[Callable[[], list[Written]]] = []
+        todo: list[Callable[[], list[WriteCounts]]] = []
         for part in parts:
             steps = steps_of(delivery.steps, part.target.source)
             if not delivery.keyed and (
@@ -88,40 +182,40 @@ class JobScheduler:
                 or str(part.target.source) in truncates
                 or (delivery.order == "key" and _may_merge_keys(part.target))
             ):
-                # Order among all of the table's rows: no shuffle by key keeps it.
-                part = replace(part, refs=(part.together,))
+                # All of the table's rows are in one order, which a shuffle by key does not keep.
+                part = replace(part, refs=(part.all_refs,))
             if steps and part.refs:
                 todo.append(partial(self._frame, framed, part, steps, cores))
             elif not delivery.keyed and delivery.order == "none":
-                alone += [Item(part.target, refs) for refs in part.refs or ((),)]
+                items += [Item(part.target, refs) for refs in part.refs or ((),)]
             elif len(part.refs) < 2 or not delivery.keyed or part.size_bytes <= SHARED_BYTES:
                 whole.append(part)
             else:
                 todo.append(partial(self._frame, framed, part, (), cores))
-        # Every task decodes all of a table that it shares, and formats and writes its keys alone.
+        # Every task decodes all of a table that it shares, and formats and writes only its keys.
         limits = [max(1, len(part.refs)) for part in whole]
         counts = hash_partition_counts([part.size_bytes for part in whole], limits, cores)
         for part, count in zip(whole, counts, strict=True):
-            alone += [
-                Item(part.target, part.together, (partition, count)) for partition in range(count)
+            items += [
+                Item(part.target, part.all_refs, (partition, count)) for partition in range(count)
             ]
-        if alone:
-            groups = spread(alone, cores)
-            todo.insert(0, lambda: jobs.direct(self._spark, work, groups))
+        if items:
+            groups = spread(items, cores)
+            todo.insert(0, lambda: jobs.run_direct(self._spark, work, groups))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]
         if failures:
             raise failures[0]
         return rejected + sum(_rejected(each.result()) for each in futures)
 
-    def _messages(self, work: Work, part: TablePart) -> list[Written]:
-        told = replace(work, formatter=self._delivery.messages, skipped=frozenset())
-        return jobs.messages(self._spark, told, Item(part.target, part.together))
+    def _messages(self, work: Work, part: TablePart) -> list[WriteCounts]:
+        own_work = replace(work, formatter=self._delivery.messages, skipped=frozenset())
+        return jobs.run_messages(self._spark, own_work, Item(part.target, part.all_refs))
 
     def _frame(
         self, work: Work, part: TablePart, steps: Sequence[Step], cores: int
-    ) -> list[Written]:
-        return jobs.frame(
+    ) -> list[WriteCounts]:
+        return jobs.run_frame(
             self._spark,
             work,
             part.target,
@@ -132,11 +226,13 @@ class JobScheduler:
         )
 
 
-def _rejected(written: Sequence[Written]) -> int:
+def _rejected(written: Sequence[WriteCounts]) -> int:
     return sum(each.rejected for each in written)
 
 
 def _may_merge_keys(table: TargetTable) -> bool:
-    """May steps make one key of several, whose changes then fall to different tasks?"""
+    """Returns True if steps may turn several keys into one, whose changes then go to different
+    tasks.
+    """
     lost = len(table.key) < len(table.schema.match_key)
     return lost or any(name not in table.unchanged for name in table.key)

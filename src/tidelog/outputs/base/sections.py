@@ -1,4 +1,6 @@
-"""What sections of ``outputs`` have in common: names, tables, steps, rejected records, formats."""
+"""Parts of the configuration that sections of ``outputs`` share: names, tables, steps, rejected
+records, formats.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from tidelog.model.formats import (
     TimeMode,
 )
 
-_UNSET: Any = ""  # validated to a secret
+_UNSET: Any = ""  # becomes an empty secret by validation
 
 
-def _in_a_header(value: SecretStr) -> SecretStr:
-    """As RFC 9110, 5.5 has it, but for letters beyond ASCII. Clients raise what is none only when
-    they send it, which looks like a fault of the network.
+def _check_header_value(value: SecretStr) -> SecretStr:
+    """Checks a header's value by RFC 9110, 5.5, without letters beyond ASCII. Clients raise an
+    invalid value only when they send it, which looks like a network error.
     """
     text = value.get_secret_value()
     if re.fullmatch(r"[\t -~]*", text) is None or text != text.strip():
@@ -34,32 +36,33 @@ def _in_a_header(value: SecretStr) -> SecretStr:
     return value
 
 
-InHeader = Annotated[SecretStr, AfterValidator(_in_a_header)]
+HeaderValue = Annotated[SecretStr, AfterValidator(_check_header_value)]
 HeaderName = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
-Headers = dict[HeaderName, InHeader]
+Headers = dict[HeaderName, HeaderValue]
 
 
 class DeadLetter(Section):
-    """Where records go that a destination rejects."""
+    """Where rejected records go."""
 
     path: Location = Field(
         description="Directory or URL; JSON lines with output, table, version and reason (no "
-        "values), one file for each task that had any.",
+        "values), one file for each task with rejections.",
         examples=["./data/dead-letters"],
     )
 
 
 class StepSection(Section):
-    """One transform. Exactly one of the actions; they apply in the order they are listed. Names of
-    columns are exact: `v` and `V` are two. A step that does not fit a table is refused at the
-    start. Where a record lacks a column (unchanged TOAST), what a step makes of it is lacking too:
-    a copy keeps what it has.
+    """One transform, with exactly one of the actions; steps apply in the order they are listed.
+
+    Names of columns are exact: `v` and `V` are two. A step that does not fit a table is refused at
+    the start. Where a record lacks a column (unchanged TOAST), a column that a step computes from
+    it is missing too: a copy keeps the value that it has.
     """
 
     tables: list[TablePattern] = Field(
         default=["*.*"],
         min_length=1,
-        description="Of which captured tables, as [patterns](table-patterns.md).",
+        description="The captured tables, as [patterns](table-patterns.md).",
     )
     select: list[str] | None = Field(default=None, description="Keep these columns only.")
     drop: list[str] | None = Field(default=None, description="Leave these columns out.")
@@ -69,35 +72,35 @@ class StepSection(Section):
     filter: str | None = Field(
         default=None,
         description="A condition in Spark SQL. Where rows are kept by key, a row that no longer "
-        "meets it is deleted; of change events those that don't meet it are left out, but deletes "
-        "and truncates never. Where a record tells none of the columns that it reads, the row "
-        "stays in or out. A row that may come in by a record which lacks columns, or go out by "
-        "one that lacks some of those that it reads, is read again from the source by its key: "
-        "until then the copy lacks it, or has it still.",
+        "meets it is deleted. Change events that don't meet it are left out, except deletes and "
+        "truncates. If a record has none of the columns that the condition reads, the row stays "
+        "in the copy, or out of it. If a record has only some of them, or has to add a row and "
+        "has not all columns, the row is read again from the source by its key: until then the "
+        "copy has the row's former state.",
         examples=["country = 'DE'"],
     )
     cast: dict[str, str] | None = Field(
         default=None,
-        description="Column: Spark SQL type. Of a column of a copy's key, one that keeps all "
-        "values apart. A value that the type can't take stops the output; `try_cast` in `compute` "
-        "makes it NULL.",
+        description="Column: Spark SQL type. For a column of a copy's key, the type must keep all "
+        "values distinct. A value that does not fit the type stops the output; `try_cast` in "
+        "`compute` makes it NULL.",
     )
     compute: dict[str, str] | None = Field(
         default=None,
-        description="Column (new or there): expression in Spark SQL, of the columns as they were "
-        "before the step and those that expressions before it add.",
+        description="Column (new or existing): expression in Spark SQL. It reads the columns as "
+        "they were before the step, and those that earlier expressions of the step add.",
         examples=[{"total": "price * quantity"}],
     )
     mask: dict[str, str] | None = Field(
-        default=None, description="Column: the text that takes the place of each value."
+        default=None, description="Column: the text that replaces each value."
     )
     hash: list[str] | None = Field(
         default=None, description="Columns whose values are replaced by their SHA-256."
     )
     salt: SecretStr = Field(
         default=_UNSET,
-        description="Put before each value that is hashed. Never printed: who has it finds short "
-        "values by trying.",
+        description="Put before each value that is hashed. Never printed: whoever has it finds "
+        "short values by trying.",
         examples=["${TIDELOG_SALT}"],
     )
     route: str | None = Field(
@@ -132,8 +135,8 @@ STEP_ACTIONS = (
 )  # fmt: skip
 
 
-def _format_of(ours: Any) -> Any:
-    """The type of a format's name: one of ours, or one that another distribution brings."""
+def _format_type(ours: Any) -> Any:
+    """Returns the type of a format's name: one of Tidelog's, or one of another distribution."""
 
     def checked(name: str) -> str:
         known = (*get_args(ours), *FORMATTERS.others)
@@ -151,18 +154,18 @@ if TYPE_CHECKING:
     JsonFormatName = str
     RowsOrFormatName = str
 else:
-    FormatName = _format_of(EventFormat)
-    JsonFormatName = _format_of(JsonFormat)
-    RowsOrFormatName = _format_of(Literal["rows", EventFormat])
+    FormatName = _format_type(EventFormat)
+    JsonFormatName = _format_type(JsonFormat)
+    RowsOrFormatName = _format_type(Literal["rows", EventFormat])
 
 SchemaPolicy = Literal["evolve", "lenient", "ignore", "fail"]
 Order = Literal["key", "total", "none"]
 
 
-def named(
+def name_field(
     default: str, description: str = "Names the output's progress in the state store: keep it."
 ) -> Any:
-    """The field ``name`` of a kind; ``default`` where the user gives none."""
+    """Returns the field ``name`` of a kind; ``default`` applies where the user gives none."""
     return Field(default=default, pattern=r"^[A-Za-z0-9_-]{1,64}$", description=description)
 
 
@@ -191,7 +194,7 @@ class SteppedSection(OutputSection):
 
 
 class ExecutorSection(SteppedSection):
-    """The options of all kinds that are written from executors."""
+    """The options of all kinds that write from executors."""
 
     dead_letter: DeadLetter | None = Field(
         default=None,
@@ -199,23 +202,28 @@ class ExecutorSection(SteppedSection):
         "pipeline.",
     )
     parallelism: int = Field(
-        default=0, ge=0, le=1024, description="Tasks that write at once. 0: as Spark has cores."
+        default=0,
+        ge=0,
+        le=1024,
+        description="Tasks that write at once. 0: as many as Spark has cores.",
     )
 
 
 class DebeziumModes(Section):
-    """How format `debezium` writes values that JSON has no type for; named as Debezium's properties
-    (docs/reference/debezium.md).
+    """How format `debezium` writes values that JSON has no type for; named like Debezium's
+    properties (docs/reference/debezium.md).
     """
 
-    decimal_handling_mode: DecimalMode = Field(default="string", description="Of decimals.")
-    time_precision_mode: TimeMode = Field(default="microseconds", description="Of dates and times.")
+    decimal_handling_mode: DecimalMode = Field(default="string", description="For decimals.")
+    time_precision_mode: TimeMode = Field(
+        default="microseconds", description="For dates and times."
+    )
     binary_handling_mode: BinaryMode = Field(
-        default="base64", description="Of bytes; `bytes` is `base64` in JSON."
+        default="base64", description="For bytes; `bytes` is `base64` in JSON."
     )
     bigint_unsigned_handling_mode: BigintUnsignedMode = Field(
         default="long",
-        description="Of MySQL's BIGINT UNSIGNED: `long` is a JSON number, also above 2^63 - 1; "
+        description="For MySQL's BIGINT UNSIGNED: `long` is a JSON number, also above 2^63 - 1; "
         "`precise` is as `decimal_handling_mode` says.",
     )
     schemas_enable: bool = Field(
@@ -230,7 +238,7 @@ SKIPPED = Field(
     default=None,
     description="Changes that are left out, by `op`, as Debezium's `skipped.operations`: `c`, `u`, "
     "`d`, `t`. Unset: `[t]` with format `debezium` or `avro`, as Debezium, else `[]`. A truncate "
-    "empties a compacted topic whatever stands here.",
+    "empties a compacted topic whatever is set here.",
     examples=[["t"], []],
 )
 

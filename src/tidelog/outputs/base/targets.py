@@ -23,7 +23,9 @@ _NAME_BYTES = 255  # of file systems
 
 
 def require_generation(log: EventLog, generation: str, output: str) -> None:
-    """Raises OutputRefusedError if the pipeline reads another log than the output opened."""
+    """Raises OutputRefusedError if the pipeline reads another generation of the log than the output
+    opened.
+    """
     if log.generation != generation:
         raise OutputRefusedError(
             f"output {output} reads generation {log.generation} of the event log, the "
@@ -32,24 +34,26 @@ def require_generation(log: EventLog, generation: str, output: str) -> None:
 
 
 def route_step(table: TableName) -> str:
-    """What to write about a table whose name the destination can't hold."""
+    """Returns the advice for a table whose name the destination can't have."""
     return f"Send the table elsewhere by a step: {{route: SCHEMA.OTHER, tables: [{_text(table)}]}}"
 
 
 def rename_step(table: TableName, *columns: str) -> str:
-    """What to write about columns whose names the destination can't hold."""
+    """Returns the advice for columns whose names the destination can't have."""
     names = ", ".join(f"{_text(column)}: OTHER{n or ''}" for n, column in enumerate(columns))
     step = f"{{rename: {{{names}}}, tables: [{_text(table)}]}}"
     return f"Rename {'them' if len(columns) > 1 else 'it'} by a step: {step}"
 
 
 def _text(value: object) -> str:
-    """In YAML."""
+    """Returns the value as a YAML string."""
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def one_address(output: str, owner: TableName, table: TableName, address: str) -> NameRefusedError:
-    """Two tables would go to one place of the destination."""
+def shared_address_error(
+    output: str, owner: TableName, table: TableName, address: str
+) -> NameRefusedError:
+    """Returns the error for two tables that would go to one place of the destination."""
     return NameRefusedError(
         f"output {output}: {owner} and {table} both go to {address}. {route_step(table)}"
     )
@@ -70,21 +74,26 @@ def refused_names(
     check: Callable[[TargetTable], object],
     address: Callable[[TargetTable], str | None] = lambda _table: None,
 ) -> Iterator[str]:
-    """What ``check`` says of each table, and those whose ``address`` one before them has."""
+    """Yields the errors of ``check`` for each table, and an error for each table whose ``address``
+    belongs to one before it.
+    """
     owners: dict[str, TableName] = {}
     for table in tables:
         try:
             check(table)
-            there = address(table)
+            table_address = address(table)
         except NameRefusedError as error:
             yield str(error)
             continue
-        if there is not None and owners.setdefault(there, table.source) != table.source:
-            yield str(one_address(output, owners[there], table.source, there))
+        if table_address is None:
+            continue
+        owner = owners.setdefault(table_address, table.source)
+        if owner != table.source:
+            yield str(shared_address_error(output, owner, table.source, table_address))
 
 
-def keyless(table: TableName, output: str) -> OutputRefusedError:
-    """Why a copy of a table without a key can't be kept."""
+def missing_key_error(table: TableName, output: str) -> OutputRefusedError:
+    """Returns the error for a copy of a table without a key."""
     return OutputRefusedError(
         f"{table} has no primary key and no surrogate key: output {output} can't keep a copy. "
         "Exclude it from the output's tables, or name a surrogate key."
@@ -92,7 +101,7 @@ def keyless(table: TableName, output: str) -> OutputRefusedError:
 
 
 class TargetTables:
-    """Makes the `TargetTable`s of one output."""
+    """Creates the `TargetTable`s of one output."""
 
     def __init__(self, spark: SparkSession, log: EventLog, delivery: Delivery) -> None:
         self._spark = spark
@@ -100,9 +109,9 @@ class TargetTables:
         self._delivery = delivery
         self._schemas = MessageSchemaStore(log.storage)
 
-    def of(self, schema: TableSchema) -> TargetTable:
-        """The table as rows of ``schema`` are delivered. Raises ConfigError if the steps don't fit
-        it, OutputRefusedError if a copy needs a key and it has none.
+    def target_of(self, schema: TableSchema) -> TargetTable:
+        """Returns the table as rows of ``schema`` are delivered. Raises ConfigError if the steps
+        don't fit it, OutputRefusedError if a copy needs a key and it has none.
         """
         delivery = self._delivery
         found = target_table(
@@ -113,50 +122,54 @@ class TargetTables:
             keyed=delivery.keyed,
         )
         if delivery.keyed and not found.key:
-            raise keyless(found.source, delivery.name)
+            raise missing_key_error(found.source, delivery.name)
         if isinstance(delivery.formatter, SchemaFormatter):
-            delivery.formatter.schemas(found)  # can it tell all columns?
+            delivery.formatter.schemas(found)  # raises if it can't format a column
         return found
 
-    def of_records(self, schema: TableSchema) -> TargetTable:
-        """The table as records of ``schema`` are delivered: under it or, where it is an old one
-        that the steps don't fit any more, under the newest: a column that they would hide must not
-        show by its old name.
+    def target_of_records(self, schema: TableSchema) -> TargetTable:
+        """Returns the table as records of ``schema`` are delivered: under that schema or, if it is
+        an old one that the steps don't fit any more, under the newest one, because a column that
+        the steps hide must not appear under its old name.
         """
         try:
-            return self.of(schema)
+            return self.target_of(schema)
         except ConfigError:
             newest = schema_now(self._log, schema.table)
             if self._delivery.keyed or newest is None or newest.schema_id == schema.schema_id:
                 raise
-            return self.of(newest)
+            return self.target_of(newest)
 
     def owners(
         self, delivered: Collection[str], address: Callable[[TargetTable], str | None]
     ) -> dict[str, str]:
-        """By address, the first of the tables that were ``delivered``."""
+        """Returns, by address, the first of the tables that were ``delivered``."""
         found: dict[str, str] = {}
         for table, schema in sorted(schemas_now(self._log).items()):
             if str(table) in delivered:
-                with suppress(ConfigError, OutputRefusedError):  # it goes nowhere now
-                    there = address(self.of_records(schema))
-                    if there is not None:
-                        found.setdefault(there, str(table))
+                with suppress(ConfigError, OutputRefusedError):  # not delivered any more
+                    table_address = address(self.target_of_records(schema))
+                    if table_address is not None:
+                        found.setdefault(table_address, str(table))
         return found
 
     def with_schema_ids(self, table: TargetTable, subject: str) -> TargetTable:
-        """``table`` with its messages' schemas numbered, which are kept under ``subject``."""
+        """Returns ``table`` with the ids of its messages' schemas, which are registered under
+        ``subject``.
+        """
         formatter = self._delivery.formatter
         if not isinstance(formatter, SchemaFormatter):
             return table
-        table = self._once_null(table)
+        table = self._with_nullable(table)
         schemas = formatter.schemas(table)
         key = 0 if schemas.key is None else self._schemas.register(f"{subject}-key", schemas.key)
         value = self._schemas.register(f"{subject}-value", schemas.value)
         return replace(table, schema_ids=(key, value))
 
-    def _once_null(self, table: TargetTable) -> TargetTable:
-        """A column that was added or became NOT NULL may be null in records from before."""
+    def _with_nullable(self, table: TargetTable) -> TargetTable:
+        """Marks columns as nullable that were added or became NOT NULL: they may be null in earlier
+        records.
+        """
         versions = self._log.schemas.versions(table.source)
         unchanged = dict(table.unchanged)
         for name, column in table.unchanged.items():

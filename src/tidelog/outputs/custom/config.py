@@ -1,4 +1,4 @@
-"""Outputs of kind ``python``: the user's own."""
+"""The section of outputs of kind ``python``: the user's own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tidelog.outputs.base.sections import ExecutorSection, Order, RowsOrFormatName, named
+from tidelog.outputs.base.sections import ExecutorSection, Order, RowsOrFormatName, name_field
 
 
 class PythonSection(ExecutorSection):
     """Your own: a class that writes Arrow batches on executors (docs/how-to/your-own-output.md)."""
 
     kind: Literal["python"] = Field(description="The kind of output.")
-    name: str = named("python")
+    name: str = name_field("python")
     class_: str = Field(
         alias="class",
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
@@ -31,10 +31,10 @@ class PythonSection(ExecutorSection):
     )
     order: Order = Field(
         default="key",
-        description="Of `ordered` delivery: `key`: a key's changes in order; `total`: all in one "
+        description="For `ordered` delivery: `key`: a key's changes in order; `total`: all in one "
         "task; `none`: as it comes.",
     )
     format: RowsOrFormatName = Field(
         default="rows",
-        description="Of `ordered` delivery: `rows`: columns; else messages with key and value.",
+        description="For `ordered` delivery: `rows`: columns; else messages with key and value.",
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidelog.outputs.base.kinds import OwnKind
+from tidelog.outputs.base.kinds import BuiltinKind
 from tidelog.outputs.custom.config import PythonSection
-from tidelog.outputs.deliveries import delivery_of
+from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import Output, OutputContext, OutputPlace
 
 
@@ -24,8 +24,9 @@ def _open(section: PythonSection, context: OutputContext) -> Output:
 
 
 def _place(section: PythonSection) -> OutputPlace:
-    # Options of your own output may say anything: another value need not be another place.
+    # Options of your own output may have any meaning: another value need not mean another
+    # destination.
     return OutputPlace("python", now=[section.class_, section.options])
 
 
-KIND = OwnKind(PythonSection, _open, _place)
+KIND = BuiltinKind(PythonSection, _open, _place)

@@ -1,4 +1,4 @@
-"""``kind: python``: your own class writes."""
+"""The output of ``kind: python``: your own class writes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 
 class PythonOutput(ExecutorOutput):
-    """``class_name`` is ``module:Class`` of a `tidelog.ports.TaskWriter`, ``options`` its keyword
-    arguments. Raises ConfigError if it can't be made.
+    """Writes with a class of the user.
+
+    ``class_name`` is ``module:Class`` of a `tidelog.ports.TaskWriter`, ``options`` its keyword
+    arguments. Raises ConfigError if it can't be created.
     """
 
     def __init__(
@@ -32,7 +34,9 @@ class PythonOutput(ExecutorOutput):
         self._class = load(class_name)
         self._options = dict(options)
         if not callable(getattr(self._class, "write", None)):
-            raise ConfigError(f"{class_name} has no method write: derive it from tidelog.Writer")
+            raise ConfigError(
+                f"{class_name} has no method write: derive it from tidelog.ext.Writer"
+            )
         try:
             self._class(**self._options)
         except TypeError as error:

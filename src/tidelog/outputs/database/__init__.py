@@ -1,4 +1,5 @@
-"""Tables of relational databases, kept equal to the source's by versioned upserts.
+"""Keeps tables of relational databases equal to the source's by versioned upserts.
 
-What both kinds share is here; `postgres` and `mysql` hold what they differ in (`dialect.Dialect`).
+Both kinds share everything here, except for `postgres` and `mysql`, which implement
+`dialect.Dialect`.
 """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from tidelog.kinds.sections import PostgresName, SecretUrl
-from tidelog.outputs.base.sections import ExecutorSection, named
+from tidelog.outputs.base.sections import ExecutorSection, name_field
+
+if TYPE_CHECKING:
+    pass
 
 
 class DatabaseSection(ExecutorSection):
-    """What outputs into tables of databases have in common."""
+    """The options that outputs into tables of databases share."""
 
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
@@ -22,7 +25,7 @@ class DatabaseSection(ExecutorSection):
         default=50_000,
         ge=1,
         le=10_000_000,
-        description="As many rows of a table are brought over in one transaction, about.",
+        description="About how many rows of a table are written in one transaction.",
     )
 
 
@@ -30,7 +33,7 @@ class PostgresSection(DatabaseSection):
     """Tables of PostgreSQL, kept equal to the source's by upserts (docs/outputs/postgres.md)."""
 
     kind: Literal["postgres"] = Field(description="The kind of output.")
-    name: str = named(
+    name: str = name_field(
         "postgres",
         "Names the output's progress in the state store and in the database: keep it.",
     )
@@ -54,7 +57,7 @@ class MySqlSection(DatabaseSection):
     """Tables of MySQL or MariaDB, kept equal to the source's by upserts (docs/outputs/mysql.md)."""
 
     kind: Literal["mysql"] = Field(description="The kind of output, MySQL and MariaDB.")
-    name: str = named(
+    name: str = name_field(
         "mysql",
         "Names the output's progress in the state store and in the database: keep it.",
     )

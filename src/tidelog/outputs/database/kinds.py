@@ -8,14 +8,32 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tidelog.outputs.base.kinds import OwnKind, hosts
-from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
-from tidelog.outputs.deliveries import delivery_of
+from tidelog.outputs.base.kinds import BuiltinKind, hosts
+from tidelog.outputs.base.progress import has_whole_log
+from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.database.dialect import Dialect
+from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
+
+
+def _postgres_probe(section: PostgresSection) -> str:
+    from tidelog.outputs.database.postgres import Postgres
+
+    return _probe(Postgres(section.url.reveal()))
+
+
+def _mysql_probe(section: MySqlSection) -> str:
+    from tidelog.outputs.database.mysql import MySql
+
+    return _probe(MySql(section.url.reveal()))
+
+
+def _probe(dialect: Dialect) -> str:
+    with closing(dialect.connect("check")) as session:
+        [(version,)] = session.rows("SELECT version()")
+    return f"the server accepts the connection: {str(version).split(' on ')[0]}"
 
 
 def _postgres(section: PostgresSection, context: OutputContext) -> Output:
@@ -59,7 +77,7 @@ def _postgres_place(section: PostgresSection) -> OutputPlace:
 
 
 def _mysql_place(section: MySqlSection) -> OutputPlace:
-    # A database may stand in the URL, but tables are named by `database` then, too.
+    # The URL may have a database, but tables are then named by `database`, too.
     return _place(section.url.reveal(), section.database, 3306)
 
 
@@ -67,24 +85,6 @@ def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
     parts = urlsplit(url)
     found = hosts(parts.netloc.rpartition("@")[2], port)
     return OutputPlace([parts.path.strip("/"), namespace], found)
-
-
-def _postgres_look(section: PostgresSection) -> str:
-    from tidelog.outputs.database.postgres import Postgres
-
-    return _look(Postgres(section.url.reveal()))
-
-
-def _mysql_look(section: MySqlSection) -> str:
-    from tidelog.outputs.database.mysql import MySql
-
-    return _look(MySql(section.url.reveal()))
-
-
-def _look(dialect: Dialect) -> str:
-    with closing(dialect.connect("check")) as session:
-        [(version,)] = session.rows("SELECT version()")
-    return f"the server accepts the connection: {str(version).split(' on ')[0]}"
 
 
 def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -133,23 +133,25 @@ def _mysql_idle(section: MySqlSection, log: LogExtent) -> bool:
 def _idle(dialect: Dialect, output: str, own: str, log: LogExtent) -> bool:
     from tidelog.outputs.database import metadata_tables
 
-    if not holds_all(log, output):
+    if not has_whole_log(log, output):
         return False
     with closing(dialect.connect(output)) as session:
-        if dialect.found(session, own, "outputs") is None:
+        if dialect.find_table(session, own, "outputs") is None:
             return False
         run = metadata_tables.run_name(output, log.generation)
-        return metadata_tables.reached(session, dialect, own, run) <= log.end
+        return metadata_tables.reached_offset(session, dialect, own, run) <= log.end
 
 
-POSTGRES = OwnKind(
+POSTGRES = BuiltinKind(
     PostgresSection,
     _postgres,
     _postgres_place,
-    look=_postgres_look,
+    probe_with=_postgres_probe,
     names=_postgres_names,
     idle=_postgres_idle,
 )
-MYSQL = OwnKind(
-    MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_look, _mysql_names, _mysql_idle
+
+
+MYSQL = BuiltinKind(
+    MySqlSection, _mysql, _mysql_place, "pymysql", _mysql_probe, _mysql_names, _mysql_idle
 )

@@ -1,4 +1,4 @@
-"""What is known of a destination's table: values that travel to executors."""
+"""Descriptions of a destination's table: values that are sent to executors."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from tidelog.model.schema import TableName
 
-# Columns that we add to tables. Names that begin so are ours: see `tidelog.spark.formats.shapes`.
+# Columns that we add to tables. Names with this prefix are ours: see
+# `tidelog.spark.formats.shapes`.
 VERSION, DELETED = "_tidelog_version", "_tidelog_deleted"
-# A column of the staging table: 0 a whole row, -1 a delete, n a row that lacks columns.
+# A column of the staging table: 0 a whole row, -1 a delete, n a row with missing columns.
 SHAPE = "_tidelog_shape"
 
 _NAME_BYTES = 63  # PostgreSQL's limit; MySQL's is 64 characters
@@ -20,9 +21,13 @@ _NAME_BYTES = 63  # PostgreSQL's limit; MySQL's is 64 characters
 class FoundColumn:
     """A column of an existing table.
 
-    ``sql_type`` as in CREATE TABLE; ``base`` the type's name alone. ``needed``: rows can't be
-    inserted without it. ``computed``: nothing can be written to it. ``alike``: it takes texts that
-    differ, in case or so, for one. ``padded``: those that differ in trailing spaces.
+    Attributes:
+        sql_type: the type as in CREATE TABLE.
+        base: the type's name alone.
+        needed: whether rows can't be inserted without it.
+        computed: whether nothing can be written to it.
+        alike: whether it takes texts that differ, in case or so, for equal.
+        padded: whether it takes texts that differ in trailing spaces for equal.
     """
 
     name: str
@@ -36,14 +41,14 @@ class FoundColumn:
 
 @dataclass(frozen=True)
 class FoundTargetTable:
-    """A table as the server describes it; ``obstacle``: why rows can't be kept in it."""
+    """A table as the server describes it; ``obstacle``: why it can't store rows."""
 
     columns: tuple[FoundColumn, ...]
     unique: tuple[tuple[str, ...], ...]
     obstacle: str | None = None
 
-    def spelled(self, names: Iterable[str]) -> FoundTargetTable:
-        """For a server that ignores case: with columns' names as they are in ``names``."""
+    def with_spelling(self, names: Iterable[str]) -> FoundTargetTable:
+        """Returns the table with columns' names as in ``names``, for a server that ignores case."""
         known = {name.lower(): name for name in names}
         columns = [replace(c, name=known.get(c.name.lower(), c.name)) for c in self.columns]
         unique = [tuple(known.get(n.lower(), n) for n in index) for index in self.unique]
@@ -52,15 +57,15 @@ class FoundTargetTable:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """Where a source table's rows go.
+    """The destination of a source table's rows.
 
     Attributes:
-        namespace: schema (PostgreSQL) or database (MySQL). ``name``: of the table.
+        namespace: schema (PostgreSQL) or database (MySQL). ``name``: the table's name.
         types: column → SQL type in the destination.
-        key: those of them that rows are known by.
-        own: namespace of our tables. ``gone``: the one that holds this table's deleted keys.
-        floor: rows of lower versions are gone from the source.
-        soft: rows of deleted keys stay, marked.
+        key: the columns that identify rows.
+        own: namespace of our tables. ``deleted_keys``: our table with this table's deleted keys.
+        floor: rows of lower versions were deleted in the source.
+        soft: whether rows of deleted keys stay, marked.
     """
 
     namespace: str
@@ -71,8 +76,8 @@ class TableLayout:
     floor: int = 0
     soft: bool = False
 
-    def of(self, columns: Sequence[str]) -> TableLayout:
-        """With these columns alone: those that a batch of rows holds."""
+    def with_columns(self, columns: Sequence[str]) -> TableLayout:
+        """Returns the layout with only these columns: those of a batch of rows."""
         return replace(self, types={name: self.types[name] for name in columns})
 
     @property
@@ -80,12 +85,12 @@ class TableLayout:
         return str(TableName(self.namespace, self.name))
 
     @property
-    def gone(self) -> str:
-        return gone_name(self.full_name)
+    def deleted_keys(self) -> str:
+        return deleted_keys_name(self.full_name)
 
 
-def gone_name(full_name: str) -> str:
-    """The name of the table that holds the deleted keys of another."""
+def deleted_keys_name(full_name: str) -> str:
+    """Returns the name of the table with the deleted keys of another table."""
     name = f"deleted.{full_name}"
     if len(name.encode()) <= _NAME_BYTES:
         return name

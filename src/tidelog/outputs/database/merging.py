@@ -1,7 +1,7 @@
-"""The statements that bring staged rows into a table, alike in both databases.
+"""The statements that merge staged rows into a table, the same in both databases.
 
 A row is replaced only by a newer version of it. The key of a deleted row stays in a table of ours
-with the delete's version, so that an older state, come again, is not taken for a new row.
+with the delete's version, so that an older state, written again, is not taken for a new row.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ _LENGTH = re.compile(r"(?:var)?char(?:acter)?(?: varying)?\((\d+)\)")
 
 
 @dataclass(frozen=True)
-class Staged:
-    """Rows as they are loaded: the layout's columns, version and shape.
-
-    ``untold``: by shape number from 1 on, the columns that its rows do not tell.
+class StagedRows:
+    """Rows as they are loaded: the layout's columns, version and shape. ``missing_columns``: by
+    shape number from 1 on, the columns that its rows do not have.
     """
 
     rows: pa.RecordBatch
-    untold: tuple[frozenset[str], ...]
+    missing_columns: tuple[frozenset[str], ...]
     deletes: bool
     wholes: bool
 
     @property
     def plain(self) -> bool:
-        """Nothing but whole rows?"""
-        return not self.deletes and not self.untold
+        """Are there only whole rows?"""
+        return not self.deletes and not self.missing_columns
 
 
-def by_ascending_key(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
-    """In the order of the key's index: pages are touched once, which halves an upsert's cost, and
+def sort_by_key(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
+    """Sort rows by the key's index: each page is written once, which halves an upsert's cost, and
     no two sessions lock rows in different order.
     """
     order = pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in key])
@@ -51,8 +50,8 @@ def by_ascending_key(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch
     return rows.take(order)
 
 
-def staged(rows: pa.RecordBatch, layout: TableLayout) -> Staged:
-    """Rows of the shape `changes` without those below the table's floor."""
+def stage_rows(rows: pa.RecordBatch, layout: TableLayout) -> StagedRows:
+    """Returns rows of the shape `changes` without those below the table's floor."""
     from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
     if layout.floor:
@@ -60,29 +59,31 @@ def staged(rows: pa.RecordBatch, layout: TableLayout) -> Staged:
     deleted = pc.equal(rows.column(CHANGE_OP), "d")
     missing = rows.column(CHANGE_MISSING)
     shape = pa.repeat(pa.scalar(WHOLE, pa.int16()), rows.num_rows)
-    untold: tuple[frozenset[str], ...] = ()
+    missing_columns: tuple[frozenset[str], ...] = ()
     if missing.null_count < rows.num_rows:
-        # A deleted row tells its key alone, and that is enough.
+        # A deleted row has only its key, and that is enough.
         joined = pc.if_else(deleted, pa.scalar(None, pa.string()), pc.binary_join(missing, "\0"))
         sets = joined.dictionary_encode()
-        untold = tuple(frozenset(names.split("\0")) for names in sets.dictionary.to_pylist())
+        missing_columns = tuple(
+            frozenset(names.split("\0")) for names in sets.dictionary.to_pylist()
+        )
         numbered = pc.add(sets.indices.cast(pa.int16()), pa.scalar(1, pa.int16()))
         shape = pc.coalesce(numbered, shape)
     shape = pc.if_else(deleted, pa.scalar(DELETE, pa.int16()), shape)
     names = [*layout.types, VERSION, SHAPE]
     columns = [rows.column(name) for name in layout.types]
     loaded = pa.RecordBatch.from_arrays([*columns, rows.column(CHANGE_VERSION), shape], names=names)
-    return Staged(
+    return StagedRows(
         loaded,
-        untold,
+        missing_columns,
         deletes=bool(pc.any(deleted).as_py()),
         wholes=bool(pc.any(pc.equal(shape, WHOLE)).as_py()),
     )
 
 
 def check_lengths(rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
-    """Raise RowsRefusedError for a text that is longer than its column: the servers refuse it, but
-    for spaces at its end, which they cut without a word, so that two keys may become one.
+    """Raises RowsRefusedError for a text that is longer than its column: the servers refuse it,
+    except for spaces at its end, which they cut silently, so that two keys may become one.
     """
     for name, sql_type in types.items():
         found = _LENGTH.match(sql_type)
@@ -95,7 +96,9 @@ def check_lengths(rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
 
 
 def span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | None:
-    """The least and greatest value of the key's first column, where all servers order it alike."""
+    """Returns the least and greatest value of the key's first column, if all servers sort
+    it alike.
+    """
     column = rows.column(layout.key[0])
     if not any(getattr(pa.types, f"is_{kind}")(column.type) for kind in _PROBED):
         return None
@@ -103,30 +106,33 @@ def span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | N
     return found["min"].as_py(), found["max"].as_py()
 
 
-def occupied(dialect: Dialect, layout: TableLayout) -> str:
-    """SELECT that tells whether the table or its deleted keys hold any of a `span` (twice)."""
+def occupied_query(dialect: Dialect, layout: TableLayout) -> str:
+    """Returns a SELECT that checks whether the table or its deleted keys have any key of a `span`
+    (given twice).
+    """
     first = dialect.quoted(layout.key[0])
     probes = (
         f"EXISTS (SELECT 1 FROM {table} WHERE {first} BETWEEN %s AND %s)"
         for table in (
             dialect.quoted(layout.namespace, layout.name),
-            dialect.quoted(layout.own, layout.gone),
+            dialect.quoted(layout.own, layout.deleted_keys),
         )
     )
     return f"SELECT {' OR '.join(probes)}"
 
 
-def merge(dialect: Dialect, layout: TableLayout, brought: Staged, stage: str) -> Iterator[str]:
-    """Statements, in order: whole rows, partial ones, deletes."""
-    told = list(layout.types)
-    if brought.wholes:
-        yield from dialect.upsert(layout, told, stage)
-    for number, untold in enumerate(brought.untold, 1):
-        changes = changed(dialect, [n for n in told if n not in untold and n not in layout.key])
+def merge(dialect: Dialect, layout: TableLayout, staged: StagedRows, stage: str) -> Iterator[str]:
+    """Yields the statements, in order: whole rows, partial ones, deletes."""
+    present = list(layout.types)
+    if staged.wholes:
+        yield from dialect.upsert(layout, present, stage)
+    for number, missing_columns in enumerate(staged.missing_columns, 1):
+        names = [n for n in present if n not in missing_columns and n not in layout.key]
+        changes = assignments(dialect, names)
         alive = f" AND NOT t.{DELETED}" if layout.soft else ""
         where = f"s.{SHAPE} = {number} AND {NEWER}{alive}"
         yield dialect.update(layout, changes, stage, where)
-    if brought.deletes:
+    if staged.deletes:
         yield dialect.write_tombstones(layout, stage)
         where = f"s.{SHAPE} = {DELETE} AND {NEWER}"
         if layout.soft:
@@ -136,15 +142,15 @@ def merge(dialect: Dialect, layout: TableLayout, brought: Staged, stage: str) ->
             yield dialect.delete(layout, stage, where)
 
 
-def changed(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]:
-    """The assignments for these columns and the version. The version is last, because MySQL assigns
-    from left to right.
+def assignments(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the assignments for these columns and the version. The version is last, because MySQL
+    assigns from left to right.
     """
     quoted = [dialect.quoted(name) for name in names]
     return [*((name, f"s.{name}") for name in quoted), (VERSION, f"s.{VERSION}")]
 
 
 def by_key(dialect: Dialect, layout: TableLayout, one: str, other: str) -> str:
-    """``one.k = other.k AND …``"""
+    """Returns ``one.k = other.k AND …``."""
     names = [dialect.quoted(name) for name in layout.key]
     return " AND ".join(f"{one}.{name} = {other}.{name}" for name in names)

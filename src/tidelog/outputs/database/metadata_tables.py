@@ -1,6 +1,7 @@
-"""Metadata tables in the destination: tries of outputs, tables we keep, keys that were deleted.
+"""Manages the metadata tables in the destination: attempts of outputs, tables that we fill, deleted
+keys.
 
-They are in a schema (MySQL: a database) of their own, so that readers see their tables alone.
+They have a schema (MySQL: a database) of their own, so that readers see only their own tables.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from dataclasses import dataclass
 
 from tidelog.errors import LeaseLostError, NameRefusedError, OutputRefusedError
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
-from tidelog.outputs.database.layout import VERSION, TableLayout, gone_name
+from tidelog.outputs.database.layout import VERSION, TableLayout, deleted_keys_name
 
-# Which try of an output may write. A try that begins waits for transactions of those before. Its
-# number begins with the epoch of the pipeline's lease: of two drivers the later one goes on.
-_TRIES = 2**32  # of one epoch
-# And up to which offset one was begun: nobody else knows it once log, state and checkpoint were put
-# back to an earlier copy.
+# Which attempt of an output may write. A new attempt waits for transactions of earlier ones. Its
+# number begins with the epoch of the pipeline's lease: of two drivers the later one continues.
+_TRIES = 2**32  # attempts of one epoch
+# The offset up to which an attempt was begun: nothing else has it once log, state and checkpoint
+# were restored to an earlier copy.
 _REACHED = "reached bigint NOT NULL DEFAULT 0"
 _OUTPUTS = f"name varchar(150){{exact}} NOT NULL PRIMARY KEY, attempt bigint NOT NULL, {_REACHED}"
-# By destination's table: whose it is; below which version its rows are gone from the source.
+# By destination's table: its owner, and the version below which its rows were deleted in the
+# source.
 _TABLES = (
     "name varchar(150){exact} NOT NULL PRIMARY KEY, output varchar(64){exact} NOT NULL, "
     "source varchar(150){exact} NOT NULL, generation varchar(64) NOT NULL, floor bigint NOT NULL"
@@ -27,7 +29,7 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class Owner:
-    """Who fills a table."""
+    """The output that fills a table."""
 
     output: str
     source: str
@@ -35,39 +37,39 @@ class Owner:
 
 
 def run_name(output: str, generation: str) -> str:
-    """What an output is known by here; several pipelines may fill one database."""
+    """Returns an output's name in these tables; several pipelines may fill one database."""
     return f"{output}/{generation}"
 
 
 def create(session: DatabaseSession, dialect: Dialect, own: str) -> None:
-    """Our tables that every destination has."""
+    """Create the metadata tables that every destination has."""
     dialect.create_namespace(session, own)
     for name, columns in (("outputs", _OUTPUTS), ("output_tables", _TABLES)):
         table = dialect.quoted(own, name)
         exact = columns.replace("{exact}", dialect.exact_text)
         session.rows(f"CREATE TABLE IF NOT EXISTS {table} ({exact})")
-        found = dialect.found(session, own, name)
+        found = dialect.find_table(session, own, name)
         listed = () if found is None else found.columns
         if name == "outputs" and "reached" not in {column.name for column in listed}:
             session.rows(f"ALTER TABLE {table} ADD COLUMN {_REACHED}")
         for column in listed:
-            # Names that differ in case alone are two.
+            # Names that differ in case alone are distinct.
             if column.alike and column.name in ("name", "output", "source"):
                 size = column.sql_type.partition(")")[0]
                 kind = f"{size}){dialect.exact_text} NOT NULL"
                 session.rows(f"ALTER TABLE {table} {dialect.widen(column.name, kind)}")
 
 
-def create_gone(session: DatabaseSession, dialect: Dialect, layout: TableLayout) -> None:
-    """The table of a table's deleted keys; its columns become as wide as the table's."""
-    table = dialect.quoted(layout.own, layout.gone)
+def create_deleted_keys(session: DatabaseSession, dialect: Dialect, layout: TableLayout) -> None:
+    """Create the table of a table's deleted keys, or make its columns as wide as the table's."""
+    table = dialect.quoted(layout.own, layout.deleted_keys)
     names = [dialect.quoted(name) for name in layout.key]
     types = {name: f"{layout.types[name]} NOT NULL" for name in layout.key}
-    found = dialect.found(session, layout.own, layout.gone)
+    found = dialect.find_table(session, layout.own, layout.deleted_keys)
     if found is not None and dialect.ignores_case:
-        found = found.spelled(layout.key)
+        found = found.with_spelling(layout.key)
     if found is not None and {c.name for c in found.columns} != {*layout.key, VERSION}:
-        session.rows(f"DROP TABLE {table}")  # rows were known by another key
+        session.rows(f"DROP TABLE {table}")  # rows had another key
         found = None
     if found is None:
         typed = [f"{dialect.quoted(name)} {sql_type}" for name, sql_type in types.items()]
@@ -85,8 +87,8 @@ def create_gone(session: DatabaseSession, dialect: Dialect, layout: TableLayout)
 def next_attempt(
     session: DatabaseSession, dialect: Dialect, own: str, run: str, epoch: int = 0, end: int = 0
 ) -> int:
-    """Begin a try that writes records below ``end``: once this returns, no transaction of an
-    earlier one can commit any more.
+    """Begin an attempt that writes records below ``end``: once this returns, no transaction of an
+    earlier attempt can commit any more.
 
     Raises LeaseLostError if one has begun under a later lease than that of ``epoch`` (0: none).
     """
@@ -116,15 +118,15 @@ def next_attempt(
     return number
 
 
-def reached(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
-    """The greatest offset below which a try of it may have written."""
+def reached_offset(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
+    """Returns the greatest offset below which an attempt may have written."""
     table = dialect.quoted(own, "outputs")
     found = session.rows(f"SELECT reached FROM {table} WHERE name = %s", (run,))
     return int(found[0][0]) if found else 0
 
 
-def attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
-    """The try that may write now; it can't change until the transaction ends."""
+def current_attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> int:
+    """Returns the attempt that may write now; it can't change until the transaction ends."""
     found = session.rows(
         f"SELECT attempt FROM {dialect.quoted(own, 'outputs')} "
         f"WHERE name = %s {dialect.share_lock}",
@@ -136,8 +138,8 @@ def attempt(session: DatabaseSession, dialect: Dialect, own: str, run: str) -> i
 def claim(
     session: DatabaseSession, dialect: Dialect, own: str, name: str, owner: Owner, *, empty: bool
 ) -> int:
-    """Note whose the table ``name`` is; its floor. Raises OutputRefusedError if it is another's
-    and not ``empty``.
+    """Store the owner of the table ``name`` and return its floor. Raises OutputRefusedError if it
+    is another's and not ``empty``.
     """
     table = dialect.quoted(own, "output_tables")
     is_it = "LOWER(name) = LOWER(%s)" if dialect.folds_tables(session) else "name = %s"
@@ -157,10 +159,10 @@ def claim(
             f"generation {owner.generation}: versions of two logs can't be compared. Empty the "
             "table, or route one of the two elsewhere."
         )
-    gone = dialect.found(session, own, gone_name(name))
+    tombstones = dialect.find_table(session, own, deleted_keys_name(name))
     session.begin()
-    if gone is not None:  # what another log deleted says nothing of this one's versions
-        session.rows(f"DELETE FROM {dialect.quoted(own, gone_name(name))}")
+    if tombstones is not None:  # another log's deletes can't be compared with this one's versions
+        session.rows(f"DELETE FROM {dialect.quoted(own, deleted_keys_name(name))}")
     session.rows(f"DELETE FROM {table} WHERE {is_it}", (name,))
     values = (name, owner.output, owner.source, owner.generation)
     session.rows(f"INSERT INTO {table} VALUES (%s, %s, %s, %s, 0)", values)
@@ -171,18 +173,22 @@ def claim(
 def raise_floor(
     session: DatabaseSession, dialect: Dialect, layout: TableLayout, version: int
 ) -> None:
-    """Rows of lower versions are gone: no replay may bring them back. In a transaction."""
+    """Store that rows of lower versions are deleted: no replay may insert them again. Call it in a
+    transaction.
+    """
     session.rows(
         f"UPDATE {dialect.quoted(layout.own, 'output_tables')} SET floor = %s "
         "WHERE name = %s AND floor < %s",
         (version, layout.full_name, version),
     )
-    forget(session, dialect, layout, version)
+    delete_tombstones(session, dialect, layout, version)
 
 
-def forget(session: DatabaseSession, dialect: Dialect, layout: TableLayout, version: int) -> None:
-    """Forget keys that were deleted below ``version``, as nothing older can come any more."""
+def delete_tombstones(
+    session: DatabaseSession, dialect: Dialect, layout: TableLayout, version: int
+) -> None:
+    """Remove keys that were deleted below ``version``, as nothing older can be written any more."""
     session.rows(
-        f"DELETE FROM {dialect.quoted(layout.own, layout.gone)} WHERE {VERSION} < %s",
+        f"DELETE FROM {dialect.quoted(layout.own, layout.deleted_keys)} WHERE {VERSION} < %s",
         (version,),
     )

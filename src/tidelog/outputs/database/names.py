@@ -1,4 +1,4 @@
-"""Names that a destination can't hold, or not apart."""
+"""Checks names that a destination can't have, or can't distinguish."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.ports import TargetTable
 def check_names(
     session: DatabaseSession, dialect: Dialect, output: str, table: TargetTable, place: TableName
 ) -> None:
-    """Raises NameRefusedError if the server can't hold the names of the table and its columns."""
+    """Raises NameRefusedError if the server can't have the names of the table and its columns."""
     for name in (place.namespace, place.name):
         if fault := dialect.name_fault(session, name):
             raise _refused(

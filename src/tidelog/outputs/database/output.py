@@ -1,4 +1,4 @@
-"""The output over a relational database: the driver's part."""
+"""The output into a relational database: the driver's part."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from tidelog.errors import ConfigError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.outputs.base.parts import BatchPlan
+from tidelog.outputs.base.scheduling import BatchPlan
+from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import DELETED, VERSION, TableLayout
@@ -33,11 +33,11 @@ class DatabaseOutput(ExecutorOutput):
         log_path: the event log that batches refer to.
         state: keeps the output's progress.
         delivery: keyed.
-        dialect: where the database is, and which.
+        dialect: the database's address and product.
         namespace: schema or database of the tables; None: named as in the source.
         own: schema or database of the metadata tables.
         deletes: ``hard`` or ``soft``.
-        batch_rows: as many rows are brought over in one transaction.
+        batch_rows: rows that are written in one transaction.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class DatabaseOutput(ExecutorOutput):
 
     def check(self, generation: str) -> None:
         try:
-            metadata_tables.create(self._connected(), self._dialect, self._own)
+            metadata_tables.create(self._connect(), self._dialect, self._own)
         except BaseException:
             self._disconnect()
             raise
 
     def create(self, table: TargetTable) -> None:
-        session = self._connected()
+        session = self._connect()
         place = self._tables.place(session, table)
         self._tables.create(session, table, place)
         name = self._dialect.quoted(place.namespace, place.name)
@@ -90,26 +90,28 @@ class DatabaseOutput(ExecutorOutput):
         self._floors[table.source] = floor
 
     def address(self, table: TargetTable) -> str:
-        return self._tables.address(self._connected(), table)
+        return self._tables.address(self._connect(), table)
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
         _, place = self._known[table.source]
-        self._tables.extend(self._connected(), table, place, change.added, change.widened)
+        self._tables.extend(self._connect(), table, place, change.added, change.widened)
         self._known[table.source] = (table, place)
         self._layouts.pop(table.source, None)
 
-    def takes(self, table: TargetTable, column: str, former: str) -> bool:
-        session = self._connected()
+    def accepts_type(self, table: TargetTable, column: str, former: str) -> bool:
+        session = self._connect()
         place = self._tables.place(session, table)
-        return self._tables.takes(session, table, place, table.columns.field(column), former)
+        return self._tables.accepts_type(session, table, place, table.columns.field(column), former)
 
-    def way_out(self, table: TargetTable, columns: Sequence[str]) -> str:
-        session = self._connected()
-        return self._tables.way_out(session, table, self._tables.place(session, table), columns)
+    def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str:
+        session = self._connect()
+        return self._tables.remedy_for(session, table, self._tables.place(session, table), columns)
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
-        """Also keeps older rows from coming back; none can come meanwhile."""
-        session = self._connected()
+        """Delete the table's rows of a lower version, and keep older rows from being inserted
+        again; none can be written at the same time.
+        """
+        session = self._connect()
         self._next_attempt(version)
         layout = self._layout(table.source)
         session.begin()
@@ -122,27 +124,29 @@ class DatabaseOutput(ExecutorOutput):
 
     def writer(self) -> TaskWriter:
         layouts = {str(source): self._layout(source) for source in self._known}
-        attempt = self._next_attempt(self._opened(self.log.generation).begun)
+        attempt = self._next_attempt(self._progress_of(self.log.generation).begun)
         return TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
 
     @contextmanager
     def writing(self, plan: BatchPlan) -> Iterator[TaskWriter]:
-        """What is gone goes last: most of it has been replaced by then, and no reader misses it."""
+        """Deleted rows are removed last: by then most of them are replaced, so that readers never
+        miss rows.
+        """
         yield self.writer()
         for source, version in plan.removed.items():
             layout = self._layout(source)
             name = self._dialect.quoted(layout.namespace, layout.name)
-            # Rows without a version are somebody else's: the output never wrote them.
+            # Rows without a version belong to somebody else: the output never wrote them.
             where = f"WHERE {VERSION} < {version}"
             statement = f"DELETE FROM {name} {where}"
             if layout.soft:
                 statement = f"UPDATE {name} SET {DELETED} = true {where} AND NOT {DELETED}"
-            self._connected().rows(statement)
+            self._connect().rows(statement)
 
     def target_of(self, schema: TableSchema) -> tuple[TargetTable, TableName]:
-        """The table as it is delivered, and where."""
-        target = self._targets.of(schema)
-        return target, self._tables.place(self._connected(), target)
+        """Returns the table as it is delivered, and its destination."""
+        target = self._targets.target_of(schema)
+        return target, self._tables.place(self._connect(), target)
 
     def close(self) -> None:
         self._disconnect()
@@ -150,7 +154,7 @@ class DatabaseOutput(ExecutorOutput):
 
     # ------------------------------------------------------------------
 
-    def _connected(self) -> DatabaseSession:
+    def _connect(self) -> DatabaseSession:
         if self._session is not None and not self._session.usable:
             self._disconnect()
         if self._session is None:
@@ -162,8 +166,8 @@ class DatabaseOutput(ExecutorOutput):
         if session is not None:
             session.close()
 
-    def reached(self) -> int:
-        return metadata_tables.reached(self._connected(), self._dialect, self._own, self._run)
+    def reached_offset(self) -> int:
+        return metadata_tables.reached_offset(self._connect(), self._dialect, self._own, self._run)
 
     @property
     def _run(self) -> str:
@@ -171,17 +175,17 @@ class DatabaseOutput(ExecutorOutput):
 
     def _next_attempt(self, end: int) -> int:
         return metadata_tables.next_attempt(
-            self._connected(), self._dialect, self._own, self._run, self.epoch, end
+            self._connect(), self._dialect, self._own, self._run, self.epoch, end
         )
 
     def _layout(self, source: TableName) -> TableLayout:
         layout = self._layouts.get(source)
         table, place = self._known[source]
         if layout is None or (*layout.types, layout.key) != (*table.columns.names, table.key):
-            session = self._connected()
+            session = self._connect()
             layout = self._tables.layout(session, table, place, self._floors[source])
-            metadata_tables.create_gone(session, self._dialect, layout)
-            # What the log does not hold any more can't come again.
-            metadata_tables.forget(session, self._dialect, layout, self.log.head_offset)
+            metadata_tables.create_deleted_keys(session, self._dialect, layout)
+            # The log can't deliver again what it does not have any more.
+            metadata_tables.delete_tombstones(session, self._dialect, layout, self.log.head_offset)
             self._layouts[source] = layout
         return layout

@@ -1,16 +1,24 @@
-"""PostgreSQL: what goes where, and INSERT … ON CONFLICT."""
+"""The dialect of PostgreSQL: column types, and INSERT … ON CONFLICT."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
+from tidelog.model.postgres_settings import PINNED, set_statements
 from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database import merging
+from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError, with_plain_names
 from tidelog.outputs.database.layout import (
     DELETED,
     SHAPE,
@@ -19,7 +27,151 @@ from tidelog.outputs.database.layout import (
     FoundTargetTable,
     TableLayout,
 )
-from tidelog.outputs.database.postgres_session import PostgresSession
+
+_SETTINGS: Mapping[str, str] = {
+    "lock_timeout": "20s",
+    "temp_buffers": "32MB",
+    "client_min_messages": "error",
+}
+_COPY_S = 600
+_DEFAULTS: Mapping[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+}
+
+
+class PostgresSession:
+    """`tidelog.outputs.database.dialect.DatabaseSession` of PostgreSQL."""
+
+    product = "PostgreSQL"
+
+    def __init__(self, url: str, purpose: str) -> None:
+        try:
+            given = conninfo_to_dict(url)
+        except psycopg.ProgrammingError:
+            raise ConfigError(
+                "the output's url is not a valid PostgreSQL connection string: expected "
+                "postgresql://user:password@host:port/database, with special characters in the "
+                "password percent-encoded (@ is %40, / is %2F)"
+            ) from None
+        named: dict[str, Any] = {
+            "application_name": f"tidelog-{purpose}",
+            "client_encoding": PINNED["client_encoding"],
+        }
+        info = make_conninfo(**{**_DEFAULTS, **given, **named})
+        try:
+            self._connection = psycopg.connect(info, autocommit=True, prepare_threshold=None)
+            version = self._connection.info.server_version
+            idle = {"idle_in_transaction_session_timeout": f"{STILL_S}s"}
+            self._connection.execute(set_statements({**_SETTINGS, **idle}, version))
+        except psycopg.Error as error:
+            raise _failed("can't connect", error) from None
+
+    @property
+    def usable(self) -> bool:
+        return self._connection.info.transaction_status == pq.TransactionStatus.IDLE
+
+    def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            statement = with_plain_names(sql) if arguments else sql
+            cursor = self._connection.execute(statement.encode(), arguments or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            raise _failed(sql.split(" ", 1)[0], error) from None
+
+    def holds_text(self, text: str) -> bool:
+        """Can the database's encoding represent the text?"""
+        try:
+            self.rows("SELECT %s", (text,))
+        except RowsRefusedError:
+            return False
+        return True
+
+    def load(self, table: str, columns: Sequence[str], rows: pa.RecordBatch) -> None:
+        from tidelog.outputs.database import texts  # compiled kernels, needed to write only
+
+        written = []
+        for column in rows.columns:
+            text = texts.text(column)
+            if pa.types.is_binary(column.type):
+                text = texts.prefixed("\\\\x", text)
+            written.append(text)
+        names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+        try:
+            # To the server, a session that waits for rows is not idle.
+            self._connection.execute(f"SET LOCAL statement_timeout = '{_COPY_S}s'".encode())
+            with (
+                self._connection.cursor() as cursor,
+                cursor.copy(f"COPY {table} ({names}) FROM STDIN".encode()) as copy,
+            ):
+                copy.write(texts.lines(written))
+            self._connection.execute(b"SET LOCAL statement_timeout = 0")
+        except psycopg.Error as error:
+            raise _failed("COPY", error) from None
+
+    def stage(self, layout: TableLayout, columns: Sequence[str]) -> str:
+        listed = ", ".join(
+            '"' + name.replace('"', '""') + f'" {layout.types[name]}' for name in columns
+        )
+        number = hashlib.sha256(listed.encode()).hexdigest()[:16]
+        name = f"pg_temp.tidelog_{number}"
+        self.rows(
+            f"CREATE TEMP TABLE IF NOT EXISTS tidelog_{number} "
+            f"({listed}, {VERSION} bigint, {SHAPE} smallint) ON COMMIT DELETE ROWS"
+        )
+        return name
+
+    def lock(self, name: str) -> None:
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
+        self.rows("SELECT pg_catalog.pg_advisory_xact_lock(%s)", (number,))
+
+    def begin(self) -> None:
+        self.rows("BEGIN")
+
+    def commit(self) -> None:
+        self.rows("COMMIT")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+# SQLSTATE classes (manual, "PostgreSQL Error Codes").
+_TOO_LONG = "54000"  # of an index's key or a page
+_READ_ONLY = "25006"
+_OF_VALUES = ("22", "23", _TOO_LONG)
+_OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
+
+
+def _failed(what: str, error: psycopg.Error) -> TidelogError:
+    """Returns our error, without cell values: for errors of values only the name."""
+    state = error.sqlstate or ""
+    if state.startswith(_OF_VALUES):
+        where = [
+            f"{part} {name}"
+            for part, name in (
+                ("column", error.diag.column_name),
+                ("constraint", error.diag.constraint_name),
+            )
+            if name
+        ]
+        kind = "too long" if state == _TOO_LONG else type(error).__name__
+        return RowsRefusedError(" ".join([f"{kind} ({state})", *where]))
+    said = error.diag.message_primary or (str(error).strip() if not state else "")
+    text = f"PostgreSQL: {what}: {said or type(error).__name__}"
+    if state.startswith(_OF_RIGHTS_AND_NAMES):
+        return OutputRefusedError(text)
+    # libpq gives the reason of a failed connection only as text.
+    if not state and re.search(r"authentication failed|does not exist|no pg_hba", said):
+        return OutputRefusedError(text)
+    if state == _READ_ONLY:
+        text += (
+            ". It is a standby, or default_transaction_read_only is on for the database, the role "
+            "or the server: rows are written once it is not"
+        )
+    return OutputError(text)
+
 
 # Arrow type → ours, for columns that we create.
 _TYPES = {
@@ -36,8 +188,8 @@ _TYPES = {
     "binary": "bytea",
     "string": "text",
 }
-# Source's types that are delivered as text, by kind of source → ours, which read that very text.
-# Lengths are left away: a source may widen them without a word in the log's types.
+# Source's types that are delivered as text, by kind of source → ours, which parse that very text.
+# Lengths are omitted: a source may widen them without a change in the log's types.
 _SAME = [
     "uuid", "json", "jsonb", "xml", "inet", "cidr", "macaddr", "macaddr8", "interval", "numeric",
     "time without time zone", "time with time zone", "bit varying", "tsvector", "tsquery",
@@ -61,7 +213,7 @@ _EXACT: Mapping[str, Mapping[str, str]] = {
     "mysql": {"json": "json", "decimal": "numeric"},
     "mariadb": {"decimal": "numeric", "uuid": "uuid", "inet4": "inet", "inet6": "inet"},
 }
-# A column's type → Arrow types that it takes every value of; of any other, text alone.
+# A column's type → Arrow types all of whose values it stores; for any other type, only text.
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _TAKES: Mapping[str, tuple[str, ...]] = {
     "bool": ("bool",),
@@ -110,7 +262,7 @@ GROUP BY i.indexrelid
 
 @dataclass(frozen=True)
 class Postgres:
-    """`tidelog.outputs.database.dialect.Dialect`; ``url`` as libpq reads it."""
+    """`tidelog.outputs.database.dialect.Dialect` of PostgreSQL; ``url`` as libpq reads it."""
 
     url: str = field(repr=False)
     share_lock = "FOR SHARE"
@@ -119,7 +271,7 @@ class Postgres:
     exact_text = ""
     digits = 6
 
-    def spelled(
+    def key_as_text(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
         for name in key if source.nan_key else ():
@@ -168,22 +320,26 @@ class Postgres:
         return False
 
     def name_fault(self, session: PostgresSession, name: str) -> str | None:
-        """PostgreSQL cuts long names without a word: two tables or columns would be one."""
+        """Returns why PostgreSQL can't have the name. It cuts long names silently: two tables or
+        columns would be one.
+        """
         if len(name.encode()) > _NAME_BYTES:
             return f"has more than {_NAME_BYTES} bytes, which PostgreSQL would cut"
         if name.isascii() or session.holds_text(name):
             return None
-        return "has characters that the encoding of the database does not hold"
+        return "has characters that the database's encoding does not have"
 
     def default_namespace(self, session: PostgresSession) -> str:
         return "public"
 
     def create_namespace(self, session: PostgresSession, name: str) -> None:
-        # IF NOT EXISTS asks for the right to create one even where it is there.
+        # IF NOT EXISTS requires the right to create a schema even if it exists.
         if not session.rows("SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = %s", (name,)):
             session.rows(f"CREATE SCHEMA IF NOT EXISTS {self.quoted(name)}")
 
-    def found(self, session: PostgresSession, namespace: str, name: str) -> FoundTargetTable | None:
+    def find_table(
+        self, session: PostgresSession, namespace: str, name: str
+    ) -> FoundTargetTable | None:
         table = session.rows(_TABLE, (namespace, name))
         if not table:
             return None
@@ -213,7 +369,9 @@ class Postgres:
         )
 
     def convert(self, column: str, base: str, sql_type: str) -> str:
-        """PostgreSQL converts by itself only what is assigned without a cast."""
+        """Returns the ALTER TABLE action. PostgreSQL by itself only makes conversions that need no
+        explicit cast.
+        """
         plain = sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
         to_number = plain.startswith(_NUMBERS)
         if plain == "bytea":
@@ -230,16 +388,16 @@ class Postgres:
             value = f"{column}::text::{plain}"
         return f"{self.widen(column, sql_type)} USING {value}"
 
-    def upsert(self, layout: TableLayout, told: Sequence[str], stage: str) -> list[str]:
+    def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)
-        gone = self.quoted(layout.own, layout.gone)
+        tombstones = self.quoted(layout.own, layout.deleted_keys)
         key = ", ".join(self.quoted(name) for name in layout.key)
-        names = [self.quoted(name) for name in told]
+        names = [self.quoted(name) for name in present]
         columns = [*names, VERSION]
         values = [f"s.{name}" for name in columns]
         # 1.5 and 1.50 are one key. No two integers are, and those may be identities.
         kept = [name for name in layout.key if layout.types[name].startswith(_WHOLE_NUMBERS)]
-        changes = merging.changed(self, [name for name in told if name not in kept])
+        changes = merging.assignments(self, [name for name in present if name not in kept])
         updates = [f"{name} = {value.replace('s.', 'excluded.', 1)}" for name, value in changes]
         if layout.soft:
             columns.append(DELETED)
@@ -248,7 +406,8 @@ class Postgres:
         return [
             f"INSERT INTO {table} AS t ({', '.join(columns)}) OVERRIDING SYSTEM VALUE "
             f"SELECT {', '.join(values)} FROM {stage} s WHERE s.{SHAPE} = {merging.WHOLE} "
-            f"AND NOT EXISTS (SELECT FROM {gone} g WHERE {merging.by_key(self, layout, 'g', 's')} "
+            f"AND NOT EXISTS (SELECT FROM {tombstones} g "
+            f"WHERE {merging.by_key(self, layout, 'g', 's')} "
             f"AND g.{VERSION} >= s.{VERSION}) "
             f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(updates)} "
             f"WHERE t.{VERSION} IS NULL OR t.{VERSION} < excluded.{VERSION}"
@@ -272,7 +431,7 @@ class Postgres:
     def write_tombstones(self, layout: TableLayout, stage: str) -> str:
         key = ", ".join(self.quoted(name) for name in layout.key)
         return (
-            f"INSERT INTO {self.quoted(layout.own, layout.gone)} AS g ({key}, {VERSION}) "
+            f"INSERT INTO {self.quoted(layout.own, layout.deleted_keys)} AS g ({key}, {VERSION}) "
             f"SELECT {key}, {VERSION} FROM {stage} WHERE {SHAPE} = {merging.DELETE} "
             f"ON CONFLICT ({key}) DO UPDATE SET {VERSION} = excluded.{VERSION} "
             f"WHERE g.{VERSION} < excluded.{VERSION}"

@@ -1,4 +1,4 @@
-"""A source's tables in the destination, on the driver: found, created, checked, altered."""
+"""Finds, creates, checks and alters the source's tables in the destination, on the driver."""
 
 from __future__ import annotations
 
@@ -21,28 +21,27 @@ from tidelog.outputs.database.names import check_names
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import Step, steps_of
 
-# Steps that leave the values and the names of columns alone.
+# Steps that change neither values nor names of columns.
 _HARMLESS = ("select", "drop", "filter")
-# Types whose digits behind the point stand in brackets, and how many there are by kind of source
-# where nothing does.
+# Types with fractional digits in brackets, and the default number by kind of source.
 _CLOCKS = ("time", "timetz", "timestamp", "timestamptz", "datetime")
 _ONE_SPELLING = ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8")
-# Types of a source whose texts end in no space: those of its own are not told.
+# Types of a source whose texts never end in a space, or where it is not significant.
 _WITHOUT_SPACES = re.compile(r"(char|character|bpchar)(\(|$)|enum\(")
 _DECIMALS = ("decimal", "numeric")
 _DIGITS, _MOST_DIGITS = {"postgres": 6}, 6
 
 
 class Tables:
-    """What the destination needs of its tables.
+    """Manages the destination's tables.
 
     Args:
-        dialect: of the server.
+        dialect: the server's dialect.
         output: the output's name, for messages.
-        steps: of the output.
+        steps: the output's steps.
         namespace: schema or database of tables that no step routes; None: as in the source.
         own: namespace of our tables.
-        soft: rows of deleted keys stay, marked.
+        soft: whether rows of deleted keys stay, marked.
     """
 
     def __init__(
@@ -62,8 +61,8 @@ class Tables:
         self._soft = soft
 
     def place(self, session: DatabaseSession, table: TargetTable) -> TableName:
-        """Where the table goes: as a step routes it, else into our namespace, else as in the
-        source.
+        """Returns the destination of the table: as a step routes it, else in our namespace, else as
+        in the source.
         """
         if table.name == str(table.source):
             return TableName(self._namespace or table.source.namespace, table.source.name)
@@ -72,23 +71,25 @@ class Tables:
         return TableName(self._namespace or self._dialect.default_namespace(session), table.name)
 
     def address(self, session: DatabaseSession, table: TargetTable) -> str:
-        """The same for two tables that the server takes for one."""
+        """Returns a text that is equal for two tables that the server takes for one."""
         place = str(self.place(session, table))
         return f"the table {place.lower() if self._dialect.folds_tables(session) else place}"
 
     def create(
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:
-        """The table, created if it is not there, with our columns added if it lacks them."""
+        """Returns the table, created if it does not exist, with our columns added if they are
+        missing.
+        """
         check_names(session, self._dialect, self._output, table, place)
-        found = self._found(session, table, place)
+        found = self._find(session, table, place)
         if found is None:
             self._dialect.create_namespace(session, place.namespace)
             columns = [
                 f"{self._quoted(f.name)} {self._type(session, table, f)}" for f in table.columns
             ]
             key = ", ".join(self._quoted(name) for name in table.key)
-            ours = [f"{name} {kind}" for name, kind in self._ours()]
+            ours = [f"{name} {kind}" for name, kind in self._own_columns()]
             session.rows(
                 f"CREATE TABLE IF NOT EXISTS {self._dialect.quoted(place.namespace, place.name)} "
                 f"({', '.join([*columns, *ours])}, PRIMARY KEY ({key}))"
@@ -96,13 +97,13 @@ class Tables:
         else:
             self._check_key(table, found, place)
             by_name = {column.name: column for column in found.columns}
-            for name, kind in self._ours():
+            for name, kind in self._own_columns():
                 if name not in by_name:
                     self._alter(session, place, f"ADD COLUMN {name} {kind}")
             if VERSION in by_name:
                 self._follow_case(session, table, place)
                 self._follow_digits(session, table, place, by_name)
-        return self._described(session, table, place)
+        return self._existing_table(session, table, place)
 
     def extend(
         self,
@@ -112,18 +113,18 @@ class Tables:
         added: Sequence[pa.Field],
         widened: Sequence[pa.Field],
     ) -> None:
-        """Add and widen columns, those that need it."""
-        found = {c.name: c for c in self._described(session, table, place).columns}
+        """Add missing columns, and widen those that need it."""
+        found = {c.name: c for c in self._existing_table(session, table, place).columns}
         for field in (*added, *widened):
             column = found.get(field.name)
             sql_type = self._type(session, table, field)
             if column is None:
                 self._alter(session, place, f"ADD COLUMN {self._quoted(field.name)} {sql_type}")
-            elif not self._holds(table, column, field):
+            elif not self._can_store(table, column, field):
                 change = self._dialect.widen(self._quoted(field.name), sql_type)
                 self._alter(session, place, change)
 
-    def takes(
+    def accepts_type(
         self,
         session: DatabaseSession,
         table: TargetTable,
@@ -131,24 +132,24 @@ class Tables:
         field: pa.Field,
         former: str,
     ) -> bool:
-        """Does the column hold what rows have of it now? Also if the table is not there. A text
-        holds anything: one that was made for texts does not count, for it was not altered.
+        """Can the column store the current values, or does the table not exist? A text column
+        stores anything: one that was created for texts does not count, since it was not altered.
         """
-        found = self._found(session, table, place)
+        found = self._find(session, table, place)
         if found is None:
             return True
         text = pa.field(field.name, pa.string())
         for each in found.columns:
-            if each.name == field.name and self._holds(table, each, field):
+            if each.name == field.name and self._can_store(table, each, field):
                 return former != "string" or not self._dialect.holds(each.base, each.sql_type, text)
         return False
 
-    def way_out(
+    def remedy_for(
         self, session: DatabaseSession, table: TargetTable, place: TableName, names: Sequence[str]
     ) -> str:
-        """What to do about columns of another type than the table has."""
+        """Returns the advice for columns of another type than the table has."""
         quoted = self._dialect.quoted(place.namespace, place.name)
-        bases = {c.name: c.base for c in self._described(session, table, place).columns}
+        bases = {c.name: c.base for c in self._existing_table(session, table, place).columns}
         changes = []
         for name in names:
             sql_type = self._type(session, table, table.columns.field(name))
@@ -158,7 +159,7 @@ class Tables:
             else:
                 changes.append(self._dialect.convert(self._quoted(name), base, sql_type))
         return (
-            f"Let the table hold it: ALTER TABLE {quoted} {', '.join(changes)}; or let it be made "
+            f"Change the table: ALTER TABLE {quoted} {', '.join(changes)}; or have it created "
             f"again: DROP TABLE {quoted}. Then start the pipeline again, and run `tidelog dump "
             f"--table {table.source}`. Or set on_schema_change to lenient: the columns stay as "
             "they are, NULL in new rows."
@@ -167,8 +168,10 @@ class Tables:
     def layout(
         self, session: DatabaseSession, table: TargetTable, place: TableName, floor: int
     ) -> TableLayout:
-        """How rows of ``table`` go there; OutputRefusedError if the columns don't suffice."""
-        found = self._described(session, table, place)
+        """Returns the layout for rows of ``table``. Raises OutputRefusedError if the columns don't
+        suffice.
+        """
+        found = self._existing_table(session, table, place)
         self._check_key(table, found, place)
         by_name = {column.name: column for column in found.columns}
         types: dict[str, str] = {}
@@ -181,21 +184,21 @@ class Tables:
                 )
             if column.computed:
                 raise self._refused(place, f"computes its column {field.name}")
-            if not self._holds(table, column, field):
+            if not self._can_store(table, column, field):
                 values = with_digits(field, self._source(table, field)).type
                 raise self._refused(
                     place,
-                    f"has a column {field.name} of type {column.sql_type}, which does not hold "
+                    f"has a column {field.name} of type {column.sql_type}, which can't store "
                     f"all values of {values}. Change it, or add a step `cast`",
                 )
-            self._check_apart(session, table, place, field, column)
+            self._check_distinct_keys(session, table, place, field, column)
             types[field.name] = column.sql_type
-        ours = [name for name, _ in self._ours()]
+        ours = [name for name, _ in self._own_columns()]
         for column in found.columns:
             if column.needed and column.name not in types and column.name not in ours:
                 raise self._refused(
                     place,
-                    f"has a column {column.name} that must be given and that the rows lack. Give "
+                    f"has a column {column.name} that needs a value, which rows do not have. Give "
                     "it a default, or add a step `compute`",
                 )
         return TableLayout(
@@ -205,11 +208,11 @@ class Tables:
     # ------------------------------------------------------------------
 
     def _follow_case(self, session: DatabaseSession, table: TargetTable, place: TableName) -> None:
-        """Rename columns of ours whose names in the source differ in case from the copy's."""
+        """Rename columns whose names in the source differ in case from the copy's."""
         if not self._dialect.ignores_case:
             return
-        found = self._dialect.found(session, place.namespace, place.name)
-        now = self._described(session, table, place)
+        found = self._dialect.find_table(session, place.namespace, place.name)
+        now = self._existing_table(session, table, place)
         for column, known in zip(found.columns if found else (), now.columns, strict=True):
             if column.name != known.name:
                 self._alter(session, place, self._dialect.rename(session, column, known.name))
@@ -221,18 +224,18 @@ class Tables:
         place: TableName,
         by_name: Mapping[str, FoundColumn],
     ) -> None:
-        """Alter decimals whose digits the source has changed as the source did. Rows have them as
-        text before and after, so that no change of type is seen.
+        """Alter decimals whose digits have changed in the source. Rows have them as text before and
+        after, so that no change of type is detected.
         """
         for field in table.columns:
             column = by_name.get(field.name)
             if column is None or column.base not in _DECIMALS or not pa.types.is_string(field.type):
                 continue
-            if not self._holds(table, column, field):
+            if not self._can_store(table, column, field):
                 sql_type = self._type(session, table, field)
                 self._alter(session, place, self._dialect.widen(self._quoted(field.name), sql_type))
 
-    def _holds(self, table: TargetTable, column: FoundColumn, field: pa.Field) -> bool:
+    def _can_store(self, table: TargetTable, column: FoundColumn, field: pa.Field) -> bool:
         if column.base in _DECIMALS:
             field = with_digits(field, self._source(table, field))
         return self._dialect.holds(column.base, column.sql_type, field)
@@ -245,17 +248,17 @@ class Tables:
             raise self._refused(
                 place,
                 f"has no primary key or unique index of the columns {', '.join(table.key)}"
-                f"{self._way_out(table, found, place)}",
+                f"{self._key_advice(table, found, place)}",
             )
         if others:
             raise self._refused(
                 place,
-                f"has another unique index, of {', '.join(others[0])}: rows of several keys come "
-                "at once and in any order, so that it could refuse what is right in the end. Drop "
+                f"has another unique index, of {', '.join(others[0])}: rows of several keys are "
+                "written at once and in any order, so that it could refuse correct rows. Drop "
                 "it, and create it again when the output has ended",
             )
 
-    def _check_apart(
+    def _check_distinct_keys(
         self,
         session: DatabaseSession,
         table: TargetTable,
@@ -263,19 +266,25 @@ class Tables:
         field: pa.Field,
         column: FoundColumn,
     ) -> None:
-        """Check a key column: values that the source tells apart must not be one row here."""
+        """Check a key column: values that are distinct in the source must not be one row here."""
         if field.name not in table.key:
             return
         source = table.unchanged.get(field.name)
-        told = "" if source is None else source.type_name.lower()
+        type_name = "" if source is None else source.type_name.lower()
         why = ""
         if column.alike and pa.types.is_string(field.type):
-            why = "" if _one_spelling(told) else f"texts that differ {_little(column.sql_type)}"
+            why = (
+                ""
+                if _has_one_spelling(type_name)
+                else f"texts that differ {_smallest_difference(column.sql_type)}"
+            )
         elif column.padded and pa.types.is_string(field.type):
-            one = bool(_WITHOUT_SPACES.match(told)) or _one_spelling(told)
+            one = bool(_WITHOUT_SPACES.match(type_name)) or _has_one_spelling(type_name)
             why = "" if one else "texts that differ in trailing spaces"
         elif column.base in _CLOCKS and not pa.types.is_date(field.type):
-            digits = _digits(told, _DIGITS.get(table.origin.kind, 0)) if told else _MOST_DIGITS
+            digits = _MOST_DIGITS
+            if type_name:
+                digits = _digits(type_name, _DIGITS.get(table.origin.kind, 0))
             if _digits(column.sql_type, self._dialect.digits) < digits:
                 why = "times that differ in their fractions"
         if why:
@@ -284,13 +293,13 @@ class Tables:
             )
             raise self._refused(
                 place,
-                f"takes {why} for one in its key's column {field.name} ({column.sql_type}): rows "
+                f"takes {why} for equal in its key's column {field.name} ({column.sql_type}): rows "
                 "would replace and delete each other. Run: ALTER TABLE "
                 f"{self._dialect.quoted(place.namespace, place.name)} {change}",
             )
 
-    def _way_out(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> str:
-        """What to do about a table whose rows have the key that was used before."""
+    def _key_advice(self, table: TargetTable, found: FoundTargetTable, place: TableName) -> str:
+        """Returns the advice for a table whose rows still have the former key."""
         if VERSION not in {column.name for column in found.columns} or not found.unique:
             return ""  # the user's own table
         quoted = self._dialect.quoted(place.namespace, place.name)
@@ -301,15 +310,15 @@ class Tables:
         if len(before) == len(now) == 1 and now[0] not in known:
             renamed = (
                 f"If the source renamed the column: ALTER TABLE {quoted} RENAME COLUMN "
-                f"{self._quoted(before[0])} TO {self._quoted(now[0])}. Else let "
+                f"{self._quoted(before[0])} TO {self._quoted(now[0])}. Else have "
             )
         return (
-            f", but of {', '.join(found.unique[0])}: the key is another one than before. "
-            f"{renamed or 'Let '}the table be made again: DROP TABLE {quoted}; start the pipeline "
+            f", but of {', '.join(found.unique[0])}: the key has changed. "
+            f"{renamed or 'Have '}the table created again: DROP TABLE {quoted}; start the pipeline "
             f"again, and run `tidelog dump --table {table.source}`"
         )
 
-    def _ours(self) -> list[tuple[str, str]]:
+    def _own_columns(self) -> list[tuple[str, str]]:
         ours = [(VERSION, self._dialect.version_type)]
         return [*ours, (DELETED, "boolean NOT NULL DEFAULT false")] if self._soft else ours
 
@@ -325,25 +334,25 @@ class Tables:
         return f"{found} NOT NULL" if key else f"{found} NULL"
 
     def _source(self, table: TargetTable, field: pa.Field) -> Column | None:
-        """The column that it is in the source, if no step changes any."""
+        """Returns the source's column, or None if a step changes columns."""
         if any(step.action not in _HARMLESS for step in steps_of(self._steps, table.source)):
             return None
         return {column.name: column for column in table.schema.columns}.get(field.name)
 
-    def _found(
+    def _find(
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable | None:
-        found = self._dialect.found(session, place.namespace, place.name)
+        found = self._dialect.find_table(session, place.namespace, place.name)
         if found is None or not self._dialect.ignores_case:
             return found
-        return found.spelled(table.columns.names)
+        return found.with_spelling(table.columns.names)
 
-    def _described(
+    def _existing_table(
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:
-        found = self._found(session, table, place)
+        found = self._find(session, table, place)
         if found is None:
-            raise self._refused(place, "is not there any more: start the pipeline again")
+            raise self._refused(place, "does not exist any more: restart the pipeline")
         return found
 
     def _alter(self, session: DatabaseSession, place: TableName, change: str) -> None:
@@ -362,9 +371,9 @@ class Tables:
         return OutputRefusedError(f"output {self._output}: the table {place} {why}.")
 
 
-def _one_spelling(source_type: str) -> bool:
-    """Does the source give each of its values, as text, in one spelling, so that no two differ in
-    case, in accents or in how characters are composed?
+def _has_one_spelling(source_type: str) -> bool:
+    """Does the source give each value one spelling as text, so that no two differ in case, in
+    accents or in how characters are composed?
     """
     if source_type.startswith("enum("):
         members = [each.rstrip() for each in re.findall(r"'((?:[^']|'')*)'", source_type)]
@@ -374,15 +383,15 @@ def _one_spelling(source_type: str) -> bool:
 
 
 def _folded(label: str) -> str:
-    """What labels have in common that some language's collation takes for one: Latin has no j, v
-    and w of their own, Lithuanian sorts y with i and ch with c.
+    """Returns a common form of labels that some language's collation takes for equal: Latin has no
+    j, v and w of their own, Lithuanian sorts y with i and ch with c.
     """
     letters = re.sub(r"[^a-z0-9]", "", label.lower()).translate(str.maketrans("jyvw", "iiuu"))
     return letters.replace("ch", "c")
 
 
-def _little(sql_type: str) -> str:
-    """In what, at most, texts differ that a column of a collation takes for one."""
+def _smallest_difference(sql_type: str) -> str:
+    """Returns how, at most, texts differ that a column with this collation takes for equal."""
     if re.search(r"_cs\b", sql_type):
         return "in how characters are composed, as é of one and of two,"
     if re.search(r"_as_ci\b", sql_type):

@@ -1,7 +1,7 @@
-r"""Arrow columns as the text that servers load in bulk, without Python per row.
+r"""Converts Arrow columns to the text that servers load in bulk, without Python per row.
 
 PostgreSQL's ``COPY … FROM STDIN`` (format text) and MySQL's ``LOAD DATA`` (its defaults) read the
-same lines: tabs between columns, ``\N`` for NULL, a backslash before what is special.
+same lines: tabs between columns, ``\N`` for NULL, a backslash before special characters.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Piece, TextCells, join
+from tidelog.codecs.columns.concatenation import KeyPiece, TextCells, join
 
 _SPECIAL = np.zeros(256, np.bool_)
 _SPECIAL[np.frombuffer(b"\\\t\n\r", np.uint8)] = True
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
-# Byte → its two hexadecimal digits, as they stand in memory.
+# Byte → its two hexadecimal digits, as they are in memory.
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 _TEXT = pa.large_string()
 _YEAR_1, _YEAR_10000 = -719_162, 2_932_897  # in days since 1970
@@ -27,8 +27,8 @@ _DAY = 86_400_000_000  # microseconds
 
 
 def text(column: pa.Array) -> pa.Array:
-    """large_string[n]: each value as both servers read it, escaped; binary as hexadecimal digits.
-    Integers stay what they are.
+    """Returns large_string[n]: each value as both servers read it, escaped; binary as hexadecimal
+    digits. Integers are returned unchanged.
 
     Instants are written in UTC without a zone: sessions are pinned to UTC.
     """
@@ -49,22 +49,22 @@ def text(column: pa.Array) -> pa.Array:
 
 
 def prefixed(prefix: str, column: pa.Array) -> TextCells:
-    """``prefix`` before each value that is not null."""
+    """Returns ``prefix`` before each value that is not null."""
     return TextCells(column, prefix)
 
 
-def lines(columns: Sequence[Piece]) -> memoryview:
-    """`text` columns as lines of one buffer."""
-    pieces: list[Piece] = []
+def lines(columns: Sequence[KeyPiece]) -> memoryview:
+    """Returns `text` columns as lines of one buffer."""
+    pieces: list[KeyPiece] = []
     for column in columns:
         pieces += ["\t", column]
     return memoryview(_bytes(join([*pieces[1:], "\n"], "\\N", large=True))[1].data)
 
 
 def tuples(columns: Sequence[pa.Array], binary: Sequence[bool], limit: int) -> Iterator[bytes]:
-    """`text` columns as ``(…),(…)`` of SQL literals, in pieces of about ``limit`` bytes.
+    """Yields `text` columns as ``(…),(…)`` of SQL literals, in pieces of about ``limit`` bytes.
 
-    ``binary``: of which columns the text is hexadecimal digits. A backslash must be an escape in
+    ``binary``: whether each column's text is hexadecimal digits. A backslash must be an escape in
     the session's literals.
     """
     comma, quote = pa.scalar(",", _TEXT), pa.scalar("'", _TEXT)
@@ -85,7 +85,7 @@ def tuples(columns: Sequence[pa.Array], binary: Sequence[bool], limit: int) -> I
 
 
 def _bytes(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """int64[n+1] bounds from 0 on, and their bytes."""
+    """Returns int64[n+1] bounds from 0 on, and their bytes."""
     _, bounds_buffer, data = column.buffers()
     bounds = np.frombuffer(bounds_buffer, np.int64, len(column) + 1, column.offset * 8)
     values = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
@@ -110,8 +110,9 @@ def _hexadecimal(column: pa.Array) -> pa.Array:
 
 
 def _with_eras(column: pa.Array) -> pa.Array:
-    """Dates and timestamps. Years before 1 as ``0044-03-15 BC``; years of other than four digits
-    one by one, which few tables have any of (Arrow can't print them all).
+    """Returns dates and timestamps as texts. Years before 1 are written like ``0044-03-15 BC``.
+    Years without four digits, which few tables have, are converted one by one: Arrow can't print
+    them all.
     """
     is_date = pa.types.is_date(column.type)
     a_day = 1 if is_date else _DAY
@@ -127,14 +128,14 @@ def _with_eras(column: pa.Array) -> pa.Array:
         [
             text
             if number is None or _YEAR_1 <= number // a_day < _YEAR_10000
-            else _of_era(np.array(number).astype(kind).astype(str).item())
+            else _with_era(np.array(number).astype(kind).astype(str).item())
             for text, number in values
         ],
         _TEXT,
     )
 
 
-def _of_era(iso: str) -> str:
+def _with_era(iso: str) -> str:
     sign = -1 if iso.startswith("-") else 1
     year, rest = iso.lstrip("-").replace("T", " ").split("-", 1)
     return f"{year}-{rest}" if sign * int(year) > 0 else f"{1 - sign * int(year):04d}-{rest} BC"

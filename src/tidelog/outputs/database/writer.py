@@ -1,9 +1,9 @@
-"""What brings rows over on executors.
+"""Writes rows into a database, on executors.
 
-Rows gather by table; some ten thousand at once are one transaction. That it may be cut so is the
-version's doing: what comes again changes nothing. Two things guard what versions can't, states that
-two sessions do not see of each other: each try of a batch has a number, and a transaction of an
-older one is refused (`TrySupersededError`); and duplicates of one task wait for each other.
+Rows are collected by table; some ten thousand at once are one transaction. Versions allow that:
+rows that are written again change nothing. Two guards cover what versions can't, because two
+sessions do not see each other's states: each attempt at a batch has a number, and a transaction of
+an older one is refused (`AttemptSupersededError`); and duplicates of one task wait for each other.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tidelog.outputs.base.executors.writer import Writer
 from tidelog.outputs.database import merging, metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect, RowsRefusedError
 from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
-from tidelog.outputs.database.merging import Staged
+from tidelog.outputs.database.merging import StagedRows
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
-# Long rows are brought over sooner: their text is held as a whole.
+# Long rows are written sooner: their text is in memory as a whole.
 _PIECE_BYTES = 32 << 20
 
 
-class TrySupersededError(OutputError):
-    """A later try of the batch, or a later run, has begun: this one may not write any more."""
+class AttemptSupersededError(OutputError):
+    """A later attempt at the batch, or a later run, has begun: this one may not write any more."""
 
 
 @dataclass
-class _Gathered:
+class _PendingRows:
     table: TargetTable
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
@@ -38,14 +38,14 @@ class _Gathered:
 
 
 class TableWriter(Writer):
-    """Upserts into tables.
+    """Upserts rows into tables.
 
     Args:
-        dialect: of the server.
-        layouts: by source table (its text), where rows go.
-        attempt: number of this try, of this output's.
+        dialect: the server's dialect.
+        layouts: by source table (its text), the destination of its rows.
+        attempt: number of this attempt of the output.
         own: namespace of our tables.
-        batch_rows: as many rows are brought at once.
+        batch_rows: rows that are written at once.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TableWriter(Writer):
 
     def open(self, task: WriteTask) -> None:
         self._task = task
-        self._gathered: dict[str, _Gathered] = {}
+        self._gathered: dict[str, _PendingRows] = {}
         self._session: DatabaseSession | None = self._dialect.connect(task.output)
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> list[Rejection]:
@@ -73,7 +73,7 @@ class TableWriter(Writer):
         pieces = -(-rows.nbytes // _PIECE_BYTES)
         step = max(1, min(self._batch_rows, -(-rows.num_rows // max(1, pieces))))
         for start in range(0, rows.num_rows, step):
-            gathered = self._gathered.setdefault(name, _Gathered(table))
+            gathered = self._gathered.setdefault(name, _PendingRows(table))
             piece = rows.slice(start, step)
             gathered.batches.append(piece)
             gathered.rows += piece.num_rows
@@ -96,67 +96,71 @@ class TableWriter(Writer):
 
     # ------------------------------------------------------------------ one transaction
 
-    def _flush(self, gathered: _Gathered) -> list[Rejection]:
-        layout = self._layouts[str(gathered.table.source)].of(gathered.table.columns.names)
+    def _flush(self, gathered: _PendingRows) -> list[Rejection]:
+        layout = self._layouts[str(gathered.table.source)].with_columns(
+            gathered.table.columns.names
+        )
         names = gathered.batches[0].schema.names
         rows = pa.concat_batches([batch.select(names) for batch in gathered.batches])
         if not rows.num_rows:
             return []
-        rows = merging.by_ascending_key(rows, layout.key)
-        rows = self._dialect.spelled(rows, layout.key, gathered.table.schema)
+        rows = merging.sort_by_key(rows, layout.key)
+        rows = self._dialect.key_as_text(rows, layout.key, gathered.table.schema)
         session = self._session
         assert session is not None
         stage = session.stage(layout, list(layout.types))
         session.begin()
         run = metadata_tables.run_name(self._task.output, self._task.generation)
-        session.alone(f"{run}/{layout.full_name}/{self._task.number}")
-        if metadata_tables.attempt(session, self._dialect, self._own, run) != self._attempt:
-            raise TrySupersededError(
-                f"output {self._task.output}: a later try of this batch has begun"
+        session.lock(f"{run}/{layout.full_name}/{self._task.number}")
+        if metadata_tables.current_attempt(session, self._dialect, self._own, run) != self._attempt:
+            raise AttemptSupersededError(
+                f"output {self._task.output}: a later attempt at this batch has begun"
             )
-        rejected = self._bring(session, layout, stage, rows)
+        rejected = self._write_rows(session, layout, stage, rows)
         session.commit()
         return [Rejection(gathered.table.name, *each) for each in rejected]
 
-    def _bring(
+    def _write_rows(
         self, session: DatabaseSession, layout: TableLayout, stage: str, rows: pa.RecordBatch
     ) -> list[tuple[int, str]]:
-        """Rows, or if the destination refuses one, halves of them; (version, reason) of those that
-        it refuses.
+        """Write rows, or if the destination refuses one, halves of them; returns (version, reason)
+        of those that it refuses.
         """
-        brought = merging.staged(rows, layout)
-        if not brought.rows.num_rows:
+        staged = merging.stage_rows(rows, layout)
+        if not staged.rows.num_rows:
             return []
         session.rows("SAVEPOINT tidelog")
         try:
-            merging.check_lengths(brought.rows, layout.types)
-            if not self._append(session, layout, brought):
-                session.load(stage, brought.rows.schema.names, brought.rows)
-                for statement in merging.merge(self._dialect, layout, brought, stage):
+            merging.check_lengths(staged.rows, layout.types)
+            if not self._append(session, layout, staged):
+                session.load(stage, staged.rows.schema.names, staged.rows)
+                for statement in merging.merge(self._dialect, layout, staged, stage):
                     session.rows(statement)
         except RowsRefusedError as refused:
             session.rows("ROLLBACK TO SAVEPOINT tidelog")
             if rows.num_rows == 1:
-                return [(brought.rows.column(VERSION)[0].as_py(), refused.reason)]
+                return [(staged.rows.column(VERSION)[0].as_py(), refused.reason)]
         else:
             session.rows(f"DELETE FROM {stage}")
             return []
         half = rows.num_rows // 2
         return [
-            *self._bring(session, layout, stage, rows.slice(0, half)),
-            *self._bring(session, layout, stage, rows.slice(half)),
+            *self._write_rows(session, layout, stage, rows.slice(0, half)),
+            *self._write_rows(session, layout, stage, rows.slice(half)),
         ]
 
-    def _append(self, session: DatabaseSession, layout: TableLayout, brought: Staged) -> bool:
-        """Load straight into the table where no row can be in the way, as in a first dump."""
-        span = merging.span(brought.rows, layout) if brought.plain else None
+    def _append(self, session: DatabaseSession, layout: TableLayout, staged: StagedRows) -> bool:
+        """Load rows directly into the table where no existing row can conflict, as in a
+        first dump.
+        """
+        span = merging.span(staged.rows, layout) if staged.plain else None
         if span is None:
             return False
-        probe = merging.occupied(self._dialect, layout)
+        probe = merging.occupied_query(self._dialect, layout)
         if session.rows(probe, (*span, *span))[0][0]:
             return False
         table = self._dialect.quoted(layout.namespace, layout.name)
-        rows = brought.rows.drop_columns([SHAPE])
+        rows = staged.rows.drop_columns([SHAPE])
         session.rows("SAVEPOINT tidelog_append")
         try:
             session.load(table, [*layout.types, VERSION], rows)

@@ -1,9 +1,9 @@
-"""How staged files become visible exactly once: numbered commits beside the files.
+"""Publishes staged files exactly once: numbered commits beside the files.
 
-A commit names a range of offsets and the files that hold it. It is created only if no other has its
-number, and then the files are moved to where readers look. So it is the commit that decides, and
-what a crash leaves is finished from it. It lies under ``_tidelog/<output>/commits``; Spark and
-Hive pass over names that begin with ``_``.
+A commit names a range of offsets and its files. It is created only if no other has its number, and
+then the files are moved to where readers find them. So the commit decides, and the moves that a
+crash omits are done later by the commit. It is in ``_tidelog/<output>/commits``; Spark and Hive
+ignore names that begin with ``_``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,38 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-from tidelog.errors import OutcomeUnknownError, OutputBusyError, OvertakenError, TidelogError
+from tidelog.errors import ConcurrentCommitError, OutcomeUnknownError, OutputBusyError, TidelogError
 from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.files.attempts import Attempt, StagedFile
 from tidelog.system import failpoints
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A whole file that waits to be published into ``directory``."""
+
+    staged: str
+    directory: str
+    table: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The files that one attempt of a task has staged. All attempts of one task have the same
+    ``task``.
+    """
+
+    task: str
+    files: tuple[StagedFile, ...]
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Attempt:
+        found = json.loads(data)
+        return cls(found["task"], tuple(StagedFile(**each) for each in found["files"]))
+
 
 _KEPT = 20  # commits
 _MOVERS = 8
@@ -24,7 +52,7 @@ _MOVERS = 8
 
 @dataclass(frozen=True)
 class PublishedFiles:
-    """A file and where it goes."""
+    """A staged file and its final path."""
 
     staged: str
     path: str
@@ -34,7 +62,7 @@ class PublishedFiles:
 
 @dataclass(frozen=True)
 class Commit:
-    """Number ``number`` brought ``[start, end)`` of the log over."""
+    """Commit ``number`` of an output: it has written ``[start, end)`` of the log."""
 
     number: int
     generation: str
@@ -60,11 +88,11 @@ class Commits:
         self._output = output
         self._root = f"_tidelog/{output}"
         self._read = False
-        self._finished = False  # the newest commit's files are known to have been put in place
+        self._finished = False  # whether the newest commit's files are known to be in place
         self._newest: Commit | None = None
         self._cleaned = False
         self._uncertain: set[Commit] = set()
-        """Those that a store got from us without an answer: it may create them later."""
+        """Commits that were sent without an answer: the store may create them later."""
 
     @property
     def newest(self) -> Commit | None:
@@ -79,7 +107,7 @@ class Commits:
         return self._newest
 
     def staging(self, attempt: str) -> str:
-        """Where the tasks of one attempt at a batch put their files; the folder is there then."""
+        """Create the folder for the files of one attempt's tasks at a batch, and return it."""
         folder = f"{self._root}/staging/{attempt}"
         self._store.make_folder(folder)
         return folder
@@ -87,9 +115,9 @@ class Commits:
     def publish(
         self, staging: str, generation: str, start: int, end: int, prefix: str, suffix: str
     ) -> Commit:
-        """Commit what the tasks staged, and move it to where readers look.
+        """Commit the files that the tasks staged, and move them to where readers find them.
 
-        Raises OvertakenError if another driver has committed meanwhile.
+        Raises ConcurrentCommitError if another driver has committed first.
         """
         newest = self.newest
         number = 1 if newest is None else newest.number + 1
@@ -100,28 +128,28 @@ class Commits:
                 file.table,
                 file.rows,
             )
-            for at, file in enumerate(self._chosen(staging))
+            for at, file in enumerate(self._files_of_attempts(staging))
         )
         commit = Commit(number, generation, start, end, files)
         self._store.make_folder(f"{self._root}/commits")
-        # A commit whose staging folder is not there counts as finished: it survives what the
-        # commit survives.
-        self._store.sync(_ways(_folder(staging)))
+        # A commit without its staging folder counts as finished: the folder must survive whatever
+        # the commit survives.
+        self._store.sync(_parent_folders(_folder(staging)))
         name = _name(number)
         failpoints.hit("files.commit.before")
         try:
             if not self._store.put_if_absent(f"{self._root}/commits/{name}", commit.to_json()):
-                self._raise_overtaken(name)
+                self._raise_conflict(name)
             if self._numbers()[-1] != name:
-                # Ours is a number that had been removed: this driver stood still for long.
+                # Our number had been used and removed: this driver was delayed for long.
                 self._store.delete([f"{self._root}/commits/{name}"])
-                self._raise_overtaken()
+                self._raise_conflict()
         except OutcomeUnknownError:
             self._uncertain.add(commit)
             self._read = False
             raise
         except TidelogError:
-            self._read = False  # the commit may be made: the next try looks
+            self._read = False  # the commit may exist: the next attempt checks
             raise
         self._uncertain.clear()
         self._newest, self._finished = commit, False
@@ -134,8 +162,8 @@ class Commits:
     def finish(self) -> None:
         """Move the newest commit's files into place, as far as that was not done.
 
-        It was done if no staging folder of the commit is there: those go last. The files belong to
-        readers then, who may delete them or write them anew.
+        It was done if none of the commit's staging folders exists: those are deleted last. Then the
+        files belong to readers, who may delete or rewrite them.
         """
         commit = self.newest
         if commit is None or self._finished:
@@ -148,7 +176,7 @@ class Commits:
                 self._store.delete_folder(folder)
         self._finished = True
 
-    def are_finished(self, generation: str, end: int) -> bool:
+    def is_finished(self, generation: str, end: int) -> bool:
         """Is the newest commit, if there is one, of this generation of the log and up to ``end`` at
         most, with nothing left to `finish`?
         """
@@ -159,27 +187,29 @@ class Commits:
         return known and not self._staged(commit)
 
     def _staged(self, commit: Commit) -> list[str]:
-        """Staging folders that are still there."""
+        """Returns the staging folders that still exist."""
         folders = sorted({_folder(file.staged) for file in commit.files})
         return [folder for folder in folders if self._store.exists(folder)]
 
     def _move_all(self, commit: Commit) -> None:
         """Returns when the files are in place, durably."""
-        # First the commit itself, which its maker may have failed to sync.
+        # First the commit itself: syncing may have failed when it was created.
         self._store.sync([f"{self._root}/commits"])
         folders = sorted({_folder(file.path) for file in commit.files})
         for folder in folders:
             self._store.make_folder(folder)
         with ThreadPoolExecutor(_MOVERS) as pool:
             list(pool.map(self._move, commit.files))
-        self._store.sync(sorted({above for folder in folders for above in _ways(folder)}))
+        self._store.sync(sorted({above for folder in folders for above in _parent_folders(folder)}))
 
     def _move(self, file: PublishedFiles) -> None:
         failpoints.hit("files.commit.move")
         self._store.move(file.staged, file.path)
 
-    def _chosen(self, staging: str) -> Sequence[StagedFile]:
-        """The files of one attempt of each task: Spark may have run a task more than once."""
+    def _files_of_attempts(self, staging: str) -> Sequence[StagedFile]:
+        """Returns the files of one attempt of each task: Spark may have run a task more
+        than once.
+        """
         attempts: dict[str, Attempt] = {}
         for name in self._store.names(staging, ".json"):
             found = Attempt.from_json(self._store.read(f"{staging}/{name}"))
@@ -188,7 +218,7 @@ class Commits:
         return sorted(files, key=lambda file: (file.directory, file.staged))
 
     def _clean(self) -> None:
-        """Remove old commits and, once a run, what dead attempts staged.
+        """Delete old commits and, once a run, the files that dead attempts staged.
 
         Not before a commit of our own: until then a driver that was taken for dead may commit.
         """
@@ -202,17 +232,17 @@ class Commits:
     def _numbers(self) -> list[str]:
         return self._store.names(f"{self._root}/commits", ".json")
 
-    def _raise_overtaken(self, name: str = "") -> None:
-        """``name``: of the commit that was made in place of ours."""
+    def _raise_conflict(self, name: str = "") -> None:
+        """``name``: of the commit that was created in place of ours."""
         if name and self._uncertain:
             made = Commit.from_json(self._store.read(f"{self._root}/commits/{name}"))
             if made in self._uncertain:
                 raise OutputBusyError(
-                    f"output {self._output}: the store has now made a commit of this pipeline that "
-                    "it did not answer before. The batch goes on from there."
+                    f"output {self._output}: the store has now created a commit of this pipeline "
+                    "that it did not answer before. The batch continues after it."
                 )
-        raise OvertakenError(
-            f"output {self._output}: another pipeline has committed files meanwhile. Run one "
+        raise ConcurrentCommitError(
+            f"output {self._output}: another pipeline has committed files first. Run one "
             "pipeline for each output, or give the outputs names of their own."
         )
 
@@ -225,7 +255,7 @@ def _folder(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _ways(folder: str) -> list[str]:
-    """The folder and those above it, up to the root."""
+def _parent_folders(folder: str) -> list[str]:
+    """Returns the folder and those above it, up to the root."""
     parts = folder.split("/")
     return ["/".join(parts[:n]) for n in range(len(parts) + 1)]

@@ -1,4 +1,4 @@
-"""Outputs of kind ``files``."""
+"""The section of outputs of kind ``files``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tidelog.kinds.sections import Bytes, Location
-from tidelog.outputs.base.sections import ExecutorSection, named
+from tidelog.outputs.base.sections import ExecutorSection, name_field
 from tidelog.outputs.base.stores.section import FileStoreSection
 
 
@@ -15,7 +15,7 @@ class FilesSection(FileStoreSection, ExecutorSection):
     """Every change as a record in files by table and date (docs/outputs/files.md)."""
 
     kind: Literal["files"] = Field(description="The kind of output.")
-    name: str = named(
+    name: str = name_field(
         "files",
         "Names the output's progress and its files: keep it.",
     )
@@ -34,7 +34,7 @@ class FilesSection(FileStoreSection, ExecutorSection):
     format: Literal["parquet", "json"] = Field(default="parquet", description="`json`: JSON lines.")
     values: Literal["typed", "json"] = Field(
         default="typed",
-        description="Of Parquet's columns `key`, `before`, `after`: `typed`: structs of the "
+        description="For Parquet's columns `key`, `before`, `after`: `typed`: structs of the "
         "table's columns. `json`: text, so that all tables have the same columns.",
     )
     compression: Literal["zstd", "snappy", "gzip", "none"] | None = Field(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tidelog.outputs.base.kinds import OwnKind, directory
-from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.deliveries import delivery_of
+from tidelog.outputs.base.kinds import BuiltinKind, directory
+from tidelog.outputs.base.progress import has_whole_log
+from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.outputs.files.config import FilesSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
@@ -17,7 +17,7 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
     from tidelog.spark.datasource.source import register
 
     section.provide_options()
-    register(context.spark)  # whose workers then get them too
+    register(context.spark)  # so that its workers get the options too
     compression = section.compression or ("zstd" if section.format == "parquet" else "none")
     return FilesOutput(
         context.spark,
@@ -31,7 +31,7 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
 
 
 def _place(section: FilesSection) -> OutputPlace:
-    # Directories below it that begin alike are read together.
+    # Readers read directories with a common prefix together.
     return OutputPlace([directory(section.path), section.layout.partition("{")[0]])
 
 
@@ -55,12 +55,14 @@ def _idle(section: FilesSection, log: LogExtent) -> bool:
     from tidelog.outputs.base.stores.port import open_file_store
     from tidelog.outputs.files.commits import Commits
 
-    if not holds_all(log, section.name):
+    if not has_whole_log(log, section.name):
         return False
     section.provide_options()
     store = open_file_store(section.path)
     store.check()
-    return Commits(store, section.name).are_finished(log.generation, log.end)
+    return Commits(store, section.name).is_finished(log.generation, log.end)
 
 
-KIND = OwnKind(FilesSection, _open, _place, look=FilesSection.look, names=_names, idle=_idle)
+KIND = BuiltinKind(
+    FilesSection, _open, _place, probe_with=FilesSection.probe, names=_names, idle=_idle
+)

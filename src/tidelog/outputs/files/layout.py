@@ -1,4 +1,4 @@
-"""Where an event's file lies: directories by table and time of commit, named as Hive names them."""
+"""Directories of events: by table and time of commit, with Hive's naming."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAYS = ("date", "year", "month", "day")
 _DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _COPYING = "._COPYING_"
-# What Hive and Spark write as %XX in the value of a partition column.
+# Characters that Hive and Spark write as %XX in the value of a partition column.
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(0x20)}
 
 
@@ -53,14 +53,16 @@ class FilesLayout:
             raise ConfigError(f"layout {self.pattern!r}: {{hour}} needs {{date}} before it")
 
     @property
-    def tells_table(self) -> bool:
+    def has_table_column(self) -> bool:
         """Is the table's name a partition column?"""
         return "table" in self._fields()
 
     def split(
         self, table: TargetTable, rows: pa.RecordBatch, microseconds: pa.Array
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Rows by their directory, each part in order; ``microseconds`` int64, since 1970."""
+        """Yields rows by their directory, each part in order; ``microseconds`` int64, since
+        1970.
+        """
         period_us = self._period_us
         if period_us == 0:
             yield self.directory(table, 0), rows
@@ -75,7 +77,7 @@ class FilesLayout:
             yield self.directory(table, period * period_us), part
 
     def directory(self, table: TargetTable, microseconds: int) -> str:
-        """The directory of commits at that time."""
+        """Returns the directory of commits at that time."""
         return self.of_table(table, (_EPOCH + timedelta(microseconds=microseconds)))
 
     def of_table(self, table: TargetTable, at: datetime = _EPOCH) -> str:
@@ -104,8 +106,8 @@ class FilesLayout:
 
 
 def visible(name: str) -> str:
-    """A file's or directory's name that readers do not pass over: Spark, Hive and Hadoop hide what
-    begins with ``_`` or ``.``, and what ends in ``._COPYING_``. Escaped as in partition columns.
+    """Returns a file's or directory's name that readers do not ignore: Spark, Hive and Hadoop hide
+    names that begin with ``_`` or ``.``, or end in ``._COPYING_``. Escaped as in partition columns.
     """
     if name.startswith(("_", ".")):
         name = f"%{ord(name[0]):02X}{name[1:]}"

@@ -1,8 +1,8 @@
-"""The files output: an activity log, every change a record in Parquet or JSON files by table and
-date, exactly once for whoever reads the directory.
+"""The files output: an activity log with every change as a record in Parquet or JSON files by table
+and date, exactly once for readers of the directory.
 
 Tasks write files that readers don't see; when all tasks are done, the driver commits them and moves
-them into place (`tidelog.outputs.files.commits`). The newest commit says how far the output is.
+them into place (`tidelog.outputs.files.commits`). The output's offset is that of the newest commit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.outputs.base.parts import BatchPlan
+from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.base.targets import check_directory
 from tidelog.outputs.files.commits import Commits
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def directory_of(output: str, layout: FilesLayout, table: TargetTable) -> str:
-    """Where the table's files go, in words. Raises NameRefusedError if there can be no directory
-    of that name.
+    """Describes the directory of the table's files. Raises NameRefusedError if no directory can
+    have that name.
     """
     place = layout.of_table(table)
     check_directory(output, table.source, place)
@@ -43,11 +43,11 @@ class FilesOutput(ExecutorOutput):
     Args:
         spark: any session.
         log_path: the event log that batches refer to.
-        state: keeps the output's progress (which the directory holds too).
-        delivery: ordered, without a formatter. The order is `none`: records carry versions.
-        path: directory or URL that pyarrow knows.
+        state: keeps the output's progress (which the directory has too).
+        delivery: ordered, without a formatter. The order is `none`: records have versions.
+        path: directory or URL that pyarrow supports.
         layout: pattern of directories, see `FilesLayout`.
-        file_format: what files are.
+        file_format: format of the files.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FilesOutput(ExecutorOutput):
         super().__init__(spark, log_path, state, delivery)
 
     def check(self, generation: str) -> None:
-        """Finish what a crash left between a commit and its files' moves."""
+        """Finish the moves that a crash after a commit has left."""
         self._store.check()
         newest = self._commits.newest
         if newest is not None and newest.generation != generation:
@@ -85,16 +85,18 @@ class FilesOutput(ExecutorOutput):
         directory_of(self.name, self._layout, table)
 
     def address(self, table: TargetTable) -> str | None:
-        """Files of typed columns hold one table each; those of JSON any."""
+        """Returns the table's directory if files have typed columns, of one table each; files of
+        JSON may have several tables.
+        """
         if not self._format.typed:
             return None
         return directory_of(self.name, self._layout, table)
 
-    def held_until(self, table: TableName) -> int | None:
+    def table_offset(self, table: TableName) -> int | None:
         newest = self._commits.newest
         return None if newest is None else newest.end
 
-    def begin(self, *, again: bool) -> None:
+    def before_batch(self, *, again: bool) -> None:
         self._commits.finish()
 
     @contextmanager

@@ -1,32 +1,159 @@
-"""Writes events into staged files; runs on executors. Readers see them once the driver says so."""
+"""Writes events into staged files, on executors. Readers see them after the driver's commit."""
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidelog.codecs.columns.instant_texts import date_texts, timestamp_texts
 from tidelog.outputs.base.executors.writer import Writer
-from tidelog.outputs.base.stores.failures import failing
+from tidelog.outputs.base.stores.errors import file_errors
 from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.files.attempts import Attempt, StagedFile
-from tidelog.outputs.files.events import json_lines, records
+from tidelog.outputs.files.commits import Attempt, StagedFile
 from tidelog.outputs.files.layout import FilesLayout
+from tidelog.outputs.formatters.messages import EventColumns
 from tidelog.ports import TargetTable, WriteTask
+from tidelog.spark.formats.envelope import join_texts, json_rows
+from tidelog.spark.formats.shapes import CHANGE_MISSING
 
-STAGED = ".staged"  # what DuckDB's *.parquet does not match
+_TS = pa.timestamp("us", "UTC")
+
+
+def records(table: TargetTable, events: pa.RecordBatch, *, typed: bool, named: bool) -> pa.Table:
+    """Returns one record for each event, in order.
+
+    Columns, as in the source's shape ``typed``: ``op``, ``version``, ``ts`` (of the commit; of a
+    dump's row: when it was read), ``schema_version``, ``position``, ``xid``, ``key``, ``before``,
+    ``after``, ``missing`` (names of missing columns of ``after``).
+
+    Args:
+        table: the events' table.
+        events: events of the shape `tidelog.spark.formats.shapes.events`, missing columns by name.
+        typed: whether ``key``, ``before`` and ``after`` are structs of the table's columns; else
+            JSON text.
+        named: whether a column ``table`` comes first.
+    """
+    found = EventColumns(table, events)
+    before = _before(found)
+    without_row = pc.or_(found.deleted, found.truncate)
+    columns: dict[str, pa.Array] = {}
+    if named:
+        columns["table"] = pa.repeat(pa.scalar(table.name), found.n)
+    columns |= {
+        "op": found.op.cast(pa.string()),
+        "version": found.version,
+        "ts": found.commit_ts.cast(_TS),
+        "schema_version": found.source.column("schema_id"),
+        "position": found.source.column("position"),
+        "xid": found.source.column("xid"),
+    }
+    if typed:
+        if table.key:
+            columns["key"] = _select(found.row, table.key)
+        columns["before"] = before
+        columns["after"] = _select(found.row, found.names, nulls=without_row)
+    else:
+        columns["key"] = found.key
+        columns["before"] = _texts(before, found.names)
+        columns["after"] = _texts(_select(found.row, found.names, nulls=without_row), found.names)
+    columns["missing"] = events.column(CHANGE_MISSING).cast(pa.list_(pa.string()))
+    return pa.table(columns)
+
+
+def json_lines(rows: pa.Table) -> pa.Buffer:
+    """Returns `records` with JSON texts, as JSON lines; ``key``, ``before`` and ``after`` are
+    objects.
+    """
+    batch = rows.combine_chunks().to_batches()[0]
+    pieces: list[str | pa.Array] = []
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        pieces.append(("," if pieces else "{") + json.dumps(name) + ":")
+        if name in ("key", "before", "after"):
+            pieces.append(column)
+        elif name == "missing":
+            pieces.append(_lists(column))
+        elif name == "ts":
+            pieces += ['"', timestamp_texts(column), 'Z"']
+        elif pa.types.is_string(column.type):
+            plain = pa.array([json.dumps(v) for v in column.unique().to_pylist()], pa.string())
+            pieces.append(plain.take(column.dictionary_encode().indices))
+        else:
+            pieces.append(column.cast(pa.string()))
+    lines = join_texts(*pieces, "}\n")
+    return lines.buffers()[2].slice(0, pc.sum(pc.binary_length(lines)).as_py())
+
+
+def _before(found: EventColumns) -> pa.StructArray:
+    """Returns the old row, of the delivered columns: as far as the log has it; of a delete at least
+    the key. After transforms: only of deletes.
+    """
+    if found.before is None:
+        return _select(found.row, found.names, nulls=pc.invert(found.deleted))
+    kind = found.before.type
+    names = [name for name in found.names if kind.get_field_index(name) >= 0]
+    # If a created row took another row's key, the delete before has the old row.
+    nulls = pc.or_(found.before.is_null(), pc.equal(found.op, "c"))
+    return _select(found.before, names, nulls=nulls)
+
+
+def _select(
+    rows: pa.StructArray, names: Sequence[str], nulls: pa.Array | None = None
+) -> pa.StructArray:
+    """Returns the members ``names`` of a struct; null where it is null, and where ``nulls``."""
+    at = [rows.type.get_field_index(name) for name in names]
+    nulls = rows.is_null() if nulls is None else pc.or_(nulls, rows.is_null())
+    fields = [pa.field(name, rows.type.field(i).type) for name, i in zip(names, at, strict=True)]
+    return pa.StructArray.from_arrays([rows.field(i) for i in at], fields=fields, mask=nulls)
+
+
+def _texts(rows: pa.StructArray, names: Sequence[str]) -> pa.StringArray:
+    """Returns rows as JSON objects, dates and times in ISO 8601."""
+    kept = [name for name in names if rows.type.get_field_index(name) >= 0]
+    arrays = [_as_text(rows.field(rows.type.get_field_index(name))) for name in kept]
+    fields = [pa.field(name, array.type) for name, array in zip(kept, arrays, strict=True)]
+    plain = pa.StructArray.from_arrays(arrays, fields=fields, mask=rows.is_null())
+    return json_rows(plain, kept)
+
+
+def _as_text(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if pa.types.is_date32(kind):
+        return date_texts(values)
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        return timestamp_texts(values.cast(pa.timestamp("us")))
+    return values
+
+
+def _lists(names: pa.Array) -> pa.Array:
+    """Returns list<string> as JSON; few values differ."""
+    if names.null_count == len(names):
+        return pa.nulls(len(names), pa.string())
+    texts = [None if v is None else json.dumps(v, ensure_ascii=False) for v in names.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+STAGED = ".staged"  # does not match DuckDB's *.parquet
 _GROUP_BYTES = 64 << 20
 _TASK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """``kind`` parquet or json; ``values`` typed or json; a file is closed at about ``file_bytes``
-    and another begun. ``compression``: Parquet's codec; of JSON gzip or none.
+    """The format of files.
+
+    Attributes:
+        kind: parquet or json.
+        values: typed or json.
+        compression: Parquet's codec; of JSON gzip or none.
+        file_bytes: about the size at which a file is closed and another begun.
     """
 
     kind: str = "parquet"
@@ -46,8 +173,8 @@ class FileFormat:
 
 
 class FilesWriter(Writer):
-    """Each attempt of a task writes files of its own under ``staging``, and says which when all are
-    whole; the driver takes one attempt of each task.
+    """Each attempt of a task writes its own files under ``staging``, and lists them when all are
+    whole; the driver uses one attempt of each task.
     """
 
     def __init__(
@@ -70,7 +197,9 @@ class FilesWriter(Writer):
         if not rows.num_rows:
             return
         self._first = self._first or str(table.source)
-        found = records(table, rows, typed=self._format.typed, named=not self._layout.tells_table)
+        found = records(
+            table, rows, typed=self._format.typed, named=not self._layout.has_table_column
+        )
         micros = found.column("ts").combine_chunks().cast(pa.int64())
         (whole,) = found.combine_chunks().to_batches()
         for directory, part in self._layout.split(table, whole, micros):
@@ -115,7 +244,7 @@ class FilesWriter(Writer):
 
 
 class _File:
-    """Rows gather to row groups; the file is created with the first."""
+    """Collects rows to row groups; creates the file with the first one."""
 
     def __init__(
         self, store: FileStore, name: str, schema: pa.Schema, file_format: FileFormat
@@ -128,7 +257,7 @@ class _File:
         self._format = file_format
         self._waiting: list[pa.RecordBatch] = []
         self._raw: Any = None
-        self._sink: Any = None  # what takes bytes or rows
+        self._sink: Any = None  # receives bytes or rows
 
     @property
     def written_bytes(self) -> int:
@@ -146,7 +275,7 @@ class _File:
             return
         rows = pa.Table.from_batches(self._waiting)
         self._waiting, self.waiting_bytes = [], 0
-        with failing(self.name, "written"):
+        with file_errors(self.name, "written"):
             if self._raw is None:
                 self._create()
             if self._format.kind == "parquet":
@@ -156,7 +285,7 @@ class _File:
 
     def finish(self) -> None:
         self.flush()
-        with failing(self.name, "written"):
+        with file_errors(self.name, "written"):
             self._sink.close()
             self._raw.close()
 

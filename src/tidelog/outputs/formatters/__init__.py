@@ -19,14 +19,15 @@ def formatter(
     tombstones: bool = True,
     handling: Handling = PLAIN,
 ) -> Formatter:
-    """The format ``name``.
+    """Returns the format ``name``.
 
     Args:
-        name: one of `FORMATS`, or of a format that another distribution brings.
-        topic: of each message; ``{table}`` stands for the destination's name of the table,
-            ``{namespace}`` and ``{name}`` for the source's.
-        tombstones: after a delete, a message with its key and no value (log compaction).
-        handling: of format ``debezium`` alone: how values are written that JSON has no type for.
+        name: one of `FORMATS`, or of a format that another distribution provides.
+        topic: the topic of each message; ``{table}`` stands for the destination's name of the
+            table, ``{namespace}`` and ``{name}`` for the source's.
+        tombstones: whether a message with the key and no value follows each delete (log
+            compaction).
+        handling: for format ``debezium`` only: how values are written that JSON has no type for.
 
     Raises ConfigError: there is no such format.
     """

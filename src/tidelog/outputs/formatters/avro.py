@@ -1,23 +1,28 @@
-"""Avro in the wire format of Confluent's schema registry: a byte 0, the schema's id in four bytes,
-and the record in binary. Keys are Avro, too.
+"""Formats Avro in the wire format of Confluent's schema registry: a byte 0, the schema's id in four
+bytes, and the record in binary. Keys are Avro, too.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.columns.concatenation import TextCells
+from tidelog.codecs.source_blocks import source_block
 from tidelog.model.records import Bools
+from tidelog.model.schema import TableName
 from tidelog.outputs.formatters import avro_encoding, avro_schema
-from tidelog.outputs.formatters.avro_encoding import AvroRows
-from tidelog.outputs.formatters.avro_schema import AvroField, fields_of
-from tidelog.outputs.formatters.avro_source import source_schema, write_source
+from tidelog.outputs.formatters.avro_encoding import AvroRows, number, text
+from tidelog.outputs.formatters.avro_schema import AvroField, fields_of, nullable
 from tidelog.outputs.formatters.messages import EventColumns, messages, topic_of
-from tidelog.ports import FormatOptions, MessageSchemas, TargetTable
+from tidelog.outputs.formatters.source_fields import connector_of, source_fields
+from tidelog.ports import FormatOptions, MessageSchemas, SourceId, TargetTable
+from tidelog.spark.formats.envelope import snapshots, tidelog_version
 from tidelog.spark.formats.json_values import UNAVAILABLE, time_micros
 
 
@@ -25,8 +30,8 @@ from tidelog.spark.formats.json_values import UNAVAILABLE, time_micros
 class Avro:
     """`tidelog.ports.SchemaFormatter` of Debezium's envelope.
 
-    Columns that the log does not tell are listed in ``unavailable``; of texts and bytes they hold
-    Debezium's placeholder, else null.
+    Missing columns are listed in ``unavailable``; those of texts and bytes have Debezium's
+    placeholder, others null.
     """
 
     topic: str = "{table}"
@@ -44,25 +49,25 @@ class Avro:
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = EventColumns(table, events)
         fields = fields_of(table, found.names, plain_key=True)
-        rows = _begun(found.n, table.schema_ids[1])
+        rows = _new_rows(found.n, table.schema_ids[1])
         truncated, deleted = _bools(found.truncate), _bools(found.deleted)
-        here = ~truncated & ~deleted
+        has_row = ~truncated & ~deleted
         if found.before is None:
             before, old = found.row, deleted
         else:
             # If a created row took another row's key, the delete before has the old row.
             created = _bools(pc.equal(found.op, "c"))
             before, old = found.before, _bools(found.before.is_valid()) & ~created
-        rows.opened(old)
+        rows.union_branch(old)
         _write_row(rows, fields, before, old, None)
-        rows.opened(here)
-        _write_row(rows, fields, found.row, here, found.missing)
+        rows.union_branch(has_row)
+        _write_row(rows, fields, found.row, has_row, found.missing)
         write_source(rows, table.origin, table.source, found.source)
         rows.constant(avro_encoding.number(0))  # transaction
         rows.field("op", found.op, nullable=False)
         for values in _times(found.commit_ts):
             rows.field("ts", values, nullable=True)
-        _write_unavailable(rows, fields, found.missing, here)
+        _write_unavailable(rows, fields, found.missing, has_row)
         topic = topic_of(self.topic, table)
         key = _key(found)
         return messages(found, topic, key, rows.finish(), None, tombstones=self.tombstones)
@@ -70,8 +75,8 @@ class Avro:
 
 @dataclass(frozen=True)
 class AvroFlat:
-    """`tidelog.ports.SchemaFormatter` of flat rows: the members that the JSON of format ``flat``
-    has; what the log does not tell is as in `Avro`.
+    """`tidelog.ports.SchemaFormatter` of flat rows: the members of the JSON of format ``flat``;
+    missing columns as in `Avro`.
     """
 
     topic: str = "{table}"
@@ -88,7 +93,7 @@ class AvroFlat:
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = EventColumns(table, events)
         fields = _flat_fields(table)
-        rows = _begun(found.n, table.schema_ids[1])
+        rows = _new_rows(found.n, table.schema_ids[1])
         all_of_them = np.ones(found.n, np.bool_)
         _write_row(rows, fields, found.row, all_of_them, found.missing)
         rows.field("__op", found.op, nullable=False)
@@ -119,13 +124,13 @@ def _key(found: EventColumns) -> pa.BinaryArray:
     table = found.table
     if not table.key:
         return pa.nulls(found.n, pa.binary())
-    here = ~_bools(found.truncate)
-    rows = _begun(found.n, table.schema_ids[0], here)
-    _write_row(rows, fields_of(table, table.key, plain_key=True), found.row, here, None)
-    return rows.finish(here)
+    has_row = ~_bools(found.truncate)
+    rows = _new_rows(found.n, table.schema_ids[0], has_row)
+    _write_row(rows, fields_of(table, table.key, plain_key=True), found.row, has_row, None)
+    return rows.finish(has_row)
 
 
-def _begun(n: int, schema_id: int, there: Bools | None = None) -> AvroRows:
+def _new_rows(n: int, schema_id: int, there: Bools | None = None) -> AvroRows:
     rows = AvroRows(n)
     rows.constant(struct.pack(">BI", 0, schema_id), there)
     return rows
@@ -161,7 +166,7 @@ def _write_unavailable(
     patterns, which = np.unique(missing & there[:, None], axis=0, return_inverse=True)
     encoded = []
     for pattern in patterns:
-        names = [field.name for field, untold in zip(fields, pattern, strict=True) if untold]
+        names = [field.name for field, is_absent in zip(fields, pattern, strict=True) if is_absent]
         branch = avro_encoding.number(bool(names))
         encoded.append(branch + (avro_encoding.names(names) if names else b""))
     rows.choice(encoded, which.reshape(-1))
@@ -174,3 +179,59 @@ def _times(commit_ts: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
 def _bools(array: pa.Array) -> Bools:
     found: Bools = array.to_numpy(zero_copy_only=False)
     return found
+
+
+_TYPES = {"int32": "int", "int64": "long"}
+
+
+def source_schema(source: SourceId) -> dict[str, Any]:
+    """Returns the record's schema; it is the same for all tables of a source."""
+    fields = [
+        nullable(name, avro) if optional else {"name": name, "type": avro}
+        for name, kind, optional in source_fields(source)
+        for avro in [_TYPES.get(kind, kind)]
+    ]
+    space = f"io.debezium.connector.{connector_of(source)}"
+    return {"type": "record", "name": "Source", "namespace": space, "fields": fields}
+
+
+def write_source(
+    rows: AvroRows, source: SourceId, table: TableName, records: pa.RecordBatch
+) -> None:
+    """Write the record of each of ``records``, the log's columns of the events."""
+    block = source_block(source, table, records)
+    micros = records.column("commit_ts")
+    values: dict[str, Any] = {
+        "version": tidelog_version(),
+        "connector": block.connector,
+        "name": "tidelog",
+        "ts_ms": pc.divide(micros, 1000),
+        "snapshot": snapshots(records),
+        "db": block.db,
+        "sequence": block.sequence,
+        "ts_us": micros,
+        "ts_ns": pc.multiply(micros, 1000),
+        **block.own,
+    }
+    for name, kind, optional in source_fields(source):
+        value = values[name]
+        if isinstance(value, TextCells):
+            value = _plain(value, kind)
+        if isinstance(value, pa.Array):
+            rows.field(name, value, nullable=optional)
+        else:
+            rows.constant(_encoded(value, optional))
+
+
+def _plain(cells: TextCells, kind: str) -> pa.Array:
+    """Returns integers, or values of JSON texts."""
+    if kind != "string":
+        return cells.values
+    return pc.replace_substring(pc.utf8_slice_codeunits(cells.texts(), 1, -1), '\\"', '"')
+
+
+def _encoded(value: str | int | None, optional: bool) -> bytes:
+    if value is None:
+        return number(0)
+    encoded = text(value) if isinstance(value, str) else number(value)
+    return number(1) + encoded if optional else encoded

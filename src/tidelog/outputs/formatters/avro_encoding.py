@@ -1,4 +1,6 @@
-"""Arrow columns → rows in Avro's binary encoding, a column after the other, by kernels."""
+"""Encodes Arrow columns as rows in Avro's binary encoding, one column after the other, by
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ States = npt.NDArray[np.int8]
 class AvroRows:
     """``n`` records under construction: their fields in the schema's order.
 
-    ``there`` of all methods, bool[n]: records that have the field at all; None: all. Of a record in
-    a nullable union the others are null.
+    ``there`` of all methods, bool[n]: records that have the field at all; None: all. In a nullable
+    union the other records are null.
     """
 
     def __init__(self, n: int) -> None:
@@ -32,17 +34,17 @@ class AvroRows:
         self._writes: list[Callable[[Any, Any], None]] = []
 
     def constant(self, encoded: bytes, there: Bools | None = None) -> None:
-        """The same bytes in all records."""
+        """Write the same bytes in all records."""
         self._bytes(_constant(encoded, self.n), _bare(self.n, there), counted=False)
 
-    def opened(self, there: Bools) -> None:
-        """The branch of a union of null and a record; the record's fields follow."""
+    def union_branch(self, there: Bools) -> None:
+        """Write the branch of a union of null and a record; the record's fields follow."""
         data = np.array([0, 2], np.uint8)
         at = there.astype(np.int64)
         self._bytes((data, at, np.ones(self.n, np.int64)), _bare(self.n, None), counted=False)
 
     def choice(self, encoded: list[bytes], which: npt.NDArray[np.int64]) -> None:
-        """For each record, the ``which``-th of ``encoded``."""
+        """Write, for each record, the ``which``-th of ``encoded``."""
         lengths = np.array([len(each) for each in encoded], np.int64)
         starts = np.cumsum(lengths) - lengths
         data = np.frombuffer(b"".join(encoded), np.uint8)
@@ -51,9 +53,9 @@ class AvroRows:
     def field(
         self, name: str, values: pa.Array, *, nullable: bool, there: Bools | None = None
     ) -> None:
-        """A column; of what types, `tidelog.outputs.formatters.avro_schema.type_of` says.
-
-        Raises OutputRefusedError, which names the column, for a null without a place in the schema.
+        """Write a column, of one of the types of `tidelog.outputs.formatters.avro_schema.type_of`.
+        Raises OutputRefusedError, which names the column, for a null that the schema does not
+        allow.
         """
         if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
             values = values.cast(pa.binary())  # Spark's, if so configured
@@ -75,7 +77,7 @@ class AvroRows:
             self._numbers(values.fill_null(0).to_numpy(zero_copy_only=False), state)
 
     def finish(self, present: Bools | None = None) -> pa.BinaryArray:
-        """The records; null where not ``present``."""
+        """Returns the records; null where not ``present``."""
         ends = np.cumsum(self._sizes)
         total = int(ends[-1]) if self.n else 0
         if total > _MAX_BYTES:
@@ -98,7 +100,7 @@ class AvroRows:
         self._writes.append(lambda out, at: kernels.write_numbers(numbers, state, out, at))
 
     def _fixed(self, values: npt.NDArray[Any], state: States) -> None:
-        """Booleans and floats, whose bytes are Avro's."""
+        """Write booleans and floats, whose bytes are Avro's."""
         width = values.dtype.itemsize
         data = np.ascontiguousarray(values).view(np.uint8)
         start = np.arange(self.n, dtype=np.int64) * width
@@ -113,7 +115,7 @@ class AvroRows:
 
 
 def number(value: int) -> bytes:
-    """An ``int`` or ``long``."""
+    """Returns an ``int`` or ``long``."""
     value = (value << 1) ^ (value >> 63)
     found = bytearray()
     while value >= 0x80:
@@ -123,13 +125,13 @@ def number(value: int) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """A ``string``."""
+    """Returns a ``string``."""
     encoded = value.encode()
     return number(len(encoded)) + encoded
 
 
 def names(values: list[str]) -> bytes:
-    """An array of ``string`` in one block."""
+    """Returns an array of ``string`` in one block."""
     return (number(len(values)) + b"".join(map(text, values)) if values else b"") + b"\0"
 
 

@@ -1,7 +1,8 @@
-"""Avro schemas of keys and values: names, types, and which column is in which field.
+"""Avro schemas of keys and values: names, types, and the field of each column.
 
-A record's fields but those of the key are unions of null with the default null, whatever the source
-says: a delete tells the key alone. So a column that is added or dropped keeps schemas compatible.
+A record's fields except those of the key are unions of null with the default null, even for columns
+that are NOT NULL: a delete has only the key. So a column that is added or dropped keeps schemas
+compatible.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tidelog.model.schema import Column
 from tidelog.ports import TargetTable
 
 # Kafka Connect's name of a schema, its version and its type are properties of the Avro schema, from
-# which Confluent's and Apicurio's `AvroData` makes the Connect schema that sinks go by.
+# which `AvroData` of Confluent and Apicurio builds the Connect schema that sinks use.
 _CONNECT = "org.apache.kafka.connect.data."
 _DEBEZIUM = "io.debezium."
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
@@ -43,7 +44,7 @@ _SIMPLE: dict[pa.DataType, Any] = {
     pa.binary(): "bytes",
     pa.date32(): {**_named("int", _CONNECT + "Date"), "logicalType": "date"},
 }
-# A time of day may be 24:00:00, and MySQL's last for weeks, which `time-micros` has no place for.
+# A time of day may be 24:00:00, and MySQL's last for weeks, which `time-micros` can't represent.
 _OF_DAY = _named("long", _DEBEZIUM + "time.MicroTime")
 # Texts with a meaning, by the source's spelling of their type.
 _TEXTS = (
@@ -66,7 +67,7 @@ class AvroField:
 
     @property
     def any_text(self) -> bool:
-        """May it hold what is no value of the source's type: Debezium's placeholder?"""
+        """May the field have a value that is not of the source's type: Debezium's placeholder?"""
         if isinstance(self.type, str):
             return self.type in ("string", "bytes")
         return self.type["type"] == "string" and "logicalType" not in self.type
@@ -79,24 +80,24 @@ class AvroField:
 def fields_of(
     table: TargetTable, columns: Iterable[str], reserved: Iterable[str] = (), *, plain_key: bool
 ) -> list[AvroField]:
-    """The fields of ``columns``.
+    """Returns the fields of ``columns``.
 
     Args:
-        table: whose columns they are.
-        columns: in their order.
-        reserved: names that other fields of the record have.
-        plain_key: columns of the key that the source has as NOT NULL are no unions.
+        table: the columns' table.
+        columns: names of columns, in order.
+        reserved: names of other fields of the record.
+        plain_key: whether columns of the key that are NOT NULL in the source are no unions.
 
     Raises:
-        ConfigError: Avro has no place for a column's type.
+        ConfigError: Avro has no type for a column.
     """
     columns = list(columns)
-    names = _unique(columns, reserved)
+    names = _unique_names(columns, reserved)
     found = []
     for column, name in zip(columns, names, strict=True):
         kind = table.columns.field(column).type
         source = table.unchanged.get(column)
-        of_day = pa.types.is_string(kind) and _is(_TIME, source)
+        of_day = pa.types.is_string(kind) and _has_type(_TIME, source)
         required = plain_key and column in table.key and source is not None and not source.nullable
         avro = _OF_DAY if of_day else _type_of(table, column, kind, source)
         found.append(AvroField(column, kind, name, avro, not required, of_day))
@@ -104,12 +105,12 @@ def fields_of(
 
 
 def key_schema(table: TargetTable, fields: list[AvroField]) -> str:
-    """The schema of the messages' keys: a record ``Key``."""
+    """Returns the schema of the messages' keys: a record ``Key``."""
     return _text(_record("Key", namespace(table), fields))
 
 
 def envelope_schema(table: TargetTable, fields: list[AvroField], source: dict[str, Any]) -> str:
-    """The schema of Debezium's envelope, whose rows are records ``Value``."""
+    """Returns the schema of Debezium's envelope, whose rows are records ``Value``."""
     block = {
         "type": "record",
         "name": "block",
@@ -151,7 +152,7 @@ FLAT_UNAVAILABLE = "__unavailable"
 
 
 def flat_schema(table: TargetTable, fields: list[AvroField]) -> str:
-    """The schema of flat rows."""
+    """Returns the schema of flat rows."""
     value = _record("Value", namespace(table), fields)
     value["fields"] += [_field(name, kind) for name, kind in FLAT.items()]
     value["fields"].append(nullable(FLAT_UNAVAILABLE, _NAMES_LIST))
@@ -159,12 +160,12 @@ def flat_schema(table: TargetTable, fields: list[AvroField]) -> str:
 
 
 def namespace(table: TargetTable) -> str:
-    """The namespace of the table's records: its name in the destination."""
-    return ".".join(_valid(part) for part in table.name.split("."))
+    """Returns the namespace of the table's records: its name in the destination."""
+    return ".".join(_valid_name(part) for part in table.name.split("."))
 
 
 def nullable(name: str, kind: Any) -> dict[str, Any]:
-    """A field that is null or of ``kind``."""
+    """Returns a field that is null or of ``kind``."""
     return {"name": name, "type": ["null", kind], "default": None}
 
 
@@ -201,37 +202,39 @@ def _type_of(table: TargetTable, column: str, kind: pa.DataType, source: Column 
         local = "local-" if kind.tz is None else ""
         named = _named("long", _DEBEZIUM + "time.MicroTimestamp")
         return {**named, "logicalType": f"{local}timestamp-micros"}
-    if pa.types.is_string(kind) and _is(_UUID, source):
+    if pa.types.is_string(kind) and _has_type(_UUID, source):
         return {**_named("string", _DEBEZIUM + "data.Uuid"), "logicalType": "uuid"}
     if pa.types.is_string(kind):
         for pattern, name in _TEXTS:
-            if _is(pattern, source):
+            if _has_type(pattern, source):
                 return _named("string", name)
     found = _SIMPLE.get(kind)
     if found is None:
         raise ConfigError(
             f"avro: column {column} of {table.source} is {kind} after the output's steps, which "
-            "has no place in the schema: cast it, e.g. to string, or drop it"
+            "Avro's schema does not allow: cast it, e.g. to string, or drop it"
         )
     return found
 
 
-def _is(pattern: re.Pattern[str], source: Column | None) -> bool:
+def _has_type(pattern: re.Pattern[str], source: Column | None) -> bool:
     return source is not None and pattern.fullmatch(source.type_name) is not None
 
 
-def _valid(name: str) -> str:
-    """A name that Avro allows: as Debezium's ``avro`` adjustment, with ``_`` for others."""
+def _valid_name(name: str) -> str:
+    """Returns a name that Avro allows: as Debezium's ``avro`` adjustment, with ``_`` for other
+    characters.
+    """
     found = _NOT_IN_NAMES.sub("_", name)
     return found if found and not found[0].isdigit() else f"_{found}"
 
 
-def _unique(columns: list[str], reserved: Iterable[str]) -> list[str]:
-    """Valid names, the columns' own where these are valid; two that become one differ by ``_``."""
-    taken = set(reserved) | {column for column in columns if _valid(column) == column}
+def _unique_names(columns: list[str], reserved: Iterable[str]) -> list[str]:
+    """Returns valid names, the columns' own if they are valid; equal names get additional ``_``."""
+    taken = set(reserved) | {column for column in columns if _valid_name(column) == column}
     found = []
     for column in columns:
-        name = _valid(column)
+        name = _valid_name(column)
         if name != column or name in reserved:
             while name in taken:
                 name += "_"

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0 as JSON, structured mode: the Debezium envelope is the ``data``."""
+"""Formats CloudEvents 1.0 as JSON, structured mode: the Debezium envelope is the ``data``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.codecs.columns.instant_texts import timestamp_texts
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import HEADERS, EventColumns, messages, topic_of
 from tidelog.ports import FormatOptions, TargetTable
-from tidelog.spark.formats.envelope import joined
+from tidelog.spark.formats.envelope import join_texts
 from tidelog.spark.formats.json_values import type_names
 
 _CONTENT_TYPE = ("content-type", "application/cloudevents+json; charset=UTF-8")
@@ -19,8 +19,8 @@ _CONTENT_TYPE = ("content-type", "application/cloudevents+json; charset=UTF-8")
 
 @dataclass(frozen=True)
 class CloudEvents:
-    """`tidelog.ports.Formatter`. ``id`` is the version with the operation, unique in ``source``, so
-    that receivers can tell a message that comes again.
+    """`tidelog.ports.Formatter` of CloudEvents. ``id`` is the version with the operation, unique in
+    ``source``, so that receivers can recognize a repeated message.
     """
 
     topic: str = "{table}"
@@ -41,7 +41,7 @@ class CloudEvents:
             "datacontenttype": "application/json",
             "dataschema": f"/tidelog/schemas/{table.schema.schema_id}",
         }
-        value = joined(
+        value = join_texts(
             json.dumps(fixed, ensure_ascii=False, separators=(",", ":"))[:-1],
             ',"id":"',
             found.version.cast(pa.string()),

@@ -1,4 +1,4 @@
-"""Debezium's JSON: key and envelope, as the source's shape ``envelope`` has them."""
+"""Formats Debezium's JSON: key and envelope, as in the source's shape ``envelope``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Piece, TextCells
-from tidelog.outputs.base.other_keys import OTHER_KEY
+from tidelog.codecs.columns.concatenation import KeyPiece, TextCells
+from tidelog.outputs.base.key_changes import OTHER_KEY
 from tidelog.outputs.formatters.messages import (
     HEADERS,
     EventColumns,
@@ -24,11 +24,11 @@ from tidelog.ports import FormatOptions, SourceId, TargetTable
 from tidelog.spark.formats.connect_schemas import (
     envelope_schema,
     key_schema,
-    opened,
+    payload_prefix,
     row_fields,
     source_schema,
 )
-from tidelog.spark.formats.envelope import envelope_json, joined
+from tidelog.spark.formats.envelope import envelope_json, join_texts
 from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows, json_values, type_names
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -36,7 +36,7 @@ NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 
 
 def context_headers(source: SourceId) -> tuple[tuple[str, bytes], ...]:
-    """The headers that Debezium's connectors write with ``extended.headers.enabled``."""
+    """Returns the headers that Debezium's connectors write with ``extended.headers.enabled``."""
     return (
         ("__debezium.context.connectorLogicalName", b"tidelog"),
         ("__debezium.context.taskId", b"0"),
@@ -46,8 +46,8 @@ def context_headers(source: SourceId) -> tuple[tuple[str, bytes], ...]:
 
 @dataclass(frozen=True)
 class Debezium:
-    """`tidelog.ports.Formatter`. After transforms, ``before`` is null but for deletes: of these it
-    holds the key, or the old row where the log has it.
+    """`tidelog.ports.Formatter` of Debezium's JSON. After transforms, ``before`` is null except for
+    deletes, for which it is the key, or the old row if the log has it.
 
     With ``handling.schemas`` key and value are Connect's objects of ``schema`` and ``payload``.
     """
@@ -80,8 +80,8 @@ class Debezium:
         )
         if self.handling.schemas:
             schemas = self._schemas(table, found)
-            key = pc.if_else(key.is_valid(), joined(schemas[0], key, "}"), None)
-            value = joined(schemas[1], value, "}")
+            key = pc.if_else(key.is_valid(), join_texts(schemas[0], key, "}"), None)
+            value = join_texts(schemas[1], value, "}")
         topic = topic_of(self.topic, table)
         headers = None
         if OTHER_KEY in events.schema.names:
@@ -89,7 +89,7 @@ class Debezium:
         return messages(found, topic, key, value, headers, tombstones=self.tombstones)
 
     def _schemas(self, table: TargetTable, found: EventColumns) -> tuple[str, str]:
-        """What stands before the payloads of keys and of values."""
+        """Returns the texts before the payloads of keys and of values."""
         types = type_names(table.schema)
         required = {
             name
@@ -105,17 +105,17 @@ class Debezium:
         name = f"tidelog.{table.source}"
         origin = source_schema(connector_of(table.origin), source_fields(table.origin))
         value = envelope_schema(name, fields, origin)
-        return opened(key_schema(name, own)), opened(value)
+        return payload_prefix(key_schema(name, own)), payload_prefix(value)
 
 
 def _header_texts(
     keys: pa.StructArray, names: Sequence[str], handling: Handling, types: Mapping[str, str]
 ) -> pa.StringArray:
-    """Keys as Connect's ``SimpleHeaderConverter``, the default, writes their structs: without a
-    schema, decimals as digits, and texts in which but quotes and backslashes are escaped
+    """Returns keys as Connect's ``SimpleHeaderConverter``, the default, writes their structs:
+    without a schema, decimals as digits, and texts in which only quotes and backslashes are escaped
     (`org.apache.kafka.connect.data.Values.append`).
     """
-    pieces: list[Piece] = []
+    pieces: list[KeyPiece] = []
     for number, name in enumerate(names):
         values = keys.field(keys.type.get_field_index(name))
         precise = pa.types.is_decimal(values.type) and handling.decimal == "precise"
@@ -123,12 +123,12 @@ def _header_texts(
             values.cast(pa.string()) if precise else json_values(values, handling, types.get(name))
         )
         pieces += [f"{',' if number else '{'}{json.dumps(name)}:", TextCells(cells)]
-    texts = joined(*pieces, "}").to_pylist()
-    there = keys.is_valid().to_pylist()
+    texts = join_texts(*pieces, "}").to_pylist()
+    is_valid = keys.is_valid().to_pylist()
     return pa.array(
         [
             (_STRING.sub(_header_string, text) if "\\" in text else text) if is_there else None
-            for text, is_there in zip(texts, there, strict=True)
+            for text, is_there in zip(texts, is_valid, strict=True)
         ],
         pa.string(),
     )
@@ -144,8 +144,8 @@ def _escaped(text: str) -> str:
 
 
 def _headers(events: EventColumns, other: pa.StringArray) -> pa.MapArray:
-    """The headers of a changed key: the delete of the old key has the new one, the creation of the
-    new key the old one.
+    """Returns the headers of a key change: the delete of the old key has the new one, the creation
+    of the new key the old one.
     """
     names = pc.if_else(events.deleted, NEW_KEY, OLD_KEY).to_pylist()
     pairs = zip(names, other.to_pylist(), strict=True)

@@ -1,4 +1,6 @@
-"""Flat rows: the columns themselves, and what happened in members that begin with ``__``."""
+"""Formats flat rows: the columns themselves, and the operation in members that begin with
+``__``.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,14 @@ import pyarrow.compute as pc
 
 from tidelog.outputs.formatters.messages import ROW_TAKEN, EventColumns, messages, topic_of
 from tidelog.ports import FormatOptions, TargetTable
-from tidelog.spark.formats.envelope import joined, json_rows, milliseconds
+from tidelog.spark.formats.envelope import join_texts, json_rows, milliseconds
 
 
 @dataclass(frozen=True)
 class Flat:
     """`tidelog.ports.Formatter`: ``{columns…, "__op", "__table", "__version", "__schema_version",
-    "__ts_ms", "__deleted"}``, as Debezium's ``unwrap`` with rewritten deletes. Columns that the log
-    does not tell hold ``__debezium_unavailable_value``; a truncate has no columns.
+    "__ts_ms", "__deleted"}``, as Debezium's ``unwrap`` with rewritten deletes. Missing columns are
+    ``__debezium_unavailable_value``; a truncate has no columns.
     """
 
     topic: str = "{table}"
@@ -32,7 +34,7 @@ class Flat:
         opened = pc.utf8_slice_codeunits(rows, 0, -1)
         comma = pc.if_else(pc.equal(opened, "{"), "", ",")
         name = table.name.replace("\\", "\\\\").replace('"', '\\"')
-        value = joined(
+        value = join_texts(
             opened,
             comma,
             '"__op":"',

@@ -1,4 +1,5 @@
-"""The application's logical messages (``pg_logical_emit_message``) as Debezium's events ``op: m``.
+"""Formats the application's logical messages (``pg_logical_emit_message``) as Debezium's events
+``op: m``.
 
 Debezium has them in one topic, with the prefix as the key:
 https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-message-events
@@ -19,7 +20,7 @@ from tidelog.outputs.formatters.messages import HEADERS, MESSAGES
 from tidelog.outputs.formatters.source_fields import connector_of, source_fields
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.formats import connect_schemas
-from tidelog.spark.formats.envelope import joined, milliseconds, source_pieces
+from tidelog.spark.formats.envelope import join_texts, milliseconds, source_pieces
 from tidelog.spark.formats.json_values import PLAIN, Handling, binary_text
 
 _NO_TABLE = TableName("", "")
@@ -31,8 +32,8 @@ class LogicalMessages:
     """`tidelog.ports.Formatter` of records of kind MESSAGE as the log has them.
 
     Attributes:
-        topic: of all of them.
-        prefixes: which of them, by prefix; ``*`` stands for any text.
+        topic: topic of all messages.
+        prefixes: prefixes of the wanted messages; ``*`` stands for any text.
         handling: how the content is written.
     """
 
@@ -49,7 +50,7 @@ class LogicalMessages:
         records = records.set_column(records.schema.get_field_index("xid"), "xid", xids)
         n, times = records.num_rows, records.column("commit_ts")
         key = _texts([_text({"prefix": each["prefix"]}) for each in documents])
-        value = joined(
+        value = join_texts(
             '{"op":"m","ts_ms":',
             milliseconds(times),
             *source_pieces(records, times, table.origin, _NO_TABLE),
@@ -59,7 +60,7 @@ class LogicalMessages:
         )
         if self.handling.schemas:
             of_key, of_value = self._schemas(table.origin)
-            key, value = joined(of_key, key, "}"), joined(of_value, value, "}")
+            key, value = join_texts(of_key, key, "}"), join_texts(of_value, value, "}")
         arrays = [
             key.cast(pa.binary()),
             value.cast(pa.binary()),
@@ -70,13 +71,13 @@ class LogicalMessages:
         return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
 
     def _message(self, document: dict[str, Any]) -> str:
-        content = None  # it was too long to be kept
+        content = None  # it was too long to be stored
         if "omitted" not in document:
             content = binary_text(base64.b64decode(document["content"]), self.handling.binary)
         return _text({"prefix": document["prefix"], "content": content})
 
     def _schemas(self, origin: SourceId) -> tuple[str, str]:
-        """What stands before the payloads of keys and of values."""
+        """Returns the texts before the payloads of keys and of values."""
         prefix = {"type": "string", "optional": True, "field": "prefix"}
         bytes_ = "bytes" if self.handling.binary == "bytes" else "string"
         content = {"type": bytes_, "optional": True, "field": "content"}
@@ -91,7 +92,7 @@ class LogicalMessages:
         ]
         key = connect_schemas.struct(f"{_NAME}Key", [prefix], optional=False)
         value = connect_schemas.struct(f"{_NAME}Value", members, optional=False)
-        both = (connect_schemas.opened({**each, "version": 1}) for each in (key, value))
+        both = (connect_schemas.payload_prefix({**each, "version": 1}) for each in (key, value))
         of_key, of_value = both
         return of_key, of_value
 

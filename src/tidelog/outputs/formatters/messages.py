@@ -1,4 +1,4 @@
-"""What formats share: rows of events as structs, and batches of messages."""
+"""Splits events into columns and builds batches of messages, for all formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidelog.spark.formats.shapes import (
 )
 
 ROW_TAKEN = "_tidelog_row_taken"
-"""A column of events: true where a transform took the new row away. Absent where none did."""
+"""A column of events: true where a transform removed the new row. Missing if none did."""
 HEADERS = pa.map_(pa.string(), pa.string())
 MESSAGES = pa.schema(
     [
@@ -37,10 +37,13 @@ MESSAGES = pa.schema(
 class EventColumns:
     """A batch of the shape `events` of one table, by part; each of ``n`` rows.
 
-    ``row``: struct of the delivered columns (of a delete: what is known of the old row), null for a
-    truncate. ``before``: struct or None where transforms took it. ``missing``: bool[n, columns] or
-    None. ``key``: JSON texts, null for a truncate and for tables without a key. ``has_row``:
-    bool[n], is there a new row to tell?
+    Attributes:
+        row: struct of the delivered columns (of a delete: the known ones of the old row), null for
+            a truncate.
+        before: struct, or None if transforms removed it.
+        missing: bool[n, columns] or None.
+        key: JSON texts, null for a truncate and for tables without a key.
+        has_row: bool[n], whether there is a new row.
     """
 
     def __init__(self, table: TargetTable, events: pa.RecordBatch) -> None:
@@ -53,10 +56,10 @@ class EventColumns:
         fields = [pa.field(n, c.type) for n, c in zip(self.names, columns, strict=True)]
         self.truncate = pc.equal(self.op, "t")
         self.deleted = pc.equal(self.op, "d")
-        gone = pc.or_(self.truncate, self.deleted)
+        without_row = pc.or_(self.truncate, self.deleted)
         if ROW_TAKEN in events.schema.names:
-            gone = pc.or_(gone, events.column(ROW_TAKEN))
-        self.has_row: Bools = pc.invert(gone).to_numpy(zero_copy_only=False)
+            without_row = pc.or_(without_row, events.column(ROW_TAKEN))
+        self.has_row: Bools = pc.invert(without_row).to_numpy(zero_copy_only=False)
         self.row = pa.StructArray.from_arrays(columns, fields=fields, mask=self.truncate)
         self.before: pa.StructArray | None = None
         if EVENT_BEFORE in events.schema.names:
@@ -75,23 +78,23 @@ class EventColumns:
     def key_texts(
         self, handling: Handling = PLAIN, types: Mapping[str, str] | None = None
     ) -> pa.StringArray:
-        """`key` with values written as `json_rows` writes those of the row."""
+        """Returns `key` with values written as `json_rows` writes those of the row."""
         if not self.table.key:
             return pa.nulls(self.n, pa.string())
         return json_rows(self.row, self.table.key, None, handling, types)
 
 
 def null_in_key(form: str, column: str) -> OutputRefusedError:
-    """The error of a schema that has no place for null in the messages' key."""
+    """Returns the error of a schema that does not allow null in the messages' key."""
     return OutputRefusedError(
         f"{form}: column {column} is null in a row, and a column of the key that is NOT NULL in "
-        "the source: look at the output's steps; or it is NaN in a numeric(p,s), which no decimal "
+        "the source: check the output's steps; or it is NaN in a numeric(p,s), which no decimal "
         "has: leave the table to an output without schemas"
     )
 
 
 def topic_of(pattern: str, table: TargetTable) -> str:
-    """The topic of a table's messages."""
+    """Returns the topic of a table's messages."""
     source = table.source
     return pattern.format(table=table.name, namespace=source.namespace, name=source.name)
 
@@ -105,8 +108,8 @@ def messages(
     *,
     tombstones: bool,
 ) -> pa.RecordBatch:
-    """One message per event and, with ``tombstones``, one more after each delete with a key, with
-    the delete's headers.
+    """Returns one message per event and, with ``tombstones``, one more after each delete with a
+    key, with the delete's headers.
     """
     n = events.n
     arrays = [
@@ -130,8 +133,8 @@ def messages(
 
 
 def _with_nulls(values: pa.BinaryArray, null: Bools) -> pa.BinaryArray:
-    """The values, none of them null, at the places that are not ``null``; their bytes stay where
-    they are.
+    """Returns the values, none of them null, at the positions that are not ``null``; their bytes
+    are not copied.
     """
     _, offsets, content = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]

@@ -39,10 +39,10 @@ _OWN = {"postgres": _POSTGRES, "mysql": _BINLOG, "mariadb": _BINLOG}
 
 
 def source_fields(source: SourceId) -> tuple[tuple[str, str, bool], ...]:
-    """(name, Kafka Connect's type, may be null) of each, in order."""
+    """Returns (name, Kafka Connect's type, may be null) of each, in order."""
     return (*_COMMON, *_OWN.get(source.kind, _OTHER))
 
 
 def connector_of(source: SourceId) -> str:
-    """What Debezium calls the connector."""
+    """Returns Debezium's name of the connector."""
     return _CONNECTORS.get(source.kind, source.kind)

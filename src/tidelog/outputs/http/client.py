@@ -1,4 +1,4 @@
-"""Sends one request until the API has taken it, refused it, or time is up."""
+"""Sends one request until the API has accepted it, rejected it, or time is up."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
 
-# What an answer means: tried again; of these records; of us and not of the records. Any other 4xx
-# is of the records.
+# Meanings of statuses: retry; error of the records; error of the configuration. Any other 4xx is an
+# error of the records.
 _AGAIN = frozenset({408, 409, 425, 429})
 _CREDENTIALS = frozenset({401, 407})
 _FORBIDDEN = 403
 _WRONG = frozenset({404, 405, 406, 410, 415, 501, 505})
-_CONFLICT = 409  # the same key is at work elsewhere; if it stays, the records are at fault
-_GATEWAY = frozenset({502, 504})  # who answers does not know what became of the request
+_CONFLICT = 409  # the key is in use elsewhere; if that lasts, the records are at fault
+_GATEWAY = frozenset({502, 504})  # the gateway does not know the request's result
 
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -37,11 +37,13 @@ _ANSWER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where and how requests go. ``headers`` and ``url`` may hold secrets.
+    """The address and form of requests. ``headers`` and ``url`` may be secret.
 
-    ``url``: a pattern, see `url_of`. ``timeout_s``: for the connection, and for each wait for a
-    part of the answer. ``retry_for_s``: how long a request is tried again before the whole batch
-    fails and is left to the pipeline's pauses; pauses that the API asks for are kept beyond it.
+    Attributes:
+        url: a pattern, see `url_of`.
+        timeout_s: seconds for the connection, and for each part of the answer.
+        retry_for_s: seconds to retry a request before the whole batch fails and is left to the
+            pipeline's retries; pauses that the API requests may exceed it.
     """
 
     url: str
@@ -54,12 +56,12 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """For messages: no path, which may be a secret."""
+        """The host, for messages: without the path, which may be secret."""
         return urlsplit(self.url).hostname or "the API"
 
 
 class RejectedError(Exception):
-    """The API will never take the request; its records are at fault."""
+    """The API will never accept the request; its records are at fault."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"HTTP {status}")
@@ -67,13 +69,18 @@ class RejectedError(Exception):
 
 
 class StoppedError(Exception):
-    """Given up because the task ends."""
+    """The request is abandoned because the task ends."""
 
 
 class HttpSender:
-    """Thread-safe. ``connections`` are kept open at most. ``in_doubt``: the API may be at work on
-    requests of an earlier process or task with the same keys. ``check_lease``: raises
-    LeaseLostError where nothing more may be sent.
+    """Sends requests and retries them. Thread-safe.
+
+    Args:
+        endpoint: the API.
+        connections: the most connections that are kept open.
+        in_doubt: whether the API may still process requests of an earlier process or task with the
+            same keys.
+        check_lease: raises LeaseLostError if nothing more may be sent.
     """
 
     def __init__(
@@ -95,10 +102,10 @@ class HttpSender:
         )
 
     def send(self, url: str, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
-        """Returns when the API has said that it has the records.
+        """Returns when the API has confirmed the records.
 
         Raises RejectedError; OutputError if time is up; OutputRefusedError if the API refuses us;
-        LeaseLostError before a try that nobody may make any more.
+        LeaseLostError before an attempt that is not allowed any more.
         """
         whole = httpx.Headers({"Content-Type": content_type})
         whole.update(self._endpoint.headers)
@@ -108,17 +115,17 @@ class HttpSender:
             whole["Content-Encoding"] = "gzip"
         until = time.monotonic() + self._endpoint.retry_for_s
         pause_s = _FIRST_PAUSE_S
-        unanswered = self._in_doubt  # a try of which nobody has told what became of it
+        unanswered = self._in_doubt  # an attempt whose result is unknown
         while True:
             if self._stopping.is_set():
                 raise StoppedError
-            # Nothing at the API tells a late request from another: it must not be sent.
+            # The API can't detect a late request: it must not be sent.
             self._check_lease()
             failpoints.hit("output.request")
             asked_s: float | None = None
             status = 0
             try:
-                status, asked_s = self._once(url, body, whole)
+                status, asked_s = self._send_once(url, body, whole)
                 if status < 300:
                     return
                 why = f"HTTP {status}"
@@ -132,26 +139,28 @@ class HttpSender:
             if asked_s is not None:
                 wait_s = max(wait_s, min(asked_s, _LONGEST_ASKED_S))
             if asked_s is None and time.monotonic() + wait_s > until:
-                # After a try that was left unanswered it is that one that is at work: parts of the
-                # request, under keys of their own, would be taken beside it.
+                # After an unanswered attempt, that attempt is in progress: parts of the request,
+                # under keys of their own, would be accepted beside it.
                 if status == _CONFLICT and not unanswered:
                     raise RejectedError(status)
-                raise OutputError(f"http: {self._endpoint.host} does not take requests: {why}")
+                raise OutputError(f"http: {self._endpoint.host} does not accept requests: {why}")
             if time.monotonic() > until + _LONGEST_ASKED_S:
-                raise OutputError(f"http: {self._endpoint.host} goes on asking to wait: {why}")
+                raise OutputError(f"http: {self._endpoint.host} still asks to wait: {why}")
             self._stopping.wait(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def stop(self) -> None:
-        """End pauses, and all sending at the next try."""
+        """End pauses, and all sending at the next attempt."""
         self._stopping.set()
 
     def close(self) -> None:
         self._stopping.set()
         self._client.close()
 
-    def _once(self, url: str, body: bytes, headers: httpx.Headers) -> tuple[int, float | None]:
-        """The status, and the pause that the API asks for; only those worth another try or 2xx."""
+    def _send_once(self, url: str, body: bytes, headers: httpx.Headers) -> tuple[int, float | None]:
+        """Send once. Returns the status, and the pause that the API requests; only 2xx or statuses
+        worth a retry.
+        """
         host = self._endpoint.host
         with self._client.stream(
             self._endpoint.method, url, content=body, headers=headers
@@ -159,8 +168,8 @@ class HttpSender:
             status = answer.status_code
             read = 0
             for part in answer.iter_raw():
-                # To its end, so that the connection can be used again; an answer that breaks off
-                # is none.
+                # Read to the end, so that the connection can be used again; an incomplete answer is
+                # no answer.
                 read += len(part)
                 if read > _ANSWER_BYTES:
                     break
@@ -187,9 +196,8 @@ class HttpSender:
 
 
 def url_of(pattern: str, table: TargetTable) -> str:
-    """``{table}``, ``{namespace}`` and ``{name}`` filled in, as a part of a path.
-
-    Raises ConfigError for any other name.
+    """Fill in ``{table}``, ``{namespace}`` and ``{name}``, as a part of a path. Raises ConfigError
+    for any other name.
     """
     names = {
         "table": table.name,
@@ -206,7 +214,7 @@ def url_of(pattern: str, table: TargetTable) -> str:
 
 
 def authorities(ca_file: str | None) -> ssl.SSLContext | bool:
-    """Who is trusted. Raises ConfigError if the file can't be read."""
+    """Returns the trusted authorities. Raises ConfigError if the file can't be read."""
     if ca_file is None:
         return True
     try:
@@ -216,7 +224,7 @@ def authorities(ca_file: str | None) -> ssl.SSLContext | bool:
 
 
 def _asked_s(header: str | None) -> float | None:
-    """Retry-After (RFC 9110, 10.2.3): seconds, or a date."""
+    """Parses Retry-After (RFC 9110, 10.2.3): seconds, or a date."""
     if header is None:
         return None
     text = header.strip()

@@ -1,4 +1,4 @@
-"""Outputs of kind ``http``."""
+"""The section of outputs of kind ``http``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidelog.outputs.base.sections import (
     DebeziumModes,
     ExecutorSection,
     Headers,
-    InHeader,
+    HeaderValue,
     JsonFormatName,
     SkippedOperations,
-    named,
+    name_field,
 )
 
 
@@ -26,7 +26,7 @@ class HttpSection(ExecutorSection):
     """Change events posted to an API in batches (docs/outputs/http.md)."""
 
     kind: Literal["http"] = Field(description="The kind of output.")
-    name: str = named(
+    name: str = name_field(
         "http",
         "Names the output's progress, and is a part of each request's key: keep it.",
     )
@@ -35,8 +35,10 @@ class HttpSection(ExecutorSection):
         "`{table}` for the name that a step `route` gives.",
         examples=["https://api.example.com/events/{table}"],
     )
-    method: Literal["POST", "PUT", "PATCH"] = Field(default="POST", description="Of requests.")
-    token: InHeader | None = Field(
+    method: Literal["POST", "PUT", "PATCH"] = Field(
+        default="POST", description="Method of requests."
+    )
+    token: HeaderValue | None = Field(
         default=None,
         min_length=1,
         description="Sent as `Authorization: Bearer`.",
@@ -63,8 +65,8 @@ class HttpSection(ExecutorSection):
         default=4,
         ge=1,
         le=256,
-        description="Requests of a table that are under way at once. A key's go one after the "
-        "other.",
+        description="Requests of a table that are sent at once. Those of a key are sent one after "
+        "the other.",
     )
     batch_rows: int = Field(default=500, ge=1, description="Events in a request at most.")
     batch_bytes: Bytes = Field(
@@ -80,8 +82,8 @@ class HttpSection(ExecutorSection):
     retry_for_ms: Milliseconds = Field(
         default=60_000,
         ge=0,
-        description="How long a task tries a request again. Then the batch fails, and the pipeline "
-        "tries that again.",
+        description="How long a task retries a request. Then the batch fails, and the pipeline "
+        "retries it.",
         examples=["60s"],
     )
     ca_file: str | None = Field(
@@ -96,13 +98,15 @@ class HttpSection(ExecutorSection):
             raise ValueError("a url has no line ends, spaces or control characters")
         try:
             parts = urlsplit(text)
-            parts.port  # noqa: B018 - raises where it is no number
-            named = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+            parts.port  # noqa: B018 - raises if it is not a number
+            placeholders = {
+                name for _, name, _, _ in string.Formatter().parse(text) if name is not None
+            }
         except ValueError:
             raise ValueError("expected a url; {{ and }} stand for braces") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("expected http://host/path or https://host/path")
-        if not named <= {"table", "namespace", "name"}:
+        if not placeholders <= {"table", "namespace", "name"}:
             raise ValueError(
                 "only {table}, {namespace} and {name} can stand in a url; {{ and }} are braces"
             )

@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from tidelog.outputs.base.kinds import OwnKind
-from tidelog.outputs.base.probes import accepts
-from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
+from tidelog.outputs.base.kinds import BuiltinKind
+from tidelog.outputs.base.progress import has_whole_log
+from tidelog.outputs.base.reachability import check_port
+from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.outputs.http.config import HttpSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace
+
+
+def _probe(section: HttpSection) -> str:
+    # A connection without a request, which would be a record.
+    url = urlsplit(section.url.reveal())
+    return check_port(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
 
 
 def _open(section: HttpSection, context: OutputContext) -> Output:
@@ -49,18 +55,12 @@ def _open(section: HttpSection, context: OutputContext) -> Output:
 
 def _place(section: HttpSection) -> OutputPlace:
     url = urlsplit(section.url.reveal())
-    # A query may hold a key, which is another one now and then.
+    # A query may contain a key, which changes now and then.
     return OutputPlace([url.hostname, url.port, url.path], now=url.query)
 
 
-def _look(section: HttpSection) -> str:
-    # A connection and no request, which would be a record.
-    url = urlsplit(section.url.reveal())
-    return accepts(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
-
-
 def _idle(section: HttpSection, log: LogExtent) -> bool:
-    return holds_all(log, section.name)  # nothing is asked of an API without records
+    return has_whole_log(log, section.name)  # without records nothing is requested of the API
 
 
-KIND = OwnKind(HttpSection, _open, _place, "httpx", _look, idle=_idle)
+KIND = BuiltinKind(HttpSection, _open, _place, "httpx", _probe, idle=_idle)

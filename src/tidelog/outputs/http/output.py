@@ -1,8 +1,8 @@
-"""The HTTP output: change events posted to an API in batches, a key's in order.
+"""The HTTP output: posts change events to an API in batches, a key's in order.
 
-Each request has a key (``Idempotency-Key``) that is the same whenever it comes again: what a batch
-is cut into depends on its messages alone, and a batch that was begun is brought over again just as
-it was, before anything new. An API that minds the key takes each event once.
+Each request has a key (``Idempotency-Key``) that is the same whenever it is sent again: a batch is
+split into requests by its messages alone, and a batch that was begun is repeated unchanged, before
+anything new. An API that checks the key accepts each event once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from tidelog.ports import StateStore, TargetTable, TaskWriter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# So long the API may be at work on a request of a try before. An answer 409 says nothing of the
-# request's records until then.
-_AT_WORK_S = 3600.0
-_ONE_TASK = 1 << 60  # bytes: how a table is split over tasks would change what requests hold
+# How long the API may still process a request of an earlier attempt. Until then an answer 409 says
+# nothing about the request's records.
+_IN_PROGRESS_S = 3600.0
+_ONE_TASK = 1 << 60  # bytes: splitting a table over tasks would change the content of requests
 
 
 class HttpOutput(ExecutorOutput):
@@ -37,12 +37,12 @@ class HttpOutput(ExecutorOutput):
         log_path: the event log that batches refer to.
         state: keeps the output's progress.
         delivery: ordered (key or total), with a formatter.
-        endpoint: where requests go.
+        endpoint: the API.
         body: how messages become requests.
-        lanes: requests of a table that are under way at once.
+        lanes: requests of a table that are sent at once.
     """
 
-    repeats_as_begun = True  # its requests are the same then
+    repeats_same_batches = True  # its requests are the same then
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class HttpOutput(ExecutorOutput):
             in_doubt=self._in_doubt,
         )
 
-    def begin(self, *, again: bool) -> None:
+    def before_batch(self, *, again: bool) -> None:
         if not again:
             self._in_doubt_until = None
         elif self._in_doubt_until is None:
-            self._in_doubt_until = time.monotonic() + _AT_WORK_S
+            self._in_doubt_until = time.monotonic() + _IN_PROGRESS_S
         until = self._in_doubt_until
         self._in_doubt = until is not None and time.monotonic() < until

@@ -1,5 +1,5 @@
-"""How messages become requests: cut alike whenever the same messages come, so that a request that
-comes again is the same request, under the same key.
+"""Splits messages into requests: equally whenever the same messages are written, so that a repeated
+request has the same content and the same key.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ _LONGEST_KEY = 255
 
 @dataclass(frozen=True)
 class Body:
-    """``kind`` array or ndjson; requests end at ``rows`` messages or ``size_bytes`` of them.
+    """The body of requests.
 
-    Messages of one version are never told apart: their key could not be.
+    Attributes:
+        kind: array or ndjson.
+        rows: the most messages of a request.
+        size_bytes: the most bytes of a request. Messages of one version are never split: their keys
+            would be equal.
     """
 
     kind: str = "array"
@@ -46,8 +50,8 @@ class Body:
 class RequestMessages:
     """Consecutive messages of one lane, ``start`` to ``end`` of arrays that requests share.
 
-    ``data[bounds[i]:bounds[i + 1]]`` is message i with the separator behind it, ``tables`` the
-    names of their tables.
+    ``data[bounds[i]:bounds[i + 1]]`` is message i with the separator after it, ``tables`` the names
+    of their tables.
     """
 
     tables: pa.Array
@@ -68,14 +72,14 @@ class RequestMessages:
         return str(self.tables[self.start].as_py())
 
     def body(self, kind: str) -> bytes:
-        """All of them as one text."""
+        """Returns all messages as one text."""
         found = memoryview(self.data)[self.bounds[self.start] : self.bounds[self.end]]
         if kind == "array":
             return b"".join((b"[", found[:-1], b"]"))
         return bytes(found)
 
     def halves(self) -> tuple[RequestMessages, RequestMessages] | None:
-        """Two parts, to find out which is at fault; None if they have one version."""
+        """Returns two parts, to find the rejected one; None if all messages have one version."""
         middle = (self.start + self.end) // 2
         for at in (_next(self.versions, middle, self.end), _last(self.versions, middle)):
             if self.start < at < self.end:
@@ -83,8 +87,8 @@ class RequestMessages:
         return None
 
 
-def arranged(rows: pa.RecordBatch, body: Body) -> RequestMessages:
-    """``table``, ``version``, ``value`` (binary, none null) as `RequestMessages`."""
+def build_messages(rows: pa.RecordBatch, body: Body) -> RequestMessages:
+    """Returns ``table``, ``version``, ``value`` (binary, none null) as `RequestMessages`."""
     joined = pc.binary_join_element_wise(rows.column("value"), body.separator, b"").cast(
         pa.large_binary()
     )
@@ -95,10 +99,11 @@ def arranged(rows: pa.RecordBatch, body: Body) -> RequestMessages:
     return RequestMessages(rows.column("table"), versions, bounds, data, 0, len(joined))
 
 
-def cut(messages: RequestMessages, body: Body, *, final: bool) -> tuple[list[RequestMessages], int]:
-    """The requests that are full, and where the rest begins; ``final``: all of them, no rest.
-
-    What is cut where depends on the messages alone, not on how many there were at a time.
+def split_requests(
+    messages: RequestMessages, body: Body, *, final: bool
+) -> tuple[list[RequestMessages], int]:
+    """Returns the requests that are full, and the start of the rest; ``final``: all requests, no
+    rest. The split depends on the messages alone, not on how many there were at a time.
     """
     versions, bounds = messages.versions, messages.bounds
     start, n = messages.start, messages.end
@@ -109,14 +114,14 @@ def cut(messages: RequestMessages, body: Body, *, final: bool) -> tuple[list[Req
         if end < n:
             end = _next(versions, end, n)
         if end >= n and not final:
-            break  # more of the same version, or of what fits, may come
+            break  # more messages of the same version, or that fit, may follow
         found.append(replace(messages, start=start, end=min(end, n)))
         start = end
     return found, min(start, n)
 
 
 def key_of(output: str, generation: str, table: str, lane: int, span: Sequence[int]) -> str:
-    """The request's key: the same for the same messages."""
+    """Returns the request's key: the same for the same messages."""
     key = f"{output}/{generation}/{quote(table, safe='.*')}/{lane}/{span[0]}-{span[1]}"
     if len(key) > _LONGEST_KEY:
         key = hashlib.sha256(key.encode()).hexdigest()
@@ -124,14 +129,14 @@ def key_of(output: str, generation: str, table: str, lane: int, span: Sequence[i
 
 
 def _next(versions: _Ints, at: int, end: int) -> int:
-    """The first place from ``at`` on where a version begins, or ``end``."""
+    """Returns the first position from ``at`` on where a version begins, or ``end``."""
     while at < end and versions[at] == versions[at - 1]:
         at += 1
     return at
 
 
 def _last(versions: _Ints, at: int) -> int:
-    """The last place up to ``at`` where a version begins."""
+    """Returns the last position up to ``at`` where a version begins."""
     while at > 0 and versions[at] == versions[at - 1]:
         at -= 1
     return at

@@ -1,7 +1,7 @@
-"""Sends messages of one task to an API; runs on executors.
+"""Sends messages of one task to an API, on executors.
 
-A table's keys are spread over lanes; a lane sends its requests one after the other, the lanes at
-once. So a key's messages arrive in order.
+A table's keys are spread over lanes; a lane sends its requests one after the other, the lanes in
+parallel. So a key's messages arrive in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.executors import hash_partitions
-from tidelog.outputs.base.executors.writer import Writer, tried_before
+from tidelog.outputs.base.executors.writer import Writer, is_retry
 from tidelog.outputs.http.client import Endpoint, HttpSender, RejectedError, StoppedError, url_of
 from tidelog.outputs.http.requests import (
     KEY_HEADER,
@@ -24,26 +24,26 @@ from tidelog.outputs.http.requests import (
     VERSIONS_HEADER,
     Body,
     RequestMessages,
-    arranged,
-    cut,
+    build_messages,
     key_of,
+    split_requests,
 )
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
-_AHEAD = 2  # requests that a lane has ready
+_AHEAD = 2  # requests that a lane prepares
 _TOO_LARGE = 413
 
 
 class HttpWriter(Writer):
-    """One client for each task.
+    """Writes with one client for each task.
 
     Args:
-        endpoint: where requests go.
+        endpoint: the API.
         body: how messages become requests.
         lanes: requests at once.
-        total: all tables' messages in one order: one lane.
-        keep_rejected: go on after what the API rejects; else it ends the task at once.
-        in_doubt: an earlier try's requests may be at work still.
+        total: whether all tables' messages have one order: one lane.
+        keep_rejected: whether to continue after a rejected request; else it ends the task at once.
+        in_doubt: whether requests of an earlier attempt may still be in progress.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class HttpWriter(Writer):
     ) -> None:
         self._endpoint = endpoint
         self._body = body
-        self._lanes = 1 if total else lanes
+        self._lane_count = 1 if total else lanes
         self._total = total
         self._keep_rejected = keep_rejected
         self._in_doubt = in_doubt
 
     def open(self, task: WriteTask) -> None:
         self._task = task
-        in_doubt = self._in_doubt or tried_before()
+        in_doubt = self._in_doubt or is_retry()
         self._sender = HttpSender(
-            self._endpoint, self._lanes, in_doubt=in_doubt, check_lease=task.check_lease
+            self._endpoint, self._lane_count, in_doubt=in_doubt, check_lease=task.check_lease
         )
-        self._lines = [
+        self._lanes = [
             _Lane(self._sender, self._endpoint, self._body, task, n, self._keep_rejected)
-            for n in range(self._lanes)
+            for n in range(self._lane_count)
         ]
         self._target: tuple[str, str] | None = None
 
@@ -82,23 +82,24 @@ class HttpWriter(Writer):
         if target != self._target:
             self._drain()
             self._target = target
-            for line in self._lines:
-                line.turn_to(*target)
+            for lane in self._lanes:
+                lane.set_target(*target)
         names = pa.repeat(pa.scalar(table.name), rows.num_rows)
         rows = pa.RecordBatch.from_pydict(
             {"table": names} | {name: rows.column(name) for name in ("key", "version", "value")}
         )
-        if self._lanes == 1 or not table.key:
-            self._lines[0].add(rows)
+        if self._lane_count == 1 or not table.key:
+            self._lanes[0].add(rows)
             return self._rejections()
-        # A truncate has no key and concerns all: everything before it first, and itself.
+        # A truncate has no key and concerns all keys: first everything before it, then the
+        # truncate.
         alone = np.flatnonzero(rows.column("key").is_null().to_numpy(zero_copy_only=False))
         start = 0
         for at in [*alone.tolist(), rows.num_rows]:
             self._spread(rows.slice(start, at - start))
             if at < rows.num_rows:
                 self._drain()
-                self._lines[0].add(rows.slice(at, 1))
+                self._lanes[0].add(rows.slice(at, 1))
                 self._drain()
             start = at + 1
         return self._rejections()
@@ -112,29 +113,29 @@ class HttpWriter(Writer):
         if sender is None:
             return
         sender.stop()
-        for line in self._lines:
-            line.close()
+        for lane in self._lanes:
+            lane.close()
         sender.close()
 
     def _spread(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
-        lane_of = hash_partitions.numbers(rows, ["key"], self._lanes)
-        for number, line in enumerate(self._lines):
-            line.add(rows.filter(pa.array(lane_of == number)))
+        lane_of = hash_partitions.partition_numbers(rows, ["key"], self._lane_count)
+        for number, lane in enumerate(self._lanes):
+            lane.add(rows.filter(pa.array(lane_of == number)))
 
     def _drain(self) -> None:
-        for line in self._lines:
-            line.flush()
-        for line in self._lines:
-            line.wait()
+        for lane in self._lanes:
+            lane.flush()
+        for lane in self._lanes:
+            lane.wait()
 
     def _rejections(self) -> list[Rejection]:
-        return [rejection for line in self._lines for rejection in line.rejections()]
+        return [rejection for lane in self._lanes for rejection in lane.rejections()]
 
 
 class _Lane:
-    """A line of requests. Used by the task's thread; one of its own sends."""
+    """A queue of requests. Used by the task's thread; its own thread sends."""
 
     def __init__(
         self,
@@ -160,8 +161,8 @@ class _Lane:
         self._broken = False
         self._url, self._table = "", ""
 
-    def turn_to(self, url: str, table: str) -> None:
-        """From now on requests go there. Nothing waits or runs."""
+    def set_target(self, url: str, table: str) -> None:
+        """Set the address of later requests. Call it only while nothing waits or runs."""
         self._url, self._table = url, table
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -171,15 +172,15 @@ class _Lane:
         self._rows += rows.num_rows
         self._bytes += int(pc.sum(pc.binary_length(rows.column("value"))).as_py())
         if self._rows > self._body.rows or self._bytes > self._body.size_bytes:
-            self._cut(final=False)
+            self._split(final=False)
 
     def flush(self) -> None:
-        """Everything that waits becomes requests."""
+        """Turn all waiting messages into requests."""
         if self._waiting:
-            self._cut(final=True)
+            self._split(final=True)
 
     def wait(self) -> None:
-        """Until all requests are answered. Raises what one of them did."""
+        """Wait until all requests are answered. Raises the error of one of them."""
         while self._running:
             self._running.popleft().result()
 
@@ -192,10 +193,10 @@ class _Lane:
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _cut(self, *, final: bool) -> None:
+    def _split(self, *, final: bool) -> None:
         rows = pa.Table.from_batches(self._waiting).combine_chunks().to_batches()[0]
-        whole = arranged(rows, self._body)
-        requests, rest = cut(whole, self._body, final=final)
+        whole = build_messages(rows, self._body)
+        requests, rest = split_requests(whole, self._body, final=final)
         left = rows.slice(rest)
         self._waiting = [left] if left.num_rows else []
         self._rows = left.num_rows
@@ -215,11 +216,11 @@ class _Lane:
             raise
 
     def _send(self, messages: RequestMessages, url: str, table: str) -> None:
-        """Send them; what the API rejects is halved until it is known which records it means.
+        """Send messages; split rejected ones in halves until the rejected records are known.
 
-        Where that ends the task no halves are sent: once the API is mended the request comes again
-        whole, under its own key, and what was taken of it would be taken twice. One that is too
-        large always comes again in halves.
+        If a rejection ends the task, no halves are sent: once the API is fixed, the whole request
+        is sent again, under its own key, and the accepted part would be accepted twice. A request
+        that is too large is always sent again in halves.
         """
         task, (first, last) = self._task, messages.span
         headers = {
@@ -240,14 +241,14 @@ class _Lane:
             if not self._keep_rejected:
                 raise OutputRefusedError(
                     f"output {task.output}: {self._endpoint.host} rejects {_named(messages)} "
-                    f"(HTTP {rejected.status}). Mend the API; or set the output's dead_letter, and "
-                    "such records go there while the others go on."
+                    f"(HTTP {rejected.status}). Fix the API, or set the output's dead_letter: then "
+                    "such records go there and the others continue."
                 ) from None
             self._rejected.append(Rejection(messages.table, first, f"HTTP {rejected.status}"))
 
 
 def _named(messages: RequestMessages) -> str:
-    """Where what was rejected is."""
+    """Describes where the rejected records are."""
     first, last = messages.span
     if first == last:
         return f"the record of {messages.table} at version {first}"

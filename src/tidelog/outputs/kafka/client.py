@@ -1,4 +1,6 @@
-"""What driver and executors share of Kafka: settings, names of topics, what errors mean."""
+"""Shared by driver and executors: settings of Kafka clients, names of topics, meanings of
+errors.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 
@@ -17,8 +20,8 @@ SELDOM_S = 60.0
 
 
 class _Seldom(logging.Filter):
-    """Lets a line through once in `SELDOM_S`: a broker that is away is told of ten times a second,
-    by each connection.
+    """Logs a line once in `SELDOM_S`: for a broker that is down, each connection logs ten lines a
+    second.
     """
 
     def __init__(self) -> None:
@@ -37,11 +40,11 @@ class _Seldom(logging.Filter):
 
 
 _COUNTS = re.compile(r"#\w+-\d+|\(after \d+ms.*")
-"""Of a client, and since when and how often: what differs between two lines of one event."""
+"""The parts in which two lines of one event differ: the client, how long and how often."""
 
-# librdkafka writes its own log there: brokers and states, never messages or passwords.
+# librdkafka's own log: brokers and states, never messages or passwords.
 librdkafka_log = logging.getLogger("tidelog.librdkafka")
-# About a setting of ours: it comes once for each producer.
+# About a setting of ours: each producer logs it.
 librdkafka_log.addFilter(lambda line: "enable.gapless.guarantee is exp" not in line.getMessage())
 librdkafka_log.addFilter(_Seldom())
 
@@ -52,7 +55,7 @@ _NAME_MAX = 249
 _SETTING = re.compile(r'property:? "([^"]+)"')
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
 
-# What the guarantee rests on.
+# The settings that the guarantee depends on.
 _OURS = {
     "acks",
     "bootstrap.servers",
@@ -71,7 +74,7 @@ _OURS = {
     "enable.auto.commit",
     "group.id",
 }
-# Never right by trying again.
+# Errors that no retry can fix.
 _REFUSED = (
     KafkaError._AUTHENTICATION,
     KafkaError._INVALID_ARG,
@@ -88,18 +91,20 @@ _REFUSED = (
 
 
 def settings_of(servers: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Librdkafka's settings for any client. Raises ConfigError for those that are ours to set."""
+    """Returns librdkafka's settings for any client. Raises ConfigError for those that only Tidelog
+    may set.
+    """
     taken = sorted(_OURS & given.keys())
     if taken:
         raise ConfigError(
-            f"outputs: kafka: settings {', '.join(taken)} are set by Tidelog: its guarantee rests "
-            "on them. Take them out"
+            f"outputs: kafka: settings {', '.join(taken)} are set by Tidelog: its guarantee "
+            "depends on them. Remove them"
         )
     return {"bootstrap.servers": servers, "log_level": 4, **given}
 
 
 def common(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``settings`` without those that only producers know: for consumers and administration."""
+    """Returns ``settings`` without those of producers: for consumers and administration."""
     return {name: value for name, value in settings.items() if name not in _PRODUCER}
 
 
@@ -119,16 +124,16 @@ _PRODUCER = {
 }
 
 
-class Heard:
-    """What a client says beside its answers: why there is no connection, which a call that times
-    out does not tell. Give `hear` as ``error_cb``.
+class ClientErrors:
+    """A client's errors beside its answers: why there is no connection, which a call that times out
+    does not report. Give `on_error` as ``error_cb``.
     """
 
     def __init__(self) -> None:
         self.error: KafkaError | None = None
         self.all_down = False
 
-    def hear(self, error: KafkaError) -> None:
+    def on_error(self, error: KafkaError) -> None:
         self.all_down = self.all_down or error.code() == KafkaError._ALL_BROKERS_DOWN
         telling = error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
         if self.error is None or telling:
@@ -136,7 +141,7 @@ class Heard:
 
 
 def topic_name(wanted: str) -> str:
-    """``wanted`` as Kafka takes it: other characters than its own become ``_``."""
+    """Returns ``wanted`` as a topic's name: characters that Kafka does not allow become ``_``."""
     name = _NOT_IN_NAMES.sub("_", wanted)
     if not name or len(name) > _NAME_MAX or name in (".", ".."):
         raise OutputRefusedError(
@@ -146,14 +151,14 @@ def topic_name(wanted: str) -> str:
 
 
 def failed(what: str, error: KafkaError | KafkaException) -> OutputError:
-    """The error of ours for one of Kafka's, whose texts tell of brokers and codes."""
+    """Returns our error for one of Kafka's, whose texts have brokers and codes."""
     found = error.args[0] if isinstance(error, KafkaException) else error
     kind = OutputRefusedError if found.code() in _REFUSED else OutputError
-    return kind(f"kafka: {what}: {told(found)}")
+    return kind(f"kafka: {what}: {error_text(found)}")
 
 
-def told(error: KafkaError) -> str:
-    """What librdkafka says, but of settings no value: each may be a secret."""
+def error_text(error: KafkaError) -> str:
+    """Returns librdkafka's text, but without values of settings: each may be secret."""
     if error.code() != KafkaError._INVALID_ARG:
         return f"{error.name()}: {error.str()}"
     text = error.str()
@@ -162,3 +167,39 @@ def told(error: KafkaError) -> str:
         return f"the setting {name[1]} is not one that librdkafka takes"
     what = "sasl.mechanism" if "SASL mechanism" in text else "the settings"
     return f"librdkafka does not take {what}"
+
+
+class Administration:
+    """A client for administration, created on first use.
+
+    Args:
+        servers: ``host:port``, several separated by commas; for messages.
+        settings: librdkafka's settings.
+    """
+
+    def __init__(self, servers: str, settings: Mapping[str, Any]) -> None:
+        self._servers = servers
+        self._settings = settings
+        self._client: AdminClient | None = None
+        self._errors = ClientErrors()
+
+    @property
+    def client(self) -> AdminClient:
+        if self._client is None:
+            settings = common(self._settings) | {"error_cb": self._errors.on_error}
+            try:
+                self._client = AdminClient(settings, logger=librdkafka_log)
+            except KafkaException as error:
+                raise failed("no client can be created", error) from None
+        return self._client
+
+    def brokers(self, timeout_s: float) -> int:
+        """Returns the number of brokers. Raises OutputError if none of the servers answers."""
+        try:
+            return len(self.client.list_topics(timeout=timeout_s).brokers)
+        except KafkaException as error:
+            for _ in range(3):
+                self.client.poll(0.2)  # calls `ClientErrors.on_error`
+            raise failed(
+                f"no broker of {self._servers} answers", self._errors.error or error
+            ) from None

@@ -1,4 +1,4 @@
-"""Outputs of kind ``kafka``."""
+"""The section of outputs of kind ``kafka``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.outputs.base.sections import (
     FormatName,
     Order,
     SkippedOperations,
-    named,
+    name_field,
 )
 
 
@@ -23,10 +23,10 @@ class KafkaSection(ExecutorSection):
     """Change events as messages, a topic for each table (docs/outputs/kafka.md)."""
 
     kind: Literal["kafka"] = Field(description="The kind of output.")
-    name: str = named("kafka")
+    name: str = name_field("kafka")
     servers: str = Field(
         min_length=1,
-        description="Brokers to begin with, separated by commas.",
+        description="Brokers to connect to first, separated by commas.",
         examples=["kafka1:9092,kafka2:9092"],
     )
     topic: str = Field(
@@ -61,14 +61,12 @@ class KafkaSection(ExecutorSection):
         description="`key`: a key's changes in order. `total`: all in one task, in the log's "
         "order. `none`: as it comes.",
     )
-    create_topics: bool = Field(
-        default=True, description="Create topics that are not there. `false`: stop."
-    )
+    create_topics: bool = Field(default=True, description="Create missing topics. `false`: stop.")
     partitions: int | None = Field(
-        default=None, ge=1, description="Of topics that are created. Unset: as brokers have it."
+        default=None, ge=1, description="For topics that are created. Unset: the brokers' default."
     )
     replication: int | None = Field(
-        default=None, ge=1, description="Of topics that are created. Unset: as brokers have it."
+        default=None, ge=1, description="For topics that are created. Unset: the brokers' default."
     )
     compact: bool = Field(default=False, description="Create topics with `cleanup.policy=compact`.")
     transactions: bool = Field(

@@ -6,12 +6,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tidelog.model.units import counted
-from tidelog.outputs.base.kinds import OwnKind, hosts
-from tidelog.outputs.base.probes import ANSWER_S
-from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.deliveries import delivery_of, handling_of, skipped_of
+from tidelog.outputs.base.kinds import BuiltinKind, hosts
+from tidelog.outputs.base.progress import has_whole_log
+from tidelog.outputs.base.reachability import ANSWER_S
+from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.outputs.kafka.config import KafkaSection
 from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputPlace, TargetTable
+
+
+def _probe(section: KafkaSection) -> str:
+    from tidelog.outputs.kafka.client import Administration, settings_of
+
+    settings = settings_of(section.servers, _settings(section))
+    count = Administration(section.servers, settings).brokers(ANSWER_S)
+    return f"{section.servers} answers: {counted(count, 'broker')}"
 
 
 def _open(section: KafkaSection, context: OutputContext) -> Output:
@@ -53,15 +61,6 @@ def _settings(section: KafkaSection) -> dict[str, str]:
     return {name: value.get_secret_value() for name, value in section.settings.items()}
 
 
-def _look(section: KafkaSection) -> str:
-    from tidelog.outputs.kafka.administration import Administration
-    from tidelog.outputs.kafka.client import settings_of
-
-    settings = settings_of(section.servers, _settings(section))
-    count = Administration(section.servers, settings).brokers(ANSWER_S)
-    return f"{section.servers} answers: {counted(count, 'broker')}"
-
-
 def _messages(section: KafkaSection) -> Formatter | None:
     from tidelog.outputs.formatters.logical_messages import LogicalMessages
     from tidelog.outputs.kafka.client import topic_name
@@ -90,7 +89,7 @@ def _names(section: KafkaSection, tables: Sequence[TargetTable]) -> Iterator[str
 
 
 def _idle(section: KafkaSection, log: LogExtent) -> bool:
-    return holds_all(log, section.name) and bool(_look(section))
+    return has_whole_log(log, section.name) and bool(_probe(section))
 
 
-KIND = OwnKind(KafkaSection, _open, _place, "confluent_kafka", _look, _names, _idle)
+KIND = BuiltinKind(KafkaSection, _open, _place, "confluent_kafka", _probe, _names, _idle)

@@ -1,10 +1,10 @@
 """The Kafka output: change events as messages, a topic for each table.
 
-At least once, and monotonic: a key's messages stand in one partition in the order of their
-versions, without an older one behind a newer one, also after crashes; see
-`tidelog.outputs.kafka.topic_tail`. With ``transactions`` each task's messages are one transaction,
-and readers of committed messages see each once: a try first fences the producers of those before
-it, so that what it reads back is final.
+At least once, and monotonic: a key's messages are in one partition in the order of their versions,
+without an older one after a newer one, also after crashes; see `tidelog.outputs.kafka.topic_tail`.
+With ``transactions`` each task's messages are one transaction, and readers of committed messages
+see each once: an attempt first fences the producers of earlier attempts, so that the messages that
+it reads back are final.
 """
 
 from __future__ import annotations
@@ -30,13 +30,18 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.outputs.base.parts import BatchPlan
 from tidelog.outputs.base.ranges import whole_dumps
+from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import topic_of
-from tidelog.outputs.kafka.administration import Administration
-from tidelog.outputs.kafka.client import failed, librdkafka_log, settings_of, topic_name
+from tidelog.outputs.kafka.client import (
+    Administration,
+    failed,
+    librdkafka_log,
+    settings_of,
+    topic_name,
+)
 from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
@@ -52,7 +57,7 @@ _FENCERS = 8  # at once
 
 
 def table_topic(output: str, pattern: str, table: TargetTable) -> str:
-    """The topic of a table's messages. Raises NameRefusedError if Kafka can't have it."""
+    """Returns the topic of a table's messages. Raises NameRefusedError if Kafka can't have it."""
     try:
         return topic_name(topic_of(pattern, table))
     except OutputRefusedError as error:
@@ -66,17 +71,17 @@ class KafkaOutput(ExecutorOutput):
         spark: any session.
         log_path: the event log that batches refer to.
         state: keeps the output's progress.
-        delivery: ordered, with a formatter whose topics are ``topic``'s.
+        delivery: ordered, with a formatter whose topics are those of ``topic``.
         servers: ``host:port``, several separated by commas.
         topic: pattern of the topic's name: ``{table}``, ``{namespace}``, ``{name}``.
-        messages_topic: of logical messages, where ``delivery.messages`` are wanted.
-        partitions: of topics that are created; None: as brokers have it.
-        replication: of topics that are created; None: as brokers have it.
-        compact: create topics with ``cleanup.policy=compact``.
-        create_topics: False: what is not there is an error.
+        messages_topic: topic of logical messages, if ``delivery.messages`` are wanted.
+        partitions: partitions of topics that are created; None: the brokers' default.
+        replication: replication of topics that are created; None: the brokers' default.
+        compact: whether to create topics with ``cleanup.policy=compact``.
+        create_topics: False: a missing topic is an error.
         transactions: exactly once for readers of committed messages.
-        settings: librdkafka's, for security and tuning.
-        timeout_s: how long brokers may take nothing of a task's messages.
+        settings: librdkafka's settings, for security and tuning.
+        timeout_s: how long brokers may accept none of a task's messages.
     """
 
     removes_absent = True
@@ -113,10 +118,10 @@ class KafkaOutput(ExecutorOutput):
         self._topics: dict[str, str] = {}  # topic → table
         self._compacted: set[str] = set()
         self._max_bytes: dict[str, int] = {}
-        self._clean: frozenset[str] = frozenset()  # topics that hold nothing of the batch to come
+        self._clean: frozenset[str] = frozenset()  # topics without messages of the batch to come
         self._tried_before = True
         master = spark.sparkContext.master or ""
-        # On a cluster a stage is tried again where shuffled data is lost, and its tasks can't tell.
+        # On a cluster a stage is retried where shuffled data is lost, which its tasks can't detect.
         self._stages_retry = not is_local(master)
         self._administration = Administration(servers, self._settings)
         super().__init__(spark, log_path, state, delivery)
@@ -139,7 +144,7 @@ class KafkaOutput(ExecutorOutput):
             self._describe(topic)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_EXCEPTION:
-                # Topics that differ in "." and "_" alone would share their metrics' name.
+                # Topics that differ only in "." and "_" would share their metrics' name.
                 raise NameRefusedError(
                     f"output {self.name}: brokers refuse the topic {topic} of {table.source} "
                     f"({error.args[0].str()}). {route_step(table.source)}"
@@ -147,8 +152,8 @@ class KafkaOutput(ExecutorOutput):
             raise failed(f"topic {topic} can't be created", error) from None
         if topic in self._compacted and table.source == MESSAGES:
             raise OutputRefusedError(
-                f"output {self.name}: topic {topic} is compacted, which keeps the last message of "
-                "each prefix alone: give messages_topic a topic that is not"
+                f"output {self.name}: topic {topic} is compacted, which keeps only the last "
+                "message of each prefix: give messages_topic a topic that is not"
             )
         if topic in self._compacted and table.schema.match_key:
             self._check_key(table, topic)
@@ -165,8 +170,8 @@ class KafkaOutput(ExecutorOutput):
             )
 
     def _check_key(self, table: TargetTable, topic: str) -> None:
-        """Raises OutputRefusedError if rows of several keys may have one after the steps; a step
-        python answers for itself.
+        """Raises OutputRefusedError if rows of several keys may have the same key after the steps;
+        a step python is responsible for itself.
         """
         if any(step.action == "python" for step in steps_of(self.delivery.steps, table.source)):
             return
@@ -180,11 +185,11 @@ class KafkaOutput(ExecutorOutput):
                 f"each key. {error}"
             ) from None
 
-    def begin(self, *, again: bool) -> None:
+    def before_batch(self, *, again: bool) -> None:
         self._tried_before = again
 
     def subject(self, table: TargetTable) -> str:
-        """The topic, as Confluent's TopicNameStrategy has it."""
+        """Returns the topic, as in Confluent's TopicNameStrategy."""
         if table.source == MESSAGES:
             return topic_name(self._messages_topic)
         return table_topic(self.name, self._topic, table)
@@ -192,13 +197,15 @@ class KafkaOutput(ExecutorOutput):
     def address(self, table: TargetTable) -> str | None:
         return None if self._shares_topics else f"topic {self.subject(table)}"
 
-    def takes_truncates(self, table: TargetTable) -> bool:
-        """In a compacted topic they become tombstones, without which keys would stay for ever."""
+    def needs_truncates(self, table: TargetTable) -> bool:
+        """Returns True for a compacted topic, in which truncates become tombstones: without them
+        keys would stay for ever.
+        """
         return self.subject(table) in self._compacted
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
-        """In `writing`. Not where a newer state of a row may have been skipped: it would be taken
-        for gone.
+        """Returns True if `writing` removes the keys. It does not if a newer state of a row may
+        have been skipped: the row would be taken for deleted.
         """
         return self.subject(table) in self._compacted and not self.delivery.skipped & {"c", "u"}
 
@@ -207,15 +214,15 @@ class KafkaOutput(ExecutorOutput):
         if self._transactions:
             self._fence(list({*plan.removed, *(table.source for table in plan.tables)}))
             self._note_slots(plan.tasks)
-        # A run's first batches look as well: the state store may be an older copy.
+        # A run's first batches check as well: the state store may be an older copy.
         clean, self._clean = self._clean, frozenset()
         tail = TopicTail(self._settings, committed=self._transactions)
         try:
-            # Where topics end now; what an earlier try's tasks left stands before.
+            # The topics' current ends; messages of an earlier attempt's tasks are before them.
             ends = {each: tail.ends(each) for each in self._topics if each not in clean}
             yield self._writer(bool(ends), ends)
             self._remove_absent(plan)
-            # After a rewind a topic holds batches beyond this one.
+            # After a rewind a topic has batches beyond this one.
             until = plan.batch.end
             ahead = {
                 topic
@@ -227,7 +234,7 @@ class KafkaOutput(ExecutorOutput):
         self._clean = clean | (ends.keys() - ahead)
 
     def _remove_absent(self, plan: BatchPlan) -> None:
-        """After the batch's rows: what a key has of these is newer."""
+        """Remove absent keys after the batch's rows: a key's messages among these are newer."""
         dumps = whole_dumps(plan.batch)
         for source in plan.removed:
             table = self._current.find(source)
@@ -293,7 +300,7 @@ class KafkaOutput(ExecutorOutput):
     # ------------------------------------------------------------------ topics
 
     def _create_topic(self, topic: str, policy: str | None) -> None:
-        """``policy``: of cleaning up; None: as brokers have it."""
+        """``policy``: the clean-up policy; None: the brokers' default."""
         if not self._create_topics:
             raise OutputRefusedError(
                 f"output {self.name}: there is no topic {topic}, and create_topics is false"
@@ -311,7 +318,9 @@ class KafkaOutput(ExecutorOutput):
                 raise
 
     def _describe(self, topic: str) -> None:
-        """Is it compacted, how long may messages be? Not allowed to ask: as we create it."""
+        """Read whether the topic is compacted, and how long messages may be. If that is not
+        allowed: assume what we create.
+        """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         known_by = time.monotonic() + _TIMEOUT_S
         while True:
@@ -346,7 +355,7 @@ class KafkaOutput(ExecutorOutput):
         return f"kafka/{self.log.generation}/{self.name}"
 
     def _note_slots(self, count: int) -> None:
-        """Durably, before producers with such numbers exist."""
+        """Store the count, durably, before producers with such numbers exist."""
         found = self._state.get(self._slots_key)
         if found is None or found.value["slots"] < count:
             try:
@@ -357,8 +366,8 @@ class KafkaOutput(ExecutorOutput):
                 ) from None
 
     def _fence(self, tables: Sequence[TableName]) -> None:
-        """After a try that failed: end the transactions of its tasks, for good. Where the state
-        store does not tell of tries, it may have been lost: those of all tables.
+        """After a failed attempt, end the transactions of its tasks, for good. If the state store
+        has no attempts, it may have been lost: then end those of all tables.
         """
         found = self._state.get(self._slots_key)
         if found is None:

@@ -1,8 +1,9 @@
-"""What a topic holds of a batch already, read from the ends of its partitions; and its keys.
+"""Reads from the ends of a topic's partitions which messages of a batch it has already; and its
+keys.
 
-The messages are the output's progress: each has its version in a header. A batch that comes again
-reads back what the topic holds at or above the batch's start and leaves that out. So no state of a
-key follows a newer one, whatever crashed; and nothing else has to be stored.
+The messages are the output's progress: each has its version in a header. A batch that is written
+again reads back the topic's messages at or above the batch's start and leaves them out. So no state
+of a key follows a newer one, whatever crashed; and nothing else has to be stored.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tidelog.outputs.kafka.client import (
 _FIRST_STEP = 1_000
 _READ_AT_ONCE = 10_000
 _IDLE_TIMEOUT_S = 120.0
-# A partition that was just created, or whose leader changes, has none for a moment.
+# A partition that was just created, or whose leader changes, has no leader for a moment.
 _MOVING = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 _MOVING_S = 10.0
 
@@ -37,14 +38,13 @@ _Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class AlreadyWritten:
-    """What one topic holds: ``hashes`` of identities, sorted, and the newest ``ranks`` of each.
+    """The messages of one topic: ``hashes`` of identities, sorted, and the newest ``ranks`` of
+    each.
 
     With ``exact`` an identity is a message (key, version), else a key: a key's messages were
-    written in order, so what is older than its newest one was written before it. The rank of a
+    written in order, so those older than its newest one were written before it. The rank of a
     version's tombstone is above that of its delete. Python's hash of bytes is of 64 bits; a process
-    compares its own ones only.
-
-    ``each``: sorted identities of all its messages of the batch, if that is known.
+    compares only its own. ``each``: sorted identities of all its messages of the batch, if known.
     """
 
     hashes: _Longs
@@ -53,7 +53,7 @@ class AlreadyWritten:
     each: _Longs | None = None
 
     def holds(self, keys: Sequence[bytes | None], ranks: _Longs) -> npt.NDArray[np.bool_]:
-        """bool[n]: which of these messages must not be written again."""
+        """Returns bool[n]: which of these messages must not be written again."""
         if not len(self.hashes):
             return np.zeros(len(keys), np.bool_)
         wanted = identities(keys, ranks, self.exact)
@@ -61,8 +61,10 @@ class AlreadyWritten:
         found: npt.NDArray[np.bool_] = (self.hashes[at] == wanted) & (ranks <= self.ranks[at])
         return found
 
-    def lacks(self, keys: Sequence[bytes | None], ranks: _Longs) -> npt.NDArray[np.bool_]:
-        """bool[n]: of messages that it `holds`, which are known not to be there themselves."""
+    def is_missing(self, keys: Sequence[bytes | None], ranks: _Longs) -> npt.NDArray[np.bool_]:
+        """Returns bool[n]: among messages for which `holds` is true, those that are known not to be
+        in the topic themselves.
+        """
         if self.each is None:
             return np.zeros(len(keys), np.bool_)
         found: npt.NDArray[np.bool_] = ~np.isin(identities(keys, ranks, True), self.each)
@@ -70,14 +72,16 @@ class AlreadyWritten:
 
 
 def ranks_of(versions: Any, values: Sequence[bytes | None]) -> _Longs:
-    """int64[n]: order of messages, also of a delete and its tombstone, which share a version."""
+    """Returns int64[n]: the order of messages, also of a delete and its tombstone, which have the
+    same version.
+    """
     empty = np.fromiter((value is None for value in values), np.int64, len(values))
     ranks: _Longs = 2 * np.asarray(versions, np.int64) + empty
     return ranks
 
 
 def identities(keys: Sequence[bytes | None], ranks: _Longs, exact: bool) -> _Longs:
-    """int64[n]. Messages without a key are told apart by version whatever the order."""
+    """Returns int64[n]. Messages without a key are always identified by version."""
     if exact:
         each = (hash((key, rank)) for key, rank in zip(keys, ranks.tolist(), strict=True))
     else:
@@ -89,16 +93,16 @@ def identities(keys: Sequence[bytes | None], ranks: _Longs, exact: bool) -> _Lon
 
 
 class TopicTail:
-    """Reads ends of topics. Use `close`.
+    """Reads ends of topics. `close` it.
 
     Args:
-        settings: librdkafka's.
-        committed: leave out what aborted transactions wrote, and wait for the open ones.
+        settings: librdkafka's settings.
+        committed: whether to leave out messages of aborted transactions, and wait for open ones.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, committed: bool) -> None:
         self._consumer = _consumer(settings, "read_committed" if committed else "read_uncommitted")
-        # Ends as brokers have them, not those of the first open transaction.
+        # The brokers' ends, not those of the first open transaction.
         self._ends = _consumer(settings, "read_uncommitted") if committed else self._consumer
 
     def close(self) -> None:
@@ -107,7 +111,7 @@ class TopicTail:
             self._ends.close()
 
     def ends(self, topic: str) -> dict[int, int]:
-        """By partition, the offset after its last message."""
+        """Returns, by partition, the offset after its last message."""
         try:
             return {partition: high for partition, _, high in self._bounds(topic)}
         except KafkaException as error:
@@ -122,8 +126,8 @@ class TopicTail:
         ends: Mapping[int, int] | None = None,
         each: bool = False,
     ) -> AlreadyWritten:
-        """What ``topic`` holds with versions of ``start`` and above, before ``ends`` if given; with
-        ``each`` so that `AlreadyWritten.lacks` can tell.
+        """Returns the messages of ``topic`` with versions of ``start`` and above, before ``ends``
+        if given; with ``each`` so that `AlreadyWritten.is_missing` works.
         """
         hashes: list[_Longs] = [np.empty(0, np.int64)]
         ranks: list[_Longs] = [np.empty(0, np.int64)]
@@ -141,25 +145,25 @@ class TopicTail:
                         ranks.append(rank)
                         if each:
                             all_of.append(identities(keys, rank, True))
-                    # Batches follow each other: where none of a stretch is of this one or later,
-                    # none before it is. One without any message of ours tells nothing.
+                    # Batches follow each other: if none of these messages is of this batch or
+                    # later, none before is. Without any message of ours that is unknown.
                     if 0 <= newest < start:
                         break
                     end, step = begin, step * 10
                 else:
-                    each = each and low == 0  # else retention may have taken some away
+                    each = each and low == 0  # else retention may have removed some
         except KafkaException as error:
             raise failed(f"topic {topic} can't be read back", error) from None
         found_hashes, found_ranks = np.concatenate(hashes), np.concatenate(ranks)
         order = np.lexsort((found_ranks, found_hashes))
         sorted_hashes, sorted_ranks = found_hashes[order], found_ranks[order]
         last = np.append(sorted_hashes[1:] != sorted_hashes[:-1], True)[: len(sorted_hashes)]
-        told = np.sort(np.concatenate(all_of)) if each else None
-        return AlreadyWritten(sorted_hashes[last], sorted_ranks[last], exact, told)
+        each_identity = np.sort(np.concatenate(all_of)) if each else None
+        return AlreadyWritten(sorted_hashes[last], sorted_ranks[last], exact, each_identity)
 
     def live_keys(self, topic: str, schema_ids: Collection[int] | None = None) -> list[bytes]:
-        """Keys whose newest message in ``topic`` has a value and, if they are given, the schema of
-        ``schema_ids``: all of it is read.
+        """Returns the keys whose newest message in ``topic`` has a value and, if given, a schema of
+        ``schema_ids``: reads all of it.
         """
         live: dict[bytes, None] = {}
         try:
@@ -169,7 +173,7 @@ class TopicTail:
                         key = message.key()
                         if key is None:
                             continue
-                        if message.value() is None or not _is_of(message, schema_ids):
+                        if message.value() is None or not _has_schema(message, schema_ids):
                             live.pop(key, None)
                         else:
                             live[key] = None
@@ -180,9 +184,9 @@ class TopicTail:
     def keys_below(
         self, topic: str, version: int, schema_ids: Collection[int] | None = None
     ) -> list[bytes]:
-        """Keys whose newest message in ``topic`` has a value and a lower version, and of
-        ``schema_ids`` the schema, if these are given. All of it is read, but only keys that are
-        found are held as they are.
+        """Returns the keys whose newest message in ``topic`` has a value and a lower version and,
+        if given, a schema of ``schema_ids``. Reads all of it, but only keys that are found are in
+        memory.
         """
         found: list[bytes] = []
         try:
@@ -206,10 +210,10 @@ class TopicTail:
         for messages in self._messages(topic, partition, low, high):
             hashes: list[int] = []
             for message in messages:
-                its = _version(message)
-                if its is not None and its >= version:
+                message_version = _version(message)
+                if message_version is not None and message_version >= version:
                     hashes.append(hash(message.key()))
-                elif its is not None:
+                elif message_version is not None:
                     end = (message.offset() or 0) + 1
             newer.append(np.unique(np.array(hashes, np.int64)))
         others = np.unique(np.concatenate(newer))
@@ -221,24 +225,24 @@ class TopicTail:
                 key = message.key()
                 if key is None or _version(message) is None:
                     continue
-                if message.value() is None or not _is_of(message, schema_ids):
+                if message.value() is None or not _has_schema(message, schema_ids):
                     live.pop(key, None)
                 else:
                     live[key] = None
         return list(live)
 
     def _bounds(self, topic: str) -> list[tuple[int, int, int]]:
-        """Each partition with its first offset and the one after its last."""
+        """Returns each partition with its first offset and the one after its last."""
         found = self._ends.list_topics(topic, timeout=_IDLE_TIMEOUT_S).topics[topic]
         if found.error is not None:
             raise failed(f"topic {topic}", found.error)
         bounds = []
         for partition in sorted(found.partitions):
             at = TopicPartition(topic, partition)
-            bounds.append((partition, *self._bounds_of(at)))
+            bounds.append((partition, *self._partition_bounds(at)))
         return bounds
 
-    def _bounds_of(self, at: TopicPartition) -> tuple[int, int]:
+    def _partition_bounds(self, at: TopicPartition) -> tuple[int, int]:
         until = time.monotonic() + _MOVING_S
         while True:
             try:
@@ -252,16 +256,16 @@ class TopicTail:
     def _read(
         self, topic: str, partition: int, begin: int, end: int, start: int
     ) -> tuple[list[tuple[list[bytes | None], _Longs]], int]:
-        """(keys, ranks) of messages in the offsets, and the newest version among them; -1: none of
-        them has one.
+        """Returns (keys, ranks) of messages at the offsets, and the newest version among them; -1:
+        none of them has one.
         """
         found: list[tuple[list[bytes | None], _Longs]] = []
         newest = -1
         for messages in self._messages(topic, partition, begin, end):
-            told = [(message, _version(message)) for message in messages]
-            mine = [(m, version) for m, version in told if version is not None]
-            newest = max([newest, *(version for _, version in mine)])
-            wanted = [(m, version) for m, version in mine if version >= start]
+            with_versions = [(message, _version(message)) for message in messages]
+            ours = [(m, version) for m, version in with_versions if version is not None]
+            newest = max([newest, *(version for _, version in ours)])
+            wanted = [(m, version) for m, version in ours if version >= start]
             if not wanted:
                 continue
             ranks = ranks_of([version for _, version in wanted], [m.value() for m, _ in wanted])
@@ -271,11 +275,11 @@ class TopicTail:
     def _messages(
         self, topic: str, partition: int, begin: int, end: int
     ) -> Iterator[list[Message]]:
-        """Messages of the offsets, in lists."""
+        """Yields messages of the offsets, in lists."""
         if begin >= end:
             return
         self._consumer.assign([TopicPartition(topic, partition, begin)])
-        heard = time.monotonic()
+        received = time.monotonic()
         while True:
             found = self._consumer.consume(_READ_AT_ONCE, timeout=0.2)
             wanted: list[Message] = []
@@ -283,21 +287,21 @@ class TopicTail:
             for message in found:
                 offset, error = message.offset() or 0, message.error()
                 if error is None:
-                    # What was compacted away, and marks of transactions, never come.
+                    # Compacted messages, and marks of transactions, are never delivered.
                     done = done or offset >= end - 1
                     if offset < end:
                         wanted.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    # Reading what is committed, the end comes before the first open transaction.
+                    # With read_committed, the end comes before the first open transaction.
                     done = done or offset >= end
                 else:
                     raise KafkaException(error)
             if wanted:
-                heard = time.monotonic()
+                received = time.monotonic()
                 yield wanted
             if done:
                 return
-            if time.monotonic() - heard > _IDLE_TIMEOUT_S:
+            if time.monotonic() - received > _IDLE_TIMEOUT_S:
                 raise OutputError(
                     f"kafka: topic {topic}, partition {partition}: reading back from offset "
                     f"{begin} does not come to {end}: a transaction is open"
@@ -318,7 +322,7 @@ def _consumer(settings: Mapping[str, Any], isolation: str) -> Consumer:
     )
 
 
-def _is_of(message: Message, schema_ids: Collection[int] | None) -> bool:
+def _has_schema(message: Message, schema_ids: Collection[int] | None) -> bool:
     """Was it written by one of these schemas, if they are given?"""
     return schema_ids is None or _number(message, SCHEMA_HEADER) in schema_ids
 

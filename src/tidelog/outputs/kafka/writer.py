@@ -1,4 +1,4 @@
-"""Writes messages of one task to Kafka; runs on executors."""
+"""Writes messages of one task to Kafka, on executors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError
 
 from tidelog.outputs.base.executors.rejections import StopAtRejection
-from tidelog.outputs.base.executors.writer import Writer, tried_before
+from tidelog.outputs.base.executors.writer import Writer, is_retry
 from tidelog.outputs.formatters.debezium import context_headers
 from tidelog.outputs.formatters.messages import MESSAGES
 from tidelog.outputs.kafka.client import SCHEMA_HEADER, topic_name
-from tidelog.outputs.kafka.sender import Chunk, Header, KafkaSender, Sent, headers_of
+from tidelog.outputs.kafka.sender import Header, KafkaSender, MessageChunk, SentMessage, headers_of
 from tidelog.outputs.kafka.topic_tail import AlreadyWritten, TopicTail, ranks_of
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
@@ -30,25 +30,25 @@ _DEFAULTS: dict[str, Any] = {
 _QUEUE_KBYTES = 65_536
 _BATCH_BYTES = 1_000_000
 _MAX_BYTES = 1_000_000
-# Within these librdkafka takes message.max.bytes.
+# librdkafka's limits of message.max.bytes.
 _LEAST_MAX_BYTES, _GREATEST_MAX_BYTES = 1_000, 1_000_000_000
 _TRANSACTION_TIMEOUT_MS = 600_000
-_REFUSED_BEFORE = "not in the topic, which has newer ones of its key: refused by an earlier try"
-# What librdkafka adds before it compares with message.max.bytes: lengths, time and offset of a
-# record as varints of the greatest size (RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD).
+_REFUSED_BEFORE = "not in the topic, which has newer ones of its key: refused by an earlier attempt"
+# Bytes that librdkafka adds before it compares with message.max.bytes: lengths, time and offset of
+# a record as varints of the greatest size (RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD).
 _RECORD_BYTES = 36
 
 
 @dataclass(frozen=True)
 class KafkaTopics:
-    """What the driver found out about topics, by name.
+    """The driver's knowledge about topics, by name.
 
     Attributes:
-        max_message_bytes: how long a topic takes messages; 1,000,000 where that is not known.
-        ends: by topic and partition, where it ended before the batch's tasks began: what an earlier
-            try left stands before. A topic that is not named holds nothing of the batch. None:
-            unknown, or tasks may have been tried without a trace.
-        schema_ids: of all versions of a table, by its name, where tables may share a topic.
+        max_message_bytes: the longest message that a topic accepts; 1,000,000 if unknown.
+        ends: by topic and partition, the end before the batch's tasks began: messages of an earlier
+            attempt are before it. A topic that is missing has no message of the batch. None:
+            unknown, or tasks may have been retried without notice.
+        schema_ids: ids of all versions of a table, by its name, where tables may share a topic.
     """
 
     compacted: frozenset[str] = frozenset()
@@ -62,12 +62,12 @@ class KafkaTopics:
 
 @dataclass(frozen=True)
 class AbsentKeys:
-    """What a dump of all rows of a table did not find: keys of ``topic`` whose newest message has
-    a value and a version ``below`` the dump's first.
+    """The keys that a dump of all rows of a table did not find: those of ``topic`` whose newest
+    message has a value and a version ``below`` the dump's first.
 
     Attributes:
-        version: of their tombstones: the offset of the record that the dump is complete.
-        schema_ids: of the table, where other tables share the topic.
+        version: version of their tombstones: the offset of the record that the dump is complete.
+        schema_ids: schemas of the table, if other tables share the topic.
     """
 
     table: TargetTable
@@ -78,18 +78,18 @@ class AbsentKeys:
 
 
 class KafkaWriter(Writer):
-    """One producer for each task.
+    """Writes with one producer for each task.
 
     Args:
         settings: librdkafka's, with secrets: never printed.
         topics: what is known of the topics.
-        transactions: of the task's messages all are seen by readers of committed ones, or none.
-        exact: messages were not written in order by key: tell them apart one by one.
-        repeated: an earlier try may have written parts of the batch.
-        timeout_s: how long brokers may take nothing of what was handed over.
-        keep_rejected: what is refused becomes a rejection and the others go on. False: nothing
-            newer goes after it, behind which a later try would take it for written.
-        context: messages have Debezium's headers of connector and task.
+        transactions: whether readers of committed messages see all of the task's messages, or none.
+        exact: whether messages were not written in order by key: each is identified by itself.
+        repeated: whether an earlier attempt may have written parts of the batch.
+        timeout_s: how long brokers may accept nothing.
+        keep_rejected: whether a refused message becomes a rejection and the others continue. False:
+            nothing newer is sent after it, or a later attempt would take it for written.
+        context: whether messages have Debezium's headers of connector and task.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class KafkaWriter(Writer):
 
     def open(self, task: WriteTask) -> None:
         self._task = task
-        self._tried_before = tried_before()
+        self._tried_before = is_retry()
         self._sender: KafkaSender | None = None
         self._tail: TopicTail | None = None
         self._already_written: dict[str, AlreadyWritten] = {}
@@ -123,7 +123,7 @@ class KafkaWriter(Writer):
         self._tables: dict[str, str] = {}  # topic → table, for rejections
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
-        sender = self._connected(table)
+        sender = self._open_sender(table)
         self._common = self._common_headers(table)
         for wanted, messages in _by_topic(rows):
             topic = topic_name(wanted)
@@ -159,13 +159,14 @@ class KafkaWriter(Writer):
 
     def _write(self, sender: KafkaSender, topic: str, messages: pa.RecordBatch) -> None:
         too_long = _too_long(messages, self._common, self._topics.limit(topic))
-        if self._looks(topic):
+        if self._may_have_parts(topic):
             keys, values = messages.column("key").to_pylist(), messages.column("value").to_pylist()
             ranks = ranks_of(messages.column("version").to_numpy(), values)
             written = self._already_written_in(topic)
-            # The topic never takes what is too long, so it does not hold it: to be told again.
+            # The topic never accepts messages that are too long, so it does not have them: report
+            # them again.
             keep = ~written.holds(keys, ranks) | too_long
-            for at in np.flatnonzero(written.lacks(keys, ranks) & ~keep).tolist():
+            for at in np.flatnonzero(written.is_missing(keys, ranks) & ~keep).tolist():
                 self._reject(topic, messages.column("version")[at].as_py(), _REFUSED_BEFORE)
             if not keep.all():
                 messages, too_long = messages.filter(pa.array(keep)), too_long[keep]
@@ -173,7 +174,7 @@ class KafkaWriter(Writer):
         for at in [*np.flatnonzero(too_long).tolist(), messages.num_rows]:
             if at > start:
                 part = messages.slice(start, at - start)
-                sender.send(Chunk(topic, part, self._common))
+                sender.send(MessageChunk(topic, part, self._common))
             if at < messages.num_rows:
                 version = messages.column("version")[at].as_py()
                 self._reject(topic, version, "MSG_SIZE_TOO_LARGE")
@@ -182,8 +183,8 @@ class KafkaWriter(Writer):
     def _write_compacted(
         self, sender: KafkaSender, table: TargetTable, topic: str, messages: pa.RecordBatch
     ) -> None:
-        """A compacted topic takes no message without a key: a truncate becomes a tombstone of each
-        key of the table that is there.
+        """A compacted topic accepts no message without a key: a truncate becomes a tombstone of
+        each of the table's keys in the topic.
         """
         schema_ids = self._topics.schema_ids.get(str(table.source))
         without = np.flatnonzero(messages.column("key").is_null().to_numpy(zero_copy_only=False))
@@ -199,8 +200,8 @@ class KafkaWriter(Writer):
             start = at + 1
 
     def remove_absent(self, task: WriteTask, absent: AbsentKeys) -> None:
-        """A whole task: tombstones of keys that a dump of all rows did not find. Keys that have
-        theirs are not live, so it may come again.
+        """Run a whole task: write tombstones of keys that a dump of all rows did not find. Keys
+        that have theirs are not live, so it may be repeated.
         """
         self.open(task)
         try:
@@ -208,7 +209,7 @@ class KafkaWriter(Writer):
             keys = self._reader().keys_below(topic, absent.below, absent.schema_ids)
             if keys:
                 task.check_lease()
-                sender = self._connected(absent.table)
+                sender = self._open_sender(absent.table)
                 self._common = self._common_headers(absent.table)
                 self._tables[topic] = absent.table.name
                 self._write(sender, topic, _tombstones(topic, keys, absent.version))
@@ -219,7 +220,7 @@ class KafkaWriter(Writer):
 
     # ------------------------------------------------------------------ connections
 
-    def _connected(self, table: TargetTable) -> KafkaSender:
+    def _open_sender(self, table: TargetTable) -> KafkaSender:
         if self._sender is not None:
             return self._sender
         limits = [_MAX_BYTES, *self._topics.max_message_bytes.values()]
@@ -230,8 +231,8 @@ class KafkaWriter(Writer):
         settings |= {
             "enable.idempotence": True,
             "acks": "all",
-            # Of the topic that takes the longest; what others take is compared before. A batch is
-            # as long as all topics take one.
+            # That of the topic with the longest messages; the limits of others are checked before.
+            # A batch is as long as all topics accept one.
             "message.max.bytes": longest,
             "batch.size": batch,
             "queue.buffering.max.kbytes": room,
@@ -242,7 +243,7 @@ class KafkaWriter(Writer):
             )
             settings["transaction.timeout.ms"] = _TRANSACTION_TIMEOUT_MS
         self._sender = KafkaSender(
-            settings, self._timeout_s, self._refused, self._there, self._task.check_lease
+            settings, self._timeout_s, self._refused, self._in_topic, self._task.check_lease
         )
         return self._sender
 
@@ -251,18 +252,18 @@ class KafkaWriter(Writer):
             self._tail = TopicTail(self._settings, committed=self._transactions)
         return self._tail
 
-    def _looks(self, topic: str) -> bool:
-        """May the topic hold a part of the batch?"""
+    def _may_have_parts(self, topic: str) -> bool:
+        """May the topic have a part of the batch?"""
         ends = self._topics.ends
         return self._tried_before or (self._repeated and (ends is None or topic in ends))
 
     def _already_written_in(self, topic: str) -> AlreadyWritten:
         found = self._already_written.get(topic)
         if found is None:
-            # Not what other tasks of this very try are writing there.
+            # Without messages that other tasks of this very attempt are writing there.
             ends = None if self._tried_before else (self._topics.ends or {}).get(topic)
-            # If a message was refused and newer ones of its key were not, the rejection may
-            # be lost with the try that told it.
+            # If a message was refused and newer ones of its key were not, the rejection may be lost
+            # with the attempt that reported it.
             each = self._keep_rejected and topic not in self._topics.compacted
             found = self._reader().already_written(
                 topic, self._task.start, exact=self._exact, ends=ends, each=each
@@ -270,8 +271,10 @@ class KafkaWriter(Writer):
             self._already_written[topic] = found
         return found
 
-    def _there(self, messages: Sequence[Sent]) -> list[bool]:
-        """Which of these, of this task and of unknown fate, the topics hold now."""
+    def _in_topic(self, messages: Sequence[SentMessage]) -> list[bool]:
+        """Returns which of these messages, of this task and of unknown result, the topics
+        have now.
+        """
         found = np.zeros(len(messages), np.bool_)
         for topic in {each.topic for each in messages}:
             written = self._reader().already_written(topic, self._task.start, exact=self._exact)
@@ -282,7 +285,7 @@ class KafkaWriter(Writer):
 
     # ------------------------------------------------------------------ what is refused
 
-    def _refused(self, message: Sent, error: KafkaError) -> None:
+    def _refused(self, message: SentMessage, error: KafkaError) -> None:
         self._reject(message.topic, message.version, error.name())
 
     def _reject(self, topic: str, version: int, why: str) -> None:
@@ -297,8 +300,8 @@ class KafkaWriter(Writer):
 
 
 def transactional_id(generation: str, output: str, table: str, number: int) -> str:
-    """The id for task ``number``, whose first table is ``table``: no two tasks of a batch have the
-    same.
+    """Returns the id for task ``number``, whose first table is ``table``: no two tasks of a batch
+    have the same.
     """
     return f"tidelog/{generation}/{output}/{table}/{number}"
 
@@ -320,12 +323,14 @@ def _tombstones(topic: str, keys: Sequence[bytes], version: int) -> pa.RecordBat
 def _too_long(
     messages: pa.RecordBatch, common: tuple[Header, ...], limit: int
 ) -> npt.NDArray[np.bool_]:
-    """bool[n]: which of these messages librdkafka refuses with this ``message.max.bytes``."""
+    """Returns bool[n]: which of these messages librdkafka refuses with this
+    ``message.max.bytes``.
+    """
     sizes = np.full(messages.num_rows, _RECORD_BYTES, np.int64)
     for name in ("key", "value"):
         lengths = pc.fill_null(pc.binary_length(messages.column(name)), 0)
         sizes += lengths.to_numpy(zero_copy_only=False)
-    # Few are so long that their headers matter.
+    # Few are long enough that their headers matter.
     near = np.flatnonzero(sizes > limit // 2)
     for at, headers in zip(near, headers_of(messages.take(pa.array(near)), common), strict=True):
         sizes[at] += sum(
@@ -335,16 +340,16 @@ def _too_long(
 
 
 def _counted_bytes(text: str | bytes) -> int:
-    """The bytes of a text and of its length before it, a signed varint: six bits, then seven a
-    byte.
+    """Returns the bytes of a text and of its length before it, a signed varint: six bits, then
+    seven per byte.
     """
     return len(text) + (len(text).bit_length() + 7) // 7
 
 
 def _by_topic(messages: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-    """Usually all of one; else a topic after the other, each in order."""
+    """Split messages by topic, each in order. Usually all have one topic."""
     topics = pc.unique(messages.column("topic")).to_pylist()
     if len(topics) == 1:
         return [(topics[0], messages)]
-    of = messages.column("topic")
-    return [(topic, messages.filter(pc.equal(of, topic))) for topic in topics]
+    topic_column = messages.column("topic")
+    return [(topic, messages.filter(pc.equal(topic_column, topic))) for topic in topics]

@@ -1,4 +1,4 @@
-"""What outputs into a lake have in common."""
+"""The section that all outputs into a lake share."""
 
 from __future__ import annotations
 

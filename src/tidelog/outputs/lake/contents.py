@@ -1,8 +1,8 @@
-"""What a table of a lake holds of a table of the source, and in which of its columns.
+"""What a table of a lake contains of a table of the source, and in which of its columns.
 
 A copy has a row for each row of the source, and the source's columns are its own. A table of
-changes has a row for each change, as the source's shape `typed` has it: the source's columns are
-members of its structs ``before``, ``after`` and ``key``.
+changes has a row for each change, in the source's shape `typed`: the source's columns are members
+of its structs ``before``, ``after`` and ``key``.
 """
 
 from __future__ import annotations
@@ -18,24 +18,27 @@ from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.ports import TargetTable
 from tidelog.spark.formats import shapes
 
-Holds = Literal["copy", "changes"]
+TableContents = Literal["copy", "changes"]
 
 COMPLETE_DUMP = "s"
-"""The op of a row beside those of changes: a dump of the whole table, complete now, began at its
-version. Keys that have no row from there on are gone from the source, as after a truncate.
-"""
+"""The op of a row that is no change: a complete dump of the whole table began at its version. Keys
+without a row from there on were deleted in the source, as after a truncate."""
 
 
 @dataclass(frozen=True)
 class LakeLayout:
-    """How rows are laid out in files: ``partitions``, fixed once a table is made; what the table
-    ``holds``; and the names of the columns that are ours; ``deleted`` is "" where deletes are hard.
+    """The layout of rows in files.
+
+    Attributes:
+        version, deleted: names of Tidelog's own columns; ``deleted`` is "" where deletes are hard.
+        partitions: columns that the table is partitioned by; fixed once the table exists.
+        holds: what the table contains.
     """
 
     version: str = "_version"
     deleted: str = ""
     partitions: tuple[str, ...] = ()
-    holds: Holds = "copy"
+    holds: TableContents = "copy"
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -47,8 +50,8 @@ class LakeLayout:
 
 @dataclass(frozen=True)
 class ColumnEdit:
-    """A column that comes, or that gets a wider type (``widens``). ``within``: the struct that it
-    is a member of; "": the table.
+    """A new column, or one that gets a wider type (``widens``). ``within``: the struct that it is a
+    member of; "": the table.
     """
 
     field: StructField
@@ -57,13 +60,13 @@ class ColumnEdit:
 
 
 def fields_of(target: TargetTable) -> dict[str, StructField]:
-    """The delivered columns with Spark's types, in order."""
+    """Returns the delivered columns with Spark's types, in order."""
     found = from_arrow_schema(target.columns, prefer_timestamp_ntz=True)
     return {field.name: field for field in found.fields}
 
 
 def columns_of(target: TargetTable, layout: LakeLayout) -> list[StructField]:
-    """All columns of a new table."""
+    """Returns all columns of a new table."""
     fields = fields_of(target)
     if layout.holds == "changes":
         key = StructType([fields[name] for name in target.key])
@@ -74,8 +77,8 @@ def columns_of(target: TargetTable, layout: LakeLayout) -> list[StructField]:
     return [*fields.values(), *own]
 
 
-def row_of(columns: StructType, layout: LakeLayout) -> list[StructField]:
-    """Of a table's columns those that follow the source's."""
+def source_columns_of(columns: StructType, layout: LakeLayout) -> list[StructField]:
+    """Returns those of a table's columns that follow the source's."""
     if layout.holds == "copy":
         return [field for field in columns.fields if field.name not in layout.own]
     return _members(columns, "after") or []
@@ -84,8 +87,8 @@ def row_of(columns: StructType, layout: LakeLayout) -> list[StructField]:
 def edits(
     plan: ColumnPlan, target: TargetTable, columns: StructType, layout: LakeLayout
 ) -> list[ColumnEdit]:
-    """What is left to be done so that ``columns`` of a table become as planned."""
-    row = _edited(row_of(columns, layout), plan, fields_of(target))
+    """Returns the edits that turn ``columns`` of a table into the planned ones."""
+    row = _planned_columns(source_columns_of(columns, layout), plan, fields_of(target))
     if layout.holds == "copy":
         return list(_differences("", columns.fields, row))
     whole = columns_of(target, layout)
@@ -107,10 +110,10 @@ def _members(columns: StructType, name: str) -> list[StructField] | None:
     return list(kind.fields)
 
 
-def _edited(
+def _planned_columns(
     row: Sequence[StructField], plan: ColumnPlan, fields: Mapping[str, StructField]
 ) -> list[StructField]:
-    """The columns that follow the source's, as planned."""
+    """Returns the columns that follow the source's, as planned."""
     by_name = {name.lower(): field.dataType for name, field in fields.items()}
     found = [
         StructField(each.name, by_name[each.name.lower()] if each.name in plan.widened else kind)
@@ -125,9 +128,9 @@ def _edited(
 def _differences(
     within: str, have: Sequence[StructField], wanted: Sequence[StructField]
 ) -> Iterator[ColumnEdit]:
-    there = {field.name.lower(): field for field in have}
+    by_name = {field.name.lower(): field for field in have}
     for field in wanted:
-        found = there.get(field.name.lower())
+        found = by_name.get(field.name.lower())
         if found is None:
             yield ColumnEdit(StructField(field.name, field.dataType), within)
         elif found.dataType != field.dataType:

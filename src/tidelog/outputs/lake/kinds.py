@@ -1,12 +1,12 @@
-"""Kinds ``delta`` and ``iceberg``."""
+"""The output kinds ``delta`` and ``iceberg``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidelog.outputs.base.kinds import OwnKind, directory
-from tidelog.outputs.deliveries import transform_steps
+from tidelog.outputs.base.kinds import BuiltinKind, directory
+from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
@@ -100,11 +100,11 @@ def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterat
 
 
 def _delta_idle(section: DeltaSection, log: LogExtent) -> bool:
-    from tidelog.outputs.lake.delta.idle import holds_all
+    from tidelog.outputs.lake.delta.idle_check import has_whole_log
 
     section.provide_options()
     options = _delta_options(section)
-    return holds_all(log, str(section.path), section.name, section.tables, options)
+    return has_whole_log(log, str(section.path), section.name, section.tables, options)
 
 
 def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -128,7 +128,12 @@ def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> It
     )
 
 
-DELTA = OwnKind(
-    DeltaSection, _delta, _delta_place, look=DeltaSection.look, names=_delta_names, idle=_delta_idle
+DELTA = BuiltinKind(
+    DeltaSection,
+    _delta,
+    _delta_place,
+    probe_with=DeltaSection.probe,
+    names=_delta_names,
+    idle=_delta_idle,
 )
-ICEBERG = OwnKind(IcebergSection, _iceberg, _iceberg_place, names=_iceberg_names)
+ICEBERG = BuiltinKind(IcebergSection, _iceberg, _iceberg_place, names=_iceberg_names)

@@ -1,4 +1,4 @@
-"""A table of a lake: what Delta's and Iceberg's have in common, and what each has to say itself."""
+"""The base of a lake's tables: what Delta's and Iceberg's have in common."""
 
 from __future__ import annotations
 
@@ -13,67 +13,66 @@ from pyspark.sql.types import StructField
 
 from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.targets import (
     check_directory,
-    one_address,
     rename_step,
     route_step,
+    shared_address_error,
 )
-from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
-from tidelog.outputs.lake.restored import Restored
+from tidelog.outputs.lake.restore_check import RestoredCopy
 from tidelog.ports import TargetTable
 
 GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"
 MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
-HOLDS_PROPERTY = "tidelog.holds"  # what the layout says; a copy has none
+HOLDS_PROPERTY = "tidelog.holds"  # the layout's ``holds``; a copy does not have it
 
 _PLAIN = " !$&'()*+,;=:@~"
 _NOUN = {"copy": "a copy", "changes": "the changes"}
 
 
 def parts_of(table: TableName, name: str) -> list[str]:
-    """Namespace and name of the copy; a slash or percent sign inside is percent-encoded. Of a table
-    whose destination has another ``name``, a route's, the first dot parts the two.
+    """Returns namespace and name of the copy; a slash or percent sign inside is percent-encoded. If
+    the destination has another ``name``, a route's, its first dot separates the two.
     """
     parts = [table.namespace, table.name]
     if name != str(table):
         parts = [part for part in name.partition(".")[::2] if part]
-    return [_encoded(part) if _odd(part) else part for part in parts]
+    return [_encoded(part) if _needs_encoding(part) else part for part in parts]
 
 
 def _encoded(part: str) -> str:
     return quote(part, safe=_PLAIN).replace(".", "%2E" if part in (".", "..") else ".")
 
 
-def _odd(part: str) -> bool:
+def _needs_encoding(part: str) -> bool:
     return any(c in part for c in "/%\\") or part in (".", "..")
 
 
 class LakeTable(ABC):
     """A table of the lake: a copy, or what its layout says. Used by one thread at a time.
-
-    ``place`` names the table in messages.
+    ``location``: its location, for messages.
     """
 
-    product: ClassVar[str]  # that tables are kept in, for messages
+    product: ClassVar[str]  # the table format, for messages
     wider: ClassVar[Wider]  # types that it can widen in place
     rescales: ClassVar[bool] = True  # decimals, too, to a larger scale
 
-    def __init__(self, place: str, layout: LakeLayout) -> None:
-        self.place = place
+    def __init__(self, location: str, layout: LakeLayout) -> None:
+        self.location = location
         self.layout = layout
 
     @abstractmethod
     def exists(self) -> bool:
-        """Is there a table? Looks anew; all that follows is of what was found then."""
+        """Check whether there is a table. Reads its state; all other methods use that state."""
 
     @abstractmethod
     def committed(self, application: str) -> int | None:
-        """The offset below which ``application`` brought everything over."""
+        """Returns the offset below which ``application`` has written everything."""
 
     @abstractmethod
     def property(self, name: str) -> str | None: ...
@@ -83,110 +82,112 @@ class LakeTable(ABC):
 
     @abstractmethod
     def column_types(self) -> dict[str, str]:
-        """Names and SQL types (as `sql_type` has them) of the columns, in order."""
+        """Returns names and SQL types (as of `sql_type`) of the columns, in order."""
 
     def definition(self) -> object:
-        """Equal for as long as nobody alters the table."""
+        """Returns a value that is equal until somebody alters the table."""
         return self.column_types()
 
     @abstractmethod
     def partitions(self) -> tuple[str, ...]:
-        """What it is partitioned by, as in the layout."""
+        """Returns the columns that it is partitioned by, as in the layout."""
 
     @abstractmethod
     def create(self, target: TargetTable, generation: str) -> None:
-        """Create the table for the target's columns, unless it is there."""
+        """Create the table for the target's columns, unless it exists."""
 
     def row_types(self) -> dict[str, str]:
-        """Those of `column_types` that follow the source's, by the source's names."""
+        """Returns those of `column_types` that follow the source's, by the source's names."""
         own = self.layout.own
         return {name: kind for name, kind in self.column_types().items() if name not in own}
 
     @abstractmethod
     def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
-        """Alter the table as planned; what it is without the plan's changes stays as it is."""
+        """Alter the table as planned; everything else stays as it is."""
 
     @abstractmethod
-    def restored(self, application: str, since: int) -> Restored | None:
-        """Was it set back to an older state, though ``since`` is committed? Raises
-        OutputRefusedError if it was and nothing can be done about it here.
+    def find_restore(self, application: str, since: int) -> RestoredCopy | None:
+        """Returns how far the table was restored to an older state, though ``since`` is committed;
+        None: it was not. Raises OutputRefusedError if it was and this can't be repaired here.
         """
 
     def sql_type(self, field: StructField) -> str:
-        """The type of a column in the copy, as SQL."""
+        """Returns the type of a column in the copy, as SQL."""
         return field.dataType.simpleString()
 
     def check_ours(self, table: TableName, generation: str) -> None:
-        """Raises OutputError if it was not made by Tidelog, from another log, or of another table
-        than ``table``.
+        """Raises OutputError if the table was not created by Tidelog, or from another log, or for
+        another table than ``table``.
         """
         stored = self.property(GENERATION_PROPERTY)
         if stored is None:
             raise OutputRefusedError(
-                f"{self.place} is {self._a_table()} that Tidelog did not make (it has no property "
-                f"{GENERATION_PROPERTY}). Choose another path for the output, or move the table."
+                f"{self.location} is {self._noun()} that Tidelog did not create (it has no "
+                f"property {GENERATION_PROPERTY}). Choose another path for the output, or "
+                "move the table."
             )
         if stored != generation:
             raise OutputRefusedError(
-                f"{self.place} was filled from generation {stored} of the event log, this log is "
-                f"generation {generation}: it was recreated. Move the table away and dump "
+                f"{self.location} was filled from generation {stored} of the event log, this log "
+                f"is generation {generation}: it was recreated. Move the table away and dump "
                 f"{table} again; or, if the new log continues the old one's offsets, set the "
                 f"table's property {GENERATION_PROPERTY} to {generation}."
             )
         other = self.property(TABLE_PROPERTY)
         if other not in (None, str(table)):
             raise NameRefusedError(
-                f"{self.place} is the copy of {other}, and {table} goes there as well: two tables "
-                f"can't share one copy. {route_step(table)}"
+                f"{self.location} is the copy of {other}, and {table} goes there as well: two "
+                f"tables can't share one copy. {route_step(table)}"
             )
         holds = self.property(HOLDS_PROPERTY) or "copy"
         if holds != self.layout.holds:
             raise OutputRefusedError(
-                f"{self.place} holds {_NOUN.get(holds, holds)} of {table}, and the output's holds "
-                f"says {self.layout.holds}. Write holds: {{{str(table)!r}: {holds}}}; or give the "
-                f"output another path and name; or move the table away and dump {table} again."
+                f"{self.location} contains {_NOUN.get(holds, holds)} of {table}, and the output's "
+                f"holds says {self.layout.holds}. Write holds: {{{str(table)!r}: {holds}}}; or "
+                "give the output another path and name; or move the table away and dump "
+                f"{table} again."
             )
         kept, wanted = self.partitions(), self.layout.partitions
         if kept != wanted:
             raise OutputRefusedError(
-                f"{self.place} is partitioned by {', '.join(kept) or 'nothing'}, and the "
-                f"configuration says {', '.join(wanted) or 'nothing'}. {self._a_table()} keeps its "
+                f"{self.location} is partitioned by {', '.join(kept) or 'nothing'}, and the "
+                f"configuration says {', '.join(wanted) or 'nothing'}. {self._noun()} keeps its "
                 "partitions: set partition_by accordingly, or move the table away and dump "
                 f"{table} again."
             )
 
-    def _a_table(self) -> str:
+    def _noun(self) -> str:
         return f"{'an' if self.product[0] in 'AEIO' else 'a'} {self.product} table"
 
-    def laid_out_by(self) -> tuple[str, ...]:
-        """Names of columns that the layout asks for."""
+    def layout_columns(self) -> tuple[str, ...]:
+        """Returns the names of the columns that the layout needs."""
         return self.layout.partitions
 
     def check_layout(self, target: TargetTable) -> None:
-        """Raises OutputRefusedError if the target lacks a column of the layout."""
+        """Raises OutputRefusedError if the target does not have a column of the layout."""
         columns = [field.name for field in columns_of(target, self.layout)]
-        for name in self.laid_out_by():
+        for name in self.layout_columns():
             if name not in columns or name in self.layout.own:
                 whose = f"{target.source} has" if self.layout.holds == "copy" else "it has"
                 raise OutputRefusedError(
-                    f"{self.place} can't be laid out by {name}: {whose} no such column. Change "
+                    f"{self.location} can't be laid out by {name}: {whose} no such column. Change "
                     "partition_by or cluster_by of the output"
                 )
 
     def evolve(self, target: TargetTable, policy: str) -> tuple[str, ...]:
-        """Follow the target's columns as ``policy`` (see `tidelog.outputs.base.evolving`) says; the
-        names of those that rows deliver from now on.
+        """Follow the target's columns by ``policy`` (see `tidelog.outputs.base.schema_evolution`),
+        and return the names of those that rows deliver from now on.
 
         A column that the source dropped stays as it was, null in later rows; if the source adds it
-        again, the old values go from a copy. Raises OutputRefusedError for a change of type that
-        can't be made in place.
+        again, a copy's old values of it are removed. Raises OutputRefusedError for a change of type
+        that can't be made in place.
         """
         self.check_names(target)
         fields = fields_of(target)
         wanted = {name: self.sql_type(field) for name, field in fields.items()}
         current, types = self.column_types(), self.row_types()
         dropped = json.loads(self.property(DROPPED_PROPERTY) or "[]")
-        copy = CopyColumns(self.place, self.product, types, dropped, self.wider, self.rescales)
+        copy = CopyColumns(self.location, self.product, types, dropped, self.wider, self.rescales)
         columns = plan(copy, target, wanted, policy)
         deleted = self.layout.deleted
         if deleted and deleted.lower() not in {name.lower() for name in current}:
@@ -195,8 +196,8 @@ class LakeTable(ABC):
         return columns.delivered
 
     def settle_deletes(self) -> None:
-        """Remove rows marked as deleted where deletes are hard: no one would look at the mark, nor
-        remove it from a row that came back.
+        """Remove rows marked as deleted where deletes are hard: otherwise nobody would check the
+        mark, nor remove it from a row that was inserted again.
         """
         if self.deletes_are_settled():
             return
@@ -232,19 +233,19 @@ def check_columns(product: str, layout: LakeLayout, target: TargetTable) -> None
 
 
 def application_of(generation: str, output: str) -> str:
-    """What an output's commits are known by in its tables."""
+    """Returns the application id of an output's commits in its tables."""
     return f"tidelog/{generation}/{output}"
 
 
 def check_place(
     output: str, table: TableName, copy: LakeTable, copies: Mapping[TableName, LakeTable]
 ) -> None:
-    """Raises NameRefusedError if the copy of another table is to be where that of ``table`` is, or
-    no directory can have its name.
+    """Raises NameRefusedError if the copy of another table has the same location as that of
+    ``table``, or if no directory can have its name.
     """
     first = min(
-        (each for each, other in copies.items() if other.place == copy.place), default=table
+        (each for each, other in copies.items() if other.location == copy.location), default=table
     )
     if first != table:
-        raise one_address(output, first, table, copy.place)
-    check_directory(output, table, copy.place)
+        raise shared_address_error(output, first, table, copy.location)
+    check_directory(output, table, copy.location)

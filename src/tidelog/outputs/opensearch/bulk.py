@@ -1,4 +1,4 @@
-"""Bulk requests of one task: several under way at once, what the cluster has no room for again."""
+"""Sends one task's bulk requests: several at once, with retries while the cluster has no room."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tidelog.system import failpoints
 
 Versions = npt.NDArray[np.int64]
 
-_AT_ONCE = 2  # while one is indexed by the cluster, the next is on its way
+_AT_ONCE = 2  # while the cluster indexes one, the next is sent
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _FILTER = "errors,items.*.status,items.*.error.type,items.*.error.reason"
 GONE = frozenset(("index_not_found_exception", "security_exception"))
-# The item is in order, the cluster is not (or not now): all of it again, later.
+# The item is fine, the cluster is not (now): retry all of it later.
 _CLUSTER_S = frozenset(
     (
         BLOCKED,
@@ -48,7 +48,7 @@ _CLUSTER_S = frozenset(
 
 
 @dataclass(frozen=True)
-class _Where:
+class _Target:
     index: str
     table: str
     conflicts_again: bool
@@ -58,10 +58,10 @@ class Bulk:
     """Sends lines of bulk requests. Call `send` from one thread, `finish` at the end.
 
     Args:
-        cluster: where to.
+        cluster: the cluster.
         bulk_bytes: about the size of a request.
         timeout_s: how long the cluster may have no room.
-        check_lease: raises LeaseLostError where nothing more may be sent.
+        check_lease: raises LeaseLostError if nothing more may be sent.
     """
 
     def __init__(
@@ -88,25 +88,25 @@ class Bulk:
         *,
         conflicts_again: bool = False,
     ) -> None:
-        """Write documents; returns when all but the last few are.
+        """Write documents; returns when all but the last few are written.
 
         Args:
             index: name of the alias.
-            table: as it is called in rejections.
-            lines: string[n], of each document action and source with their line ends.
+            table: the table's name in rejections.
+            lines: string[n], action and source of each document with their line ends.
             versions: int64[n].
-            conflicts_again: a conflict is another writer of the same document; else it says that
-                a newer version is there.
+            conflicts_again: whether a conflict means another writer of the same document; else it
+                means that a newer version exists.
         """
         for part in _parts(lines, self._bulk_bytes):
             while len(self._under_way) > _AT_ONCE:
                 self._rejections += self._under_way.popleft().result()
             slices = lines[part], versions[part]
-            where = _Where(index, table, conflicts_again)
-            self._under_way.append(self._pool.submit(self._all, where, *slices))
+            target = _Target(index, table, conflicts_again)
+            self._under_way.append(self._pool.submit(self._send_all, target, *slices))
 
     def finish(self) -> list[Rejection]:
-        """Wait for all; what was refused."""
+        """Wait for all requests. Returns the rejections."""
         while self._under_way:
             self._rejections += self._under_way.popleft().result()
         rejections, self._rejections = self._rejections, []
@@ -117,23 +117,25 @@ class Bulk:
 
     # ------------------------------------------------------------------ by the pool's threads
 
-    def _all(self, where: _Where, lines: pa.StringArray, versions: Versions) -> list[Rejection]:
+    def _send_all(
+        self, target: _Target, lines: pa.StringArray, versions: Versions
+    ) -> list[Rejection]:
         rejections: list[Rejection] = []
         deadline = time.monotonic() + self._timeout_s
         pause = _FIRST_PAUSE_S
         while len(lines):
             try:
-                again, why = self._once(where, lines, versions, rejections)
+                again, why = self._send_once(target, lines, versions, rejections)
             except TooLargeError:
                 if len(lines) == 1:
                     rejections.append(
                         Rejection(
-                            where.table, int(versions[0]), "the document is too large (HTTP 413)"
+                            target.table, int(versions[0]), "the document is too large (HTTP 413)"
                         )
                     )
                     break
                 half = len(lines) // 2
-                rejections += self._all(where, lines[:half], versions[:half])
+                rejections += self._send_all(target, lines[:half], versions[:half])
                 lines, versions = lines[half:], versions[half:]
                 continue
             except ClusterBusyError:
@@ -144,7 +146,7 @@ class Bulk:
                 break
             if time.monotonic() + pause > deadline:
                 raise OutputError(
-                    f"OpenSearch has had no room for documents of {where.index} for "
+                    f"OpenSearch has had no room for documents of {target.index} for "
                     f"{self._timeout_s} s{why and f': {why}'}"
                 )
             time.sleep(pause)
@@ -152,9 +154,9 @@ class Bulk:
             lines, versions = lines.take(pa.array(again)), versions[again]
         return rejections
 
-    def _once(
+    def _send_once(
         self,
-        where: _Where,
+        target: _Target,
         lines: pa.StringArray,
         versions: Versions,
         rejections: list[Rejection],
@@ -166,9 +168,9 @@ class Bulk:
         failpoints.hit("output.request")
         answer = self._cluster.request(
             "POST",
-            path(where.index, "_bulk"),
+            path(target.index, "_bulk"),
             _body(lines),
-            # Without the alias, an index of that name would be made, with a mapping by guesses.
+            # Without the alias, an index of that name would be created, with a guessed mapping.
             params={"require_alias": "true", "filter_path": _FILTER},
         )
         if not answer["errors"]:
@@ -177,8 +179,8 @@ class Bulk:
         for number, item in enumerate(answer["items"]):
             result: dict[str, Any] = next(iter(item.values()))
             status = result["status"]
-            if status < 300 or (status == 409 and not where.conflicts_again):
-                continue  # 409: a newer version is there
+            if status < 300 or (status == 409 and not target.conflicts_again):
+                continue  # 409: a newer version exists
             if status == 409:
                 again.append(number)
                 continue
@@ -188,21 +190,21 @@ class Bulk:
                 why = reason(error)
             elif error.get("type") in GONE:
                 raise OutputRefusedError(
-                    f"OpenSearch refuses to write to {where.index}: {reason(error)}. Is the alias "
-                    "there, and may the user write? It is made again at the next start; then dump "
-                    "its table"
+                    f"OpenSearch refuses to write to {target.index}: {reason(error)}. Does the "
+                    "alias exist, and may the user write? It is created again at the next start; "
+                    "then dump its table"
                 )
             elif status >= 500 or error.get("type") in _CLUSTER_S:
                 raise OutputError(
-                    f"OpenSearch can't write to {where.index}: HTTP {status} {reason(error)}"
+                    f"OpenSearch can't write to {target.index}: HTTP {status} {reason(error)}"
                 )
             else:
-                rejections.append(Rejection(where.table, int(versions[number]), reason(error)))
+                rejections.append(Rejection(target.table, int(versions[number]), reason(error)))
         return np.array(again, np.intp), why
 
 
 def _parts(lines: pa.StringArray, bulk_bytes: int) -> Iterator[slice]:
-    """Slices of about that many bytes."""
+    """Yields slices of about that many bytes."""
     offsets = _offsets(lines)
     start = 0
     while start < len(lines):
@@ -213,7 +215,9 @@ def _parts(lines: pa.StringArray, bulk_bytes: int) -> Iterator[slice]:
 
 
 def _body(lines: pa.StringArray) -> bytes:
-    """Texts without nulls stand one after the other in Arrow's buffer: as they are sent."""
+    """Returns the texts as they are in Arrow's buffer: texts without nulls are one after
+    the other.
+    """
     offsets = _offsets(lines)
     return bytes(memoryview(lines.buffers()[2])[offsets[0] : offsets[-1]])
 

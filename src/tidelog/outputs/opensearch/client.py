@@ -1,7 +1,7 @@
-"""Requests to an OpenSearch cluster, and what its errors mean. For driver and executors.
+"""Requests to an OpenSearch cluster, and the meaning of its errors. For driver and executors.
 
-Reasons in the cluster's answers may hold cell values: only types of errors, and names of fields,
-go into ours.
+Reasons in the cluster's answers may contain cell values: only types of errors, and names of fields,
+are in our errors.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from opensearchpy.exceptions import (
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.system import tls
 
-# Status of requests or items: the cluster has no room now, and will have some later.
+# Status of requests or items: the cluster has no room now, but will have some later.
 BUSY = (429, 503)
 BLOCKED = "cluster_block_exception"
 _FIELD = re.compile(r"failed to parse field \[([^\]]{1,200})\] of type \[(\w+)\]")
-# What makes each block, by its number: settings that anybody may set, and for want of space.
+# The setting of each block, by its number: settings that anybody may set, and for lack of space.
 _BLOCK = re.compile(r"(?:index \[([^\]]+)\] )?blocked by: \[\w+/(\d+)/")
 _BLOCKS: Mapping[str, str] = {
     "5": "index.blocks.read_only",
@@ -46,7 +46,7 @@ _LOGGERS = ("opensearch", "opensearchpy.trace")
 
 
 class TooLargeError(OutputError):
-    """The cluster does not take a request of this size."""
+    """The cluster does not accept a request of this size."""
 
 
 class ClusterBusyError(OutputError):
@@ -54,12 +54,14 @@ class ClusterBusyError(OutputError):
 
 
 class VersionConflictError(OutputError):
-    """Another client has meanwhile changed what the request would change."""
+    """Another client has already changed the request's target."""
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """How a cluster is reached. Picklable; ``password`` and ``headers`` are secrets."""
+    """The address and credentials of a cluster. Picklable; ``password`` and ``headers`` are
+    secrets.
+    """
 
     urls: tuple[str, ...]
     user: str | None = None
@@ -70,7 +72,7 @@ class ClusterOptions:
 
 
 class Cluster:
-    """A client; `request` may be called by several threads at once."""
+    """A client; several threads may call `request` at once."""
 
     def __init__(self, options: ClusterOptions) -> None:
         # At lower levels the client logs whole requests, and with them cell values.
@@ -87,7 +89,7 @@ class Cluster:
                 list(options.urls),
                 headers=dict(options.headers),
                 timeout=options.timeout_s,
-                max_retries=len(options.urls) - 1,  # of connections refused: on the next node
+                max_retries=len(options.urls) - 1,  # of refused connections: on the next node
                 pool_maxsize=4,
                 **secrets,
             )
@@ -106,9 +108,9 @@ class Cluster:
         params: Mapping[str, Any] | None = None,
         absent: bool = False,
     ) -> Any:
-        """The answer's JSON. With ``absent``, None where there is no such thing (404).
+        """Returns the answer's JSON. With ``absent``, None for status 404.
 
-        Raises TooLargeError, BusyError, VersionConflictError, OutputError (try again) or
+        Raises TooLargeError, BusyError, VersionConflictError, OutputError (retry) or
         OutputRefusedError.
         """
         try:
@@ -132,11 +134,11 @@ class Cluster:
             if what == BLOCKED:
                 raise OutputError(
                     f"OpenSearch answers HTTP {error.status_code} {what} to {method} "
-                    f"{_first(path)}{_block(error)}"
+                    f"{_plain_path(path)}{_block(error)}"
                 ) from None
             raise OutputRefusedError(
                 f"OpenSearch at {self._where} refuses the user: HTTP {error.status_code} {what} "
-                f"for {method} {_first(path)}. Check user and password, or give the role the "
+                f"for {method} {_plain_path(path)}. Check user and password, or give the role the "
                 "rights that the output's page lists"
             ) from None
         except TransportError as error:
@@ -144,7 +146,7 @@ class Cluster:
             if status == 404 and absent:
                 return None
             text = (
-                f"OpenSearch answers HTTP {status} {_kind(error)} to {method} {_first(path)}"
+                f"OpenSearch answers HTTP {status} {_kind(error)} to {method} {_plain_path(path)}"
                 f"{_block(error)}"
             )
             if status == 413:
@@ -159,12 +161,12 @@ class Cluster:
 
 
 def path(*parts: str) -> str:
-    """The path of a URL, made of names."""
+    """Returns the path of a URL, made of names."""
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def reason(error: Mapping[str, Any]) -> str:
-    """Why an item was refused, without values."""
+    """Returns why an item was refused, without values."""
     kind = str(error.get("type", "unknown error"))
     if kind == BLOCKED:
         return kind + _advice(error)
@@ -173,7 +175,7 @@ def reason(error: Mapping[str, Any]) -> str:
 
 
 def _advice(error: Mapping[str, Any]) -> str:
-    """Of a block: what it is, and how it ends; empty if it ends by itself."""
+    """Describes a block and how it ends; empty if it ends by itself."""
     found = _BLOCK.search(str(error.get("reason", "")))
     setting = _BLOCKS.get(found[2]) if found else None
     if found is None or setting is None:
@@ -192,23 +194,23 @@ def _advice(error: Mapping[str, Any]) -> str:
 
 
 def _block(error: TransportError) -> str:
-    return _advice(_told(error)) if _kind(error) == BLOCKED else ""
+    return _advice(_error_body(error)) if _kind(error) == BLOCKED else ""
 
 
 def _kind(error: TransportError) -> str:
-    return str(_told(error).get("type", ""))
+    return str(_error_body(error).get("type", ""))
 
 
-def _told(error: TransportError) -> Mapping[str, Any]:
-    told = error.info.get("error") if isinstance(error.info, dict) else None
-    return told if isinstance(told, dict) else {}
+def _error_body(error: TransportError) -> Mapping[str, Any]:
+    found = error.info.get("error") if isinstance(error.info, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
-def _first(path: str) -> str:
-    """A path without parameters: indices' names, no ids."""
+def _plain_path(path: str) -> str:
+    """Returns a path without parameters: indices' names, no ids."""
     return path.partition("?")[0]
 
 
 def _inner(error: SSLError) -> Any:
-    """Python's own error: the client wraps urllib3's, which has it as its argument."""
+    """Returns Python's own error: the client wraps urllib3's, which has it as its argument."""
     return next(iter(getattr(error.info, "args", ())), None)

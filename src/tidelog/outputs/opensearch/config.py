@@ -1,14 +1,17 @@
-"""Outputs of kind ``opensearch``."""
+"""The section of outputs of kind ``opensearch``."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
 from tidelog.kinds.sections import Bytes, Duration, Section, TablePattern
-from tidelog.outputs.base.sections import ExecutorSection, Headers, InHeader, named
+from tidelog.outputs.base.sections import ExecutorSection, Headers, HeaderValue, name_field
+
+if TYPE_CHECKING:
+    pass
 
 
 class DocumentPart(Section):
@@ -20,12 +23,12 @@ class DocumentPart(Section):
     name: str = Field(
         alias="as",
         pattern=r"^[^_./][^./]*$",
-        description="The member of the document that holds its row, or the list of its rows.",
+        description="The member of the document with its row, or the list of its rows.",
         examples=["items"],
     )
     key: list[str] = Field(
         min_length=1,
-        description="Its columns that hold the root's key, in that order; of its own key, which "
+        description="Its columns with the root's key, in that order; of its own key, which "
         "may have more: then its rows are a list.",
         examples=[["order_id"]],
     )
@@ -55,7 +58,7 @@ class OpenSearchSection(ExecutorSection):
     """Rows as documents, an index for each table (docs/outputs/opensearch.md)."""
 
     kind: Literal["opensearch"] = Field(description="The kind of output.")
-    name: str = named("opensearch")
+    name: str = name_field("opensearch")
     urls: list[Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]] = Field(
         min_length=1,
         description="The cluster's nodes to send to, without user and password.",
@@ -65,7 +68,7 @@ class OpenSearchSection(ExecutorSection):
     password: SecretStr | None = Field(
         default=None, description="For basic authentication.", examples=["${SEARCH_PASSWORD}"]
     )
-    api_key: InHeader | None = Field(
+    api_key: HeaderValue | None = Field(
         default=None,
         min_length=1,
         description="Sent as `Authorization: ApiKey`, in place of user and password.",
@@ -86,9 +89,7 @@ class OpenSearchSection(ExecutorSection):
         "`{name}` stand for the source's, `{table}` for the name that a step `route` gives. In "
         "lower case; characters that indices can't have become `_`.",
     )
-    create_indices: bool = Field(
-        default=True, description="Create indices that are not there. `false`: stop."
-    )
+    create_indices: bool = Field(default=True, description="Create missing indices. `false`: stop.")
     settings: dict[str, Any] = Field(
         default={},
         description="Settings of indices that are created.",
@@ -113,7 +114,7 @@ class OpenSearchSection(ExecutorSection):
         default=4 << 20,
         ge=1,
         le=64 << 20,
-        description="About the size of a bulk request, two of which a task has under way.",
+        description="About the size of a bulk request, of which a task sends two at once.",
     )
 
     @model_validator(mode="after")

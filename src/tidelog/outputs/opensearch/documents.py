@@ -1,4 +1,6 @@
-"""Rows as documents: ids, JSON and mappings. Column-wise, by Arrow's string kernels."""
+"""Converts rows to documents: ids, JSON and mappings. Column by column, by Arrow's string
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ import pyarrow.compute as pc
 
 from tidelog.codecs.columns.instant_texts import date_texts, timestamp_texts
 from tidelog.ports import TargetTable
-from tidelog.spark.formats.envelope import joined, json_values
+from tidelog.spark.formats.envelope import join_texts, json_values
 
-# What the output keeps in each document, and of each index in one of its own, which is hidden as a
-# tombstone is. No row has its id: in ids, `\` comes before other characters.
+# The output's own object in each document, and a document of its own in each index, which is hidden
+# like a tombstone. No row has its id: in ids, `\` is only before certain other characters.
 META = "_tidelog"
 VERSION, DELETED, AT = "version", "deleted", "at"
 NOTES, NOTES_ID = "notes", "\\notes"
@@ -34,8 +36,8 @@ _RESERVED = frozenset(
     )
 )
 
-ID_MAX_BYTES = 512  # of OpenSearch
-_KEYWORD_MAX = 8191  # characters: of four bytes each they fit into Lucene's longest term, 32766
+ID_MAX_BYTES = 512  # OpenSearch's limit
+_KEYWORD_MAX = 8191  # characters: with four bytes each they fit into Lucene's longest term, 32766
 
 _DATES = "strict_date_optional_time_nanos||strict_date_optional_time||epoch_millis"
 _TEXT: dict[str, Any] = {
@@ -51,7 +53,9 @@ _KEYWORD_TYPES = frozenset(
 
 
 def mapping(columns: pa.Schema, table: TargetTable, own: Mapping[str, Any]) -> dict[str, Any]:
-    """OpenSearch's ``properties`` for the columns; ``own`` replaces those of columns by name."""
+    """Returns OpenSearch's ``properties`` for the columns; ``own`` replaces those of columns by
+    name.
+    """
     kinds = {column.name: column.type_name for column in table.schema.columns}
     found = {}
     for column in columns:
@@ -64,8 +68,8 @@ def mapping(columns: pa.Schema, table: TargetTable, own: Mapping[str, Any]) -> d
     return found
 
 
-def unfit(columns: Sequence[str]) -> list[str]:
-    """Columns that documents can't have by their name."""
+def unsupported_names(columns: Sequence[str]) -> list[str]:
+    """Returns the columns that documents can't have by their name."""
     return [name for name in columns if name in _RESERVED or "." in name or not name.strip()]
 
 
@@ -73,7 +77,7 @@ def _of_type(kind: pa.DataType) -> dict[str, Any]:
     if pa.types.is_boolean(kind):
         return {"type": "boolean"}
     if pa.types.is_integer(kind):
-        return {"type": "long"}  # whatever its width: a mapping can't be widened
+        return {"type": "long"}  # for any width: a mapping can't be widened
     if pa.types.is_floating(kind):
         return {"type": "double", "ignore_malformed": True}  # NaN, Infinity
     if pa.types.is_decimal(kind):
@@ -93,10 +97,10 @@ def _of_type(kind: pa.DataType) -> dict[str, Any]:
 
 
 def ids(rows: pa.RecordBatch, key: Sequence[str]) -> pa.StringArray:
-    r"""Each row's document id: the key's values as texts, joined by ``|``.
+    r"""Returns each row's document id: the key's values as texts, joined by ``|``.
 
-    No two keys have one id: in texts, ``\`` is written ``\\`` and ``|`` ``\|``; an empty text is
-    ``\0``, null ``\N``. What is longer than 512 bytes is ``\#`` and its SHA-256.
+    No two keys have the same id: in texts, ``\`` is written ``\\`` and ``|`` ``\|``; an empty text
+    is ``\0``, null ``\N``. An id longer than 512 bytes is ``\#`` and its SHA-256.
     """
     parts = [_key_text(rows.column(name)) for name in key]
     found = parts[0]
@@ -130,7 +134,7 @@ def _key_text(values: pa.Array) -> pa.StringArray:
 
 
 def _plain(values: pa.Array) -> pa.StringArray:
-    """Numbers and points in time as texts, ISO 8601."""
+    """Returns numbers and points in time as texts, ISO 8601."""
     if pa.types.is_timestamp(values.type):
         zone = "" if values.type.tz is None else "Z"
         text = timestamp_texts(values.cast(pa.timestamp("us", values.type.tz)))
@@ -141,7 +145,7 @@ def _plain(values: pa.Array) -> pa.StringArray:
 
 
 def json_texts(values: pa.Array) -> pa.StringArray:
-    """Each value as JSON; null stays null."""
+    """Returns each value as JSON; null stays null."""
     kind = values.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return pc.binary_join_element_wise('"', _plain(values), '"', "", null_handling="emit_null")
@@ -155,30 +159,30 @@ def json_texts(values: pa.Array) -> pa.StringArray:
 
 
 def documents(rows: pa.RecordBatch, names: Sequence[str], version: pa.Array) -> pa.StringArray:
-    """Each row as a document of the columns ``names``."""
+    """Returns each row as a document of the columns ``names``."""
     pieces: list[str | pa.Array] = []
     for number, name in enumerate(names):
         pieces.append(("{" if not number else ",") + json.dumps(name, ensure_ascii=False) + ":")
         pieces.append(json_texts(rows.column(name)))
     opened = f'{"," if names else "{"}"{META}":{{"{VERSION}":'
-    return joined(*pieces, opened, version.cast(pa.string()), "}}")
+    return join_texts(*pieces, opened, version.cast(pa.string()), "}}")
 
 
 def tombstones(version: pa.Array, at_ms: int) -> pa.StringArray:
-    """A document in place of each deleted row: what is left of it is its version."""
+    """Returns a document in place of each deleted row: only its version is left."""
     end = f',"{DELETED}":true,"{AT}":{at_ms}}}}}'
-    return joined(f'{{"{META}":{{"{VERSION}":', version.cast(pa.string()), end)
+    return join_texts(f'{{"{META}":{{"{VERSION}":', version.cast(pa.string()), end)
 
 
 def index_lines(
     id_texts: pa.StringArray, version: pa.Array, bodies: pa.StringArray
 ) -> pa.StringArray:
-    """The two lines of each document in a bulk request.
+    """Returns the two lines of each document in a bulk request.
 
-    ``external_gte``, and not ``external``: where OpenSearch really deletes a document, by a
-    purge, it counts the deleted version up by one, and the key's next row may have just that.
+    ``external_gte``, and not ``external``: where OpenSearch really deletes a document, by a purge,
+    it increases the deleted version by one, and the key's next row may have just that version.
     """
-    return joined(
+    return join_texts(
         '{"index":{"_id":',
         json_values(id_texts),
         ',"version":',

@@ -1,5 +1,5 @@
-"""Indices of the OpenSearch output: aliases that are searched, the indices behind them, and what is
-noted in each. For the driver.
+"""Indices of the OpenSearch output: aliases that are searched, the indices behind them, and the
+notes in each. For the driver.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.outputs.opensearch.client import (
     reason,
 )
 from tidelog.outputs.opensearch.documents import DELETED, META, NOTES, NOTES_ID, VERSION
-from tidelog.outputs.opensearch.joined import REMOVE_SCRIPT, ROOT, SCRIPT, script_id
+from tidelog.outputs.opensearch.joined_documents import REMOVE_SCRIPT, ROOT, SCRIPT, script_id
 from tidelog.outputs.opensearch.writer import Index
 
 _FIRST = "-000001"  # as indices that roll over are numbered
@@ -27,7 +27,7 @@ _NOT_IN_NAMES = re.compile(r'[\\/*?"<>|,#:\s]')
 _REMOVE_TRIES = 5
 _NOTE_TRIES, _NOTE_PAUSE_S = 40, 0.25
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-_STILL_S = 300.0  # a task of the cluster that does nothing for so long is given up
+_STILL_S = 300.0  # a task of the cluster without progress for this long is abandoned
 
 
 class Indices:
@@ -39,7 +39,7 @@ class Indices:
         self._behind: dict[str, str] = {}  # alias → index
 
     def find(self, alias: str) -> bool:
-        """Is the alias there? Raises OutputRefusedError if it is not one of ours."""
+        """Does the alias exist? Raises OutputRefusedError if it is not one of ours."""
         found = self._cluster.request("GET", path("_alias", alias), absent=True)
         if found is None:
             if self._cluster.request("GET", path(alias), absent=True) is not None:
@@ -59,12 +59,14 @@ class Indices:
     def create(
         self, known: Index, settings: Mapping[str, Any], properties: Mapping[str, Any]
     ) -> None:
-        """An index, and the alias for it, at once; unless another output has just made them."""
+        """Create an index and its alias at once; does nothing if another output has just created
+        them.
+        """
         body = {
-            # Hidden: a search by a pattern finds the alias, and not what stands behind it.
+            # Hidden: a search by a pattern finds the alias, and not the index behind it.
             "settings": {"index.hidden": True, **settings},
             "mappings": {"dynamic": False, "properties": properties},
-            "aliases": {known.alias: shown(known)},
+            "aliases": {known.alias: alias_filter(known)},
         }
         try:
             self._cluster.request("PUT", path(known.alias + _FIRST), body)
@@ -74,18 +76,18 @@ class Indices:
         self._behind[known.alias] = known.alias + _FIRST
 
     def name(self, alias: str) -> str:
-        """The name of the index behind the alias."""
+        """Returns the name of the index behind the alias."""
         return self._behind[alias]
 
     def columns(self, alias: str) -> dict[str, Any]:
-        """The properties of the mapping."""
+        """Returns the properties of the mapping."""
         behind = self._behind[alias]
         answer = self._cluster.request("GET", path(behind, "_mapping"))
         found: dict[str, Any] = answer[behind]["mappings"].get("properties", {})
         return found
 
     def add(self, alias: str, properties: Mapping[str, Any]) -> None:
-        """Columns to the mapping."""
+        """Add columns to the mapping."""
         body = {"properties": properties}
         try:
             self._cluster.request("PUT", path(self._behind[alias], "_mapping"), body)
@@ -96,18 +98,18 @@ class Indices:
             ) from None
 
     def notes(self, alias: str) -> dict[str, Any]:
-        """What outputs have noted of the index."""
-        return self._noted(alias)[0]
+        """Returns the notes of outputs in the index."""
+        return self._read_notes(alias)[0]
 
     def note(
         self, alias: str, changed: Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Replace the notes by what ``changed`` makes of them, in one step: pipelines of several
-        sources share indices of joined documents.
+        """Replace the notes by the result of ``changed``, in one step: pipelines of several sources
+        share indices of joined documents.
         """
         for number in range(_NOTE_TRIES):
             try:
-                notes, place = self._noted(alias)
+                notes, place = self._read_notes(alias)
                 wanted = changed(notes)
                 if wanted == notes:
                     return wanted
@@ -117,7 +119,7 @@ class Indices:
                 return wanted
             except VersionConflictError:
                 continue
-            except ClusterBusyError:  # the index that another output has just made is not ready yet
+            except ClusterBusyError:  # another output has just created the index
                 if number + 1 == _NOTE_TRIES:
                     raise
                 time.sleep(_NOTE_PAUSE_S)
@@ -125,21 +127,23 @@ class Indices:
             f"notes of index {self._behind[alias]} are changed by others all the time"
         )
 
-    def _noted(self, alias: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The notes, and the parameters of a request that replaces just these."""
+    def _read_notes(self, alias: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the notes, and the parameters of a request that replaces exactly these."""
         where = path(self._behind[alias], "_doc", NOTES_ID)
         found = self._cluster.request("GET", where, absent=True)
         if found is None:
-            self._cluster.request("GET", path(self._behind[alias]))  # or nothing makes an index
+            self._cluster.request("GET", path(self._behind[alias]))  # raises if there is no index
             return {}, {"op_type": "create"}
         place = {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]}
         return found["_source"][META][NOTES], place
 
-    def show(self, known: Index) -> None:
-        """Let the alias show what `shown` says. Of joined documents the root's index says it."""
+    def update_filter(self, known: Index) -> None:
+        """Set the alias's filter to that of `alias_filter`. For joined documents the root's table
+        does it.
+        """
         if known.part is not None and known.part.name:
             return
-        action = {"index": self._behind[known.alias], "alias": known.alias, **shown(known)}
+        action = {"index": self._behind[known.alias], "alias": known.alias, **alias_filter(known)}
         answer = self._cluster.request("POST", "/_aliases", {"actions": [{"add": action}]})
         if not answer.get("acknowledged"):
             raise OutputError(f"alias {known.alias} was not changed in time")
@@ -147,13 +151,15 @@ class Indices:
     # ------------------------------------------------------------------ documents
 
     def count(self, alias: str, query: Mapping[str, Any]) -> int:
-        """How many documents there are, hidden ones and those just written too."""
+        """Returns the number of documents, with hidden ones and those just written."""
         behind = path(self._behind[alias])
         self._cluster.request("POST", f"{behind}/_refresh")
         return int(self._cluster.request("POST", f"{behind}/_count", {"query": query})["count"])
 
     def delete(self, alias: str, query: Mapping[str, Any]) -> None:
-        """In the background, by the cluster. A document that changes meanwhile stays."""
+        """Start to delete the documents, in the background. A document that changes in that time
+        stays.
+        """
         behind = path(self._behind[alias])
         self._cluster.request("POST", f"{behind}/_refresh")
         self._cluster.request(
@@ -169,7 +175,7 @@ class Indices:
             self._cluster.request("PUT", path("_scripts", script_id(script)), body)
 
     def remove_parts(self, known: Index, columns: list[str]) -> None:
-        """From all documents, what a table contributed by rows below its floor."""
+        """Remove from all documents the contribution of a table's rows below its floor."""
         assert known.part is not None
         now = int(time.time() * 1000)
         params = {"p": known.part.name, "f": known.floor, "n": columns, "t": now}
@@ -186,16 +192,16 @@ class Indices:
                     "conflicts": "proceed", "slices": "auto", "wait_for_completion": "false"
                 },
             )  # fmt: skip
-            answer = self._awaited(started["task"])
-            # A task that timed out is done in part; of one that its node forgot nothing is known.
+            answer = self._wait_for_task(started["task"])
+            # A task that timed out is done in part; if its node forgot it, the result is unknown.
             if answer is not None and not (
                 answer["timed_out"] or answer["version_conflicts"] or answer["failures"]
             ):
                 return
         raise OutputError(f"documents of {known.alias} changed while rows were removed from them")
 
-    def _awaited(self, task: str) -> dict[str, Any] | None:
-        """What a task of the cluster answers, however long it takes. None: it was lost."""
+    def _wait_for_task(self, task: str) -> dict[str, Any] | None:
+        """Wait for a task of the cluster and return its answer. None: it was lost."""
         pause_s, seen, since = _FIRST_PAUSE_S, None, time.monotonic()
         while True:
             found = self._cluster.request("GET", path("_tasks", task), absent=True)
@@ -210,21 +216,21 @@ class Indices:
             if status != seen:
                 seen, since = status, time.monotonic()
             elif time.monotonic() > since + _STILL_S:
-                raise OutputError(f"a task of OpenSearch has stood still for {_STILL_S:.0f} s")
+                raise OutputError(f"a task of OpenSearch has made no progress for {_STILL_S:.0f} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def index_name(text: str) -> str:
-    """``text`` as OpenSearch's rules for names want it."""
+    """Returns ``text`` by OpenSearch's rules for names."""
     name = _NOT_IN_NAMES.sub("_", text.lower()).lstrip("-_+.")
     return name.encode()[:_NAME_MAX_BYTES].decode(errors="ignore") or "_"
 
 
-def shown(known: Index) -> dict[str, Any]:
-    """What the alias shows: no tombstones, nothing below the floor."""
+def alias_filter(known: Index) -> dict[str, Any]:
+    """Returns the alias's filter: no tombstones, nothing below the floor."""
     wanted: dict[str, Any] = {"must_not": [{"term": {f"{META}.{DELETED}": True}}]}
     if known.floor and (known.part is None or not known.part.name):
-        of = VERSION if known.part is None else ROOT
-        wanted["filter"] = [{"range": {f"{META}.{of}": {"gte": known.floor}}}]
+        member = VERSION if known.part is None else ROOT
+        wanted["filter"] = [{"range": {f"{META}.{member}": {"gte": known.floor}}}]
     return {"is_write_index": True, "filter": {"bool": wanted}}

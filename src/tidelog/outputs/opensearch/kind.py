@@ -8,24 +8,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tidelog.outputs.base.kinds import OwnKind, hosts
-from tidelog.outputs.base.probes import ANSWER_S
-from tidelog.outputs.base.progress import holds_all
-from tidelog.outputs.deliveries import delivery_of
-from tidelog.outputs.opensearch.config import OpenSearchSection
+from tidelog.outputs.base.kinds import BuiltinKind, hosts
+from tidelog.outputs.base.progress import has_whole_log
+from tidelog.outputs.base.reachability import ANSWER_S
+from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
     from tidelog.outputs.opensearch.client import ClusterOptions
+from tidelog.outputs.opensearch.config import OpenSearchSection
 
 
 def _open(section: OpenSearchSection, context: OutputContext) -> Output:
-    from tidelog.outputs.opensearch.output import Joined, OpenSearchOutput
+    from tidelog.outputs.opensearch.output import JoinedIndex, OpenSearchOutput
 
     joined = []
     for each in section.documents:
         parts = {part.table: (part.name, tuple(part.key)) for part in each.parts}
-        joined.append(Joined(each.index, {each.root: ("", ()), **parts}))
+        joined.append(JoinedIndex(each.index, {each.root: ("", ()), **parts}))
     delivery = delivery_of(section, keyed=True)
     return OpenSearchOutput(
         context.spark,
@@ -59,7 +59,7 @@ def _cluster(section: OpenSearchSection) -> ClusterOptions:
     )
 
 
-def _look(section: OpenSearchSection) -> str:
+def _probe(section: OpenSearchSection) -> str:
     from tidelog.outputs.opensearch.client import Cluster
 
     with closing(Cluster(replace(_cluster(section), timeout_s=ANSWER_S))) as cluster:
@@ -93,7 +93,7 @@ def _names(section: OpenSearchSection, tables: Sequence[TargetTable]) -> Iterato
 
 
 def _idle(section: OpenSearchSection, log: LogExtent) -> bool:
-    return holds_all(log, section.name) and bool(_look(section))
+    return has_whole_log(log, section.name) and bool(_probe(section))
 
 
-KIND = OwnKind(OpenSearchSection, _open, _place, "opensearchpy", _look, _names, _idle)
+KIND = BuiltinKind(OpenSearchSection, _open, _place, "opensearchpy", _probe, _names, _idle)

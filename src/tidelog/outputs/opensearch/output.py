@@ -1,10 +1,10 @@
 """The OpenSearch output: each table's rows as documents of an index, behind an alias.
 
 Idempotent and monotonic: a document's version is the row's. A deleted row leaves a *tombstone*, a
-document with nothing but its version, because OpenSearch forgets the version of what it really
+document with only its version, because OpenSearch forgets the version of a document that it really
 deleted after ``index.gc_deletes``. The alias's filter hides tombstones, and documents below the
-index's *floor*: what a truncate or a complete dump removed is gone at once, and for a task of
-yesterday too.
+index's *floor*: rows that a truncate or a complete dump removed are hidden at once, and remain
+deleted for a task of yesterday too.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import pyarrow as pa
 from tidelog.errors import ConfigError, NameRefusedError, OutputError, OutputRefusedError
 from tidelog.model.patterns import matches
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.evolving import ColumnChange
 from tidelog.outputs.base.output import ExecutorOutput
+from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import rename_step, route_step
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.opensearch import documents
-from tidelog.outputs.opensearch import joined as opensearch_joined
+from tidelog.outputs.opensearch import joined_documents as opensearch_joined
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.documents import AT, DELETED, META, META_MAPPING, VERSION
 from tidelog.outputs.opensearch.indices import Indices, index_name
-from tidelog.outputs.opensearch.joined import JOINED_MAPPING, ROOT, JoinedPart
+from tidelog.outputs.opensearch.joined_documents import JOINED_MAPPING, ROOT, JoinedPart
 from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 
@@ -39,11 +39,13 @@ _PURGE_EVERY_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedIndex:
     """A kind of documents that several tables contribute to.
 
-    ``index``: the alias. ``tables``: by source table, the name of the member that its rows go to
-    and the columns that hold the root's key; of the root itself, "" and ().
+    Attributes:
+        index: the alias.
+        tables: by source table, the name of the member for its rows and the columns with the root's
+            key; of the root itself, "" and ().
     """
 
     index: str
@@ -52,7 +54,7 @@ class Joined:
 
 def check_columns(output: str, table: TargetTable, names: Sequence[str]) -> None:
     """Raises NameRefusedError if documents can't have columns of these names."""
-    bad = documents.unfit(names)
+    bad = documents.unsupported_names(names)
     if bad:
         raise NameRefusedError(
             f"output {output}: {table.source} has columns that no document can have by "
@@ -68,10 +70,10 @@ class OpenSearchOutput(ExecutorOutput):
         log_path: the event log that batches refer to.
         state: keeps the output's progress.
         delivery: keyed.
-        cluster: how the cluster is reached.
+        cluster: the cluster's address and credentials.
         index: pattern of the alias's name: ``{table}``, ``{namespace}``, ``{name}``.
-        create_indices: False: what is not there is an error.
-        settings: of indices that are created.
+        create_indices: False: a missing index is an error.
+        settings: settings of indices that are created.
         mappings: by table (or pattern), by column: mappings in place of ours.
         tombstone_retention_s: how long tombstones are kept.
         bulk_bytes: about the size of a bulk request.
@@ -94,7 +96,7 @@ class OpenSearchOutput(ExecutorOutput):
         tombstone_retention_s: float = 7 * 86_400.0,
         bulk_bytes: int = 4 << 20,
         timeout_s: float = 120.0,
-        joined: Sequence[Joined] = (),
+        joined: Sequence[JoinedIndex] = (),
     ) -> None:
         if not delivery.keyed:
             raise ConfigError("an opensearch output keeps rows by key")
@@ -110,7 +112,7 @@ class OpenSearchOutput(ExecutorOutput):
         self._known: dict[str, Index] = {}  # by source table
         self._purged_at: float | None = None
         self._client: Cluster | None = None
-        self._made: Indices | None = None
+        self._known_indices: Indices | None = None
         super().__init__(spark, log_path, state, delivery)
 
     def check(self, generation: str) -> None:
@@ -128,8 +130,8 @@ class OpenSearchOutput(ExecutorOutput):
                 )
             indices.create(known, self._settings, self._properties(table, known, table.columns))
         known = self._adopt(table, known)
-        # Again: the run before may have ended between the two.
-        indices.show(known)
+        # Again: an earlier run may have ended between the two.
+        indices.update_filter(known)
         if part is not None:
             indices.put_scripts()
         self._known[source] = known
@@ -139,7 +141,7 @@ class OpenSearchOutput(ExecutorOutput):
         return f"index {alias}" if part is None else None
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
-        # Wider types need nothing: integers are longs, floats doubles from the beginning.
+        # Wider types need nothing: integers are longs, floats doubles from the start.
         if change.added:
             known = self._known[str(table.source)]
             properties = self._properties(table, known, pa.schema(change.added))
@@ -150,8 +152,8 @@ class OpenSearchOutput(ExecutorOutput):
         known = self._known[source]
         if version > known.floor:
             known = replace(known, floor=version)
-            indices.note(known.alias, lambda notes: self._noted(notes, source, known))
-            indices.show(known)  # from here on they are gone for who searches
+            indices.note(known.alias, lambda notes: self._notes_with_table(notes, source, known))
+            indices.update_filter(known)  # from now on they are hidden from searches
             self._known[source] = known
         if known.part is None:
             indices.delete(known.alias, {"range": {f"{META}.{VERSION}": {"lt": known.floor}}})
@@ -164,7 +166,7 @@ class OpenSearchOutput(ExecutorOutput):
             self._options, self._known, bulk_bytes=self._bulk_bytes, timeout_s=self._timeout_s
         )
 
-    def finished(self) -> None:
+    def after_batch(self) -> None:
         now = time.monotonic()
         if self._purged_at is None or now >= self._purged_at + _PURGE_EVERY_S:
             self._purged_at = now
@@ -176,7 +178,7 @@ class OpenSearchOutput(ExecutorOutput):
                 self._purged_at = None  # after the next batch, again
 
     def close(self) -> None:
-        client, self._client, self._made = self._client, None, None
+        client, self._client, self._known_indices = self._client, None, None
         if client is not None:
             client.close()
         super().close()
@@ -186,10 +188,11 @@ class OpenSearchOutput(ExecutorOutput):
     def purge(self) -> None:
         """Really delete tombstones older than the retention, of all tables written in this run.
 
-        Only of versions that the whole output has passed. The index remembers up to where, first:
-        a row of a lower version, from a replay, may then only update. So no deleted row comes back.
+        Only those of versions that the whole output has passed. First the index stores that
+        version: a row of a lower version, from a replay, may then only update. So no deleted row is
+        inserted again.
         """
-        done = self._opened(self.log.generation).done
+        done = self._progress_of(self.log.generation).done
         if done is None:
             return
         before = int((time.time() - self._retention_s) * 1000)
@@ -204,10 +207,10 @@ class OpenSearchOutput(ExecutorOutput):
         }  # a document that other tables still contribute to has no AT
         indices = self._indices()
         for alias in {known.alias for known in self._known.values()}:
-            if _logs(indices.notes(alias)) > 1 or not indices.count(alias, old):
+            if _log_count(indices.notes(alias)) > 1 or not indices.count(alias, old):
                 continue
-            notes = indices.note(alias, lambda notes: _purged(notes, done))
-            if _logs(notes) > 1:
+            notes = indices.note(alias, lambda notes: _purged_notes(notes, done))
+            if _log_count(notes) > 1:
                 continue
             below = notes["purged_below"]
             for source, known in self._known.items():
@@ -223,12 +226,14 @@ class OpenSearchOutput(ExecutorOutput):
         return self._client
 
     def _indices(self) -> Indices:
-        if self._made is None:
-            self._made = Indices(self._cluster(), self.name)
-        return self._made
+        if self._known_indices is None:
+            self._known_indices = Indices(self._cluster(), self.name)
+        return self._known_indices
 
     def _place(self, table: TargetTable) -> tuple[str, JoinedPart | None]:
-        """The alias, and the table's part of its documents if other tables contribute too."""
+        """Returns the alias, and the table's part of its documents if other tables
+        contribute too.
+        """
         document = self._joined.get(str(table.source))
         if document is None:
             return index_name(topic_of(self._pattern, table)), None
@@ -239,13 +244,13 @@ class OpenSearchOutput(ExecutorOutput):
         if lost:
             raise OutputRefusedError(
                 f"output {self.name}: {', '.join(sorted(lost))} are not of the key of "
-                f"{table.source}, so a delete does not tell whose {name} is gone. Give the table "
+                f"{table.source}, so a delete does not say whose {name} is deleted. Give the table "
                 "a key (in the source, or a surrogate key) that contains them"
             )
         return index_name(document.index), JoinedPart(name, key, set(key) != set(table.key))
 
     def _adopt(self, table: TargetTable, known: Index) -> Index:
-        """Take over the index behind an existing alias; it gets all columns of the table."""
+        """Use the index behind an existing alias; it gets all columns of the table."""
         source, indices = str(table.source), self._indices()
         columns = indices.columns(known.alias)
         is_joined = ROOT in columns.get(META, {}).get("properties", {})
@@ -256,10 +261,10 @@ class OpenSearchOutput(ExecutorOutput):
             if strangers or (tables and is_joined != (known.part is not None)):
                 raise NameRefusedError(
                     f"output {self.name}: index {indices.name(known.alias)} holds "
-                    f"{', '.join(tables)}, not {source} as it is configured. Set `index` so that "
+                    f"{', '.join(tables)}, not {source} as configured. Set `index` so that "
                     f"each table has its own, or: {route_step(table.source)}"
                 )
-            return self._noted(notes, source, known)
+            return self._notes_with_table(notes, source, known)
 
         notes = indices.note(known.alias, with_table)
         known = replace(
@@ -269,20 +274,24 @@ class OpenSearchOutput(ExecutorOutput):
         )
         if known.part is not None and known.part.name:
             columns = columns.get(known.part.name, {}).get("properties", {})
-        lacking = [field for field in table.columns if field.name not in columns]
-        if lacking:
-            indices.add(known.alias, self._properties(table, known, pa.schema(lacking)))
+        missing = [field for field in table.columns if field.name not in columns]
+        if missing:
+            indices.add(known.alias, self._properties(table, known, pa.schema(missing)))
         return known
 
-    def _noted(self, notes: Mapping[str, Any], source: str, known: Index) -> dict[str, Any]:
-        """The index's notes with the table as it is now."""
+    def _notes_with_table(
+        self, notes: Mapping[str, Any], source: str, known: Index
+    ) -> dict[str, Any]:
+        """Returns the index's notes with the table as it is now."""
         tables = notes.get("tables", {})
         floor = max(known.floor, tables.get(source, {}).get("floor", 0))
         noted = {"floor": floor, "output": self.name, "generation": self.log.generation}
         return {**notes, "tables": {**tables, source: noted}}
 
     def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
-        """The mapping of columns. Raises OutputRefusedError if documents can't have them."""
+        """Returns the mapping of columns. Raises OutputRefusedError if documents can't have
+        them.
+        """
         check_columns(self.name, table, columns.names)
         own: dict[str, Any] = {}
         for pattern, chosen in self._mappings.items():
@@ -294,15 +303,17 @@ class OpenSearchOutput(ExecutorOutput):
         return opensearch_joined.properties(known.part, properties) | {META: JOINED_MAPPING}
 
 
-def _logs(notes: Mapping[str, Any]) -> int:
-    """How many logs an index is filled from: of documents joined from several none of their outputs
-    knows what is done.
+def _log_count(notes: Mapping[str, Any]) -> int:
+    """Returns how many logs fill an index: if documents are joined from several logs, none of their
+    outputs knows the common progress.
     """
     return len({each["generation"] for each in notes.get("tables", {}).values()})
 
 
-def _purged(notes: dict[str, Any], done: int) -> dict[str, Any]:
-    """Never lower: after a rewind less is done than was purged."""
-    if _logs(notes) > 1:
+def _purged_notes(notes: dict[str, Any], done: int) -> dict[str, Any]:
+    """Returns the notes with the purged version. It never decreases: after a rewind less is done
+    than was purged.
+    """
+    if _log_count(notes) > 1:
         return notes
     return notes | {"purged_below": max(done, notes.get("purged_below", 0))}

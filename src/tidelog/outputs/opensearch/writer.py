@@ -1,4 +1,4 @@
-"""Writes rows of one task to OpenSearch; runs on executors."""
+"""Writes rows of one task to OpenSearch, on executors."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ import pyarrow.compute as pc
 
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.base.executors.writer import Writer
-from tidelog.outputs.opensearch import documents, joined
+from tidelog.outputs.opensearch import documents, joined_documents
 from tidelog.outputs.opensearch.bulk import GONE, Bulk
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions, path, reason
 from tidelog.outputs.opensearch.documents import DELETED, META, VERSION
-from tidelog.outputs.opensearch.joined import JoinedPart
+from tidelog.outputs.opensearch.joined_documents import JoinedPart
 from tidelog.ports import Rejection, TargetTable, WriteTask
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
-_SLICE_ROWS = 16_384  # made into JSON at once
+_SLICE_ROWS = 16_384  # converted to JSON at once
 _READ_ROWS = 500  # read at once, to be completed
 
 
 @dataclass(frozen=True)
 class Index:
-    """What the driver knows of a table's index.
+    """The driver's knowledge about a table's index.
 
-    ``alias``: its name for readers and writers. ``floor``: documents of lower versions are gone
-    (a truncate, a complete dump), whether they are still there or not. ``purged_below``: tombstones
-    of lower versions may be gone: a row of such a version that is not there was deleted. ``part``:
-    what the table is to documents that several tables contribute to.
+    Attributes:
+        alias: its name for readers and writers.
+        floor: documents of lower versions are deleted (a truncate, a complete dump), even if they
+            still exist.
+        purged_below: tombstones of lower versions may be purged: if a row of such a version does
+            not exist, it was deleted.
+        part: the table's part of documents that several tables contribute to.
     """
 
     alias: str
@@ -42,11 +45,11 @@ class Index:
 
 
 class OpenSearchWriter(Writer):
-    """One client for each task.
+    """Writes with one client for each task.
 
     Args:
-        options: how the cluster is reached.
-        indices: by source table.
+        options: the cluster's address and credentials.
+        indices: index by source table.
         bulk_bytes: about the size of a request.
         timeout_s: how long the cluster may have no room.
     """
@@ -113,7 +116,7 @@ class OpenSearchWriter(Writer):
         self._send(table, index, documents.ids(rows, table.key), version, bodies)
 
     def _write_tombstones(self, table: TargetTable, index: Index, rows: pa.RecordBatch) -> None:
-        """A deletion is a document too: OpenSearch forgets the version of a real one."""
+        """A delete is a document too: OpenSearch forgets the version of a real delete."""
         version = rows.column(CHANGE_VERSION)
         bodies = documents.tombstones(version, int(time.time() * 1000))
         self._send(table, index, documents.ids(rows, table.key), version, bodies)
@@ -135,19 +138,19 @@ class OpenSearchWriter(Writer):
         if not rows.num_rows:
             return
         now = int(time.time() * 1000)
-        lines = joined.lines(table, part, rows, floor=index.floor, only=only, at_ms=now)
+        lines = joined_documents.lines(table, part, rows, floor=index.floor, only=only, at_ms=now)
         versions = rows.column(CHANGE_VERSION).to_numpy()
         self._bulk.send(index.alias, table.name, lines, versions, conflicts_again=True)
 
     # ------------------------------------------------------------------ rows that only update
 
     def _update(self, table: TargetTable, index: Index, rows: pa.RecordBatch) -> None:
-        """Read, complete, write under the row's version.
+        """Read documents, complete them, and write them under the row's version.
 
-        Nobody else writes a key's newer state at the same time: a batch begins when those before
-        it are finished, and has each key once. What a task of an earlier try still writes is older
-        than, or the same as, what is read here. (OpenSearch's own update counts the version up by
-        one, and takes no version of ours.)
+        Nobody else writes a key's newer state at the same time: a batch begins when earlier ones
+        are finished, and has each key once. The writes of an earlier attempt's task are older than,
+        or the same as, what is read here. (OpenSearch's own update increases the version by one,
+        and does not accept a version of ours.)
         """
         for start in range(0, rows.num_rows, _READ_ROWS):
             part = rows.slice(start, _READ_ROWS)
@@ -163,9 +166,9 @@ class OpenSearchWriter(Writer):
                 self._send(table, index, ids.take(chosen), version, pa.array(bodies, pa.string()))
 
     def _read(self, index: Index, ids: list[str]) -> list[dict[str, Any] | None]:
-        """Documents as they are now, refreshed or not; None: not there.
+        """Returns documents as they are now, refreshed or not; None: does not exist.
 
-        Raises OutputError if the cluster can't tell of one (its shard moves, or is lost).
+        Raises OutputError if the cluster can't read one (its shard moves, or is lost).
         """
         answer = self._cluster.request(
             "POST",
@@ -193,18 +196,18 @@ class OpenSearchWriter(Writer):
         }
         for number, document in enumerate(found):
             if document is None:
-                continue  # never there, or purged
+                continue  # it never existed, or was purged
             meta = document.get(META) or {}
             if VERSION not in meta:
-                # Somebody else's, by hand: it gives way, except to a state that may be purged.
+                # Written by hand: it is replaced, except by a state that may be purged.
                 if versions[number] < index.purged_below:
                     continue
                 document = {name: document.get(name) for name in texts}
             elif meta.get(DELETED) or not index.floor <= meta[VERSION] < versions[number]:
                 continue
-            untold = set(missing[number] or ())
+            absent = set(missing[number] or ())
             for name, column in texts.items():
-                if name not in untold:
+                if name not in absent:
                     text = column[number]
                     document[name] = None if text is None else json.loads(text)
             document[META] = {VERSION: versions[number]}

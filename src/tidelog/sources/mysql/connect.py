@@ -1,7 +1,7 @@
-"""Connections to MySQL and MariaDB by PyMySQL, with pinned session settings.
+"""Opens connections to MySQL and MariaDB by PyMySQL, with fixed session settings.
 
-Every session pins what changes how a value is written as text or what a statement means, so that
-two sessions' answers are alike whatever the server's defaults.
+Every session sets what changes how a value is written as text or what a statement means, so that
+all sessions get the same results whatever the server's defaults are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ import pymysql
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.codecs.mysql.session_settings import set_statement
 from tidelog.errors import ConnectionLostError, PreflightError
-from tidelog.model.mysql_urls import ServerPin, ServerUrl, parse_url, ssl_context, unverified
-from tidelog.sources.mysql.failures import connection_error, reached
+from tidelog.model.mysql_urls import (
+    ServerPin,
+    ServerUrl,
+    parse_url,
+    ssl_context,
+    unverified_context,
+)
+from tidelog.sources.mysql.errors import connection_error, note_reached
 
 if TYPE_CHECKING:
     from pymysql.cursors import Cursor
@@ -31,13 +37,13 @@ else:
 APPLICATION = "tidelog"
 
 _TEXTS = "tidelog_texts"
-"""The codec of a session's texts: UTF-8, and a question mark for each surrogate. MariaDB sends
-those of ``ucs2`` and ``utf32`` as they are, e.g. in a column's type or default.
+"""The codec of a session's texts: UTF-8, with a question mark for each surrogate. MariaDB sends
+surrogates of ``ucs2`` and ``utf32`` as they are, e.g. in a column's type or default.
 """
 
 READ_COMMITTED = "READ COMMITTED"
 
-# A host that has vanished is told so within 15 s; by then who stands by may have taken over.
+# A vanished host is noticed within 15 s; by then a standby may have taken over.
 _KEEPALIVE = (
     ("TCP_KEEPIDLE", 5),
     ("TCP_KEEPINTVL", 3),
@@ -46,7 +52,7 @@ _KEEPALIVE = (
 )
 
 
-def _marked(error: UnicodeError) -> tuple[str, int]:
+def _replace_surrogate(error: UnicodeError) -> tuple[str, int]:
     """The error handler of `_TEXTS`."""
     assert isinstance(error, UnicodeDecodeError)
     some = error.object[error.start : error.start + 3]
@@ -63,24 +69,25 @@ def _codec(name: str) -> codecs.CodecInfo | None:
     )
 
 
-codecs.register_error(_TEXTS, _marked)
+codecs.register_error(_TEXTS, _replace_surrogate)
 codecs.register(_codec)
 
 
 def text_of(data: bytes) -> str:
-    """A text as a `Connection` reads it from UTF-8."""
+    """Decode UTF-8 as a `Connection` does."""
     return data.decode(_TEXTS)
 
 
 class Connection(_Base):
-    """PyMySQL's connection, and what it leads to.
+    """PyMySQL's connection, with properties of the server.
 
     Attributes:
-        flavor: which family of servers.
-        version: e.g. (8, 0, 36); version_text: as the server says it.
+        flavor: MySQL or MariaDB.
+        version: e.g. (8, 0, 36).
+        version_text: the version as the server reports it.
         connection_id: the server's number of the session, e.g. for KILL.
-        server: tells servers apart that one URL may lead to: host name, port, server_id.
-        pin: of its URL.
+        server: identifies the server, as one URL may lead to several: host name, port, server_id.
+        pin: the pin of its URL.
     """
 
     flavor: Flavor
@@ -91,13 +98,13 @@ class Connection(_Base):
     pin: ServerPin
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        """PyMySQL asks for one; without options it would load the system's authorities each time,
-        and then look at no certificate.
+        """PyMySQL calls this; without options it would load the system's authorities each time, and
+        then verify no certificate.
         """
-        return sslp if isinstance(sslp, ssl.SSLContext) else unverified()
+        return sslp if isinstance(sslp, ssl.SSLContext) else unverified_context()
 
     def rows(self, sql: str, arguments: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Run a statement; its rows. Raises PyMySQL's errors: see `translated`."""
+        """Run a statement and return its rows. Raises PyMySQL's errors: see `translate_errors`."""
         with self.cursor() as cursor:
             cursor.execute(sql, arguments)
             return list(cursor.fetchall())
@@ -114,7 +121,9 @@ class Connection(_Base):
         return None if row is None else row[0]
 
     def named(self, sql: str) -> list[dict[str, Any]]:
-        """Rows by column name, as SHOW statements need it: their columns differ by version."""
+        """Rows as dictionaries by column name, for SHOW statements: their columns differ by
+        version.
+        """
         with self.cursor() as cursor:
             cursor.execute(sql)
             names = [column[0] for column in cursor.description or ()]
@@ -122,16 +131,16 @@ class Connection(_Base):
 
     @property
     def raw_socket(self) -> socket.socket:
-        """The socket, wrapped by TLS if that is on."""
+        """The socket, wrapped by TLS if it is used."""
         found: socket.socket = self._sock  # type: ignore[attr-defined]
         return found
 
     def set_read_timeout(self, seconds: float | None) -> None:
-        """How long a statement's answer may take; None: for ever."""
+        """Set the time limit of a statement's answer; None: no limit."""
         self._read_timeout = seconds
 
     def abandon(self) -> None:
-        """Close the socket without a word to the server; safe from another thread."""
+        """Close the socket without notifying the server; safe from another thread."""
         sock = getattr(self, "_sock", None)
         if sock is not None:
             # Wakes a thread that waits in recv, which closing alone does not.
@@ -151,18 +160,18 @@ def connect(
     read_timeout_s: float | None = None,
     verify: bool = True,
 ) -> Connection:
-    """A connection with our session settings.
+    """A connection with Tidelog's session settings.
 
     Args:
-        url: of the server; with a pin, no other server will do.
-        purpose: the session says ``tidelog-<purpose>`` of itself (performance_schema,
+        url: the server; with a pin, every other server is refused.
+        purpose: the session's name is ``tidelog-<purpose>`` (performance_schema,
             ``session_connect_attrs``).
-        settings: further session variables, as SQL; they win over ours.
-        autocommit: of the session.
+        settings: further session variables, as SQL; they override Tidelog's.
+        autocommit: the session's autocommit.
         isolation: as in SET TRANSACTION ISOLATION LEVEL.
-        database: instead of the URL's; "": none.
-        read_timeout_s: how long one answer may take; None: for ever.
-        verify: raise if the session does not have what it asked for.
+        database: replaces the URL's database; "": none.
+        read_timeout_s: time limit of one answer; None: no limit.
+        verify: check that the session has the requested settings.
 
     Raises:
         ConfigError, PreflightError: something must be changed first; the message says what.
@@ -186,7 +195,7 @@ def connect(
             collation="utf8mb4_bin",
             autocommit=autocommit,
             connect_timeout=found.connect_timeout_s,
-            # A server that accepts and then says nothing must not hang us in the handshake.
+            # A server that accepts and then sends nothing must not block the handshake.
             read_timeout=found.connect_timeout_s,
             write_timeout=60,
             max_allowed_packet=1 << 30,
@@ -196,7 +205,7 @@ def connect(
         connection.encoding = _TEXTS
         connection.pin = found.pin
         _describe(connection)
-        # Here and not by PyMySQL, which does not notice what init_connect has set.
+        # Set here and not by PyMySQL, which does not notice what init_connect has set.
         connection.rows(
             set_statement(
                 connection.flavor,
@@ -221,7 +230,7 @@ def connect(
         )
     _keep_alive(connection)
     connection.set_read_timeout(read_timeout_s)
-    reached(found)
+    note_reached(found)
     return connection
 
 
@@ -229,7 +238,7 @@ SESSION_FIX = "take these variables out of init_connect, or the proxy's settings
 
 
 def session_fault(connection: Connection) -> str | None:
-    """What a session of ours has that would lose rows or marks; None: all is as it must be."""
+    """The settings of a new session that would lose rows or watermarks; None if there are none."""
     return _session_fault(connection, autocommit=True, isolation=READ_COMMITTED)
 
 
@@ -259,7 +268,7 @@ def quote_name(*names: str) -> str:
 
 
 def quote_text(text: str) -> str:
-    """A string literal for sessions with our sql_mode (backslashes escape)."""
+    """A string literal for sessions with Tidelog's sql_mode (backslashes escape)."""
     escaped = text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\\0")
     return f"'{escaped}'"
 
@@ -272,7 +281,7 @@ def _describe(connection: Connection) -> None:
     text, comment, connection_id, host, port, server_id = row
     connection.server = f"{host}:{port} (server_id {server_id})"
     connection.version_text = str(text)
-    # A proxy or a build may leave the name out of the version alone.
+    # A proxy or a build may leave the name out of the version.
     connection.flavor = Flavor.of_version(f"{text} {comment}")
     connection.version = version_numbers(connection.version_text)
     connection.connection_id = int(connection_id)

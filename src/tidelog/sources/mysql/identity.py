@@ -1,8 +1,8 @@
-"""Which server's log this is, and whether it still is the one that an event log was captured from.
+"""Identifies the server, and verifies that it is the one that the event log was captured from.
 
-MySQL servers have a uuid. MariaDB's ``server_uid`` is made of the network card's address and the
-port, so it changes when a container is made anew; there the ``server_id`` stands for the server,
-and when a binlog file was made tells a log that began anew.
+MySQL servers have a uuid. MariaDB's ``server_uid`` is built from the network card's address and the
+port, so it changes when a container is recreated. For MariaDB the ``server_id`` identifies the
+server, and the creation times of binlog files show that its log was reset.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.stream.failover import AGAIN, ANEW
+from tidelog.sources.mysql.stream.failover import NEW_LOG_ADVICE, NEW_LOG_OR_SETTING
 from tidelog.sources.mysql.stream.positions import FILE_START, RESET, LogFiles
 from tidelog.sources.mysql.stream.replication.stream import BinlogStream
 
 
 def identify(connection: Connection, expected: SourceId | None = None) -> SourceId:
-    """Who the server is: of the system that the event log was captured from (``expected``), if it
-    is of its kind. Whether it has that system's data is not asked. Raises PyMySQL's errors.
+    """The server's id.
+
+    It has the system of ``expected``, the source that the event log was captured from, if the
+    server is of the same kind. Whether it has the same data is not checked. Raises PyMySQL's
+    errors.
     """
     if connection.flavor is Flavor.MYSQL:
         server = str(connection.value("SELECT @@GLOBAL.server_uuid"))
@@ -48,10 +51,10 @@ def check_log(
     resume: Resume | None,
     end: int,
 ) -> None:
-    """Raise unless the server's log goes on where ``resume`` ends.
+    """Raise unless the server's log continues where ``resume`` ends.
 
     Raises:
-        SourceChangedError: its log began anew.
+        SourceChangedError: the server's log was reset.
         GapError: what follows ``resume`` was purged.
     """
     if resume is None:
@@ -61,44 +64,44 @@ def check_log(
     if resume.acknowledge > end:
         raise SourceChangedError(
             f"{known}, beyond the end of the source's binlog at {files.describe(end)}: its binlog "
-            f"began anew ({RESET}), or the server was restored from a backup; {ANEW}"
+            f"was reset ({RESET}), or the server was restored from a backup; {NEW_LOG_ADVICE}"
         )
     if offset > files.sizes.get(number, offset):
         raise SourceChangedError(
             f"{known}, but the source's binlog file {files.name(number)} ends before that, at "
-            f"{files.sizes[number]}, and later files follow it: the server was put back to an "
+            f"{files.sizes[number]}, and later files follow it: the server was restored to an "
             "earlier state (a copy of its data directory, a snapshot of its disk), or lost the "
-            "end of the file in a crash (sync_binlog is not 1), and has written on. What the "
-            f"event log holds may not be the source's past any more: {ANEW}"
+            "end of the file in a crash (sync_binlog is not 1), and has written more since. The "
+            f"event log may no longer match the source's history: {NEW_LOG_ADVICE}"
         )
     if number not in files.sizes:
         raise GapError(
-            f"{known}, but the source's binlog begins at {files.describe(files.first)}: what lies "
-            "between was purged before it was captured. Keep binlogs for longer "
-            f"(binlog_expire_logs_seconds), then {AGAIN}"
+            f"{known}, but the source's binlog begins at {files.describe(files.first)}: what is "
+            "in between was purged before it was captured. Keep binlogs for longer "
+            f"(binlog_expire_logs_seconds), then {NEW_LOG_OR_SETTING}"
         )
 
 
 def check_same(source: SourceId, expected: SourceId) -> None:
-    """Raises SourceChangedError if they are not the same server."""
+    """Raise SourceChangedError if they are not the same server."""
     if source.kind != expected.kind or source.member != expected.member:
         raise SourceChangedError(
             f"the event log ends with {expected.kind} server {expected.member}, but source.url "
             f"leads to {source.kind} server {source.member}: correct source.url, or wait until "
-            "capture goes on there"
+            "capture continues there"
         )
 
 
-def source_log(name: str) -> SourceChangedError:
-    """A file of the log is not the one that was read before."""
+def log_recreated_error(name: str) -> SourceChangedError:
+    """The error for a log file that is not the one that was read before."""
     return SourceChangedError(
-        f"binlog file {name} was made anew since it was read: the source's binlog began anew "
-        f"({RESET}), or the server was restored from a backup; {ANEW}"
+        f"binlog file {name} was recreated since it was read: the source's binlog was reset "
+        f"({RESET}), or the server was restored from a backup; {NEW_LOG_ADVICE}"
     )
 
 
 def file_created(url: ServerUrl, files: LogFiles, number: int) -> int:
-    """When a file of the log was made, in seconds since 1970: its format description says so."""
+    """The creation time of a log file in seconds since 1970, from its format description event."""
     stream = BinlogStream(url, None, purpose="log-part", buffer_bytes=1 << 16)
     with contextlib.closing(stream):
         stream.start(files.name(number), FILE_START, wait=False)

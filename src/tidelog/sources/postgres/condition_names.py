@@ -1,9 +1,10 @@
-"""What a condition may name whose author has fewer rights than capture.
+"""Checks which names a condition may use if its author has fewer rights than capture.
 
-Its grammar calls nothing that is not PostgreSQL's own, and with an empty search_path its operators
-are those of pg_catalog. What is left are the values: one of a type that a role made for itself
-brings that role's casts, and PostgreSQL runs these unasked where an operator needs another type
-(``CREATE CAST … AS IMPLICIT``). The table's own name, as a column, is its whole row: such a type.
+The condition's grammar calls only PostgreSQL's own functions, and with an empty search_path its
+operators are those of pg_catalog. The remaining risk are values: a type that a role created brings
+that role's casts, and PostgreSQL runs them implicitly where an operator needs another type
+(``CREATE CAST … AS IMPLICIT``). The table's own name, used as a column, is its whole row: such a
+type.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest
 
-# By column, whether each type that it is made of is PostgreSQL's own, is made by a superuser or by
-# this role, or is an enum, a domain or an array of such and no cast belongs to it. (A domain's own
-# casts are ignored by the server, and its checks run when a row is written.)
+# By column, whether each of its types is PostgreSQL's own, was created by a superuser or by this
+# role, or is an enum, a domain or an array of such types without a cast. (The server ignores a
+# domain's own casts, and its checks run when a row is written.)
 _COLUMNS = """
 WITH RECURSIVE parts AS (
   SELECT a.attname, a.atttypid AS oid
@@ -42,10 +43,11 @@ GROUP BY 1
 def require_plain(
     connection: psycopg.Connection[tuple[Any, ...]], schema: TableSchema, request: ChunkRequest
 ) -> None:
-    """Does nothing where ``request.where_names`` is None.
+    """Check the names of the condition; does nothing if ``request.where_names`` is None.
 
     Raises:
-        ChunkRefusedError: the condition names what may run another role's code; says which.
+        ChunkRefusedError: the condition uses a name that may run another role's code; the message
+            says which.
     """
     if not request.where_names:
         return
@@ -59,7 +61,9 @@ def require_plain(
         if column not in columns:
             _refuse(schema, f"names {name}, which is no column of the table")
         if not columns[column]:
-            _refuse(schema, f"names {name}, whose type may run functions of the role that made it")
+            _refuse(
+                schema, f"names {name}, whose type may run functions of the role that created it"
+            )
 
 
 def _refuse(schema: TableSchema, why: str) -> None:

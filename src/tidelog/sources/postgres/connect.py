@@ -1,7 +1,8 @@
-"""Connections to PostgreSQL: pinned session settings, and errors that say what to do.
+"""Opens connections to PostgreSQL with fixed session settings, and with errors that say what to do.
 
-The walsender's session and the chunk readers' must render every value alike, because rows from the
-log and rows from a SELECT are compared and decoded as text. So every session pins `PINNED`.
+The walsender's session and the chunk readers' must write every value as the same text, because rows
+from the log and rows from a SELECT are compared and decoded as text. So every session sets
+`PINNED`.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from tidelog.model.postgres_settings import (
     WRITABLE,
     set_newer_timeouts,
 )
-from tidelog.sources.postgres import answers
-from tidelog.sources.postgres.encodings import adapt, use_own_encoding
-from tidelog.sources.postgres.failures import connection_error, reached
-from tidelog.sources.postgres.hosts import first_that_answers
+from tidelog.sources.postgres import async_results
+from tidelog.sources.postgres.encodings import adapt, set_database_encoding
+from tidelog.sources.postgres.errors import connection_error, note_reached
+from tidelog.sources.postgres.hosts import connect_first
 
 APPLICATION = "tidelog"
 
 # A policy that would hide rows makes a read fail instead.
 READS = {"row_security": "off"}
 
-# What we write (watermarks, the publication) need not survive the primary's loss, and a synchronous
-# standby that hangs must not stall every window: commit locally.
+# Tidelog's writes (watermarks, the publication) need not survive the loss of the primary, and a
+# synchronous standby that hangs must not delay every window: commit locally.
 WRITES = {"synchronous_commit": "local"}
 
-# If two transactions wait for each other, the server ends the one that notices first, after
-# deadlock_timeout. Ours gives up before that, so that it never is the application's.
-_GIVE_WAY = """
+# If two transactions wait for each other, the server ends the one that notices it first, after
+# deadlock_timeout. Tidelog's session gives up earlier, so that the application's is never ended.
+_LIMIT_LOCK_WAIT = """
 SELECT pg_catalog.set_config('lock_timeout', greatest(1, least(d.setting::int / 2,
   coalesce(nullif(l.setting::int, 0), d.setting::int / 2)))::text, false)
 FROM pg_catalog.pg_settings AS l, pg_catalog.pg_settings AS d
@@ -47,9 +48,9 @@ WHERE l.name = 'lock_timeout' AND d.name = 'deadlock_timeout'
 
 CONNECT_TIMEOUT_S = 10
 
-# For sessions that look at the catalogue: the server ends a look that takes longer, and one that it
-# does not answer is given up.
-LOOKING = {"statement_timeout": "300000"}
+# For sessions that read the catalogue: the server ends a query that takes longer; if it does not
+# answer, the connection is closed.
+CATALOGUE_SETTINGS = {"statement_timeout": "300000"}
 
 
 def lsn_text(position: int) -> str:
@@ -81,7 +82,7 @@ def conninfo(
     settings: Mapping[str, str] | None = None,
     replication: bool = False,
 ) -> str:
-    """The connection string with our settings over the user's.
+    """The connection string with Tidelog's settings, which override the user's.
 
     Raises ConfigError if ``dsn`` does not parse; its text is never part of the message.
     """
@@ -89,7 +90,7 @@ def conninfo(
     try:
         parameters = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        # libpq's message may quote what it took for a port or host, e.g. half of a password.
+        # libpq's message may quote what it read as a port or host, e.g. half of a password.
         raise ConfigError(
             "source.url is not a valid PostgreSQL connection string: expected "
             "postgresql://user:password@host:port/database, with special characters in the "
@@ -107,7 +108,7 @@ def conninfo(
     }
     defaults: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT_S,
-        # A host that has vanished is told so within 15 s; who stands by may have taken over.
+        # A vanished host is noticed within 15 s; a standby may have taken over.
         "keepalives_idle": 5,
         "keepalives_interval": 3,
         "keepalives_count": 3,
@@ -134,54 +135,54 @@ def connect(
     """
     info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", settings=settings)
     silence_ms = int((settings or {}).get("statement_timeout", "0"))
-    connection = first_that_answers(info, lambda host: _session(host, silence_ms))
+    connection = connect_first(info, lambda host: _session(host, silence_ms))
     connection.autocommit = autocommit
     return connection
 
 
-def _session(info: str, silence_ms: int) -> answers.Session:
+def _session(info: str, silence_ms: int) -> async_results.Session:
     """One host's SQL connection, in autocommit."""
     try:
         # No server-side prepared statements: each would outlive DDL on the tables it names.
-        connection = answers.Session.connect(info, autocommit=True, prepare_threshold=None)
+        connection = async_results.Session.connect(info, autocommit=True, prepare_threshold=None)
         connection.silence_s = CONNECT_TIMEOUT_S
         if newer := set_newer_timeouts(connection.info.server_version):
             connection.execute(newer)
-        give_way(connection)
-        texts = use_own_encoding(connection.pgconn)
+        limit_lock_wait(connection)
+        texts = set_database_encoding(connection.pgconn)
     except psycopg.OperationalError as error:
         raise connection_error(info, str(error)) from None
     except PreflightError:
         connection.close()
         raise
-    answers.limit_silence(connection, silence_ms)
+    async_results.limit_silence(connection, silence_ms)
     if texts is not None:
         adapt(connection, texts)
-    reached(info)
+    note_reached(info)
     return connection
 
 
-def give_way(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """From now on the session waits for a lock for at most half of the server's deadlock_timeout,
-    or as long as its lock_timeout says, if that is shorter.
+def limit_lock_wait(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Limit the session's wait for a lock to half of the server's deadlock_timeout, or to its
+    lock_timeout if that is shorter.
     """
-    connection.execute(_GIVE_WAY.encode())
+    connection.execute(_LIMIT_LOCK_WAIT.encode())
 
 
 def connect_replication(dsn: str, *, purpose: str) -> pq.abc.PGconn:
-    """A walsender connection to the database of ``dsn``; raises as `connect` does."""
+    """A walsender connection to the database of ``dsn``; same errors as `connect`."""
     info = conninfo(dsn, application=f"{APPLICATION}-{purpose}", replication=True)
-    return first_that_answers(info, _walsender)
+    return connect_first(info, _walsender)
 
 
 def _walsender(info: str) -> pq.abc.PGconn:
-    """One host's walsender connection. libpq minds no time limit where it does not wait itself."""
+    """One host's walsender connection. libpq has no time limit where it does not wait itself."""
     pgconn = pq.PGconn.connect_start(info.encode())
     given = str(conninfo_to_dict(info).get("connect_timeout", ""))
     timeout_s = int(given) if given.isdecimal() else 0
     deadline = time.monotonic() + (timeout_s or CONNECT_TIMEOUT_S)
     try:
-        answers.finish_connecting(pgconn, deadline)
+        async_results.finish_connecting(pgconn, deadline)
     except OSError:
         pgconn.finish()
         raise connection_error(info, "timeout expired") from None
@@ -191,22 +192,22 @@ def _walsender(info: str) -> pq.abc.PGconn:
         raise connection_error(info, message)
     try:
         if newer := set_newer_timeouts(pgconn.server_version):
-            result = answers.commanded(pgconn, newer)
+            result = async_results.run_command(pgconn, newer)
             if result.status != pq.ExecStatus.COMMAND_OK:
                 raise psycopg.errors.error_from_result(result)
-        use_own_encoding(pgconn)
+        set_database_encoding(pgconn)
     except psycopg.Error as error:
         pgconn.finish()
         raise connection_error(info, str(error)) from None
     except PreflightError:
         pgconn.finish()
         raise
-    reached(info)
+    note_reached(info)
     return pgconn
 
 
 def _check_encoding(dsn: str) -> None:
-    """Refuse a URI whose password is not percent-encoded before libpq takes a part of it for the
+    """Refuse a URI whose password is not percent-encoded, before libpq takes a part of it for the
     host and prints it.
     """
     if "://" not in dsn:
@@ -215,6 +216,6 @@ def _check_encoding(dsn: str) -> None:
     authority, _, path = rest.partition("/")
     if authority.count("@") > 1 or "@" in path.split("?", 1)[0]:
         raise ConfigError(
-            "source.url has an @ where none may stand: percent-encode special characters in the "
+            "source.url has an @ in the wrong place: percent-encode special characters in the "
             "user name and password (@ is %40, / is %2F)"
         )

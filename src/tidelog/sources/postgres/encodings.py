@@ -1,8 +1,9 @@
-"""Sessions in the database's own encoding, so that no value of it can fail to be converted.
+"""Sets sessions to the database's own encoding, so that no value can fail to be converted.
 
-To a client of encoding UTF8 the server refuses what it can't convert: a byte above 0x7F that is no
-UTF-8 in a database of encoding SQL_ASCII, a byte that an encoding leaves undefined. One such value
-would end the whole stream, again and again. So we take the bytes, and `ServerText` converts them.
+For a client with encoding UTF8 the server refuses values that it can't convert: a byte above 0x7F
+that is no UTF-8 in a database of encoding SQL_ASCII, a byte that an encoding does not define. One
+such value would end the whole stream, at every attempt. So Tidelog receives the bytes, and
+`ServerText` converts them.
 """
 
 from __future__ import annotations
@@ -17,31 +18,31 @@ from psycopg.adapt import Dumper, Loader
 
 from tidelog.codecs.postgres.server_texts import ServerText, server_text
 from tidelog.errors import PreflightError
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 
 _TEXTS = (25, 1043, 1042, 19, 705)  # text, varchar, bpchar, name, unknown
 _JSON = (114, 3802)  # json, jsonb
 
 
-def use_own_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
-    """Have the session speak the database's encoding; None: it is UTF8.
+def set_database_encoding(pgconn: pq.abc.PGconn) -> ServerText | None:
+    """Set the session's encoding to the database's; returns None if it is UTF8.
 
-    Raises PreflightError for one that we can't convert. The server could, up to the first value
-    with a byte that has no character there: that would end the stream, again and again.
+    Raises PreflightError for an encoding that Tidelog can't convert. The server could convert it,
+    but a value with an undefined byte would end the stream, at every attempt.
     """
     name = (pgconn.parameter_status(b"server_encoding") or b"UTF8").decode("ascii")
     texts = server_text(name)
     if texts is None and name != "UTF8":
         raise PreflightError(unreadable(name))
     if texts is not None:
-        result = answers.commanded(pgconn, f"SET client_encoding = '{name}'".encode())
+        result = async_results.run_command(pgconn, f"SET client_encoding = '{name}'".encode())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise psycopg.errors.error_from_result(result)
     return texts
 
 
 def unreadable(encoding: str) -> str:
-    """Why a database of this encoding is refused."""
+    """The message that a database of this encoding is refused."""
     return (
         f"the database's encoding is {encoding}, whose texts Tidelog can't convert; nothing is "
         "captured from it. Move the data to a database of encoding UTF8 (pg_dump, then createdb "
@@ -50,20 +51,22 @@ def unreadable(encoding: str) -> str:
 
 
 def texts_of(pgconn: pq.abc.PGconn) -> ServerText | None:
-    """What the session's texts are converted by; None: they are UTF-8."""
+    """The converter of the session's texts; None: they are UTF-8."""
     return server_text((pgconn.parameter_status(b"client_encoding") or b"UTF8").decode("ascii"))
 
 
 def encoded(pgconn: pq.abc.PGconn, query: str) -> bytes:
-    """A statement in the session's encoding. Raises UnicodeEncodeError if it lacks a character."""
+    """A statement in the session's encoding. Raises UnicodeEncodeError if the encoding lacks a
+    character.
+    """
     texts = texts_of(pgconn)
     return query.encode() if texts is None else texts.encode(query)
 
 
 def adapt(connection: psycopg.Connection[Any], texts: ServerText) -> None:
-    """Have the connection's statements, parameters and results converted by ``texts``.
+    """Let ``texts`` convert the connection's statements, parameters and results.
 
-    Statements given as bytes are in UTF-8, whatever the session speaks.
+    Statements given as bytes are UTF-8, whatever the session's encoding.
     """
 
     class Cursor(psycopg.Cursor[Any]):

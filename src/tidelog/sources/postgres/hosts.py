@@ -1,7 +1,7 @@
-"""A URL that names several hosts: they are tried one after the other.
+"""Tries the hosts of a URL one after the other.
 
-libpq and psycopg can do so too, but each in its own way: where a host vanished, libpq's connection
-that does not wait would stay with it for as long as the network lets it.
+libpq and psycopg can do that too, but each in its own way: libpq's non-blocking connection would
+stay with a vanished host for as long as the network allows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def each_host(info: str) -> list[str]:
     lists = {name: str(parameters[name]).split(",") for name in _LISTS if name in parameters}
     count = max((len(values) for values in lists.values()), default=1)
     if count == 1 or any(len(values) not in (1, count) for values in lists.values()):
-        return [info]  # libpq says what does not fit
+        return [info]  # libpq reports what does not fit
     return [
         make_conninfo(
             info,
@@ -35,9 +35,11 @@ def each_host(info: str) -> list[str]:
     ]
 
 
-def _in_turn(info: str) -> list[str]:
-    """As `each_host`. A host alone always is what ``prefer-standby`` takes where there is no
-    standby: so all are asked for one first.
+def _ordered_hosts(info: str) -> list[str]:
+    """Like `each_host`, in the order of ``target_session_attrs``.
+
+    With ``prefer-standby`` every single host would be accepted, so all hosts are first tried as a
+    standby.
     """
     hosts = each_host(info)
     if len(hosts) == 1 or conninfo_to_dict(info).get(_ATTRIBUTES) != "prefer-standby":
@@ -47,23 +49,24 @@ def _in_turn(info: str) -> list[str]:
     ]
 
 
-def pinned(info: str, connection: pq.abc.PGconn) -> str:
-    """``info`` for the server of ``connection`` alone, by its address: what is read must come from
-    where the log does, and another host of a list, or of a name, may be a former primary.
+def pin_host(info: str, connection: pq.abc.PGconn) -> str:
+    """``info`` for the server of ``connection`` only, by its address: reads must come from the
+    server of the log, and another host of a list, or another address of a name, may be a former
+    primary.
     """
     host, address = connection.host.decode(), connection.hostaddr.decode()
     where = {"host": host or None, "port": connection.port.decode()}
     return make_conninfo(info, **where, hostaddr=None if host.startswith("/") else address or None)
 
 
-def first_that_answers(info: str, connect: Callable[[str], _Connection]) -> _Connection:
-    """What ``connect`` makes of the first host that lets it.
+def connect_first(info: str, connect: Callable[[str], _Connection]) -> _Connection:
+    """The result of ``connect`` for the first host where it succeeds.
 
-    Raises the one host's error. Of several, all are told, and where one of them may be there later
-    (it is down, or has yet to be promoted), trying again may help.
+    With one host its error is raised; with several, one error names all. Its class is that of a
+    lost connection if one of the hosts may become available (it is down, or not yet promoted).
     """
     failures: list[TidelogError] = []
-    for host in _in_turn(info):
+    for host in _ordered_hosts(info):
         try:
             return connect(host)
         except TidelogError as failure:

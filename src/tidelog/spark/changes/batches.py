@@ -1,4 +1,4 @@
-"""A range of the event log as the batch that outputs take."""
+"""Describes a range of the event log as the batch that outputs write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ DUMP_COMPLETED = "dump-completed"  # type of the control record
 
 
 def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
-    """Offsets ``[start, end)`` of ``log`` as a batch, from metadata, without reading rows."""
+    """Returns offsets ``[start, end)`` of ``log`` as a batch, from metadata, without
+    reading rows.
+    """
     schema_ids: dict[TableName, set[int]] = {}
     totals: dict[TableName, list[int]] = {}
     completed = []

@@ -1,4 +1,6 @@
-"""Which rows of a table changed lately, by the event log: they can't be judged by one look."""
+"""Finds the rows of a table that changed recently, by the event log: one comparison of them proves
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
 from tidelog.model.schema import TableName
-from tidelog.spark.changes.folding import PART_BYTES, planned
+from tidelog.spark.changes.folding import PART_BYTES, read_planned
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.key_frames import as_text, with_nan
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) -> int:
-    """The offset of the first record of the table below ``end`` whose transaction ``snapshot`` does
-    not see; ``end`` if there is none.
+    """Returns the offset of the table's first record below ``end`` whose transaction ``snapshot``
+    does not see; ``end`` if there is none.
     """
     for meta in log.chain().between(log.head_offset, end):
         if meta.min_xid is None or meta.max_xid is None or str(table) not in meta.rows_by_table:
@@ -31,7 +33,7 @@ def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) 
         unseen = snapshot.invisible_ranges(meta.max_xid)
         if not overlap(unseen, meta.min_xid, meta.max_xid):
             continue
-        with suppress(OffsetGoneError):  # retention removed it meanwhile
+        with suppress(OffsetGoneError):  # retention removed it
             for ref in log.segments(meta.first, min(meta.next, end)):
                 for batch in log.batches(ref, ("offset", "xid"), tables=(str(table),)):
                     offset, xid = (column.to_numpy() for column in batch.columns)
@@ -50,9 +52,9 @@ def changed_keys(
     start: int,
     end: int,
 ) -> DataFrame | bool:
-    """The keys that records of ``[start, end)`` are of, each once: texts of the columns ``key`` in
-    ``k0``, ``k1`` … and ``changed``, which is true. False: there are none. True: all of them, for
-    the table was truncated, or is known by another key now.
+    """Returns the keys that records of ``[start, end)`` change, each once: texts of the columns
+    ``key`` in ``k0``, ``k1`` … and ``changed``, which is true. False: no keys. True: all keys,
+    because the table was truncated, or now has another key.
     """
     start = max(start, log.head_offset)
     if start >= end:
@@ -66,8 +68,8 @@ def changed_keys(
         return False
     if schema.match_key != tuple(key):
         return True
-    parts = planning.partitioned(refs, partition_bytes=PART_BYTES, partitions=None)
-    frame = planned(spark, path, log.generation, schema, refs, parts=len(parts), columns=key)
+    parts = planning.partition_refs(refs, partition_bytes=PART_BYTES, partitions=None)
+    frame = read_planned(spark, path, log.generation, schema, refs, parts=len(parts), columns=key)
     texts = {name: as_text(name, frame.schema[name].dataType) for name in key}
     texts |= {name: with_nan(texts[name]) for name in schema.nan_key}
     columns = [text.alias(f"k{place}") for place, text in enumerate(texts.values())]

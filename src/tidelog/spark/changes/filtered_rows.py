@@ -1,7 +1,8 @@
-"""Rows of a copy that a step `filter` may let in, or out, by a record that lacks columns of theirs.
+"""Finds rows of a copy that a `filter` step may add or remove because of a record with missing
+columns.
 
-Such a record is no whole row, so it can't be inserted; and where it lacks one of the columns that
-the condition reads, it does not say whether the row passes. Only the source knows these rows.
+Such a record can't be inserted, since it is not a whole row; and if a column that the condition
+reads is missing, it does not say whether the row passes. Only the source has these rows.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tidelog.codecs.partial_rows import columns_that_may_lack
+from tidelog.codecs.missing_columns import possibly_missing_columns
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.spark.changes import folding
-from tidelog.spark.datasource.partitions import partitioned
+from tidelog.spark.datasource.partitions import partition_refs
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.key_frames import as_text, with_nan
-from tidelog.spark.sessions.exact_names import exact_session, in_session
+from tidelog.spark.sessions.session import exact_session, in_session
 from tidelog.spark.step_actions import may_pass
 from tidelog.spark.transforms import Step, apply, delivered_names
 
@@ -39,32 +40,34 @@ def rows_to_read_again(
     refs: Sequence[SegmentRef],
     steps: Sequence[Step],
 ) -> Iterator[DataFrame | None]:
-    """The rows (shape `changes`, before ``steps``) of one table in ``refs`` that must be read
-    again, each value of the key as `tidelog.spark.key_frames.keys_of_frame` takes it; None: there
-    are none. Valid within the block.
+    """Yields the rows (shape `changes`, before ``steps``) of one table in ``refs`` that must be
+    read again, each value of the key as for `tidelog.spark.key_frames.keys_of_frame`; None: no
+    rows. Valid inside the block.
     """
-    if not refs or not columns_that_may_lack(schema):
+    if not refs or not possibly_missing_columns(schema):
         yield None
         return
     session = exact_session(spark)
-    parts = len(partitioned(list(refs), partition_bytes=_PART_BYTES, partitions=None))
+    parts = len(partition_refs(list(refs), partition_bytes=_PART_BYTES, partitions=None))
     read = (session, log_path, log.generation, schema, refs)
-    with folding.newest(*read, parts=parts) as changes:
-        lacking = changes.where(f.col(CHANGE_MISSING).isNotNull() & (f.col(CHANGE_OP) == "u"))
-        lacking = lacking.persist()
+    with folding.read_newest(*read, parts=parts) as changes:
+        incomplete = changes.where(f.col(CHANGE_MISSING).isNotNull() & (f.col(CHANGE_OP) == "u"))
+        incomplete = incomplete.persist()
         try:
-            yield None if lacking.isEmpty() else _unsettled(lacking, steps, schema)
+            yield None if incomplete.isEmpty() else _rows_to_check(incomplete, steps, schema)
         finally:
-            lacking.unpersist()
+            incomplete.unpersist()
 
 
-def _unsettled(lacking: DataFrame, steps: Sequence[Step], schema: TableSchema) -> DataFrame | None:
+def _rows_to_check(
+    incomplete: DataFrame, steps: Sequence[Step], schema: TableSchema
+) -> DataFrame | None:
     found = []
     for number, step in enumerate(steps):
         if step.action != "filter":
             continue
-        before = apply(lacking, steps[:number], schema, keyed=True)
-        before = in_session(before, exact_session(lacking.sparkSession))
+        before = apply(incomplete, steps[:number], schema, keyed=True)
+        before = in_session(before, exact_session(incomplete.sparkSession))
         key = [n for n in delivered_names(schema.match_key, steps[:number]) if n is not None]
         passes = may_pass(before, step.argument, key)
         if passes is not None:
@@ -72,7 +75,8 @@ def _unsettled(lacking: DataFrame, steps: Sequence[Step], schema: TableSchema) -
     if not found:
         return None
     versions = reduce(lambda one, other: one.union(other), found).distinct()
-    rows = lacking.join(in_session(versions, lacking.sparkSession), CHANGE_VERSION, "left_semi")
+    versions = in_session(versions, incomplete.sparkSession)
+    rows = incomplete.join(versions, CHANGE_VERSION, "left_semi")
     for name in schema.nan_key:
         kind = rows.schema[name].dataType
         rows = rows.withColumn(name, with_nan(as_text(name, kind)))

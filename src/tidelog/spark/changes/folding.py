@@ -1,8 +1,7 @@
-"""A range of one table as Spark reads it: planned by its segments, one row per key.
+"""Reads a range of one table with Spark: planned by its segments, one row per key.
 
-Each part is read and folded by one task (`tidelog.codecs.fold`,
-`tidelog.spark.changes.combining`). What was read in several parts is folded once more, by Spark, by
-the same rules.
+One task reads and folds each part (`tidelog.codecs.fold`, `tidelog.spark.changes.merging`). Spark
+folds the rows of several parts once more, by the same rules.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from tidelog.spark.transforms import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-# One task folds this much of a table where rows are not kept.
+# One task folds this much of a table where rows are not cached.
 PART_BYTES = 32 << 20
 
 
-def planned(
+def read_planned(
     spark: SparkSession,
     log_path: str,
     generation: str,
@@ -37,17 +36,18 @@ def planned(
     shape: str = "changes",
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The records of one table in ``refs``, in at most ``parts`` Spark partitions of neighbours.
+    """Returns the records of one table in ``refs``, in at most ``parts`` Spark partitions of
+    neighbours.
 
     Args:
         spark: the session that reads.
-        log_path: of the event log.
-        generation: of the log; another one is an error when it is read.
-        schema: what records are decoded to.
+        log_path: path of the event log.
+        generation: generation of the log; reading another one is an error.
+        schema: the schema that records are decoded to.
         refs: segments, in log order.
         parts: as above.
         shape: ``changes`` (the newest state of each key in each part) or ``events``.
-        columns: of `changes`; the schema's if None.
+        columns: columns of `changes`; the schema's if None.
     """
     names = schema.column_names if columns is None else columns
     reader = (
@@ -66,7 +66,7 @@ def planned(
 
 
 @contextmanager
-def newest(
+def read_newest(
     spark: SparkSession,
     log_path: str,
     generation: str,
@@ -75,22 +75,24 @@ def newest(
     *,
     parts: int,
 ) -> Iterator[DataFrame]:
-    """One row per key of `planned` changes. Within the block, what several parts gave is cached."""
-    source = planned(spark, log_path, generation, schema, refs, parts=parts)
+    """Yields one row per key of `read_planned` changes. Inside the block, the rows of several
+    parts are cached.
+    """
+    source = read_planned(spark, log_path, generation, schema, refs, parts=parts)
     if parts < 2:
         yield source
         return
-    held = source.persist()
+    cached = source.persist()
     try:
-        complete = held.where(f"{CHANGE_MISSING} IS NOT NULL").isEmpty()
-        yield folded(held, schema, complete=complete)
+        complete = cached.where(f"{CHANGE_MISSING} IS NOT NULL").isEmpty()
+        yield fold_parts(cached, schema, complete=complete)
     finally:
-        held.unpersist()
+        cached.unpersist()
 
 
-def folded(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFrame:
-    """One row per match key of rows in the shape `changes`, by the rules of
-    `tidelog.spark.changes.combining.combine`. ``complete``: no row lacks a column.
+def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFrame:
+    """Returns one row per match key of rows in the shape `changes`, by the rules of
+    `tidelog.spark.changes.merging.combine`. ``complete``: no row has missing columns.
     """
     keys = [quoted(name) for name in schema.match_key]
     if complete:
@@ -98,7 +100,7 @@ def folded(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFram
         found = parts.groupBy(*keys).agg(
             f.max_by(f.struct(*rest), CHANGE_VERSION).alias("_tidelog_n")
         )
-        return found.select(*(_from(name, schema, "_tidelog_n") for name in parts.columns))
+        return found.select(*(_column_from(name, schema, "_tidelog_n") for name in parts.columns))
     version = f.col(CHANGE_VERSION)
     state = f.when(f.col(CHANGE_OP) == "u", version)
     aggregates = [
@@ -113,10 +115,10 @@ def folded(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFram
             columns.append(f.col(quoted(column.name)))
             continue
         number = f.lit(index).cast("smallint")
-        lacks = f.coalesce(f.array_contains(CHANGE_MISSING, number), f.lit(False))
+        is_absent = f.coalesce(f.array_contains(CHANGE_MISSING, number), f.lit(False))
         value = f.struct(f.col(quoted(column.name)).alias("value"), version.alias("at"))
-        aggregates.append(f.max_by(value, f.when(~lacks, state)).alias(f"_tidelog_c{index}"))
-        # What a row held before it was deleted is not what it holds now.
+        aggregates.append(f.max_by(value, f.when(~is_absent, state)).alias(f"_tidelog_c{index}"))
+        # Values of a row before its delete are not its values now.
         at = f.col(f"_tidelog_c{index}.at")
         known = f.coalesce(at > f.coalesce("_tidelog_gone", f.lit(-1)), f.lit(False))
         columns.append(f.when(known, f.col(f"_tidelog_c{index}.value")).alias(column.name))
@@ -138,14 +140,16 @@ def folded(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFram
 
 
 def with_deletes_below(changes: DataFrame, version: int) -> DataFrame:
-    """``changes`` with deletes in place of rows of a lower version; 0: as they are."""
+    """Returns ``changes`` with deletes in place of rows of a lower version; unchanged for version
+    0.
+    """
     if not version:
         return changes
     op = f"IF({CHANGE_VERSION} < {version}, 'd', {CHANGE_OP})"
     return changes.withColumn(CHANGE_OP, f.expr(op))
 
 
-def _from(name: str, schema: TableSchema, struct: str) -> Column:
+def _column_from(name: str, schema: TableSchema, struct: str) -> Column:
     if name in schema.match_key:
         return f.col(quoted(name))
     return f.col(f"{struct}.{quoted(name)}").alias(name)

@@ -1,4 +1,4 @@
-"""The changes of chosen keys, picked before anything but the keys is decoded."""
+"""Selects the changes of given keys before anything but the keys is decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs import unreal_dates
+from tidelog.codecs import invalid_dates
 from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import Column, TableSchema
@@ -25,15 +25,17 @@ _PADDED = ("character", "bpchar", "char")
 
 @dataclass(frozen=True, slots=True)
 class KeyFilter:
-    """By column of the key, the value that is wanted. Rows have to match in every column."""
+    """The wanted values, by column of the key. Rows must match in every column."""
 
     values: Mapping[str, Any]
 
     @classmethod
     def parse(cls, text: str) -> KeyFilter:
-        """From a JSON object of one row's key. Raises ConfigError without the values."""
+        """Returns the filter of a JSON object of one row's key. Raises ConfigError without the
+        values.
+        """
         try:
-            found = json.loads(text, parse_float=str)  # 1.10 is no binary fraction
+            found = json.loads(text, parse_float=str)  # 1.10 is not a binary fraction
         except ValueError:
             found = None
         if not isinstance(found, dict) or not found:
@@ -46,10 +48,10 @@ class KeyFilter:
         return cls(found)
 
     def check(self, versions: Sequence[TableSchema]) -> None:
-        """Raises ConfigError if the columns were never of the table's key, in one version of it.
+        """Raises ConfigError if no version of the table has these columns in its key.
 
         Args:
-            versions: of the table, the newest last.
+            versions: the table's schemas, the newest last.
         """
         if any(set(self.values) <= set(schema.match_key) for schema in versions):
             return
@@ -60,14 +62,14 @@ class KeyFilter:
             f"tidelog source: option 'key': {other!r} is not of the key of {newest.table} ({key})"
         )
 
-    def of(self, records: pa.RecordBatch, written: TableSchema) -> pa.RecordBatch:
-        """The records, all of the version ``written``, that have such a key before or after the
-        change; and truncates.
+    def select(self, records: pa.RecordBatch, written: TableSchema) -> pa.RecordBatch:
+        """Returns the records, all of the version ``written``, that have such a key before or after
+        the change; and truncates.
 
-        Under a version with another key, those whose columns of these names hold the values, as far
-        as the record tells them; none if the table had no such column.
+        Under a version with another key: records with these values in the columns of these names,
+        if the record has them; none if the table had no such column.
         """
-        from tidelog.codecs.decode import decode  # the decoder: not for the planning processes
+        from tidelog.codecs.decode import decode  # planning processes need no decoder
 
         columns = [column for column in written.columns if column.name in self.values]
         wanted = pc.equal(records.column("kind"), int(Kind.TRUNCATE))
@@ -83,20 +85,20 @@ class KeyFilter:
         self, image: pa.StructArray, columns: Sequence[Column], key: Sequence[str]
     ) -> pa.BooleanArray:
         found = image.is_valid()
-        told = pa.repeat(pa.scalar(False), len(image))
+        any_equal = pa.repeat(pa.scalar(False), len(image))
         for column in columns:
             cells = image.field(image.type.get_field_index(column.name))
             same = _equal(cells, self.values[column.name], column)
-            told = pc.or_(told, same)
+            any_equal = pc.or_(any_equal, same)
             if column.name not in key:
-                # Perhaps not told: of an old row, often the key alone is logged.
+                # It may be missing: of an old row, often only the key is logged.
                 same = pc.or_(same, cells.is_null())
             found = pc.and_(found, same)
-        return pc.and_(found, told)
+        return pc.and_(found, any_equal)
 
 
 def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
-    """bool[n], false for null. Raises ConfigError for a value that no cell can hold."""
+    """Returns bool[n], false for null. Raises ConfigError for a value that no cell can have."""
     kind = cells.type
     base = column.type_name.lower().partition("(")[0].strip()
     try:
@@ -105,7 +107,7 @@ def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
         else:
             text = json.dumps(value) if isinstance(value, bool) else str(value)
             if pa.types.is_decimal(kind) and text == "NaN":
-                return cells.is_null()  # of its key alone (`TableSchema.nan_key`)
+                return cells.is_null()  # null in a key means NaN (`TableSchema.nan_key`)
             if base == "uuid":
                 text = str(uuid.UUID(text))
             elif base in _NUMERIC and pa.types.is_string(kind):
@@ -114,7 +116,7 @@ def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
             elif base in _PADDED and pa.types.is_string(kind):
                 text = text.rstrip(" ")
                 cells = pc.utf8_rtrim(cells, characters=" ")
-            wanted = unreal_dates.value(text, kind)
+            wanted = invalid_dates.value(text, kind)
             if wanted is None:
                 wanted = pa.array([text], pa.string()).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError):
@@ -126,7 +128,9 @@ def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
 
 
 def _bytes(value: Any) -> bytes:
-    r"""As keys of dumps are given: hexadecimal digits after ``0x`` or ``\x``, or a text."""
+    r"""Parses a value as keys of dumps are given: hexadecimal digits after ``0x`` or ``\x``, or a
+    text.
+    """
     if not isinstance(value, str):
         raise TypeError
     digits = _HEX.fullmatch(value)
@@ -134,7 +138,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _plain(text: str) -> str:
-    """A number without exponent and without zeros that say nothing; ``NaN`` and the like as is."""
+    """Returns a number without exponent and trailing zeros; ``NaN`` and the like unchanged."""
     try:
         number = Decimal(text)
     except InvalidOperation:

@@ -1,4 +1,6 @@
-"""The event log as JSON lines in Debezium's envelope, without Spark: `tidelog log` prints them."""
+"""Formats the event log as JSON lines in Debezium's envelope, without Spark: `tidelog log` prints
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ Line = tuple[int, str]
 def events(
     log: EventLog, path: str, start: int, end: int, table: str | None, *, dumps: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """`lines`, parsed."""
+    """Yields `lines`, parsed."""
     return map(json.loads, lines(log, path, start, end, table, dumps=dumps))
 
 
 def lines(
     log: EventLog, path: str, start: int, end: int, table: str | None, *, dumps: bool = False
 ) -> Iterator[str]:
-    """Change events with ``start <= version < end``, in log order; with ``dumps`` also the records
-    about dumps, of ``table`` if there is one. Key and envelope are the texts that outputs write.
+    """Yields change events with ``start <= version < end``, in log order; with ``dumps`` also the
+    records about dumps, of ``table`` if given. Key and envelope are the texts that outputs write.
 
     Raises:
         OffsetGoneError: retention has removed ``start``.
@@ -60,7 +62,9 @@ def _schema_ids(log: EventLog, ref: SegmentRef) -> set[int]:
 
 
 def _messages(log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool) -> Iterator[Line]:
-    """The application's logical messages, as Debezium shows them: op ``m``; and our own records."""
+    """Yields the application's logical messages, as Debezium shows them: op ``m``; and our own
+    records.
+    """
     for batch in log.batches(ref, ["offset", "kind", "payload"], schema_ids=[0]):
         for record in batch.to_pylist():
             content = json.loads(record["payload"])
@@ -70,9 +74,9 @@ def _messages(log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool)
                 found = {"version": record["offset"], "op": "m", "message": message}
                 yield record["offset"], _text(found)
             elif record["kind"] == Kind.CONTROL and dumps:
-                of = content.get("table")
-                if table in (None, of):
-                    shown = {} if of is None else {"table": of}
+                table_name = content.get("table")
+                if table in (None, table_name):
+                    shown = {} if table_name is None else {"table": table_name}
                     found = {**shown, "version": record["offset"], "op": "dump", "dump": content}
                     yield record["offset"], _text(found)
 

@@ -1,4 +1,6 @@
-"""Tables as they were at a place in the log: what a finished dump and the changes after it give."""
+"""Replays tables as they were at a position of the log: from a completed dump and the changes after
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tidelog.errors import ConfigError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Bools, Kind
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.changes.folding import PART_BYTES, folded, planned
+from tidelog.spark.changes.folding import PART_BYTES, fold_parts, read_planned
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource import positions
 from tidelog.spark.datasource.positions import DumpRecord
@@ -27,7 +29,7 @@ from tidelog.spark.transforms import quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-VERSION = "_version"  # of a row's newest change, beside the table's columns
+VERSION = "_version"  # version of a row's newest change, beside the table's columns
 _NOT_CHANGES = (int(Kind.DUMP_ROW), int(Kind.ABSENT), int(Kind.CONTROL))
 _COLUMNS = ("offset", "kind", "position", "xid")
 
@@ -38,17 +40,17 @@ def as_of(
     *,
     version: int | None = None,
     timestamp: str | datetime | None = None,
-) -> TablesAt:
-    """The tables of the event log at ``path`` as they were at one place in it.
+) -> TablesAtOffset:
+    """Returns the tables of the event log at ``path`` as they were at one position in it.
 
     Args:
         spark: the session that replays.
-        path: of the event log.
-        version: of a change; that change and its whole transaction are taken in.
-        timestamp: a time (ISO 8601; UTC unless it says otherwise): all that was committed up to it
-            is taken in. Default, if neither is given: all that is committed in the log.
+        path: path of the event log.
+        version: version of a change; that change and its whole transaction are included.
+        timestamp: a time (ISO 8601; UTC unless it says otherwise): everything that was committed up
+            to it is included. Default, if neither is given: everything committed in the log.
 
-    Raises ConfigError if both are given, or the place is not in the log.
+    Raises ConfigError if both are given, or the position is not in the log.
     """
     if version is not None and timestamp is not None:
         raise ConfigError("as_of: version and timestamp exclude one another")
@@ -59,12 +61,14 @@ def as_of(
     elif timestamp is not None:
         at = positions.LogPosition("timestamp", positions.microseconds("timestamp", timestamp))
     register(spark)
-    return TablesAt(spark, path, log, _whole_transactions(log, positions.end_of(log, at)))
+    return TablesAtOffset(spark, path, log, _whole_transactions(log, positions.end_of(log, at)))
 
 
 @dataclass
-class TablesAt:
-    """All tables at one place of the log: every transaction before ``end``, none after it."""
+class TablesAtOffset:
+    """All tables at one position of the log: with every transaction before ``end``, none
+    after it.
+    """
 
     spark: SparkSession
     path: str
@@ -73,7 +77,7 @@ class TablesAt:
 
     @cached_property
     def dumps(self) -> dict[str, DumpRecord]:
-        """By table, the newest dump of all of it that was complete."""
+        """Returns, by table, the newest complete dump of all of it."""
         found: dict[str, DumpRecord] = {}
         for record in positions.dump_records(self.log, self.log.head_offset, self.end):
             if record.completed and record.whole:
@@ -82,16 +86,16 @@ class TablesAt:
 
     @property
     def tables(self) -> list[str]:
-        """The tables that can be replayed: a dump of each was complete by then."""
+        """The tables that can be replayed: those with a complete dump by then."""
         return sorted(self.dumps)
 
     def table(self, name: str) -> DataFrame:
-        """The table's rows: its columns as of this place, and ``_version``, the version of each
-        row's newest change. Computed by executors, when the frame is used.
+        """Returns the table's rows: its columns as of this position, and ``_version``, the version
+        of each row's newest change. Executors compute them when the frame is used.
 
         Raises:
-            ConfigError: no dump of the table was complete here, or it has no key.
-            OffsetGoneError: retention removed a part of what has to be replayed.
+            ConfigError: the table has no complete dump here, or no key.
+            OffsetGoneError: retention removed a part of the changes to replay.
         """
         table = TableName.parse(name)
         record = self.dumps.get(str(table))
@@ -100,8 +104,8 @@ class TablesAt:
         if record.first_offset < self.log.head_offset:
             raise OffsetGoneError(
                 f"{self.log.storage!r}: {table} as of here begins at offset {record.first_offset}, "
-                f"but retention removed everything before {self.log.head_offset}. Choose a place "
-                "after a newer dump (tidelog dump)."
+                f"but retention removed everything before {self.log.head_offset}. Choose a "
+                "position after a newer dump (tidelog dump)."
             )
         refs = [
             ref
@@ -110,16 +114,16 @@ class TablesAt:
         ]
         schema = self._schema(table)
         if not schema.match_key:
-            raise ConfigError(f"{table} has no key: its rows can't be told apart in the log")
-        gone = max(record.first_offset, self._truncated(refs, table))
-        parts = planning.partitioned(refs, partition_bytes=PART_BYTES, partitions=None)
-        changes = planned(
+            raise ConfigError(f"{table} has no key: its rows can't be identified in the log")
+        first_version = max(record.first_offset, self._truncated(refs, table))
+        parts = planning.partition_refs(refs, partition_bytes=PART_BYTES, partitions=None)
+        changes = read_planned(
             self.spark, self.path, self.log.generation, schema, refs, parts=len(parts)
-        ).where(f.col(CHANGE_VERSION) >= gone)
-        rows = folded(changes, schema, complete=False)
-        there = rows.where((f.col(CHANGE_OP) == "u") & f.col(CHANGE_MISSING).isNull())
+        ).where(f.col(CHANGE_VERSION) >= first_version)
+        rows = fold_parts(changes, schema, complete=False)
+        present_rows = rows.where((f.col(CHANGE_OP) == "u") & f.col(CHANGE_MISSING).isNull())
         columns = [f.col(quoted(name)) for name in schema.column_names]
-        return there.select(*columns, f.col(CHANGE_VERSION).alias(VERSION))
+        return present_rows.select(*columns, f.col(CHANGE_VERSION).alias(VERSION))
 
     def _schema(self, table: TableName) -> TableSchema:
         found = planning.schema_at(self.log, table, self.log.head_offset, self.end)
@@ -141,33 +145,33 @@ class TablesAt:
             for record in positions.dump_records(self.log, self.end, self.log.latest_offset())
             if record.completed and record.whole and record.table == str(table)
         ]
-        way = "dump it (tidelog dump) and choose a place after that"
+        advice = "dump it (tidelog dump) and choose a position after that"
         if later:
-            way = f"the first place where one was is version {min(later)}"
+            advice = f"the first position with one is version {min(later)}"
         return ConfigError(
             f"no dump of {table} was complete before offset {self.end} of {self.log.storage!r}, "
-            f"and a table's state is built on one: {way}"
+            f"and a table's state is built on one: {advice}"
         )
 
 
 def _whole_transactions(log: EventLog, end: int) -> int:
-    """``end``, or where the transaction that it would cut ends; where that begins if its end is not
-    in the log yet.
+    """Returns ``end``, or the end of the transaction that ``end`` would split; the start of the
+    transaction if its end is not in the log yet.
     """
-    last = next(_back(log, end), None)
+    last = next(_records_before(log, end), None)
     if last is None or not last.changes[-1]:
         return end
     place = (last.position[-1], last.xid[-1])
-    for records in _forth(log, end):
-        others = np.flatnonzero(~records.of(*place))
+    for records in _records_from(log, end):
+        others = np.flatnonzero(~records.in_transaction(*place))
         if len(others):
             return int(records.offset[others[0]])
     tail = log.tail
     if tail is None or tail.resume is None or tail.resume.acknowledge > place[0]:
         return log.latest_offset()
     begin = end
-    for records in _back(log, end):
-        others = np.flatnonzero(~records.of(*place))
+    for records in _records_before(log, end):
+        others = np.flatnonzero(~records.in_transaction(*place))
         if len(others) == len(records.offset):
             break
         begin = int(records.offset[others[-1] + 1 if len(others) else 0])
@@ -177,25 +181,27 @@ def _whole_transactions(log: EventLog, end: int) -> int:
 
 
 class _Records:
-    """What tells the transactions of ``n`` neighbouring records apart; each int64[n], bool[n]."""
+    """The columns of ``n`` neighbouring records that identify their transactions; each int64[n],
+    bool[n].
+    """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         offset, kind, position, xid = (column.to_numpy() for column in batch.columns)
         self.offset, self.position, self.xid = offset, position, xid
         self.changes = ~np.isin(kind, _NOT_CHANGES)
 
-    def of(self, position: int, xid: int) -> Bools:
-        """bool[n]: the changes of one transaction."""
+    def in_transaction(self, position: int, xid: int) -> Bools:
+        """Returns bool[n]: the changes of one transaction."""
         same: Bools = self.changes & (self.position == position) & (self.xid == xid)
         return same
 
 
-def _forth(log: EventLog, start: int) -> Iterator[_Records]:
+def _records_from(log: EventLog, start: int) -> Iterator[_Records]:
     for ref in log.segments(start, log.latest_offset()):
         yield from map(_Records, log.batches(ref, _COLUMNS))
 
 
-def _back(log: EventLog, end: int) -> Iterator[_Records]:
+def _records_before(log: EventLog, end: int) -> Iterator[_Records]:
     for segment in reversed(log.chain().between(log.head_offset, end)):
         for ref in log.segments(segment.first, min(segment.next, end)):
             yield from map(_Records, reversed(list(log.batches(ref, _COLUMNS))))

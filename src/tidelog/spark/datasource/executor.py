@@ -1,4 +1,6 @@
-"""What an executor does with a partition's segments: read, group by schema, decode, shape."""
+"""Reads a partition's segments on an executor: groups records by schema, decodes and shapes
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,21 @@ from tidelog.errors import DecodeError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.changes.combining import combine, sliced
+from tidelog.spark.changes.merging import combine, slices
 from tidelog.spark.datasource import partitions
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import envelope, shaping, variant
 from tidelog.spark.formats.events import events_batch
 from tidelog.system import failpoints
 
-# Decoding many small batches costs more than copying them together; a big one need not be copied.
+# Decoding many small batches costs more than concatenating them; a big one need not be copied.
 _BLOCK_BYTES = 8 << 20
-# Folding needs memory of several times a block; what is left of it is a row per key.
+# Folding needs several times the memory of a block; the result is a row per key.
 _FOLD_BYTES = 64 << 20
 
 
 def batches(plan: ReadPlan, log: EventLog, refs: Sequence[SegmentRef]) -> Iterator[pa.RecordBatch]:
-    """The rows of ``refs`` in this read's shape, in log order; ``changes``: once per key."""
+    """Yields the rows of ``refs`` in this read's shape, in log order; ``changes``: once per key."""
     failpoints.hit("output.read")
     schemas = partitions.schemas_of(log, plan.options.tables)
     if schemas is not None and not schemas:
@@ -38,15 +40,14 @@ def batches(plan: ReadPlan, log: EventLog, refs: Sequence[SegmentRef]) -> Iterat
     if not folds:
         yield from found
     elif plan.target is not None:
-        yield from sliced(combine(list(found), plan.target))
+        yield from slices(combine(list(found), plan.target))
 
 
 def events_in_order(
     log: EventLog, refs: Sequence[SegmentRef], plans: Mapping[str, ReadPlan]
 ) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
-    """The events of several tables in log order, in runs of one schema version.
-
-    ``plans``: by table, its plan (shape ``events``).
+    """Yields the events of several tables in log order, in runs of one schema version. ``plans``:
+    the plan of each table (shape ``events``).
     """
     schemas = partitions.schemas_of(log, [TableName.parse(table) for table in plans]) or {}
     for block in _blocks(_records(log, refs, schemas, False), _BLOCK_BYTES):
@@ -66,7 +67,7 @@ def _decoded(
                 yield from _shaped(plan, log, block)
                 continue
             for run in _schema_runs(block):
-                chosen = key.of(run, log.schemas.get(run.column("schema_id")[0].as_py()))
+                chosen = key.select(run, log.schemas.get(run.column("schema_id")[0].as_py()))
                 if chosen.num_rows:
                     yield from _shaped(plan, log, chosen)
         except TidelogError:
@@ -113,8 +114,8 @@ def _records(
     schemas: dict[int, TableSchema] | None,
     control: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Records of the wanted schemas. For ``raw`` (``control``) also records about their dumps and,
-    if all are wanted, the source's messages.
+    """Yields the records of the wanted schemas. For ``raw`` (``control``) also records about their
+    dumps and, if all schemas are wanted, the source's messages.
     """
     wanted = None if schemas is None else {*schemas, 0} if control else schemas.keys()
     tables = None if schemas is None else {str(schema.table) for schema in schemas.values()}
@@ -136,7 +137,7 @@ def _records(
 
 
 def _of_tables(batch: pa.RecordBatch, tables: Collection[str]) -> pa.BooleanArray:
-    """bool[n]: row changes, which are of these tables, and records about dumps of them."""
+    """Returns bool[n]: row changes, which are of these tables, and records about dumps of them."""
     keep = batch.column("schema_id").to_numpy() != 0
     for place in np.flatnonzero(~keep).tolist():
         keep[place] = shaping.control_table(batch, place) in tables
@@ -144,27 +145,27 @@ def _of_tables(batch: pa.RecordBatch, tables: Collection[str]) -> pa.BooleanArra
 
 
 def _blocks(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """Neighbours put together up to ``limit`` bytes."""
-    held: list[pa.RecordBatch] = []
+    """Concatenate neighbours up to ``limit`` bytes."""
+    waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        if held and size + batch.nbytes > limit:
-            yield _together(held)
-            held, size = [], 0
-        held.append(batch)
+        if waiting and size + batch.nbytes > limit:
+            yield _concatenate(waiting)
+            waiting, size = [], 0
+        waiting.append(batch)
         size += batch.nbytes
-    if held:
-        yield _together(held)
+    if waiting:
+        yield _concatenate(waiting)
 
 
-def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenate(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     return pa.concat_batches(batches)
 
 
 def _schema_runs(block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Neighbouring records of one schema version; a table changes its schema rarely."""
+    """Yields neighbouring records of one schema version; a table changes its schema rarely."""
     ids = block.column("schema_id").to_numpy()
     bounds = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), len(ids)]
     for low, high in pairwise(bounds):

@@ -1,8 +1,8 @@
-"""How far a stream is behind the event log, as it stands in Spark's progress.
+"""Measures how far a stream is behind the event log, and reports it in Spark's progress.
 
-Spark 4.2 asks Python sources for no metrics, but for the newest offset: what the source reports as
-that (and what Spark never stores) carries the lag. So it is in ``lastProgress``, in the progress
-events of listeners and in what they write, without a listener of ours.
+Spark 4.2 reads no metrics from Python sources, only the newest offset. So the offset that the
+source reports there (Spark never stores it) contains the lag: in ``lastProgress``, in the progress
+events of listeners and in their output, without a listener of ours.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ MEMBER = "lag"  # of the reported offset
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a stream has still to read once it is done with the batch of this progress.
+    """What a stream still has to read after the batch of this progress.
 
     Attributes:
-        bytes: of the event log, of all tables.
-        records: of the stream's tables.
-        seconds: since the oldest of these records was committed (of a dump: read); 0 without one.
+        bytes: bytes of the event log, of all tables.
+        records: records of the stream's tables.
+        seconds: seconds since the oldest of these records was committed (if it is of a dump: read);
+            0 without records.
     """
 
     bytes: int
@@ -46,7 +47,9 @@ NONE = Lag(0, 0, 0.0)
 def lag_at(
     log: EventLog, offset: int, tables: Sequence[str | TableName], now_s: float | None = None
 ) -> Lag:
-    """The lag of a stream of ``tables`` (patterns; none: all) that has read up to ``offset``."""
+    """Returns the lag of a stream of ``tables`` (patterns; empty: all) that has read up to
+    ``offset``.
+    """
     chain = log.chain(offset)
     end = chain.next
     wanted = partitions.schemas_of(log, tables)
@@ -69,8 +72,9 @@ def lag_at(
 
 
 def lag_of(progress: Any) -> Lag | None:
-    """The lag in a query's progress (``query.lastProgress``, or a listener's ``event.progress``);
-    that of the source that is furthest behind, None if no source is ours or none has said it yet.
+    """Returns the lag in a query's progress (``query.lastProgress``, or a listener's
+    ``event.progress``): that of the source with the largest lag, None if no source is ours or none
+    has reported it yet.
     """
     found = [_of_source(source) for source in (_sources(progress) if progress else ())]
     return max((each for each in found if each is not None), key=_seconds, default=None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import SegmentRef
-from tidelog.model.patterns import checked
+from tidelog.model.patterns import check_pattern
 from tidelog.model.schema import TableName
 from tidelog.model.units import parse_bytes
 from tidelog.spark.changes.key_filter import KeyFilter
@@ -18,10 +18,10 @@ from tidelog.spark.datasource.positions import LogPosition, parse_position
 from tidelog.spark.formats.json_values import Handling
 
 SHAPES = ("typed", "events", "envelope", "variant", "raw", "segments")
-_CHANGES = "changes"  # internal: what outputs merge, see tidelog.spark.formats.shapes
+_CHANGES = "changes"  # internal: the shape that outputs merge, see tidelog.spark.formats.shapes
 _DECODED = ("typed", "envelope", "variant")
 
-# The spellings that we document; Spark compares them in lower case.
+# The spellings in the docs; Spark compares them in lower case.
 _NAMES = {
     "path": "path of the event log (required)",
     "shape": "typed, events, envelope, variant, raw or segments; default: typed if `table` is "
@@ -59,7 +59,7 @@ _NAMES = {
     "number, or precise, as decimalHandlingMode says",
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
-_CATALOGS = {"location", "provider"}  # what Spark adds for a table in its catalog
+_CATALOGS = {"location", "provider"}  # options that Spark adds for a table in its catalog
 _FILE_URI = re.compile(r"^file:(//)?(?=/)")
 _NO_TABLE = (
     "Spark does not give a table's options to a source in Python when the table is read, so "
@@ -71,7 +71,7 @@ _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class PlannedRefs:
-    """Segments that the caller chose already, so that planning need not walk the log's chain."""
+    """Segments that the caller has chosen, so that planning need not walk the log's chain."""
 
     generation: str
     refs: tuple[SegmentRef, ...]
@@ -87,12 +87,12 @@ class PlannedRefs:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Checked options of one read."""
+    """The checked options of one read."""
 
     path: str
     shape: str
     table: TableName | None
-    tables: tuple[str | TableName, ...]  # patterns, or the one table; none: all
+    tables: tuple[str | TableName, ...]  # patterns, or the one table; empty: all
     columns: tuple[str, ...] | None
     starting: LogPosition
     ending: LogPosition
@@ -108,13 +108,14 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Raises ConfigError that names the option."""
+        """Returns the options. Raises ConfigError that names the wrong option."""
         options = {name.lower(): value for name, value in given.items()}
         if options.pop("filterpushdown", "false").strip().lower() != "false":
             raise ConfigError(
-                "tidelog source: option 'filterpushdown' is gone: Spark keeps the filters of one "
-                "query for all later ones of the same DataFrame, which then lack rows. Narrow what "
-                "is read by the options key, tables, startingVersion and endingVersion."
+                "tidelog source: option 'filterpushdown' was removed: Spark keeps the filters of "
+                "one query for all later ones of the same DataFrame, in which rows are then "
+                "missing. Select what is read by the options key, tables, startingVersion and "
+                "endingVersion."
             )
         if options.keys() >= _CATALOGS:
             raise ConfigError(f"tidelog source: {_NO_TABLE}")
@@ -170,7 +171,7 @@ def _patterns(text: str) -> tuple[str, ...]:
     found = _names(text)
     for pattern in found:
         try:
-            checked(pattern)
+            check_pattern(pattern)
         except ValueError as error:
             raise ConfigError(
                 f"tidelog source: option 'tables': {error}, not {pattern!r}"
@@ -186,7 +187,9 @@ def _table(text: str) -> TableName:
 
 
 def _size(options: Mapping[str, Any], name: str, default: int) -> int:
-    """A number, or bytes as in the configuration: ``16MiB``; ``k``, ``m`` and ``g`` are 1024s."""
+    """Returns a number, or bytes as in the configuration: ``16MiB``; ``k``, ``m`` and ``g`` are
+    1024s.
+    """
     text = str(options.get(name, default)).strip()
     unit = _UNITS.get(text[-1:].lower(), 0)
     if unit and text[:-1].isdigit():

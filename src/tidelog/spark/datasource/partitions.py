@@ -1,4 +1,6 @@
-"""From offsets to partitions: what a batch takes, and how it is spread over executors. No Spark."""
+"""Plans reads: which offsets a batch has, and how its segments are split into partitions. Without
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, TableSchema] | None:
-    """All schema versions of the tables that match, by id; None: no restriction."""
+    """Returns all schema versions of the tables that match, by id; None: no restriction."""
     if not patterns:
         return None
     return {
@@ -34,7 +36,7 @@ def schemas_of(log: EventLog, patterns: Sequence[str | TableName]) -> dict[int, 
 
 
 def table_schema(log: EventLog, table: TableName, version: int | None) -> TableSchema:
-    """The table's schema at ``version`` (a schema id), by default its newest."""
+    """Returns the table's schema at ``version`` (a schema id), by default its newest."""
     versions = log.schemas.versions(table)
     if not versions:
         known = ", ".join(str(name) for name in log.schemas.tables()) or "none yet"
@@ -51,7 +53,7 @@ def table_schema(log: EventLog, table: TableName, version: int | None) -> TableS
 
 
 def check_columns(schema: TableSchema, columns: Sequence[str]) -> None:
-    """Raises ConfigError if the table has none of such a name."""
+    """Raises ConfigError if the table does not have one of the columns."""
     for name in columns:
         if name not in schema.column_names:
             raise ConfigError(
@@ -61,8 +63,8 @@ def check_columns(schema: TableSchema, columns: Sequence[str]) -> None:
 
 
 def changes_schema(log: EventLog, options: SourceOptions) -> TableSchema:
-    """What the shape `changes` is decoded to: with the option ``columns``, no others, so that what
-    an output leaves out need not be decodable.
+    """Returns the schema that the shape `changes` is decoded to: with the option ``columns`` only
+    those, so that columns that an output leaves out need not be decodable.
     """
     assert options.table is not None  # checked by SourceOptions
     found = table_schema(log, options.table, options.schema_version)
@@ -70,8 +72,8 @@ def changes_schema(log: EventLog, options: SourceOptions) -> TableSchema:
 
 
 def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:
-    """The version of the table's last record in ``[start, end)``. Not the greatest number: a shape
-    that comes back has its old one (`SchemaStore.register`).
+    """Returns the schema version of the table's last record in ``[start, end)``. Not always the
+    greatest number: a schema that is used again keeps its old number (`SchemaStore.register`).
     """
     for segment in reversed(log.chain(end).between(start, end)):
         own = [n for n in segment.rows_by_schema if n and log.schemas.get(n).table == table]
@@ -88,13 +90,15 @@ def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSch
 
 
 def schema_now(log: EventLog, table: TableName) -> TableSchema | None:
-    """The version of the table's last record; without one, that numbered last."""
+    """Returns the schema version of the table's last record; without records, the greatest
+    number.
+    """
     chain = log.chain()
     return schema_at(log, table, chain.head, chain.next) or log.schemas.latest(table)
 
 
 def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
-    """`schema_now` of all tables, sorted, by one walk through the log."""
+    """Returns `schema_now` of all tables, sorted, by one walk through the log."""
     versions = log.schemas.by_table()
     found = {table: schemas[-1] for table, schemas in versions.items()}
     open_tables = {table for table, schemas in versions.items() if len(schemas) > 1}
@@ -102,8 +106,8 @@ def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
     for segment in reversed(chain.between(chain.head, chain.next)):
         if not open_tables:
             break
-        here = {log.schemas.get(number).table for number in segment.rows_by_schema if number}
-        for table in here & open_tables:
+        tables = {log.schemas.get(number).table for number in segment.rows_by_schema if number}
+        for table in tables & open_tables:
             last = schema_at(log, table, segment.first, segment.next)
             if last is not None:
                 found[table] = last
@@ -112,7 +116,7 @@ def schemas_now(log: EventLog) -> dict[TableName, TableSchema]:
 
 
 def check_generation(log: EventLog, generation: str) -> None:
-    """Raises ForeignSegmentError for another generation: offsets mean nothing there."""
+    """Raises ForeignSegmentError for another generation, where offsets have no meaning."""
     if log.generation != generation:
         raise ForeignSegmentError(
             f"{log.storage!r} was recreated: this query's checkpoint is of generation "
@@ -122,8 +126,8 @@ def check_generation(log: EventLog, generation: str) -> None:
 
 
 def check_start(log: EventLog, start: int, who: str) -> None:
-    """Raises OffsetGoneError if retention removed ``start``, OffsetAheadError if the log does not
-    hold what was read before it.
+    """Raises OffsetGoneError if retention removed ``start``, OffsetAheadError if the log ends
+    before ``start``.
     """
     head = log.chain(start).head
     if start < head:
@@ -136,7 +140,7 @@ def check_start(log: EventLog, start: int, who: str) -> None:
     log.check_offsets(start, who=who)
 
 
-def admit(
+def end_of_batch(
     log: EventLog,
     start: int,
     end: int,
@@ -146,16 +150,17 @@ def admit(
     tables: Sequence[str | TableName] = (),
     whole: bool = False,
 ) -> int:
-    """Where a micro-batch of ``[start, end)`` ends: within the limits, but one record at least.
+    """Returns the end of a micro-batch of ``[start, end)``: within the limits, but at least one
+    record.
 
     Args:
         log: the event log.
-        start: where the batch starts.
-        end: where it ends at the latest.
-        max_bytes: payload bytes of the records that it takes.
-        max_records: of them, how many.
-        tables: patterns; records of other tables count for nothing.
-        whole: take whole segments, one at least.
+        start: start of the batch.
+        end: its greatest possible end.
+        max_bytes: limit of the records' payload bytes.
+        max_records: limit of the number of records.
+        tables: patterns; records of other tables do not count.
+        whole: whether to take whole segments, at least one.
     """
     schemas = schemas_of(log, tables)
     wanted = None if schemas is None else schemas.keys()
@@ -165,7 +170,7 @@ def admit(
         following = min(segment.next, end)
         counts = wanted is None or not wanted.isdisjoint(segment.rows_by_schema)
         complete = whole or (segment.first, segment.next) == (at, following)
-        if counts and not (complete and room.takes(segment.rows, segment.payload_bytes)):
+        if counts and not (complete and room.take_if_free(segment.rows, segment.payload_bytes)):
             if not whole:
                 cut = _cut(log, at, following, wanted, room)
                 if cut is not None:
@@ -179,15 +184,15 @@ def admit(
 
 
 class _Room:
-    """What is left of a micro-batch's limits."""
+    """The remaining limits of a micro-batch."""
 
     def __init__(self, max_bytes: int | None, max_records: int | None) -> None:
         self._bytes = math.inf if max_bytes is None else max_bytes
         self._records = math.inf if max_records is None else max_records
         self.empty = True
 
-    def takes(self, records: int, size: int) -> bool:
-        """Take them if there is room for all."""
+    def take_if_free(self, records: int, size: int) -> bool:
+        """Take the records if there is room for all. Returns whether they were taken."""
         if size > self._bytes or records > self._records:
             return False
         self.take(records, size)
@@ -199,7 +204,7 @@ class _Room:
         self.empty &= not records
 
     def count(self, sizes: IntArray) -> int:
-        """How many of the records of these sizes there is room for; of the first ones, one."""
+        """Returns how many records of these sizes there is room for; one if the batch is empty."""
         fits = int(np.searchsorted(np.cumsum(sizes), self._bytes, side="right"))
         return int(max(min(fits, self._records, len(sizes)), self.empty and len(sizes) > 0))
 
@@ -207,7 +212,9 @@ class _Room:
 def _cut(
     log: EventLog, start: int, end: int, wanted: Collection[int] | None, room: _Room
 ) -> int | None:
-    """The offset of the first record in ``[start, end)`` that there is no room for; None: all."""
+    """Returns the offset of the first record in ``[start, end)`` without room; None: all
+    have room.
+    """
     for ref in log.segments(start, end):
         for batch in log.batches(ref, ("offset", "payload"), schema_ids=wanted):
             sizes = pc.binary_length(batch.column("payload")).to_numpy().astype(np.int64)
@@ -221,7 +228,9 @@ def _cut(
 def new_schema_at(
     log: EventLog, schema: TableSchema, start: int, end: int
 ) -> tuple[int, TableSchema] | None:
-    """The first segment in ``[start, end)`` with records of a newer version, and that version."""
+    """Returns the first segment in ``[start, end)`` with records of a newer version, and that
+    version.
+    """
     newer = {
         other.schema_id: other
         for other in log.schemas.versions(schema.table)
@@ -236,7 +245,7 @@ def new_schema_at(
 
 
 def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int) -> None:
-    """A stream has one schema: a typed one ends where the table's changes."""
+    """Raises EventLogError if the table's schema changes: a typed stream has one schema."""
     found = new_schema_at(log, schema, start, end)
     if found is None:
         return
@@ -254,19 +263,19 @@ def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int)
     raise EventLogError(
         f"table {schema.table} has a new schema version {newer.schema_id} (this stream reads "
         f"version {schema.schema_id}) in the segment at offset {max(first, start)}: {what}. A "
-        "typed stream has one schema; restart the query to go on with the new one."
+        "typed stream has one schema; restart the query to continue with the new one."
     )
 
 
-def partitioned(
+def partition_refs(
     refs: Sequence[SegmentRef], *, partition_bytes: int, partitions: int | None
 ) -> list[list[SegmentRef]]:
     """Split ``refs`` into partitions: neighbours of about equal payload bytes.
 
     Args:
-        refs: in log order.
-        partition_bytes: no more than the bytes fill with this many each.
-        partitions: no more than this.
+        refs: segments, in log order.
+        partition_bytes: bytes of a partition, which limit the number of partitions.
+        partitions: the most partitions.
     """
     sizes = [_bytes(ref) for ref in refs]
     total = sum(sizes)
@@ -276,7 +285,7 @@ def partitioned(
     result: list[list[SegmentRef]] = [[] for _ in range(count)]
     before = 0
     for ref, size in zip(refs, sizes, strict=True):
-        # By where its middle lies, so that no run gets a big neighbour on top of its share.
+        # By the position of its middle, so that no run gets a big neighbour on top of its share.
         result[min(count - 1, (before + size // 2) * count // max(1, total))].append(ref)
         before += size
     return [run for run in result if run]

@@ -1,4 +1,4 @@
-"""Where a read starts and ends: what users say of it, and the offset that it means in a log."""
+"""Start and end of a read: as users name them, and the offsets that they mean in a log."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from tidelog.model.patterns import matches
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 
-# A commit may overtake another in the log by as long as committing takes. Segments are searched by
-# commit time as if in order, and this many neighbours are looked at for such ones.
+# A commit may be in the log before another one that is older by the duration of a commit. Segments
+# are searched by commit time as if they were in order, and this many neighbours are checked as
+# well.
 _NEIGHBOURS = 4
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,8 +32,8 @@ By = Literal["earliest", "latest", "offset", "version", "timestamp", "dump"]
 class LogPosition:
     """A position in the log as a user names it.
 
-    ``value``: of ``offset`` and ``version`` a number, of ``timestamp`` microseconds since 1970 UTC,
-    of ``dump`` its id.
+    ``value``: a number for ``offset`` and ``version``, microseconds since 1970 UTC for
+    ``timestamp``, the id for ``dump``.
     """
 
     by: By
@@ -43,7 +44,7 @@ class LogPosition:
 class DumpRecord:
     """A control record: a table's dump began here, or was complete.
 
-    ``first_offset``: replaying from there gives what was dumped. ``whole``: the dump was of the
+    ``first_offset``: a replay from there gives the dumped rows. ``whole``: the dump was of the
     whole table.
     """
 
@@ -56,9 +57,8 @@ class DumpRecord:
 
 
 def parse_position(options: Mapping[str, str], edge: str) -> LogPosition:
-    """The position that options say for ``edge``, ``starting`` or ``ending``.
-
-    Raises ConfigError that names the option.
+    """Returns the position that the options give for ``edge``, ``starting`` or ``ending``. Raises
+    ConfigError that names the option.
     """
     starts = edge == "starting"
     names = [f"{edge}{by}" for by in ("offset", "version", "timestamp", *(("dump",) * starts))]
@@ -85,7 +85,7 @@ def parse_position(options: Mapping[str, str], edge: str) -> LogPosition:
 
 
 def microseconds(name: str, text: str | datetime) -> int:
-    """A time in ISO 8601, UTC unless it says otherwise, as microseconds since 1970 UTC."""
+    """Returns a time in ISO 8601, UTC unless it says otherwise, as microseconds since 1970 UTC."""
     try:
         moment = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     except ValueError:
@@ -99,10 +99,10 @@ def microseconds(name: str, text: str | datetime) -> int:
 
 
 def start_of(log: EventLog, at: LogPosition, tables: Sequence[str | TableName]) -> int:
-    """The offset of the first record to read.
+    """Returns the offset of the first record to read.
 
     Raises:
-        ConfigError: there is no such place.
+        ConfigError: there is no such position.
         OffsetGoneError: retention removed it.
     """
     if at.by == "earliest":
@@ -110,7 +110,7 @@ def start_of(log: EventLog, at: LogPosition, tables: Sequence[str | TableName]) 
     if at.by == "latest":
         return log.latest_offset()
     if at.by == "timestamp":
-        return first_at(log, int(at.value))
+        return first_offset_at(log, int(at.value))
     if at.by == "dump":
         start = _dump_start(log, str(at.value), tables)
     else:
@@ -126,25 +126,27 @@ def start_of(log: EventLog, at: LogPosition, tables: Sequence[str | TableName]) 
 
 
 def end_of(log: EventLog, at: LogPosition) -> int:
-    """The offset behind the last record to read. Raises ConfigError if there is no such place."""
+    """Returns the offset after the last record to read. Raises ConfigError if there is no such
+    position.
+    """
     if at.by == "latest":
         return log.latest_offset()
     if at.by == "timestamp":
-        return first_at(log, int(at.value) + 1)
-    end = int(at.value) + (at.by == "version")  # a version is taken in, an offset is the bound
+        return first_offset_at(log, int(at.value) + 1)
+    end = int(at.value) + (at.by == "version")  # a version is included, an offset is the bound
     _check_end(log, f"ending{at.by}", int(at.value), end)
     return end
 
 
 def check_order(starting: LogPosition, start: int, ending: LogPosition, end: int) -> None:
-    """Raises ConfigError if the places that were named lie the wrong way round."""
+    """Raises ConfigError if the end is before the start."""
     if starting.by == ending.by == "timestamp":
         wrong = int(starting.value) > int(ending.value)
     else:
         wrong = start > end and starting.by not in ("earliest", "latest")
     if wrong:
         raise ConfigError(
-            f"tidelog source: option starting{starting.by} lies behind ending{ending.by}: nothing "
+            f"tidelog source: option starting{starting.by} is after ending{ending.by}: nothing "
             "is between them"
         )
 
@@ -157,11 +159,11 @@ def _check_end(log: EventLog, name: str, given: int, offset: int) -> None:
         )
 
 
-def first_at(log: EventLog, moment: int) -> int:
-    """The offset of the first row change committed (of a dump: read) at ``moment`` or later, in
-    microseconds since 1970 UTC; the end of the log if there is none yet.
+def first_offset_at(log: EventLog, moment: int) -> int:
+    """Returns the offset of the first row change committed (if it is of a dump: read) at ``moment``
+    or later, in microseconds since 1970 UTC; the end of the log if there is none yet.
     """
-    # Not those of control records alone: the clock that these have may be another.
+    # Without segments of control records only, whose clock may be another one.
     segments = [segment for segment in log.chain().segments if any(segment.rows_by_schema)]
     newest = bisect_left(segments, moment, key=lambda segment: _newest(log, segment))
     for segment in segments[max(0, newest - _NEIGHBOURS) :]:
@@ -185,7 +187,7 @@ def _times(log: EventLog, segment: SegmentMeta) -> Iterator[tuple[np.ndarray, np
 
 
 def dump_records(log: EventLog, start: int, end: int) -> Iterator[DumpRecord]:
-    """What is noted of dumps in ``[start, end)``, newest first."""
+    """Yields the records about dumps in ``[start, end)``, newest first."""
     for segment in reversed(log.chain().between(start, end)):
         if 0 not in segment.rows_by_schema:
             continue
@@ -214,8 +216,8 @@ def _dump_record(offset: int, content: dict[str, Any]) -> DumpRecord | None:
 
 
 def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str | TableName]) -> int:
-    """Where the dump ``dump_id`` of the tables begins; ``latest``: the newest whole dump of each
-    table, and of these the first.
+    """Returns the start of the dump ``dump_id`` of the tables; ``latest``: the first offset of the
+    newest whole dumps of all tables.
     """
     first: dict[str, int] = {}
     known: dict[str, None] = {}
@@ -229,17 +231,17 @@ def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str | TableName]) 
         elif noted.dump_id == dump_id and noted.completed:
             first.setdefault(noted.table, noted.first_offset)
         elif noted.dump_id == dump_id and noted.table not in first:
-            # Only its last record tells whether it begins before its first one.
+            # Only its last record says whether it begins before its first one.
             raise ConfigError(
                 f"tidelog source: option startingdump: dump {dump_id!r} of {noted.table} is not "
                 "complete in this log: wait for it (tidelog wait)"
             )
     if first:
         return min(first.values())
-    of = f" of {', '.join(map(str, tables))}" if tables else ""
-    what = f"whole dump{of}" if dump_id == "latest" else f"dump {dump_id!r}{of}"
+    suffix = f" of {', '.join(map(str, tables))}" if tables else ""
+    what = f"whole dump{suffix}" if dump_id == "latest" else f"dump {dump_id!r}{suffix}"
     ids = ", ".join(list(known)[:10]) or "none"
     raise ConfigError(
-        f"tidelog source: option startingdump: {log.storage!r} holds no {what}. Dumps it knows: "
+        f"tidelog source: option startingdump: {log.storage!r} has no {what}. Dumps that it knows: "
         f"{ids}."
     )

@@ -1,4 +1,4 @@
-"""One read's plan, as it travels from the planning process to executors."""
+"""The plan of one read, which the planning process sends to executors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.spark.sessions.versions import arrow_schema
 
 @dataclass
 class ReadPlan:
-    """One read's plan as executors get it: picklable, holds no file and no log."""
+    """The plan of one read: picklable, without open files or logs."""
 
     options: SourceOptions
     target: TableSchema | None

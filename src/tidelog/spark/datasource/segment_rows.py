@@ -1,7 +1,8 @@
-"""The shape ``segments``: what a range of the log holds, from metadata, without reading records.
+"""The shape ``segments``: the contents of a range of the log, from metadata, without reading
+records.
 
-Outputs run on it: a micro-batch is some rows of this shape, and each output then reads the range
-table by table, on executors (docs/adr/0005).
+Outputs use it: a micro-batch is some rows of this shape, and each output then reads the range table
+by table, on executors (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 
 MESSAGES = '{"type":"messages"}'
-"""Control text of the rows that stand for logical messages, which outputs may want."""
+"""Control text of the rows that stand for logical messages, which outputs may need."""
 
 
 def rows(
     log: EventLog, start: int, end: int, tables: Sequence[str | TableName]
 ) -> list[tuple[Any, ...]]:
-    """One row per segment and table in ``[start, end)``, in order, one per control record, and one
-    per segment with logical messages: (first, next, table, schema ids, rows, bytes, control).
-    ``bytes`` is an estimate.
+    """Returns one row per segment and table in ``[start, end)``, in order, one per control record,
+    and one per segment with logical messages: (first, next, table, schema ids, rows, bytes,
+    control). ``bytes`` is an estimate.
     """
     result: list[tuple[Any, ...]] = []
     for segment in log.chain(end).between(start, end):
         first, following = max(start, segment.first), min(end, segment.next)
         counts: Mapping[int, int] = segment.rows_by_schema
         if (first, following) != (segment.first, segment.next):
-            # A rolled-up segment has many tables; the part of it that is new may have one.
-            counts = _counted(log, first, following)
+            # A rolled-up segment has many tables; the new part of it may have one.
+            counts = _count_records(log, first, following)
         by_table: dict[str, list[int]] = {}
         for schema_id in sorted(counts):
             if schema_id:
@@ -49,12 +50,12 @@ def rows(
             size = segment.payload_bytes * count // max(1, segment.rows)
             result.append((first, following, table, schema_ids, count, size, None))
         if 0 in counts:
-            result += _without_a_table(log, first, following)
+            result += _rows_without_table(log, first, following)
     return result
 
 
-def _counted(log: EventLog, first: int, following: int) -> dict[int, int]:
-    """Records of a part of a segment by schema id."""
+def _count_records(log: EventLog, first: int, following: int) -> dict[int, int]:
+    """Returns the number of records of a part of a segment by schema id."""
     found: Counter[int] = Counter()
     for ref in log.segments(first, following):
         for batch in log.batches(ref, ("offset", "schema_id")):
@@ -63,7 +64,7 @@ def _counted(log: EventLog, first: int, following: int) -> dict[int, int]:
     return found
 
 
-def _without_a_table(log: EventLog, first: int, following: int) -> list[tuple[Any, ...]]:
+def _rows_without_table(log: EventLog, first: int, following: int) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for ref in log.segments(first, following, tables=()):
         messages, end = [], 0
@@ -82,7 +83,7 @@ def _without_a_table(log: EventLog, first: int, following: int) -> list[tuple[An
 
 
 def batches(found: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """`rows` as Arrow."""
+    """Yields `rows` as Arrow batches."""
     if found:
         columns = zip(*found, strict=True)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]

@@ -1,10 +1,9 @@
 """``format("tidelog")``: the event log as a batch and streaming source of Spark.
 
-Facts of Spark 4.2's Python sources that shape this: there is no column pruning, and filters that
-one query pushes are kept for all later queries of the same DataFrame, which then lack rows; so
-options do both. A stream has one schema, and every planning step of a batch runs in a Python
-process of its own, so that nothing can be kept between them but what is in options, offsets and the
-schema's metadata.
+Facts of Spark 4.2's Python sources that determine the design: there is no column pruning, and Spark
+keeps the filters of one query for all later queries of the same DataFrame, whose rows are then
+missing; so options do both. A stream has one schema, and every planning step of a batch runs in its
+own Python process, so that only options, offsets and the schema's metadata persist between them.
 """
 
 from __future__ import annotations
@@ -48,10 +47,10 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-# Spark puts these into the environment of a source's function when a stream begins
-# (PythonStreamingSourceRunner.init). It is one java.util.HashMap for all streams: two that begin
+# Spark puts these into the environment of a source's function when a stream starts
+# (PythonStreamingSourceRunner.init). It is one java.util.HashMap for all streams: two that start
 # together leave it with a wrong size, and no task can be read any more (OptionalDataException). So
-# they are there from the start, and only their values are replaced.
+# the variables are there from the start, and Spark only replaces their values.
 _OF_STREAMS = {
     "SPARK_LOCAL_DIRS": "",
     "SPARK_AUTH_SOCKET_TIMEOUT": "",
@@ -60,35 +59,34 @@ _OF_STREAMS = {
 }
 _registration = threading.Lock()
 _POLL_S = 0.2
-"""Spark asks for the newest offset again and again, ten milliseconds after an answer. Where it
-costs something to know, the answer takes so long if there is nothing new.
-"""
+"""Spark polls the newest offset, ten milliseconds after each answer. If polling has a cost, an
+answer without anything new is delayed by this time."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tidelog")`` known to ``spark``; harmless if it is already.
+    """Register ``format("tidelog")`` with ``spark``; may be called again.
 
-    Options of an object store that this process was given (`tidelog.eventlog.storage.opening`) go
-    with it to Spark's Python workers, by their environment.
+    The environment passes options of an object store that this process was given
+    (`tidelog.eventlog.storage.opening`) to Spark's Python workers.
     """
     context = getattr(spark, "_sc", None)  # a Spark Connect session has none
     if context is not None and OPTIONS_VARIABLE in os.environ:
         context.environment[OPTIONS_VARIABLE] = os.environ[OPTIONS_VARIABLE]
     if context is not None:
         _choose_python(context)
-    with _registering(context):
+    with _with_stream_variables(context):
         try:
             spark.dataSource.register(TidelogSource)
         except AnalysisException as error:
-            # Spark 4.0 keeps the one that it found by itself (pyspark_tidelog).
+            # Spark 4.0 keeps the source that it has found by itself (pyspark_tidelog).
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
 
 
 def _choose_python(context: SparkContext) -> None:
-    """Workers run the Python that the session's ``spark.pyspark.python`` names, as under
-    spark-submit, else that of ``PYSPARK_PYTHON``, else, on this machine, the one that runs here:
-    not any "python3", which may lack us.
+    """Choose the Python of workers: the one that the session's ``spark.pyspark.python`` names, as
+    under spark-submit, else that of ``PYSPARK_PYTHON``, else, on this machine, the one that runs
+    here: not just any "python3", which may not have Tidelog.
     """
     configured = context.getConf().get("spark.pyspark.python")
     if configured is not None:
@@ -98,8 +96,10 @@ def _choose_python(context: SparkContext) -> None:
 
 
 @contextmanager
-def _registering(context: SparkContext | None) -> Iterator[None]:
-    """For what is registered inside, a stream's start adds no variable (see `_OF_STREAMS`)."""
+def _with_stream_variables(context: SparkContext | None) -> Iterator[None]:
+    """While a source is registered inside, its functions get the variables of `_OF_STREAMS`, so
+    that the start of a stream adds none.
+    """
     if context is None:
         yield
         return
@@ -148,12 +148,12 @@ class TidelogSource(DataSource):
         if options.ending.by != "latest":
             raise ConfigError(
                 f"tidelog source: option ending{options.ending.by} is for batch reads only: a "
-                "stream goes on until it is stopped"
+                "stream runs until it is stopped"
             )
         return _StreamReader(options, schema)
 
 
-class Run(InputPartition):
+class SegmentRun(InputPartition):
     """A partition: neighbouring segments, all of one log generation."""
 
     def __init__(self, generation: str, refs: Sequence[SegmentRef]) -> None:
@@ -169,17 +169,21 @@ class SegmentRows(InputPartition):
 
 
 @lru_cache(maxsize=8)
-def opened_log(path: str, generation: str) -> EventLog:
-    """Workers are reused: a log's schemas are read once. The generation tells a recreated log."""
+def cached_log(path: str, generation: str) -> EventLog:
+    """Returns the log, cached because workers are reused: its schemas are read once. The generation
+    identifies a recreated log.
+    """
     log = EventLog.open(path)
     planning.check_generation(log, generation)
     return log
 
 
 def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableSchema | None:
-    """The version that the shape's schema was made from; it may not be the newest any more."""
+    """Returns the schema version that the shape's schema was made from; it may not be the newest
+    any more.
+    """
     if options.key is not None and options.table is not None:
-        planning.table_schema(log, options.table, None)  # is there one?
+        planning.table_schema(log, options.table, None)  # raises if there is no such table
         options.key.check(log.schemas.versions(options.table))
     if options.shape == "typed":
         return log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
@@ -203,7 +207,7 @@ class _BatchReader(DataSourceReader):
         log = EventLog.open(options.path)
         if options.refs is not None:
             planning.check_generation(log, options.refs.generation)
-            return _spread(log, options.refs.refs, options)
+            return _runs(log, options.refs.refs, options)
         end = positions.end_of(log, options.ending)
         start = positions.start_of(log, options.starting, options.tables)
         positions.check_order(options.starting, start, options.ending, end)
@@ -219,12 +223,12 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.log = EventLog.open(options.path)
         self.target = _target(self.log, options, schema)
         self.plan = ReadPlan(options, self.target, schema)
-        self.last: int | None = None  # of AvailableNow: never go beyond
-        self.planned: int | None = None  # where the newest batch ends
-        self.idle = False  # there was nothing more, when it was asked last
+        self.last: int | None = None  # of AvailableNow: the last offset to read
+        self.planned: int | None = None  # the end of the newest batch
+        self.idle = False  # the last check found nothing new
 
     def __getstate__(self) -> dict[str, Any]:
-        # Executors get the reader for its `read` only.
+        # Executors use the reader only for its `read`.
         return {"plan": self.plan}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -242,14 +246,14 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
         if start is None:
-            if self.planned is None:  # restarted, and Spark did not tell where
+            if self.planned is None:  # restarted, and Spark gave no start
                 return self._offset(self.log.latest_offset())
             start = self._offset(self.planned)
         limit = limit or self.getDefaultReadLimit()
         if self.last is None and self._is_idle(start):
             return start
         end = self.log.latest_offset(after=self.planned)
-        begin = self.planned = self._checked(start)
+        begin = self.planned = self._checked_offset(start)
         if self.last is not None:
             end = min(end, self.last)
         if end <= begin:
@@ -257,7 +261,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             self.planned = end
             return self._offset(end)
-        self.planned = planning.admit(
+        self.planned = planning.end_of_batch(
             self.log,
             begin,
             end,
@@ -276,16 +280,16 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         if self.planned is None:
             return self._offset(self.log.latest_offset(durable=False))
-        if self.idle:  # Spark asks for both, one after the other
+        if self.idle:  # Spark calls both methods, one after the other
             return self._offset(self.planned) | {lag.MEMBER: lag.NONE.to_json()}
         latest = self._offset(self.log.chain(self.planned).next)
-        with suppress(TidelogError):  # what fails here fails, and says so, where rows are read
+        with suppress(TidelogError):  # the error is raised again where rows are read
             behind = lag.lag_at(self.log, self.planned, self.options.tables)
             latest[lag.MEMBER] = behind.to_json()
         return latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        begin, until = self._checked(start), int(end["offset"])
+        begin, until = self._checked_offset(start), int(end["offset"])
         self.planned = max(self.planned or 0, until)  # of a batch that a restart plans again
         if begin >= until:
             return []
@@ -297,7 +301,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self.plan, partition)
 
     def _is_idle(self, start: dict[str, Any]) -> bool:
-        """Is all planned that there is, as far as polls tell that cost little?"""
+        """Is everything planned that the log has, as far as cheap polls show?"""
         at = int(start["offset"])
         known = at == self.planned and start["generation"] == self.log.generation
         self.idle = known and not self.log.poll(at, _POLL_S)
@@ -306,7 +310,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _offset(self, offset: int) -> dict[str, Any]:
         return {"generation": self.log.generation, "offset": offset}
 
-    def _checked(self, start: dict[str, Any]) -> int:
+    def _checked_offset(self, start: dict[str, Any]) -> int:
         planning.check_generation(self.log, str(start["generation"]))
         offset = int(start["offset"])
         planning.check_start(self.log, offset, "this query")
@@ -322,23 +326,23 @@ def _partitions(
         return [SegmentRows(segment_rows.rows(log, start, end, options.tables))]
     wanted = planning.schemas_of(log, options.tables)
     names = None if wanted is None else {str(schema.table) for schema in wanted.values()}
-    return _spread(log, log.segments(start, end, tables=names), options)
+    return _runs(log, log.segments(start, end, tables=names), options)
 
 
-def _spread(
+def _runs(
     log: EventLog, refs: Sequence[SegmentRef], options: SourceOptions
 ) -> list[InputPartition]:
-    spread = planning.partitioned(
+    spread = planning.partition_refs(
         refs, partition_bytes=options.partition_bytes, partitions=options.partitions
     )
-    return [Run(log.generation, run) for run in spread]
+    return [SegmentRun(log.generation, run) for run in spread]
 
 
 def _read(plan: ReadPlan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, SegmentRows):
         yield from segment_rows.batches(partition.rows, plan.arrow_schema)
-    elif isinstance(partition, Run):  # else: Spark's placeholder for "no partitions"
-        from tidelog.spark.datasource import executor  # the decoder: not for the planning processes
+    elif isinstance(partition, SegmentRun):  # else: Spark's placeholder for "no partitions"
+        from tidelog.spark.datasource import executor  # planning processes need no decoder
 
-        log = opened_log(plan.options.path, partition.generation)
+        log = cached_log(plan.options.path, partition.generation)
         yield from executor.batches(plan, log, partition.refs)

@@ -1,8 +1,7 @@
 """Kafka Connect's schemas of Debezium's JSON, as the JSON converter writes them with
-``schemas.enable=true``: what Connect's JDBC sink and Debezium's transforms need.
+``schemas.enable=true``: Connect's JDBC sink and Debezium's transforms need them.
 
-Each type here is that of the text that `tidelog.spark.formats.json_values` writes of the same
-column.
+Each type here fits the text that `tidelog.spark.formats.json_values` writes of the same column.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.formats import TimeMode
-from tidelog.spark.bits import bits_of
+from tidelog.spark.bit_strings import bits_of
 from tidelog.spark.formats import structured
 from tidelog.spark.formats.json_values import (
     Handling,
@@ -60,17 +59,17 @@ TRANSACTION: Schema = {
 
 
 def key_schema(name: str, fields: Sequence[Schema]) -> Schema:
-    """The schema of the messages' keys."""
+    """Returns the schema of the messages' keys."""
     return struct(f"{name}.Key", fields, optional=False)
 
 
 def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Schema:
-    """The schema of Debezium's envelope.
+    """Returns the schema of Debezium's envelope.
 
     Args:
-        name: of the table, with what stands before it in names of schemas.
-        fields: of the row.
-        source: of the block ``source``.
+        name: name of the table, with its prefix in names of schemas.
+        fields: fields of the row.
+        source: schema of the block ``source``.
     """
     row = struct(f"{name}.Value", fields, optional=True)
     times = [{"type": "int64", "optional": True, "field": f"ts_{u}"} for u in ("ms", "us", "ns")]
@@ -86,7 +85,9 @@ def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Sche
 
 
 def source_schema(connector: str, fields: Sequence[tuple[str, str, bool]]) -> Schema:
-    """The schema of the block ``source``; ``fields``: name, Connect's type, may it be null?"""
+    """Returns the schema of the block ``source``; ``fields``: name, Connect's type, may it
+    be null?
+    """
     members = [{"type": kind, "optional": null, "field": name} for name, kind, null in fields]
     return struct(f"io.debezium.connector.{connector}.Source", members, optional=False)
 
@@ -98,15 +99,15 @@ def row_fields(
     how: Handling,
     types: Mapping[str, str],
 ) -> list[Schema]:
-    """The columns ``names`` of a row, as its JSON has them.
+    """Returns the columns ``names`` of a row, as its JSON has them.
 
     Args:
         row: the Arrow types.
         names: the columns, in their order.
-        required: columns that no row lacks and that are never null. Of all others a delete may
-            tell nothing, whatever the source's NOT NULL says.
+        required: columns that are in every row and never null. All others may be missing in a
+            delete, even if the source's are NOT NULL.
         how: the modes by which values are written.
-        types: `tidelog.spark.formats.json_values.type_names`.
+        types: the result of `tidelog.spark.formats.json_values.type_names`.
     """
     found = []
     for name in names:
@@ -118,7 +119,7 @@ def row_fields(
 
 
 def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
-    """Type, name, version and parameters of a column's values."""
+    """Returns type, name, version and parameters of a column's values."""
     spelled = type_name or ""
     bits = bits_of(spelled)
     if bits is not None and bits > 1 and holds_bits(kind):
@@ -154,7 +155,7 @@ def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
 
 
 def _structured(kind: pa.DataType, how: Handling, type_name: str) -> Schema | None:
-    """The schema of a column that `tidelog.spark.formats.structured` writes; None for other
+    """Returns the schema of a column that `tidelog.spark.formats.structured` writes; None for other
     columns.
     """
     shape = structured.geometry_of(kind, type_name)
@@ -201,11 +202,11 @@ def _named(kind: str, name: str) -> Schema:
 
 
 def struct(name: str, fields: Sequence[Schema], *, optional: bool) -> Schema:
-    """An object of ``fields``."""
+    """Returns the schema of an object of ``fields``."""
     return {"type": "struct", "fields": list(fields), "optional": optional, "name": name}
 
 
-def opened(schema: Schema) -> str:
-    """What stands before a payload, behind which is a brace."""
+def payload_prefix(schema: Schema) -> str:
+    """Returns the text before a payload; a brace follows the payload."""
     text = json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
     return f'{{"schema":{text},"payload":'

@@ -1,7 +1,7 @@
 """The shape ``envelope``: all tables in one frame, each row's key and value as Debezium's JSON.
 
-Members stand in the order in which Debezium's JSON converter writes them. What is equal byte for
-byte, and what is not, is listed in docs/reference/debezium.md.
+Members are in the order in which Debezium's JSON converter writes them. docs/reference/debezium.md
+lists what is equal byte for byte, and what is not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns.joining import Piece, TextCells
+from tidelog.codecs.columns.concatenation import KeyPiece, TextCells
 from tidelog.codecs.decode import decode
 from tidelog.codecs.source_blocks import source_block
 from tidelog.eventlog.reader import EventLog
@@ -21,7 +21,7 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.formats.json_values import joined as joined
+from tidelog.spark.formats.json_values import join_texts as join_texts
 from tidelog.spark.formats.json_values import json_rows as json_rows
 from tidelog.spark.formats.json_values import json_values as json_values
 from tidelog.spark.formats.json_values import type_names
@@ -31,7 +31,7 @@ from tidelog.spark.formats.shaping import by_schema, key_struct, timestamps
 def batch(
     block: pa.RecordBatch, log: EventLog, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Records of any tables in the envelope shape, in log order."""
+    """Returns records of any tables in the envelope shape, in log order."""
 
     def of_one(records: pa.RecordBatch) -> pa.RecordBatch:
         written = log.schemas.get(records.column("schema_id")[0].as_py())
@@ -68,9 +68,9 @@ def _of_table(
     )
     key = pa.nulls(n, pa.string())
     if written.match_key:
-        gone = pc.equal(decoded.op, "t")
+        is_truncate = pc.equal(decoded.op, "t")
         key = pc.if_else(
-            gone,
+            is_truncate,
             pa.scalar(None, pa.string()),
             json_rows(keys, written.match_key, None, handling, types),
         )
@@ -91,26 +91,26 @@ def _field(struct: pa.StructArray, name: str) -> pa.Field:
 
 
 def envelope_json(
-    before: Piece,
-    after: Piece,
+    before: KeyPiece,
+    after: KeyPiece,
     op: pa.StringArray,
     records: pa.RecordBatch,
     commit_ts: pa.Array,
     origin: SourceId,
     schema: TableSchema,
 ) -> pa.StringArray:
-    """Debezium's envelope of ``n`` changes of one table.
+    """Returns Debezium's envelope of ``n`` changes of one table.
 
     Args:
         before: the old rows as JSON objects, null where there is none.
         after: the new rows likewise.
         op: c, u, d, r or t.
-        records: the log's columns that tell where each change comes from.
+        records: the log's columns about the origin of each change.
         commit_ts: int64[n], microseconds since 1970 UTC.
         origin: the log's source.
-        schema: the table's.
+        schema: the table's schema.
     """
-    return joined(
+    return join_texts(
         '{"before":',
         before,
         ',"after":',
@@ -130,10 +130,10 @@ def envelope_json(
 
 def source_pieces(
     records: pa.RecordBatch, commit_ts: pa.Array, origin: SourceId, table: TableName
-) -> list[Piece]:
-    """The member ``source`` with the comma before it, as pieces for `joined`."""
+) -> list[KeyPiece]:
+    """Returns the member ``source`` with the comma before it, as pieces for `join_texts`."""
     block = source_block(origin, table, records)
-    pieces: list[Piece] = [
+    pieces: list[KeyPiece] = [
         f',"source":{{"version":"{tidelog_version()}","connector":"{block.connector}","name":"tidelog"',
         ',"ts_ms":',
         milliseconds(commit_ts),
@@ -153,7 +153,7 @@ def source_pieces(
 
 
 def snapshots(records: pa.RecordBatch) -> pa.StringArray:
-    """Debezium's ``snapshot`` of each of the log's records: is it a dump's?"""
+    """Returns Debezium's ``snapshot`` of each of the log's records: is it a dump's?"""
     kinds = records.column("kind").to_numpy()
     dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
     return pa.array(["false", "incremental"]).take(pa.array(dumped.astype(np.int8)))
@@ -164,13 +164,13 @@ def _text(value: object) -> str:
 
 
 def milliseconds(microseconds: pa.Array) -> pa.Array:
-    """int64[n] of int64 microseconds."""
+    """Returns int64[n] of int64 microseconds."""
     return pc.divide(microseconds, 1000)
 
 
 @lru_cache(maxsize=1)
 def tidelog_version() -> str:
-    """This program's version."""
+    """Returns this program's version."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,4 +1,4 @@
-"""Records → the shape `events`: every change as a row, column-wise, on executors."""
+"""Converts records to the shape `events`: every change as a row, column by column, on executors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.decode import decode
-from tidelog.codecs.missing import missing_indices
-from tidelog.codecs.moved_keys import doubled, moved_keys, ops_of
+from tidelog.codecs.key_changes import expand_key_changes, find_key_changes, ops_of
+from tidelog.codecs.missing_columns import missing_indices
 from tidelog.model.schema import TableSchema
 from tidelog.spark.formats.shapes import EVENT_BEFORE, EVENT_SOURCE
 
@@ -16,19 +16,19 @@ from tidelog.spark.formats.shapes import EVENT_BEFORE, EVENT_SOURCE
 def events_batch(
     records: pa.RecordBatch, written: TableSchema, target: TableSchema, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Records of one schema version in the shape `tidelog.spark.formats.shapes.events` of
+    """Returns records of one schema version in the shape `tidelog.spark.formats.shapes.events` of
     ``target``.
     """
     decoded = decode(records, written, target=target)
     after, before = decoded.after, decoded.before
     assert after is not None
     assert before is not None
-    moved = moved_keys(decoded, target)
+    moved = find_key_changes(decoded, target)
     op = decoded.op
     use_old = after.is_null()
     at = None
     if moved.any():  # such a record twice: its old key's delete, then its new key's creation
-        at, first = doubled(moved)
+        at, first = expand_key_changes(moved)
         op = ops_of(op, moved, at, first)
         use_old = pc.or_(use_old.take(pa.array(at)), pa.array(first))
     places = None if at is None else pa.array(at)

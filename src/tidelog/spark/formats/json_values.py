@@ -1,6 +1,7 @@
-"""Columns → JSON texts, as Debezium's connectors with Kafka Connect's JSON converter write them.
+"""Converts columns to JSON texts, as Debezium's connectors with Kafka Connect's JSON converter
+write them.
 
-Put together by kernels, so that the cost is per column and batch, not per row and cell.
+Kernels build the texts, so that the cost is per column and batch, not per row and cell.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.columns.concatenation import KeyPiece, TextCells, has_escapes, join
 from tidelog.codecs.columns.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
-from tidelog.codecs.columns.joining import Piece, TextCells, has_escapes, join
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
 from tidelog.model.schema import TableSchema
-from tidelog.spark.bits import are_bits, bit_texts, bits_of
+from tidelog.spark.bit_strings import are_bits, bit_texts, bits_of
 from tidelog.spark.formats import structured
 from tidelog.spark.formats.structured import java_double, unscaled
 
@@ -47,11 +48,13 @@ class Handling:
     binary: BinaryMode = "base64"
     bigint_unsigned: BigintUnsignedMode = "long"
     schemas: bool = False
-    """Is a schema told with the values? Then none may be of another type than its column's."""
+    """Are values sent with a schema? Then each must have its column's type."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Handling:
-        """From the source's options, with names in lower case. Raises ConfigError."""
+        """Returns the modes of the source's options, with names in lower case. Raises
+        ConfigError.
+        """
         return cls(
             _choice(options, "decimalhandlingmode", "string", get_args(DecimalMode)),
             _choice(options, "timeprecisionmode", "microseconds", get_args(TimeMode)),
@@ -74,9 +77,8 @@ def _choice(options: Mapping[str, str], name: str, default: _T, known: tuple[_T,
 
 
 def type_names(schema: TableSchema) -> dict[str, str]:
-    """By column, the source's own spelling of its type, with the precision that it means: MySQL's
-    and MariaDB's ``datetime`` is one of whole seconds, PostgreSQL's ``timestamp`` one of
-    microseconds.
+    """Returns, by column, the source's own spelling of its type, with the implied precision:
+    ``datetime`` of MySQL and MariaDB has whole seconds, ``timestamp`` of PostgreSQL microseconds.
     """
     if schema.wire_format == "pgoutput":
         return {column.name: column.type_name for column in schema.columns}
@@ -90,36 +92,37 @@ def json_rows(
     handling: Handling = PLAIN,
     types: Mapping[str, str] | None = None,
 ) -> pa.StringArray:
-    """Each row as a JSON object of the columns ``names``; null for a null row.
+    """Returns each row as a JSON object of the columns ``names``; null for a null row.
 
     Args:
-        rows: with the columns.
-        names: their order.
-        missing: bool[n, names]: cells that the log does not tell.
-        handling: of values that JSON has no type for.
-        types: `type_names`; with them, times of day are numbers.
+        rows: rows with the columns.
+        names: names of the columns, in order.
+        missing: bool[n, names]: cells that the log does not have.
+        handling: modes for values that JSON has no type for.
+        types: the result of `type_names`; with it, times of day are numbers.
     """
     n = len(rows)
     if rows.null_count == n:
         return pa.nulls(n, pa.string())
-    pieces: list[Piece] = []
+    pieces: list[KeyPiece] = []
     for number, name in enumerate(names):
         pieces.append(("{" if not number else ",") + json.dumps(name, ensure_ascii=False) + ":")
         values = rows.field(rows.type.get_field_index(name))
         cells = _cells(values, handling, None if types is None else types.get(name))
         if missing is not None and missing[:, number].any():
             unknown = pa.array(missing[:, number])
-            told = _unavailable(values.type, handling, None if types is None else types.get(name))
-            cells = TextCells(pc.if_else(unknown, told, cells.texts()))
+            type_name = None if types is None else types.get(name)
+            placeholder = _unavailable(values.type, handling, type_name)
+            cells = TextCells(pc.if_else(unknown, placeholder, cells.texts()))
         pieces.append(cells)
-    text = joined(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
+    text = join_texts(*pieces, "}") if names else pa.repeat(pa.scalar("{}"), n)
     if rows.null_count:
         text = pc.if_else(rows.is_valid(), text, pa.scalar(None, pa.string()))
     return text
 
 
 def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -> pa.Scalar:
-    """What stands for a value that the log does not tell, as a JSON text or null."""
+    """Returns the JSON text, or null, for a value that the log does not have."""
     if not handling.schemas:
         return pa.scalar(f'"{UNAVAILABLE}"')
     if pa.types.is_binary(kind) and structured.geometry_of(kind, type_name or "") is None:
@@ -135,7 +138,7 @@ def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -
 
 
 def _is_structured(kind: pa.DataType, handling: Handling, type_name: str) -> bool:
-    """Is such a column's value no text in JSON?"""
+    """Returns True if such a column's value is no text in JSON."""
     return (
         structured.element_of(type_name) is not None
         or structured.geometry_of(kind, type_name) is not None
@@ -149,7 +152,7 @@ def is_time(type_name: str) -> bool:
 
 
 def is_bigint_unsigned(type_name: str) -> bool:
-    """Is it MySQL's BIGINT UNSIGNED, which no integer type of Arrow's on Spark can hold?"""
+    """Is it MySQL's BIGINT UNSIGNED, for which Spark has no integer type?"""
     return _UNSIGNED_BIGINT.fullmatch(type_name) is not None
 
 
@@ -163,12 +166,14 @@ def is_short(mode: TimeMode, type_name: str, *, of_day: bool) -> bool:
 def json_values(
     values: pa.Array, handling: Handling = PLAIN, type_name: str | None = None
 ) -> pa.StringArray:
-    """Each value as JSON text; null stays null. ``type_name`` as ``types`` of `json_rows`."""
+    """Returns each value as JSON text; null stays null. ``type_name`` as ``types`` of
+    `json_rows`.
+    """
     return _cells(values, handling, type_name).texts()
 
 
-def joined(*pieces: Piece) -> pa.StringArray:
-    """The pieces one after the other, row by row; a null is written ``null``."""
+def join_texts(*pieces: KeyPiece) -> pa.StringArray:
+    """Returns the pieces one after the other, row by row; a null is written ``null``."""
     return join(pieces, "null")
 
 
@@ -204,7 +209,9 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
 
 
 def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCells | None:
-    """The cells of a column whose text or bytes have a structure; None for other columns."""
+    """Returns the cells of a column whose text or bytes have a structure; None for other
+    columns.
+    """
     shape = structured.geometry_of(values.type, type_name)
     found = None if shape is None else structured.geometry_texts(values, shape)
     if pa.types.is_string(values.type):
@@ -226,12 +233,12 @@ def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCel
 
 
 def holds_bits(kind: pa.DataType) -> bool:
-    """May a column of this type be one of bits, as the log has it?"""
+    """Can a column of this type be one of bits, as the log has it?"""
     return bool(pa.types.is_string(kind) or pa.types.is_int64(kind) or pa.types.is_decimal(kind))
 
 
 def _floats(values: pa.Array) -> pa.StringArray:
-    """Texts of floats as Java writes them."""
+    """Returns texts of floats as Java writes them."""
     texts = values.cast(pa.string())
     sizes = pc.abs(values)
     whole = pc.and_(pc.invert(pc.match_substring(texts, ".")), pc.less(sizes, 1e7))
@@ -257,7 +264,7 @@ def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Te
 
 
 def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> TextCells:
-    """Times of day, or MySQL's of any length, in the source's texts."""
+    """Returns times of day, or MySQL's of any length, in the source's texts."""
     if mode == "isostring":
         if type_name.endswith(_POSTGRES_TIME):  # MySQL's 24:30:00 is no time of day
             texts = pc.replace_substring_regex(texts, "^24:", "00:")
@@ -266,9 +273,8 @@ def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> TextCells:
 
 
 def time_micros(texts: pa.StringArray, column: str) -> pa.Int64Array:
-    """Microseconds of times of day, or MySQL's of any length, in the source's texts.
-
-    Raises OutputError, which names the column, if a text is none.
+    """Returns microseconds of times of day, or MySQL's of any length, in the source's texts. Raises
+    OutputError, which names the column, if a text is no time.
     """
     micros = _micros_of(texts)
     if micros.null_count != texts.null_count:
@@ -300,7 +306,9 @@ def _micros(
 
 
 def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
-    """What 64 bits can't hold (before 1677, after 2262) is the least or the greatest there is."""
+    """Returns nanoseconds; values beyond 64 bits (before 1677, after 2262) become the least or the
+    greatest value.
+    """
     limit = np.iinfo(np.int64)
     low, high = int(limit.min) // 1000 + 1, int(limit.max) // 1000
     found = pc.multiply(pc.max_element_wise(pc.min_element_wise(micros, high), low), 1000)
@@ -309,7 +317,7 @@ def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
 
 
 def _decimals(values: pa.Decimal128Array, mode: DecimalMode) -> TextCells:
-    if mode == "double":  # by texts: Arrow's own cast of decimals is not the nearest number
+    if mode == "double":  # by texts: Arrow's own cast of decimals does not give the nearest number
         return TextCells(_floats(values.cast(pa.string()).cast(pa.float64())))
     if mode == "precise":
         scale = values.type.scale
@@ -329,7 +337,7 @@ def _binaries(values: pa.BinaryArray, mode: BinaryMode) -> TextCells:
 
 
 def binary_text(value: bytes, mode: BinaryMode) -> str:
-    """Bytes as a text of JSON."""
+    """Returns bytes as a text of JSON."""
     if mode == "hex":
         return value.hex()
     if mode == "base64-url-safe":

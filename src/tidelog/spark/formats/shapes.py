@@ -1,5 +1,4 @@
-"""What the source's rows look like, by shape: Spark schemas. `tidelog.spark.formats.shaping` fills
-them.
+"""Spark schemas of the source's rows, by shape. `tidelog.spark.formats.shaping` fills them.
 
 Imported where reads are planned, so it must not import the decoder (numba takes a second).
 """
@@ -99,7 +98,7 @@ SEGMENTS = spark.StructType(
 )
 
 
-# Where an event comes from, named as in the log's records; `commit_ts` in microseconds since 1970.
+# The origin of an event, named as in the log's records; `commit_ts` in microseconds since 1970.
 EVENT_SOURCE_TYPE = spark.StructType(
     [
         spark.StructField("kind", spark.ShortType()),
@@ -113,7 +112,7 @@ EVENT_SOURCE_TYPE = spark.StructType(
 
 
 def spark_type(logical: str) -> spark.DataType:
-    """Spark's type for a logical type; an unknown one is delivered as text."""
+    """Returns Spark's type for a logical type; an unknown one is delivered as text."""
     decimal = _DECIMAL.fullmatch(logical)
     if decimal is not None:
         return spark.DecimalType(int(decimal[1]), int(decimal[2]))
@@ -121,14 +120,14 @@ def spark_type(logical: str) -> spark.DataType:
 
 
 def row_type(schema: TableSchema, columns: Sequence[str] | None = None) -> spark.StructType:
-    """The table's columns (or those named, in that order), all nullable."""
+    """Returns the table's columns (or those given, in that order), all nullable."""
     logical = {column.name: column.logical for column in schema.columns}
     names = list(logical) if columns is None else columns
     return spark.StructType([spark.StructField(n, spark_type(logical[n])) for n in names])
 
 
 def typed(schema: TableSchema, columns: Sequence[str] | None) -> spark.StructType:
-    """The typed shape of a table at a schema version."""
+    """Returns the typed shape of a table at a schema version."""
     key = row_type(schema, schema.match_key)
     return typed_changes(row_type(schema, columns), key, {SCHEMA_ID: schema.schema_id})
 
@@ -136,7 +135,9 @@ def typed(schema: TableSchema, columns: Sequence[str] | None) -> spark.StructTyp
 def typed_changes(
     row: spark.StructType, key: spark.StructType, of_after: dict[str, Any] | None = None
 ) -> spark.StructType:
-    """The typed shape of changes of such rows; ``of_after``: metadata of its column `after`."""
+    """Returns the typed shape of changes of such rows; ``of_after``: metadata of its column
+    `after`.
+    """
     return spark.StructType(
         [
             spark.StructField("op", spark.StringType()),
@@ -153,7 +154,9 @@ def typed_changes(
 
 
 def changes(schema: TableSchema) -> spark.StructType:
-    """The internal shape that outputs merge: a folded row per key (`tidelog.codecs.fold`)."""
+    """Returns the internal shape that outputs merge: a folded row per key
+    (`tidelog.codecs.fold`).
+    """
     return spark.StructType(
         [
             spark.StructField(CHANGE_OP, spark.StringType()),
@@ -165,10 +168,10 @@ def changes(schema: TableSchema) -> spark.StructType:
 
 
 def events(schema: TableSchema) -> spark.StructType:
-    """The shape that ordered outputs format, and SCD flows take: one row per change event.
+    """Returns the shape that ordered outputs format, and SCD flows take: one row per change event.
 
-    ``_tidelog_op`` is c, u, d, r or t; the table's columns are of the new row, of a delete what is
-    known of the old one (the key at least), of a truncate null; ``_tidelog_missing`` as in
+    ``_tidelog_op`` is c, u, d, r or t. The table's columns are those of the new row; of a delete
+    the known ones of the old row (at least the key); of a truncate null. ``_tidelog_missing`` as in
     `changes`. An update that changes the key is a d of the old key and a c of the new one, both at
     one version.
     """

@@ -1,4 +1,4 @@
-"""Records → Arrow batches of a shape, column-wise, on executors."""
+"""Converts records to Arrow batches of a shape, column by column, on executors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import KeyedChanges
-from tidelog.codecs.missing import missing_names
+from tidelog.codecs.missing_columns import missing_names
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 
@@ -24,14 +24,16 @@ def typed_batch(
     before: bool,
     schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """Records of one schema version in the typed shape of ``target``; ``schema`` is the shape's."""
+    """Returns records of one schema version in the typed shape of ``target``; ``schema`` is the
+    shape's.
+    """
     names = list(target.column_names if columns is None else columns)
     asked = list(dict.fromkeys([*names, *target.match_key]))
     decoded = decode(records, written, target=target, columns=asked)
     n = len(decoded)
     struct = schema.field("after").type
     after, old = decoded.after, decoded.before
-    assert after is not None  # both were asked for
+    assert after is not None  # both were requested
     assert old is not None
     arrays = [
         decoded.op,
@@ -50,7 +52,7 @@ def typed_batch(
 def by_schema(
     records: pa.RecordBatch, of_one: Callable[[pa.RecordBatch], pa.RecordBatch]
 ) -> pa.RecordBatch:
-    """Records of any tables, shaped by ``of_one`` version by version, in log order."""
+    """Returns records of any tables, shaped by ``of_one`` version by version, in log order."""
     ids = records.column("schema_id").to_numpy()
     parts = []
     for schema_id in np.unique(ids).tolist():
@@ -63,15 +65,15 @@ def by_schema(
 
 
 def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
-    """The match key: of the new row, or of the old row where that is all there is."""
+    """Returns the match key: of the new row, or of the old row if there is no new one."""
     after, old = decoded.after, decoded.before
     assert after is not None
     assert old is not None
     if not after.null_count:
         return _struct(after, kind, valid=True)
-    gone = after.is_null()
+    is_deleted = after.is_null()
     children = [
-        pc.if_else(gone, _child(old, field.name), _child(after, field.name)) for field in kind
+        pc.if_else(is_deleted, _child(old, field.name), _child(after, field.name)) for field in kind
     ]
     return pa.StructArray.from_arrays(children, fields=list(kind))
 
@@ -79,8 +81,8 @@ def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
 def raw_batch(
     records: pa.RecordBatch, schema_of: Callable[[int], TableSchema], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Records as they are stored, with their table and schema (JSON); control records with the
-    table that they are about.
+    """Returns records as they are stored, with their table and schema (JSON); control records with
+    the table that they are about.
     """
     kinds, kind_at = np.unique(records.column("kind").to_numpy(), return_inverse=True)
     ids, id_at = np.unique(records.column("schema_id").to_numpy(), return_inverse=True)
@@ -110,7 +112,7 @@ def raw_batch(
 
 
 def control_table(records: pa.RecordBatch, place: int) -> str | None:
-    """The table that the control record at ``place`` is about; None of another record."""
+    """Returns the table that the control record at ``place`` is about; None for another record."""
     if records.column("kind")[place].as_py() != Kind.CONTROL:
         return None
     found: str | None = json.loads(records.column("payload")[place].as_py()).get("table")
@@ -118,20 +120,20 @@ def control_table(records: pa.RecordBatch, place: int) -> str | None:
 
 
 def changes_batch(folded: KeyedChanges, schema: pa.Schema) -> pa.RecordBatch:
-    """Folded rows in the shape `changes`; of truncates the output reads for itself."""
+    """Returns folded rows in the shape `changes`; the output reads truncates by itself."""
     arrays = [folded.op, folded.version, *folded.rows.columns, folded.missing]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def timestamps(microseconds: pa.Array) -> pa.Array:
-    """int64 microseconds since 1970 UTC as instants, not copied."""
+    """Returns int64 microseconds since 1970 UTC as instants, without a copy."""
     return microseconds.view(pa.timestamp("us", tz="UTC"))
 
 
 def source_struct(
     records: pa.RecordBatch, decoded: Decoded, table: TableName, kind: pa.StructType
 ) -> pa.StructArray:
-    """Where each record comes from: the column ``source`` of the shapes typed and variant."""
+    """Returns the origin of each record: the column ``source`` of the shapes typed and variant."""
     n = len(decoded)
     kinds = records.column("kind").to_numpy(zero_copy_only=True)
     dumped = (kinds == Kind.DUMP_ROW) | (kinds == Kind.ABSENT)
@@ -148,14 +150,14 @@ def source_struct(
 
 
 def _struct(array: pa.StructArray, kind: pa.StructType, valid: bool = False) -> pa.StructArray:
-    """``array`` with the fields of ``kind`` only, in their order, and its own validity."""
+    """Returns ``array`` with the fields of ``kind`` only, in their order, and its own validity."""
     children = [_child(array, field.name) for field in kind]
     validity = None if valid or not array.null_count else array.buffers()[0]
     return pa.Array.from_buffers(kind, len(array), [validity], children=children)
 
 
 def _child(array: pa.StructArray, name: str) -> pa.Array:
-    # Columns of a table may repeat no name, so the index is the one.
+    # A table's column names are unique, so there is one index.
     return array.field(array.type.get_field_index(name))
 
 

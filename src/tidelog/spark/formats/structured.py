@@ -1,8 +1,8 @@
-"""Columns that the log has as a text or as bytes, and that Debezium writes as more than that:
-arrays, numbers beyond 38 digits or of any scale, ``hstore``, geometries.
+"""Converts columns that are texts or bytes in the log and structured values in Debezium: arrays,
+numbers beyond 38 digits or of any scale, ``hstore``, geometries.
 
-As ``PostgresValueConverter`` and ``BinlogValueConverters`` of Debezium. What a
-step of an output made of such a column is written as it is.
+As ``PostgresValueConverter`` and ``BinlogValueConverters`` of Debezium. A column that a step of an
+output has computed is written unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.model.formats import DecimalMode
 
 _DATA = "io.debezium.data."
 _NUMBER = re.compile(r"(?:numeric|decimal)(?:\((\d+)(?:, ?(-?\d+))?\))?( .*)?", re.IGNORECASE)
-_MOST_DIGITS = 38  # of those that have a type of their own
+_MOST_DIGITS = 38  # of decimals with a type of their own
 _HSTORE = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:NULL|"((?:[^"\\]|\\.)*)")')
 _GEOMETRIES = re.compile(
     r"(?:[^.]+\.)?(geometry|geography|point|linestring|polygon|multipoint|multilinestring"
@@ -53,14 +53,14 @@ Schema = dict[str, Any]
 
 
 def element_of(type_name: str) -> str | None:
-    """The type of the elements of an array's; None of another type."""
-    if not type_name.endswith("[]") or type_name == "box[]":  # whose separator is another one
+    """Returns the type of the elements of an array's; None for another type."""
+    if not type_name.endswith("[]") or type_name == "box[]":  # its separator is another one
         return None
     return type_name[:-2]
 
 
 def element_type(type_name: str) -> str:
-    """What elements of this type decode to."""
+    """Returns the logical type that elements of this type decode to."""
     number = _NUMBER.fullmatch(type_name)
     if number is not None and number[1] and int(number[1]) <= _MOST_DIGITS:
         precision, scale = int(number[1]), int(number[2] or 0)
@@ -75,35 +75,38 @@ def array_texts(
     *,
     typed: bool,
 ) -> pa.StringArray | None:
-    """Arrays as JSON arrays; those of several dimensions nested. None if a text is no array.
+    """Returns arrays as JSON arrays; those of several dimensions nested. None if a text is no
+    array.
 
     Args:
         values: the source's texts.
         element: the type of the elements.
-        texts_of: the JSON texts of elements, of the type that they decode to.
-        typed: of several dimensions are null: the type has no place for them.
+        texts_of: returns the JSON texts of elements, of the type that they decode to.
+        typed: whether arrays of several dimensions are null, because the type does not allow them.
     """
     leaves: Leaves = []
     shapes: list[str | None] = []
     for text in values.to_pylist():
-        shape = None if text is None else _taken_apart(text, leaves)
+        shape = None if text is None else _split_leaves(text, leaves)
         if text is not None and shape is None:
             return None
         shapes.append(shape)
     decoded = _decoded(leaves, element_type(element))
     if decoded is None:
         return None
-    told = iter(each or "null" for each in texts_of(decoded).to_pylist())
-    filled = [s and "".join(next(told) if c == "." else c for c in s) for s in shapes]
+    texts = iter(each or "null" for each in texts_of(decoded).to_pylist())
+    filled = [s and "".join(next(texts) if c == "." else c for c in s) for s in shapes]
     if typed:
         nested = [s is not None and s.count("[") > 1 for s in shapes]
         filled = [None if many else text for text, many in zip(filled, nested, strict=True)]
     return pa.array(filled, pa.string())
 
 
-def _taken_apart(text: str, leaves: Leaves) -> str | None:
-    """JSON's brackets and commas with a point for each element, which ``leaves`` gets."""
-    if text.startswith("["):  # bounds, if they do not begin with 1
+def _split_leaves(text: str, leaves: Leaves) -> str | None:
+    """Returns JSON's brackets and commas with a point for each element, which is added to
+    ``leaves``.
+    """
+    if text.startswith("["):  # bounds, if they do not start at 1
         text = text.partition("=")[2]
     shape, at = [], 0
     while at < len(text):
@@ -136,7 +139,9 @@ def _decoded(leaves: Leaves, logical: str) -> pa.Array | None:
 
 
 def number_scale(type_name: str) -> tuple[int | None] | None:
-    """The scale of a number's type, in a tuple, and None in it for any; None: of another type."""
+    """Returns the scale of a number's type, in a tuple, in which None means any scale; None:
+    another type.
+    """
     found = _NUMBER.fullmatch(type_name)
     if found is None:
         return None
@@ -146,9 +151,10 @@ def number_scale(type_name: str) -> tuple[int | None] | None:
 def number_texts(
     values: pa.StringArray, scale: int | None, mode: DecimalMode, *, typed: bool
 ) -> pa.StringArray | None:
-    """Numbers as JSON, in modes ``precise`` and ``double``. None if a text is none.
+    """Returns numbers as JSON, in modes ``precise`` and ``double``. None if a text is no number.
 
-    ``typed``: what is not finite is null in mode ``precise``, where the type has no place for it.
+    ``typed``: numbers that are not finite are null in mode ``precise``, because the type does not
+    allow them.
     """
     found: list[str | None] = []
     for text in values.to_pylist():
@@ -169,7 +175,9 @@ def number_texts(
 
 
 def java_double(value: float) -> str:
-    """The text of a double as Java writes it, for JSON: what is not finite is a string."""
+    """Returns the text of a double as Java writes it, for JSON: one that is not finite is a
+    string.
+    """
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -185,17 +193,17 @@ def _precise(number: Decimal, scale: int | None) -> str:
         return f'"{unscaled(number, scale)}"'
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)  # finite
-    while exponent < 0 and digits[-1] == 0:  # zeros behind the point say nothing
+    while exponent < 0 and digits[-1] == 0:  # trailing zeros have no meaning
         digits, exponent = digits[:-1] or (0,), exponent + 1
     own = max(0, -exponent)
     return f'{{"scale":{own},"value":"{unscaled(number, own)}"}}'
 
 
 def unscaled(number: Decimal, scale: int) -> str:
-    """``number`` times ``10**scale`` as Java's BigInteger has its bytes, in Base64."""
+    """Returns ``number`` times ``10**scale`` as the bytes of Java's BigInteger, in Base64."""
     sign, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)  # finite
-    value = int(Decimal((0, digits, 0)))  # a text of 4,300 digits is the most that int() takes
+    value = int(Decimal((0, digits, 0)))  # int() accepts texts of at most 4,300 digits
     shift = scale + exponent
     value = value * 10**shift if shift >= 0 else value // 10**-shift
     value = -value if sign else value
@@ -209,7 +217,7 @@ def is_hstore(type_name: str) -> bool:
 
 
 def hstore_texts(values: pa.StringArray) -> pa.StringArray:
-    """Each as the text of a JSON object, in the server's order; not yet quoted."""
+    """Returns each as the text of a JSON object, in the server's order; not yet quoted."""
     return pa.array([None if v is None else _hstore(v) for v in values.to_pylist()], pa.string())
 
 
@@ -223,8 +231,9 @@ def _plain(text: str | None) -> str | None:
 
 
 def geometry_of(kind: pa.DataType, type_name: str) -> str | None:
-    """``point``, ``geometry`` or ``geography``: how Debezium has a column of MySQL's, MariaDB's
-    (bytes) or PostGIS's; None of another type. PostgreSQL's own ``point`` is a text, and no WKB.
+    """Returns ``point``, ``geometry`` or ``geography``: Debezium's type for a column of MySQL,
+    MariaDB (bytes) or PostGIS; None for another type. PostgreSQL's own ``point`` is a text, not
+    WKB.
     """
     found = _GEOMETRIES.fullmatch(type_name)
     if found is None:
@@ -236,7 +245,7 @@ def geometry_of(kind: pa.DataType, type_name: str) -> str | None:
 
 
 def geometry_texts(values: pa.Array, shape: str) -> pa.StringArray | None:
-    """JSON objects of WKB and SRID. None if a value is no geometry."""
+    """Returns JSON objects of WKB and SRID. None if a value is no geometry."""
     found: list[str | None] = []
     for value in values.to_pylist():
         if value is None:
@@ -264,17 +273,17 @@ def _of_ewkb(text: str) -> tuple[bytes, int]:
 
 
 def array_schema(items: Schema) -> Schema:
-    """Connect's of arrays of ``items``."""
+    """Returns Connect's schema of arrays of ``items``."""
     return {"type": "array", "items": {**items, "optional": True}}
 
 
 def variable_scale_schema() -> Schema:
-    """Connect's of numbers of any scale."""
+    """Returns Connect's schema of numbers of any scale."""
     return _object("VariableScaleDecimal", [("int32", False, "scale"), ("bytes", False, "value")])
 
 
 def geometry_schema(shape: str) -> Schema:
-    """Connect's of what `geometry_texts` writes."""
+    """Returns Connect's schema of the results of `geometry_texts`."""
     members = [("bytes", False, "wkb"), ("int32", True, "srid")]
     if shape == "point":
         members = [("double", False, "x"), ("double", False, "y"), *members]

@@ -1,4 +1,4 @@
-"""The shape ``variant``: rows of all tables as Spark's VARIANT, put together column-wise.
+"""The shape ``variant``: rows of all tables as Spark's VARIANT, built column by column.
 
 The encoding is Spark's and Parquet's (Variant Binary Encoding, version 1). A table's rows are
 objects of the same fields, so that they share one dictionary, and only offsets and values differ.
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.decode import Decoded, decode
-from tidelog.codecs.missing import missing_names
+from tidelog.codecs.missing_columns import missing_names
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableSchema
 from tidelog.spark.datasource.options import SourceOptions
@@ -26,9 +26,9 @@ _NULL, _TRUE, _FALSE = 0, 1, 2
 _DOUBLE, _DATE, _TIMESTAMP, _TIMESTAMP_NTZ, _FLOAT, _BINARY, _STRING = 7, 11, 12, 13, 14, 15, 16
 _INTEGERS = {8: 3, 16: 4, 32: 5, 64: 6}  # bits: type
 _DECIMALS = {4: 8, 8: 9, 16: 10}  # bytes: type
-_DIGITS = ((9, 4), (18, 8), (38, 16))  # of decimals that fit into so many bytes
+_DIGITS = ((9, 4), (18, 8), (38, 16))  # of decimals that fit into this number of bytes
 _FOUR_BYTES = 3  # how the widths of offsets and field ids are written
-_LARGE = 255  # fields at most whose number is one byte
+_LARGE = 255  # the most fields whose number is one byte
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -36,7 +36,9 @@ _Bytes = npt.NDArray[np.uint8]
 def batch(
     records: pa.RecordBatch, log: EventLog, options: SourceOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Records of any tables in the shape `tidelog.spark.formats.shapes.VARIANT`, in log order."""
+    """Returns records of any tables in the shape `tidelog.spark.formats.shapes.VARIANT`, in log
+    order.
+    """
 
     def of_one(records: pa.RecordBatch) -> pa.RecordBatch:
         written = log.schemas.get(records.column("schema_id")[0].as_py())
@@ -77,14 +79,14 @@ def _of_table(
 
 def _key(decoded: Decoded, written: TableSchema) -> pa.StructArray:
     assert decoded.after is not None
-    of = decoded.after.type
-    return shaping.key_struct(decoded, pa.struct([of.field(n) for n in written.match_key]))
+    type_ = decoded.after.type
+    return shaping.key_struct(decoded, pa.struct([type_.field(n) for n in written.match_key]))
 
 
 def objects(
     rows: pa.StructArray, names: Sequence[str], kind: pa.StructType, null: pa.BooleanArray
 ) -> pa.StructArray:
-    """``rows`` as objects of the fields ``names``, in Arrow's form of a VARIANT; null where
+    """Returns ``rows`` as objects of the fields ``names``, in Arrow's form of a VARIANT; null where
     ``null``.
     """
     n = len(rows)
@@ -108,7 +110,9 @@ def objects(
 
 
 def dictionary(names: Sequence[str]) -> bytes:
-    """The metadata of objects with these fields, whose ids are the places of the names."""
+    """Returns the metadata of objects with these fields, whose ids are the positions of the
+    names.
+    """
     texts = [name.encode() for name in names]
     ends = np.cumsum([0, *map(len, texts)], dtype=np.int64).astype("<u4")
     version, offset_size = 1, _FOUR_BYTES << 6
@@ -117,7 +121,7 @@ def dictionary(names: Sequence[str]) -> bytes:
 
 
 def encoded(values: pa.Array) -> pa.BinaryArray:
-    """Each value as the bytes of a VARIANT; never null, a null is one too."""
+    """Returns each value as the bytes of a VARIANT; never null, since a null is a VARIANT too."""
     kind = values.type
     if pa.types.is_boolean(kind):
         flags = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
@@ -132,8 +136,8 @@ def encoded(values: pa.Array) -> pa.BinaryArray:
     elif pa.types.is_date32(kind):
         found = _numbers(values.view(pa.int32()), _DATE, "<i4")
     elif pa.types.is_timestamp(kind):
-        of = _TIMESTAMP_NTZ if kind.tz is None else _TIMESTAMP
-        found = _numbers(values.view(pa.int64()), of, "<i8")
+        type_ = _TIMESTAMP_NTZ if kind.tz is None else _TIMESTAMP
+        found = _numbers(values.view(pa.int64()), type_, "<i8")
     elif pa.types.is_decimal(kind):
         found = _decimals(values)
     elif pa.types.is_binary(kind):
@@ -174,7 +178,7 @@ def _with_first(cells: _Bytes, first: bytes) -> pa.BinaryArray:
 
 
 def _fixed(cells: _Bytes) -> pa.BinaryArray:
-    """uint8[n, width] as n values of ``width`` bytes."""
+    """Returns uint8[n, width] as n values of ``width`` bytes."""
     n, width = cells.shape
     bounds = np.arange(n + 1, dtype=np.int32) * np.int32(width)
     data = pa.py_buffer(np.ascontiguousarray(cells))

@@ -1,4 +1,4 @@
-"""Makes an archive of Java's classes, at the lowest priority: ``python -m
+"""Creates an archive of Java's classes, at the lowest priority: ``python -m
 tidelog.spark.sessions.archive_maker FILE``. `tidelog.spark.sessions.class_archive` starts it.
 """
 
@@ -19,7 +19,7 @@ _END_S: Final = 120.0
 
 def make(file: Path) -> None:
     """Start Spark, use what pipelines use, and have Java write the classes to ``file`` at its end.
-    Archives beside it that were not used for long are removed.
+    Delete archives beside it that were not used for long.
     """
     fresh = file.with_suffix(f".{os.getpid()}")
     conf = {

@@ -1,9 +1,9 @@
-"""An archive of the classes that Spark's JVM loads at its start, which halves what starting costs.
+"""An archive of the classes that Spark's JVM loads at its start, which halves the cost of starting.
 
-Class-data sharing (JEP 310 and 350): the JVM maps classes, parsed and verified, from a file. It is
-of one build of Java and one list of jars, about 150 MB, in ``~/.cache/tidelog/classes``, and made
-once, by a process in the background at the lowest priority. The JVM checks that a file fits, and
-goes without it otherwise.
+Class-data sharing (JEP 310 and 350): the JVM maps classes, parsed and verified, from a file. The
+file is for one build of Java and one list of jars, about 150 MB, in ``~/.cache/tidelog/classes``,
+and created once, by a process in the background at the lowest priority. The JVM checks that a file
+fits, and starts without it otherwise.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.spark.sessions.installed import java_program
+from tidelog.spark.sessions.installation import java_program
 
 logger = logging.getLogger(__name__)
 
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _OF_USERS: Final = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshare")
-"""Who gives one of these wants something else."""
+"""Options with which the user configures an archive of their own."""
 _CLASS_PATH: Final = ("SPARK_DIST_CLASSPATH", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
-"""Variables with more of the JVM's class path."""
+"""Variables with further parts of the JVM's class path."""
 QUIET_JAVA: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _MAKER: Final = "tidelog.spark.sessions.archive_maker"
 _AGAIN_S: Final = 86_400.0
-"""After a process that made none, whatever the reason."""
+"""Seconds until the next attempt, after a process that failed to create one."""
 
 
 class ClassArchive:
     """The archive for the JVM that PySpark starts in this environment.
 
     Args:
-        conf: of the session to come.
+        conf: configuration of the session to come.
     """
 
     def __init__(self, conf: Mapping[str, str]) -> None:
@@ -51,22 +51,24 @@ class ClassArchive:
                 self._file = _directory() / f"{_key()}.jsa"
 
     def java_options(self) -> str:
-        """What the JVM is started with to use it; empty: there is none."""
+        """Returns the JVM's options to use the archive; empty: there is none."""
         if self._file is None or not self._file.exists():
             return ""
         with suppress(OSError):
             os.utime(self._file)
             size = self._file.stat().st_size
-            logger.info("Java takes Spark's classes from %s (%d MB)", self._file, size >> 20)
+            logger.info("Java reads Spark's classes from %s (%d MB)", self._file, size >> 20)
         return f"-XX:SharedArchiveFile={self._file} {QUIET_JAVA}"
 
     def make(self) -> None:
-        """Have a process make it, if there is none and nobody does. Returns at once."""
+        """Start a process that creates the archive, unless it exists or another process creates it.
+        Returns at once.
+        """
         if self._file is None or self._file.exists():
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            if not _claimed(self._file.with_suffix(".making")):
+            if not _claim(self._file.with_suffix(".making")):
                 return
             subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", _MAKER, str(self._file)],
@@ -76,7 +78,7 @@ class ClassArchive:
                 start_new_session=True,
             )
         except OSError as error:
-            logger.info("no archive of Java's classes is made: %s", error)
+            logger.info("no archive of Java's classes is created: %s", error)
 
 
 def _directory() -> Path:
@@ -84,7 +86,7 @@ def _directory() -> Path:
 
 
 def _key() -> str:
-    """Of everything that an archive must fit. Raises OSError."""
+    """Returns a digest of everything that an archive must fit. Raises OSError."""
     import pyspark
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -97,8 +99,10 @@ def _key() -> str:
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
 
-def _claimed(mark: Path) -> bool:
-    """Is it ours to make it? It is nobody else's turn until a day after a process has begun."""
+def _claim(mark: Path) -> bool:
+    """Returns True if this process may create the archive: nobody else may until a day after a
+    process has begun.
+    """
     with suppress(FileNotFoundError):
         if time.time() - mark.stat().st_mtime > _AGAIN_S:
             mark.unlink()

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from tidelog.spark.failures import HostBusyError, application_ended
+from tidelog.spark.errors import HostBusyError, application_ended_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ def await_executors(
     deadline = time.monotonic() + within_s
     while True:
         if scheduler.isStopped():
-            raise application_ended()
+            raise application_ended_error()
         if int(scheduler.getExecutorMemoryStatus().size()) > 1:  # the driver counts as one
             return
         if stop.wait(_LOOK_S) or time.monotonic() >= deadline:

@@ -1,7 +1,7 @@
-"""Delta's and Iceberg's jars: pinned, checked, fetched once into a directory of ours.
+"""Delta's and Iceberg's jars: pinned, verified, downloaded once into a directory of ours.
 
 They are passed to Spark by ``spark.jars`` and not by ``spark.jars.packages``: Ivy consults the
-local Maven repository first and fails on one that holds a pom without its jar, and it would resolve
+local Maven repository first and fails on one that has a pom without its jar, and it would resolve
 again at every start.
 """
 
@@ -13,8 +13,8 @@ from typing import Final
 from tidelog.errors import UsageError
 from tidelog.system.maven import Jar, fetch
 
-# delta-spark calls Spark's internals: it is built for each minor version, and fails inside the
-# first write on another.
+# delta-spark calls Spark's internals: it is built for each minor version, and fails at the first
+# write on another.
 DELTA_VERSION = "4.4.0"
 DELTA_SPARK_JARS: Final = {
     "4.0": Jar(
@@ -40,8 +40,8 @@ DELTA_SPARK_JARS: Final = {
     ),
 }
 """By the minor version of Spark."""
-# With delta-storage it runs everything that we use; the kernel jars are what delta-spark's SQL
-# catalogue links to on its other paths. Unity Catalog's and cloud clients are not needed.
+# Together with delta-storage this runs everything that we use; delta-spark's SQL catalogue links to
+# the kernel jars on its other paths. Unity Catalog's and cloud clients are not needed.
 DELTA_JARS = (
     Jar(
         "io.delta",
@@ -74,12 +74,13 @@ DELTA_JARS = (
 )
 
 S3_LOG_STORE = "tidelog.delta.S3LogStore"
-"""Our class: Delta's Spark library commits on S3 by it without replacing a commit of another."""
+"""Our class, by which Delta's Spark library commits on S3 without replacing another's commit."""
 S3_LOG_STORE_JAR = Path(__file__).with_name("tidelog-s3-log-store.jar")
-"""It is in here; ``tools/s3_log_store.py`` builds it."""
+"""The jar with that class; ``tools/s3_log_store.py`` builds it."""
 
-# All in one: what Iceberg needs beside Spark is inside, under names of its own. Clients of cloud
-# stores are jars of their own (iceberg-aws-bundle, …), to be given to Spark where they are needed.
+# All in one: it contains everything that Iceberg needs beside Spark, under its own names. Clients
+# of cloud stores are separate jars (iceberg-aws-bundle, …), to be given to Spark where they are
+# needed.
 ICEBERG_VERSION = "1.12.0"
 SPARK_OF_ICEBERG = "4.1"
 ICEBERG_JARS = (
@@ -94,13 +95,13 @@ ICEBERG_JARS = (
 
 
 def delta_jars(directory: Path | None = None) -> list[Path]:
-    """Paths of Delta's jars for the installed pyspark, fetched if they are not there yet
+    """Returns paths of Delta's jars for the installed pyspark, downloaded if they are missing
     (`tidelog.system.maven.fetch`), and of ours with the class that `DELTA_CONF` names.
 
-    Raises UsageError if Delta has none for this Spark, and one that says how to go on without
+    Raises UsageError if Delta has none for this Spark, and one that says how to continue without
     network.
     """
-    from tidelog.spark.sessions.versions import SPARK_VERSION  # pyspark, which takes long
+    from tidelog.spark.sessions.versions import SPARK_VERSION  # imports pyspark, which is slow
 
     own = DELTA_SPARK_JARS.get(SPARK_VERSION)
     if own is None:
@@ -115,10 +116,12 @@ def delta_jars(directory: Path | None = None) -> list[Path]:
 
 
 def s3_log_store_jar() -> Path:
-    """Path of the jar for sessions that write Delta tables on S3 (docs/outputs/delta.md)."""
+    """Returns the path of the jar for sessions that write Delta tables on S3
+    (docs/outputs/delta.md).
+    """
     return S3_LOG_STORE_JAR
 
 
 def iceberg_jars(directory: Path | None = None) -> list[Path]:
-    """Paths of Iceberg's jars, like `delta_jars`."""
+    """Returns paths of Iceberg's jars, like `delta_jars`."""
     return fetch(ICEBERG_JARS, "Iceberg's jars", directory)

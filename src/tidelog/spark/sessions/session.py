@@ -1,33 +1,133 @@
-"""A Spark session that is good for Tidelog on one machine; any other session works too."""
+"""Creates a Spark session that is good for Tidelog on one machine; any other session works too."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
+import sys
 import tempfile
+import threading
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidelog.spark.failures import start_failed
+from pyspark.sql import DataFrame
+
+from tidelog.spark.errors import start_failed_error
 from tidelog.spark.sessions.class_archive import ClassArchive
-from tidelog.spark.sessions.cluster import master_of
-from tidelog.spark.sessions.installed import check_spark_runs
+from tidelog.spark.sessions.cluster import is_local, master_of
+from tidelog.spark.sessions.installation import check_spark_runs
 from tidelog.spark.sessions.jars import (
     S3_LOG_STORE,
     delta_jars,
     iceberg_jars,
 )
-from tidelog.spark.sessions.python_program import python_program
 from tidelog.system import version
 from tidelog.system.private_files import temporary_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What Delta needs of any session that runs our Delta output.
+EXACT_NAMES = {"spark.sql.caseSensitive": "true"}
+_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    **EXACT_NAMES,
+}
+
+_lock = threading.Lock()
+_sessions: dict[str, SparkSession] = {}
+
+
+def exact_session(spark: SparkSession) -> SparkSession:
+    """Returns ``spark`` if its names are exact, or one beside it, the same for all sessions of a
+    driver.
+    """
+    if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true":
+        return spark
+    application = spark.sparkContext.applicationId
+    with _lock:
+        if application not in _sessions:
+            _sessions.clear()  # of a driver's context that has ended
+            session = spark.newSession()
+            for name, value in _CONF.items():
+                session.conf.set(name, value)
+            _sessions[application] = session
+        return _sessions[application]
+
+
+def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """Returns the same rows as a DataFrame of another session of the same driver."""
+    if frame.sparkSession is session:
+        return frame
+    java = session._jvm
+    assert java is not None
+    datasets = getattr(getattr(java.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
+    plan = frame._jdf.queryExecution().analyzed()
+    return DataFrame(datasets.ofRows(session._jsparkSession, plan), session)
+
+
+_SCRIPT = """#!/bin/sh
+# Written by Tidelog: starts Python without PySpark's archives on its path. It is installed.
+set -f
+path= IFS=:
+for part in $PYTHONPATH; do
+  case $part in
+    */pyspark.zip | */py4j-*-src.zip) ;;
+    *) path="$path${{path:+:}}$part" ;;
+  esac
+done
+PYTHONPATH=$path exec {python} "$@"
+"""
+
+
+def python_program(master: str) -> str:
+    """Returns the program for ``PYSPARK_PYTHON``, unless the user has set one: a script that starts
+    this interpreter; or this interpreter itself where Spark runs elsewhere, is another one than the
+    installed PySpark, or no script can be started.
+    """
+    given = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if given != sys.executable and Path(given).parent != _directory():
+        return given
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    home = os.environ.get("SPARK_HOME")
+    own = installed.is_dir() and (home is None or Path(home) == installed)
+    if not (is_local(master) and own):
+        return sys.executable
+    try:
+        return str(_script())
+    except OSError:  # a home that can't be written to, or starts no programs
+        return sys.executable
+
+
+def _directory() -> Path:
+    """Returns a directory for scripts. Not a temporary one: systems delete files there that were
+    not used for long, and a pipeline runs for long.
+    """
+    return Path.home() / ".cache" / "tidelog" / "python"
+
+
+def _script() -> Path:
+    text = _SCRIPT.format(python=shlex.quote(sys.executable))
+    script = _directory() / f"python-{zlib.crc32(sys.executable.encode()):08x}"
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        fresh = script.with_suffix(f".{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o700)
+        fresh.replace(script)
+    if os.statvfs(script).f_flag & os.ST_NOEXEC or not os.access(script, os.X_OK):
+        raise PermissionError(script)
+    return script
+
+
+# What any session needs that runs Delta's own library.
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -35,7 +135,7 @@ DELTA_CONF = {
     "spark.delta.logStore.s3.impl": S3_LOG_STORE,
 }
 _ONE_LOG_STORE = "spark.delta.logStore.class"
-"""A user's log store for all file systems: Delta refuses those for one of them beside it."""
+"""A user's log store for all file systems: Delta refuses others for single ones beside it."""
 
 _DEFAULT_CONF = {
     "spark.app.name": "tidelog",
@@ -48,14 +148,14 @@ _DEFAULT_CONF = {
     "spark.python.daemon.module": "tidelog.spark.sessions.daemon",
     # Delta reads a table's log with 50 tasks by default; ours are small and there are two cores.
     "spark.databricks.delta.snapshotPartitions": "1",
-    # Dates and timestamps are proleptic Gregorian everywhere; nothing is to be rebased or refused.
+    # Dates and timestamps are proleptic Gregorian everywhere; Spark must not rebase or refuse them.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # s3:// is s3a://: Spark has no other client of S3.
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
-    # Hadoop's client of S3 by default tries for many minutes, in which nobody is told why.
+    # By default Hadoop's client of S3 retries for many minutes, in which it reports no reason.
     "spark.hadoop.fs.s3a.attempts.maximum": "3",
     "spark.hadoop.fs.s3a.retry.limit": "3",
     "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
@@ -63,12 +163,13 @@ _DEFAULT_CONF = {
     "spark.sql.streaming.stopTimeout": "30s",
 }
 
-# Settings that are lists, and what is between their parts.
+# Settings that are lists, and the separators of their parts.
 _LISTS = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
 
-# The JVM compiles with its optimising compiler what ran 5,000 times; most of Spark's and Delta's
-# code never pays that back: it took a third of the CPU of the first minutes. Eight times later, the
-# hot loops are still compiled and the rest is not (benchmarks/bench_delta.py, bench_spark.py).
+# The JVM compiles code with its optimising compiler after 5,000 runs; most of Spark's and Delta's
+# code never pays that back: it took a third of the CPU of the first minutes. With eight times the
+# threshold, the hot loops are still compiled and the rest is not (benchmarks/bench_delta.py,
+# bench_spark.py).
 _JIT_OPTIONS = (
     "-XX:Tier4InvocationThreshold=40000 -XX:Tier4MinInvocationThreshold=5000 "
     "-XX:Tier4CompileThreshold=120000 -XX:Tier4BackEdgeThreshold=320000"
@@ -84,17 +185,17 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-"""Sets the gateway's level, so that PySpark does not set it, and say so, at each start."""
-_TOLD_BY_US = """logger.executor.name = org.apache.spark.executor.Executor
+"""Sets the gateway's level: otherwise PySpark sets it, and logs that, at each start."""
+_REPORTED_IN_PYTHON = """logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = off
 logger.streaming.name = org.apache.spark.sql.execution.streaming
 logger.streaming.level = off
 """
-"""What fails in a job is raised in Python, and told there in a sentence. Here the same stands three
-times over, with a hundred lines of stack each, at every try. With ``--log-level info`` it is shown.
-"""
+"""Errors of a job are raised in Python, and reported there in a sentence. Spark's loggers would
+write the same three times, with a hundred lines of stack each, at every retry. They are shown with
+``--log-level info``."""
 
 
 def spark_session(
@@ -105,20 +206,19 @@ def spark_session(
     iceberg: bool = False,
     warehouse: Path | None = None,
 ) -> SparkSession:
-    """A session with Delta and the ``tidelog`` source; the running one if there is one.
+    """Returns a session with Delta and the ``tidelog`` source; the running one if there is one.
 
     Args:
         master: a Spark master; by default ``$SPARK_MASTER`` or all cores of this machine.
-        conf: settings that win over our defaults; lists, such as ``spark.jars``, continue ours.
-        delta: fetch (once) and load Delta's jars, by which Spark itself reads and writes Delta
-            tables. Tidelog's Delta output needs none.
-        iceberg: those of Iceberg; never both.
+        conf: settings that override our defaults; lists, such as ``spark.jars``, continue ours.
+        delta: whether to download (once) and load Delta's jars, by which Spark itself reads and
+            writes Delta tables. Tidelog's Delta output needs none.
+        iceberg: whether to load those of Iceberg; never both.
         warehouse: Spark's warehouse directory; by default a name under the system's temporary
-            directory, so that no ``spark-warehouse`` appears where the command was run.
+            directory, so that no ``spark-warehouse`` appears in the current directory.
 
-    Raises UsageError if Delta's jars can't be had or there are none for this Spark, there is no
-    Java, sessions are those of Spark Connect or Spark refuses a setting, MissingExtraError without
-    pyspark, HostBusyError if a cluster's master does not answer.
+    Raises UsageError if Delta's jars can't be downloaded or there are none for this Spark, there is
+    no Java or sessions are those of Spark Connect, MissingExtraError without pyspark.
     """
     check_spark_runs("iceberg" if iceberg else "spark")
     from pyspark.sql import SparkSession
@@ -141,20 +241,22 @@ def spark_session(
         settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
     elif iceberg:
         settings["spark.jars"] = ",".join(str(path) for path in iceberg_jars())
-    settings = _joined(settings, conf or {})
+    settings = _merge_conf(settings, conf or {})
     master = master_of(master)
     builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    _let_workers_import_us(master)
+    _add_to_python_path(master)
     session = _started(builder, master)
     archive.make()
     register(session)
     return session
 
 
-def _joined(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
-    """``settings`` and ``conf``, which wins; but its lists continue those of ``settings``."""
+def _merge_conf(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns ``settings`` and ``conf``, which overrides them; but its lists continue those of
+    ``settings``.
+    """
     joined = dict(settings)
     if _ONE_LOG_STORE in conf:
         joined = {name: value for name, value in settings.items() if value != S3_LOG_STORE}
@@ -171,22 +273,22 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     from pyspark.errors import PySparkException
 
     try:
-        with _deaf_to_sigterm():
+        with _ignoring_sigterm():
             return builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
         failed = getattr(SparkContext, "_active_spark_context", None)
         if failed is not None:
             failed.stop()
-        raise start_failed(master, error) from error
+        raise start_failed_error(master, error) from error
 
 
 @contextmanager
-def _deaf_to_sigterm() -> Iterator[None]:
-    """Have the JVM that is started here ignore SIGTERM, as PySpark has it ignore SIGINT.
+def _ignoring_sigterm() -> Iterator[None]:
+    """Make the JVM that is started here ignore SIGTERM, as PySpark makes it ignore SIGINT.
 
     systemd, and others that end a service, send it to all of its processes at once. The JVM would
-    be gone before this process has ended its batches; it ends with this process anyhow, by the end
-    of its standard input.
+    end before this process has ended its batches; it ends with this process anyhow, by the end of
+    its standard input.
     """
     from pyspark import java_gateway
 
@@ -208,8 +310,8 @@ def _deaf_to_sigterm() -> Iterator[None]:
         gateway.Popen = popen
 
 
-def _let_workers_import_us(master: str) -> None:
-    """Workers and the planning processes import tidelog: give them this process's path to it.
+def _add_to_python_path(master: str) -> None:
+    """Give workers and the planning processes this process's path to tidelog, which they import.
 
     Spark starts them with the environment's PYTHONPATH, not with ``sys.path``; a checkout that is
     not installed would be missing there.
@@ -222,7 +324,7 @@ def _let_workers_import_us(master: str) -> None:
 
 
 def scratch_directory() -> Path:
-    """A directory for temporary files, private to this user."""
+    """Returns a directory for temporary files, private to this user."""
     try:
         return temporary_directory("tidelog-spark")
     except PermissionError:
@@ -230,11 +332,13 @@ def scratch_directory() -> Path:
 
 
 def _quiet_log_configuration() -> Path:
-    """Spark logs its start-up before any log level can be set through the session."""
+    """Returns a file that configures logging: Spark logs its start before the session can set a log
+    level.
+    """
     verbose = logging.getLogger("tidelog").isEnabledFor(logging.INFO)
     if not verbose:
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    text = _QUIET_LOG4J if verbose else _QUIET_LOG4J + _TOLD_BY_US
+    text = _QUIET_LOG4J if verbose else _QUIET_LOG4J + _REPORTED_IN_PYTHON
     path = scratch_directory() / f"log4j2{'-verbose' if verbose else ''}.properties"
     if not path.exists() or path.read_text() != text:
         fresh = path.with_suffix(f".{os.getpid()}")

@@ -1,7 +1,7 @@
-"""What differs between the versions of Spark that Tidelog runs on: 4.0 to 4.3.
+"""The differences between the versions of Spark that Tidelog runs on: 4.0 to 4.3.
 
-Before 4.2 Spark asks a Python stream for its latest offset without saying where a batch starts or
-how much it may hold, and reads "all that is available now" as one batch.
+Before 4.2 Spark reads a Python stream's latest offset without the batch's start or its limit, and
+reads "all that is available now" as one batch.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ModuleNotFoundError:  # pragma: no cover - before Spark 4.2: nothing but our reader uses them
+except ModuleNotFoundError:  # pragma: no cover - before Spark 4.2: only our reader uses them
 
     class ReadLimit:  # type: ignore[no-redef]
-        """How much a batch takes."""
+        """The limit of a batch."""
 
     class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
-        """Everything."""
+        """No limit."""
 
     class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
-        """At most so many bytes."""
+        """A limit of bytes."""
 
         def __init__(self, max_bytes: int) -> None:
             self.max_bytes = max_bytes
 
     class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
-        """At most so many rows."""
+        """A limit of rows."""
 
         def __init__(self, max_rows: int) -> None:
             self.max_rows = max_rows
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Spark never asks for it before 4.2."""
+        """Spark never uses it before 4.2."""
 
 
 __all__ = [
@@ -60,13 +60,13 @@ __all__ = [
 
 SPARK_VERSION = ".".join(pyspark.__version__.split(".")[:2])  # e.g. "4.2"
 
-# Does Spark tell a stream's reader where a batch starts, and end `availableNow` only when
-# everything was read?
+# Does Spark give a stream's reader the batch's start, and end `availableNow` only when everything
+# was read?
 STREAMS_ARE_LIMITED = tuple(int(part) for part in SPARK_VERSION.split(".")) >= (4, 2)
 
 
 def arrow_schema(fields: StructType) -> pa.Schema:
-    """The Arrow schema of Spark's types; timestamps in UTC."""
+    """Returns the Arrow schema of Spark's types; timestamps in UTC."""
     if STREAMS_ARE_LIMITED:
         return to_arrow_schema(fields, timezone="UTC")
     return to_arrow_schema(fields)  # in UTC by default

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.lake_files import TYPES, column_of, plain_layout, plain_values, values_of
 
 from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.statistics import file_statistics
+from tidelog.outputs.lake.data_files.parquet_files import file_statistics
 
 ANY_TYPE = st.sampled_from(list(TYPES.values()))
 

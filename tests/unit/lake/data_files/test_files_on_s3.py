@@ -15,7 +15,7 @@ from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.keys import KeyQuery
-from tidelog.outputs.lake.data_files.look_up import RowLookUp
+from tidelog.outputs.lake.data_files.look_up import RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,7 @@ def test_partitions_of_any_name_are_written_and_read(s3: S3Server, tmp_path: Pat
     found = pa.concat_tables([reader.read(file) for file in files]).sort_by("id")
     assert found.equals(rows)
     query = KeyQuery(pa.table({"id": [3, 99]}), layout)
-    (hit,) = RowLookUp(store, layout, KeyIndexCache(str(tmp_path))).find(files, query)
+    (hit,) = RowFinder(store, layout, KeyIndexCache(str(tmp_path))).find(files, query)
     assert (hit.file.partition_values, hit.rows.tolist()) == ({"p": ODD[3]}, [0])
 
 

@@ -27,9 +27,8 @@ from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.look_up import RowLookUp
+from tidelog.outputs.lake.data_files.look_up import RowFinder, files_to_search
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.data_files.pruning import may_hold
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 
@@ -114,7 +113,7 @@ def test_rows_of_keys_are_found_in_every_file(case: Case, max_rows: int, known: 
         reader = DataFileReader(store, layout)
         for _ in range(2):  # the second time by indexes of the cache
             query = KeyQuery(case.table(case.keys), layout)
-            found = RowLookUp(store, layout, cache).find(files, query)
+            found = RowFinder(store, layout, cache).find(files, query)
             pairs = [
                 (int(number), row)
                 for each in found
@@ -150,7 +149,7 @@ def test_equal_keys_are_those_that_spark_takes_for_equal(
     rows = pa.table({"k": pa.array(stored, kind), "row": [0, 1]})
     files = ParquetFileWriter(store, layout).write(rows, sorted_by_key=True)
     query = KeyQuery(pa.table({"k": pa.array(asked, kind)}), layout)
-    (found,) = RowLookUp(store, layout, KeyIndexCache(str(tmp_path / "i"))).find(files, query)
+    (found,) = RowFinder(store, layout, KeyIndexCache(str(tmp_path / "i"))).find(files, query)
     assert (found.rows.tolist(), found.keys.tolist()) == ([0, 1], [1, 0])
 
 
@@ -163,7 +162,7 @@ def test_an_empty_text_is_found_where_a_partition_has_null(tmp_path: Path, null_
     rows = pa.table({"p": ["", None, "a"], "k": [1, 2, 1]})
     files = ParquetFileWriter(store, layout).write(rows)
     query = KeyQuery(pa.table({"p": ["", None], "k": [1, 2]}), layout)
-    found = RowLookUp(store, layout, KeyIndexCache(str(tmp_path / "i"))).find(files, query)
+    found = RowFinder(store, layout, KeyIndexCache(str(tmp_path / "i"))).find(files, query)
     assert {each.file.partition_values["p"] for each in found} == {None}
     numbers = sorted(number for each in found for number in each.keys.tolist())
     assert numbers == ([0, 1] if null_key else [0])
@@ -177,7 +176,7 @@ def test_equal_hashes_of_different_keys_find_nothing(
     store = open_file_store(str(tmp_path))
     files = ParquetFileWriter(store, layout).write(pa.table({"k": ["a", "b", "c"]}))
     query = KeyQuery(pa.table({"k": ["c", "x", "a"]}), layout)
-    (found,) = RowLookUp(store, layout, KeyIndexCache(str(tmp_path / "i"))).find(files, query)
+    (found,) = RowFinder(store, layout, KeyIndexCache(str(tmp_path / "i"))).find(files, query)
     assert (found.rows.tolist(), found.keys.tolist()) == ([0, 2], [2, 0])
 
 
@@ -189,7 +188,7 @@ def test_keys_of_a_file_with_a_narrower_type_are_found(tmp_path: Path) -> None:
         pa.table({"k": [3, 1]}, narrow.schema)
     )
     query = KeyQuery(pa.table({"k": [2**40, 3]}), wide)
-    (found,) = RowLookUp(store, wide, cache).find(files, query)
+    (found,) = RowFinder(store, wide, cache).find(files, query)
     assert (found.rows.tolist(), found.keys.tolist()) == ([1], [1])
 
 
@@ -225,7 +224,7 @@ def test_files_are_left_out_by_statistics_of_every_key_column_and_by_partition()
             "b": pa.array([999, 0], pa.timestamp("us", "UTC")),
         }
     )
-    found = may_hold(files, KeyQuery(wanted, layout), layout)
+    found = files_to_search(files, KeyQuery(wanted, layout), layout)
     assert [each.path for each in found] == ["inside", "no statistics", "odd", "half"]
 
 
@@ -237,7 +236,7 @@ def test_rows_that_a_vector_marks_are_not_found(tmp_path: Path) -> None:
     marked = replace(file, deletion_vector=vectors.add(np.array([0, 3, 9])))
     vectors.close()
     query = KeyQuery(pa.table({"k": [18, 8, 7, 6, 4]}), layout)
-    look_up = RowLookUp(store, layout, KeyIndexCache(str(tmp_path / "i")))
+    look_up = RowFinder(store, layout, KeyIndexCache(str(tmp_path / "i")))
     (found,) = look_up.find([marked], query)
     assert (found.file, found.rows.tolist(), found.keys.tolist()) == (marked, [2, 4], [4, 1])
     assert DataFileReader(store, layout).deleted_rows(marked).tolist() == [0, 3, 9]
@@ -253,7 +252,7 @@ def test_a_file_without_null_is_left_out_for_a_key_that_is_null() -> None:
         DataFile("unknown", stats=stats.replace("nullCount", "other")),
     ]
     query = KeyQuery(pa.table({"k": pa.array([None], pa.string())}), layout)
-    assert [each.path for each in may_hold(files, query, layout)] == ["some", "unknown"]
+    assert [each.path for each in files_to_search(files, query, layout)] == ["some", "unknown"]
 
 
 def test_one_key_of_many_is_enough_for_a_file() -> None:
@@ -261,7 +260,7 @@ def test_one_key_of_many_is_enough_for_a_file() -> None:
     file = DataFile("x", stats='{"minValues":{"k":"z"},"maxValues":{"k":"z"}}')
     keys = [*(f"a{number}" for number in range(2000)), "z"]
     query = KeyQuery(pa.table({"k": keys}), layout)
-    assert may_hold([file], query, layout) == [file]
+    assert files_to_search([file], query, layout) == [file]
 
 
 def test_a_large_query_is_answered_as_a_small_one(tmp_path: Path) -> None:

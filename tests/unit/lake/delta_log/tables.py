@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.outputs.base.stores.port import FileStore, open_file_store
-from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
+from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol, add
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
-from tidelog.outputs.lake.delta_log.table_actions import add
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 FIELDS = [

@@ -14,12 +14,11 @@ import pytest
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.lake.delta.needed_files import TableFiles
-from tidelog.outputs.lake.delta_log.actions import DeletionVector
+from tidelog.outputs.lake.delta.vacuum import TableFiles
+from tidelog.outputs.lake.delta_log.actions import DeletionVector, add, remove, transaction
 from tidelog.outputs.lake.delta_log.checkpoint_reader import stats_text
 from tidelog.outputs.lake.delta_log.checkpoint_writer import is_due, write_checkpoint
 from tidelog.outputs.lake.delta_log.retention import duration_ms
-from tidelog.outputs.lake.delta_log.table_actions import add, remove, transaction
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 NOW_MS = 1_800_000_000_000

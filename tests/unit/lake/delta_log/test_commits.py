@@ -10,8 +10,8 @@ import pytest
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError, OutputError, StorageError
+from tidelog.outputs.lake.delta_log.actions import add
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.table_actions import add
 from tidelog.system.version import __version__
 
 
@@ -55,7 +55,7 @@ def test_a_commit_begins_with_what_it_is(table: Table) -> None:
 def test_of_two_writers_one_has_the_number(table: Table) -> None:
     ours, theirs = table.create(), table.state()
     table.fill(theirs, 1)
-    with pytest.raises(ConflictError, match="committed version 1 meanwhile"):
+    with pytest.raises(ConflictError, match="committed version 1 first"):
         table.commit(ours, add(file("ours"), data_change=True))
     assert ours.version == 0
     ours.refresh()

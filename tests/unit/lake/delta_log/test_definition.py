@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.definition import TableDefinition, new_table
-from tidelog.outputs.lake.delta_log.protocol_versions import features_of, with_features
+from tidelog.outputs.lake.delta_log.features import features_of, with_features
 
 ID = StructField("id", LongType(), nullable=False)
 TEXT = StructField("v", StringType())

@@ -9,9 +9,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.unit.lake.delta_log.tables import Table
 
-from tidelog.outputs.lake.delta_log.actions import TableProtocol
+from tidelog.outputs.lake.delta_log.actions import TableProtocol, add, remove, transaction
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.table_actions import add, remove, transaction
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.lake.delta_log.tables import PROTOCOL, Table, seen
 
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.log_cleanup import clean_up
+from tidelog.outputs.lake.delta_log.retention import clean_up
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 DAY_MS = 24 * 3_600_000

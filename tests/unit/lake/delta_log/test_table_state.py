@@ -8,9 +8,8 @@ import pytest
 from tests.unit.lake.delta_log.tables import METADATA, PROTOCOL, Table, file, seen
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.lake.delta_log.actions import DeletionVector
+from tidelog.outputs.lake.delta_log.actions import DeletionVector, add, cdc, remove, transaction
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.table_actions import add, cdc, remove, transaction
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.unit.lake.settling.tables import DELIVERED, Case, by_text, cases
 
 from tidelog.outputs.lake.settling.changes import ChangedRows
 from tidelog.outputs.lake.settling.decisions import NO_VERSION, OldRows, decide
-from tidelog.outputs.lake.settling.new_rows import marked, needed_columns, states
+from tidelog.outputs.lake.settling.new_rows import build_rows, mark_deleted, needed_columns
 
 
 @settings(max_examples=300)
@@ -32,9 +32,11 @@ def test_rows_are_those_that_merge_makes(case: Case) -> None:
     decided = decide(changes, old, below, soft=bool(layout.deleted))
     rows = pa.Table.from_pylist(matched, layout.schema)
     kept = rows.select(needed_columns(changes, layout)).take(pa.array(decided.updated))
-    new = states(changes, decided, kept, np.arange(len(decided.updates)), layout).to_pylist()
+    new = build_rows(changes, decided, kept, np.arange(len(decided.updates)), layout).to_pylist()
     if layout.deleted:
-        new += marked(rows.take(pa.array(decided.marks)), layout, decided.mark_versions).to_pylist()
+        new += mark_deleted(
+            rows.take(pa.array(decided.marks)), layout, decided.mark_versions
+        ).to_pylist()
     alive = [row for row, dies in zip(matched, decided.dies, strict=True) if not dies]
     others = [row for at, row in enumerate(case.table) if at not in {at for at, _ in found}]
     swept = [each for row in others for each in case.model.not_in_source(row, below)]

@@ -27,14 +27,13 @@ from tests.unit.lake.settling.tables import (
 from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.settling.change_feed import ChangeFile
 from tidelog.outputs.lake.settling.changes import FoldedChanges
 from tidelog.outputs.lake.settling.replace_files import (
     SettleOptions,
     replace_files,
     rewrite,
 )
-from tidelog.outputs.lake.settling.settle import settle
+from tidelog.outputs.lake.settling.settle import ChangeFile, settle
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])

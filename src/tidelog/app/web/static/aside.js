@@ -1,4 +1,4 @@
-// What verify and check found, who did what, and the configuration in effect.
+// The results of verify and check, the audit list, and the effective configuration.
 
 import { get, got, post } from "./api.js";
 import { button, byId, el, show, sign, toast } from "./dom.js";
@@ -11,7 +11,7 @@ const VERBS = {
   "resume-snapshot": "resumed", "set-dump-options": "changed limits:",
   "pause-log": "paused", "resume-log": "resumed", "pause-pipeline": "paused", "resume-pipeline": "resumed",
 };
-const RESULTS = { refused: "refused", given: "no capture has acted on it at once" };
+const RESULTS = { refused: "refused", given: "no capture has handled it at once" };
 const SHOWN = 8;
 
 export async function audit(site) {
@@ -81,7 +81,7 @@ function checkResult({ found, trouble }) {
   const wrong = found.findings.filter((each) => each.level !== "ok");
   const well = found.findings.filter((each) => each.level === "ok");
   return [failed, el("div", { class: "row-card", id: "checked" }, sign(error ? "critical" : warning ? "warning" : "ok"),
-    el("div", {}, el("strong", {}, `${plural(error + warning + ok, "check")}: ${error ? `${error} to mend` : warning ? `${warning} to look at` : "all in order"}`),
+    el("div", {}, el("strong", {}, `${plural(error + warning + ok, "check")}: ${error ? `${error} to fix` : warning ? plural(warning, "warning") : "all in order"}`),
       el("div", { class: "muted" }, `checked at ${clock(found.at_ms)}`),
       wrong.length ? el("ul", { class: "plain" }, wrong.map(line)) : null,
       well.length ? el("details", { class: "more" }, el("summary", {}, `${well.length} in order`), el("ul", { class: "plain" }, well.map(line))) : null))];

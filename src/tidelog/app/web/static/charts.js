@@ -49,7 +49,7 @@ export function stop() {
 
 async function load() {
   const asked = site;
-  const answer = await got(`web/sites/${asked}/history`); // the page says by itself that nobody answers
+  const answer = await got(`web/sites/${asked}/history`); // the page itself shows a missing answer
   if (answer === null || asked !== site) return;
   found = answer;
   draw();
@@ -121,7 +121,7 @@ async function loadActivity() {
   const answer = await got(`web/sites/${asked}/activity`);
   if (asked !== site) return;
   clearTimeout(activitySoon);
-  if (!answer) activitySoon = setTimeout(loadActivity, SOON_MS); // the server has just begun to look, perhaps
+  if (!answer) activitySoon = setTimeout(loadActivity, SOON_MS); // the server may have started just now
   if (answer) showActivity(answer);
 }
 
@@ -195,7 +195,7 @@ export function lanes(rows, nowMs) {
   })));
 }
 
-// A gap where nothing is known: a line over it would say too much.
+// A gap for missing data: a line over it would be wrong.
 function path(points, values, x, y, floor) {
   let text = "";
   let start = null;

@@ -11,7 +11,7 @@ export const context = { site: 0, operator: false, trouble: false, changed: () =
 // `site`: that of the click that began it, whichever is shown when it is confirmed.
 export async function send(site, body, done) {
   const found = await post(`web/sites/${site}/commands`, body);
-  if (found.state === "waiting") toast("Given, but no capture has acted on it yet; the one that leads next will.", "warning");
+  if (found.state === "waiting") toast("Given, but no capture has handled it yet; the one that leads next will.", "warning");
   else toast(done(found.details));
   context.changed();
 }
@@ -34,7 +34,7 @@ export function showDumps(found) {
 function card(dump) {
   const share = dump.share === null ? null : Math.min(0.99, dump.share);
   const paused = dump.status === "paused";
-  const by = dump.held ? "held by capture" : paused ? pausedText(dump) : dump.status;
+  const by = dump.held ? "blocked by capture" : paused ? pausedText(dump) : dump.status;
   const facts = [
     `${count(dump.tables_done)} of ${plural(dump.tables, "table")}`,
     `${count(dump.rows)}${dump.estimated_rows ? ` of about ${count(dump.estimated_rows)}` : ""} rows`,
@@ -62,8 +62,8 @@ function card(dump) {
 }
 
 const SAYS = {
-  pause: ["Pause", "No more chunks are read until it is resumed, also after a restart. The log flows on.", "Paused."],
-  resume: ["Resume", "Reading goes on where it stopped.", "Goes on."],
+  pause: ["Pause", "No more chunks are read until it is resumed, also after a restart. The log is read on.", "Paused."],
+  resume: ["Resume", "Reading resumes where it stopped.", "Resumed."],
   cancel: ["Cancel", "What is read already stays; the rest is not read. This can't be taken back.", "Cancelled."],
 };
 
@@ -98,7 +98,7 @@ export function begin(chosen, site = context.site) {
     if (isOpen(mine)) planned(site, tables, plan);
   }, { class: "primary", "data-act": "plan" });
   const mine = open("Dump tables", [
-    el("label", { for: "dump-tables" }, "Tables, one on each line; * stands for any text. Empty: all captured tables."),
+    el("label", { for: "dump-tables" }, "Tables, one on each line; * matches any text. Empty: all captured tables."),
     names, el("p", { class: "muted" }, "The tables are read in chunks, without locks, while the log flows on. The plan reads a small sample of each."), trouble,
   ], [button("Leave it", close), next]);
   names.focus();

@@ -1,4 +1,4 @@
-// Server-sent events, begun anew whenever they end, with a watch on silence.
+// Server-sent events: reconnects when they end, or after a long silence.
 
 const SILENT_MS = 9000;
 const AGAIN_MS = 2000;
@@ -18,7 +18,7 @@ export class Live {
   open(site) {
     this.close();
     this.site = site;
-    if (document.hidden) return; // nobody looks: others may have the place
+    if (document.hidden) return; // hidden: leave the place to others
     this.source = new EventSource(`web/stream?site=${site}`);
     for (const name of ["overview", "tables", "beat", "ended"]) {
       this.source.addEventListener(name, (event) => this.hear(name, JSON.parse(event.data)));

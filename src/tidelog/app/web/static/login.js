@@ -28,9 +28,9 @@ export function login(done, why = "") {
   },
   el("h1", {}, "Log in"),
   el("label", { for: "token" }, "Token"), token,
-  el("small", { class: "muted" }, "control.rest.token to act, viewer_token to look"),
+  el("small", { class: "muted" }, "control.rest.token to act, viewer_token to view"),
   el("label", { for: "name" }, "Your name"), name,
-  el("small", { class: "muted" }, "for the list of who did what; may be left empty"),
+  el("small", { class: "muted" }, "for the audit list; may be empty"),
   trouble, enter);
   byId("login").replaceChildren(form);
   byId("login").hidden = false;

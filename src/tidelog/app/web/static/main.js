@@ -1,4 +1,4 @@
-// The page: who looks, at which source, and what the server tells.
+// The page: the session, the chosen source, and the events of the server.
 
 import { post, session, unless } from "./api.js";
 import { audit, results, settings, stop as stopResults } from "./aside.js";
@@ -35,8 +35,8 @@ const live = new Live({
   silent(since) {
     byId("silence").hidden = false;
     byId("silence").textContent = who?.full
-      ? `${who.full} on this server: close some. This one goes on by itself then.`
-      : `The server does not answer since ${clock(since)}. What is below is as it was then; it is asked again and again.`;
+      ? `${who.full} on this server: close some. Then this one continues by itself.`
+      : `The server does not answer since ${clock(since)}. The data below is of that time; the page retries.`;
     byId("page").classList.add("old");
     showLive(true);
   },

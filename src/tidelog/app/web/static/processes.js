@@ -1,11 +1,11 @@
-// Who captures, and who delivers; an operator pauses and resumes the reading of the log, and pipelines.
+// The leaders of capture and pipelines; an operator pauses and resumes the log, and pipelines.
 
 import { confirm } from "./dialogs.js";
 import { button, byId, el, show, sign } from "./dom.js";
 import { context, send } from "./dumps.js";
 import { bytes, clock, pausedText, span } from "./format.js";
 
-let source = null; // as it was told last
+let source = null; // as last reported
 
 export function showProcesses(found) {
   ({ source } = found);
@@ -36,19 +36,19 @@ function card(title, each, does, what, pause) {
 const LOG = {
   name: "log", said: "The log", body: (verb) => ({ action: `${verb}-log` }),
   pause: { label: "Pause the log", text: () => [
-    "Nothing more is read of the source's log until somebody resumes it, also after a restart. Dumps wait, too; outputs get what is captured already.",
-    `The source keeps its log meanwhile${kept()}. Nothing resumes it by itself.`,
+    "The source's log is not read until an operator resumes it, also after a restart. Dumps wait, too; outputs get what is already captured.",
+    `The source keeps its log during the pause${kept()}. Nothing resumes it by itself.`,
   ] },
-  resume: { label: "Resume the log", text: () => ["Capture reads on where it stands. What was written meanwhile is captured once, in order; dumps that wait for it go on."] },
+  resume: { label: "Resume the log", text: () => ["Capture resumes at its position. Changes of the pause are captured once, in order; dumps that wait for it resume."] },
 };
 
 const pipeline = (name) => ({
   name: `pipeline-${name}`, said: "It", body: (verb) => ({ action: `${verb}-pipeline`, pipeline: name }),
   pause: { label: `Pause ${name}`, text: () => [
-    "Nothing more comes to its outputs until somebody resumes it, also after a restart. The batch under way ends first.",
-    "Capture goes on: it is the event log that keeps what the outputs lack, on its disk, not the source.",
+    "Its outputs get nothing until an operator resumes it, also after a restart. The current batch ends first.",
+    "Capture runs on: the event log, not the source, keeps what the outputs still need, on its disk.",
   ] },
-  resume: { label: `Resume ${name}`, text: () => ["Its outputs get what they lack, in order."] },
+  resume: { label: `Resume ${name}`, text: () => ["Its outputs get all pending records, in order."] },
 });
 
 // How much that is, and for how long, as far as it is known.

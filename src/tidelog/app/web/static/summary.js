@@ -166,7 +166,7 @@ function problem(each) {
   return el("article", { class: `problem ${each.severity}` }, sign(each.severity),
     el("div", {},
       el("p", { class: "sentence" }, each.sentence),
-      each.remedy ? remedy(each.remedy) : el("p", { class: "muted" }, "It mends itself."),
+      each.remedy ? remedy(each.remedy) : el("p", { class: "muted" }, "It passes by itself."),
       button("What this means", () => help(each.page), { class: "link" })));
 }
 

@@ -1,9 +1,9 @@
-"""What `tidelog.codecs.mysql.binlog.scanner.BinlogScanner` yields besides batches of rows: values,
-no parsing.
+"""The items that `tidelog.codecs.mysql.binlog.scanner.BinlogScanner` yields besides batches of
+rows: values, without parsing.
 
-Positions are packed (`tidelog.codecs.mysql.binlog.position`). *Durable* items lie before the place
-that the scanner was told to resume after: they were dealt with before a restart and come again
-because the stream begins earlier.
+Positions are packed (`tidelog.codecs.mysql.binlog.position`). *Durable* items are before the
+scanner's resume position: they were processed before a restart and come again because the stream
+begins earlier.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from tidelog.model.records import Int32s, Int64s, Kind, LogBatch
 
 @dataclass(frozen=True, slots=True)
 class TableMapMetadata:
-    """A table map's optional metadata; what the server did not send is None.
+    """A table map's optional metadata; None for parts that the server did not send.
 
-    ``unsigned`` has one entry a column (False where the column is no number); ``collations`` one a
-    column: the collation id of character columns and, with FULL metadata, of enum and set columns;
-    None elsewhere. ``labels`` one a column: an enum's or set's labels, in bytes of its collation's
-    character set. ``dimensions`` one a column: those of a vector. ``primary_key`` holds (column
-    index, prefix length in characters or 0).
+    Attributes:
+        unsigned: one entry per column, False for columns that are no numbers.
+        collations: one entry per column: the collation id of character columns and, with FULL
+            metadata, of enum and set columns; None for others.
+        names: the columns' names.
+        labels: one entry per column: an enum's or set's labels, in bytes of its collation's
+            character set.
+        geometry_types: one entry per column: the type of a geometry.
+        dimensions: one entry per column: the dimensions of a vector.
+        primary_key: (column index, prefix length in characters or 0) pairs.
+        visible: one entry per column.
     """
 
     unsigned: tuple[bool, ...] | None = None
@@ -38,11 +44,13 @@ class TableMapMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TableMapSeen:
-    """A table's rows follow, and its id is not bound, or the table looks otherwise now.
+    """Rows of a table follow whose id is not bound, or whose columns have changed.
 
-    ``types``: a binlog type code a column as on the wire; ``metas``: uint16 a column (STRING,
-    NEWDECIMAL: the two bytes big-endian; others little-endian or one byte); ``nullable``: a bitmap,
-    bit ``i % 8`` of byte ``i // 8`` set if column ``i`` may be NULL.
+    Attributes:
+        types: one binlog type code per column, as on the wire.
+        metas: uint16 per column (STRING, NEWDECIMAL: the two bytes big-endian; others little-endian
+            or one byte).
+        nullable: a bitmap; bit ``i % 8`` of byte ``i // 8`` is set if column ``i`` may be NULL.
     """
 
     table_id: int
@@ -53,21 +61,21 @@ class TableMapSeen:
     nullable: bytes
     metadata: TableMapMetadata
     position: int
-    """Where the table map event begins; its transaction may begin before."""
+    """The beginning of the table map event; its transaction may begin earlier."""
     unknown: int | None = None
-    """The first type code that is not known. Then ``metas`` are 0, there is no ``metadata``, and
-    the rows can't be taken apart: the table may be bound to 0 alone.
+    """The first unknown type code. Then ``metas`` are 0, there is no ``metadata``, and the rows
+    can't be split: the table may only be bound to 0.
     """
     malformed: str | None = None
-    """What of the map can't be read, in words; then there is no ``metadata``. The table may be
-    bound to 0 alone, or watched if its rows can be taken apart.
+    """The unreadable part of the map, in words; then there is no ``metadata``. The table may only
+    be bound to 0, or watched if its rows can be split.
     """
     has_readable_rows: bool = True
-    """Can its rows be taken apart?"""
+    """True if its rows can be split."""
 
 
 @dataclass(frozen=True, slots=True)
-class BinlogRowOf:
+class WatchedBinlogRow:
     """One row of a watched table, in the payload form of the event log."""
 
     table_id: int
@@ -80,8 +88,8 @@ class BinlogRowOf:
 
 @dataclass(frozen=True, slots=True)
 class RowsNoticed:
-    """Rows of a noticed table were changed, as it was asked for, by transactions at or before
-    ``position``; the batch that follows may hold them.
+    """Rows of a table changed as requested by `BinlogScanner.notice`, in transactions at or before
+    ``position``; the next batch may contain them.
     """
 
     database: str
@@ -92,7 +100,7 @@ class RowsNoticed:
 
 
 class Alter(Enum):
-    """MariaDB's ALTER in two phases (``binlog_alter_two_phase``): which one a statement is."""
+    """The phase of a statement of MariaDB's two-phase ALTER (``binlog_alter_two_phase``)."""
 
     START = "start"
     COMMIT = "commit"
@@ -101,10 +109,12 @@ class Alter(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QuerySeen:
-    """A statement that is none of BEGIN, COMMIT, ROLLBACK, SAVEPOINT or XA.
+    """A statement other than BEGIN, COMMIT, ROLLBACK, SAVEPOINT or XA.
 
-    ``position`` is where its transaction begins; ``ordinal`` the ordinal that the next record of
-    the transaction has: a TRUNCATE's own (it counts one). ``end``: the packed position behind it.
+    Attributes:
+        position: the beginning of its transaction.
+        ordinal: the ordinal of the transaction's next record: a TRUNCATE's own (it counts as one).
+        end: the packed position after it.
     """
 
     database: str
@@ -114,35 +124,40 @@ class QuerySeen:
     end: int
     commit_ts: int
     keyword: str
-    """The statement's first word in upper case, comments skipped, e.g. ``ALTER``."""
+    """The statement's first word in upper case, without comments, e.g. ``ALTER``."""
     changes_rows: bool
-    """Rows may change by it without row events: INSERT, UPDATE, DELETE, REPLACE, LOAD DATA …"""
+    """True if it may change rows without row events: INSERT, UPDATE, DELETE, REPLACE, LOAD DATA …
+    """
     alone: bool
-    """It is the whole transaction (all DDL but CREATE … SELECT is)."""
+    """True if it is the whole transaction (as all DDL except CREATE … SELECT)."""
     durable: bool
     alter: Alter | None = None
     error_code: int = 0
     databases: tuple[str, ...] | None = None
-    """The databases of all tables that it used, by triggers, views and functions as well (MySQL).
+    """The databases of all tables that it used, including those in triggers, views and functions
+    (MySQL).
 
-    (): the server does not say which. None: it says nothing: MariaDB, or of no statement that a
-    session ran.
+    (): the server does not list them. None: no information: MariaDB, or a statement that no session
+    ran.
     """
     sql_mode: int = 0
-    """The session's, as bits; 0 if not known."""
+    """The session's sql_mode as bits; 0 if unknown."""
     server_id: int = 0
     thread: int = 0
     """The session's ``pseudo_thread_id`` on the server of that id."""
     uses_temporary: bool = False
-    """A temporary table was used (``LOG_EVENT_THREAD_SPECIFIC_F``)."""
+    """True if it used a temporary table (``LOG_EVENT_THREAD_SPECIFIC_F``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class GtidsSeen:
-    """Transactions that begin here, ``n`` of them, in log order: they precede their rows.
+    """``n`` transactions that begin here, in log order; they precede their rows.
 
-    ``position``: int64[n]; ``number``: int64[n], MySQL's gno, MariaDB's sequence number;
-    ``source``: int32[n], an index into ``sources``, which only grows over a scanner's life.
+    Attributes:
+        position: int64[n].
+        number: int64[n], MySQL's gno, MariaDB's sequence number.
+        source: int32[n], an index into ``sources``.
+        sources: all sources so far; only grows over a scanner's life.
     """
 
     position: Int64s
@@ -154,13 +169,13 @@ class GtidsSeen:
         return len(self.position)
 
     def text(self, index: int) -> str:
-        """As the server writes it: ``uuid[:tag]:number`` or ``domain-server-number``."""
+        """The GTID as the server writes it: ``uuid[:tag]:number`` or ``domain-server-number``."""
         return self.sources[int(self.source[index])].text(int(self.number[index]))
 
 
 @dataclass(frozen=True, slots=True)
 class BinlogServer:
-    """Who numbers MySQL transactions: a server's uuid and, from 8.4 on, maybe a tag."""
+    """The source of MySQL transaction numbers: a server's uuid and, from 8.4 on, possibly a tag."""
 
     uuid: UUID
     tag: str = ""
@@ -171,7 +186,7 @@ class BinlogServer:
 
 @dataclass(frozen=True, slots=True)
 class MariaDbSource:
-    """Who numbers MariaDB transactions: a domain, and the server it was committed on."""
+    """The source of MariaDB transaction numbers: a domain, and the server of the commit."""
 
     domain: int
     server_id: int
@@ -184,20 +199,20 @@ GtidSource = BinlogServer | MariaDbSource
 
 
 class XaState(Enum):
-    """What became of an XA transaction in a group of the log."""
+    """The state of an XA transaction after a group of the log."""
 
     PREPARED = "prepared"
-    COMMITTED = "committed"  # one that was prepared in a group before
+    COMMITTED = "committed"  # it was prepared in an earlier group
     ROLLED_BACK = "rolled_back"
-    ONE_PHASE = "one_phase"  # prepared and committed by this very group
+    ONE_PHASE = "one_phase"  # prepared and committed by this group
 
 
 @dataclass(frozen=True, slots=True)
 class XaSeen:
-    """An XA transaction was prepared or decided by the group ``[begin, end)``.
+    """The group ``[begin, end)`` prepared, committed or rolled back an XA transaction.
 
     The rows of a prepared (or ONE_PHASE) group are not yielded: scan ``[begin, end)`` again with
-    ``as_of`` (the deciding group's ``begin`` and ``commit_ts``) once it is committed.
+    ``as_of`` (the committing group's ``begin`` and ``commit_ts``) once it is committed.
     ``xid``: ``X'<gtrid>',X'<bqual>',<format id>`` with lower-case hex, ASCII.
     """
 
@@ -211,8 +226,10 @@ class XaSeen:
 
 @dataclass(frozen=True, slots=True)
 class RotateSeen:
-    """The log goes on in file ``name`` at ``offset``. ``artificial``: the server made it up to say
-    which file it sends; real ones stand at a file's end, and an artificial one follows.
+    """The log continues in file ``name`` at ``offset``.
+
+    ``artificial``: the server made the event up to name the file that it sends; real ones are at a
+    file's end, and an artificial one follows.
     """
 
     name: str
@@ -222,7 +239,8 @@ class RotateSeen:
 
 @dataclass(frozen=True, slots=True)
 class FormatSeen:
-    """A file begins (or the server says what it sends): who wrote it, and with checksums or not.
+    """A file begins (or the server describes what it sends): the version of its writer, and whether
+    events have checksums.
 
     ``server_start``: the file is the first after a start of the server.
     """
@@ -234,8 +252,8 @@ class FormatSeen:
 
 @dataclass(frozen=True, slots=True)
 class GtidStateSeen:
-    """What had been committed before this file: a MySQL GTID set (Previous_gtids) or MariaDB's last
-    GTID of each domain and server (Gtid_list), as the server writes it.
+    """The transactions committed before this file: a MySQL GTID set (Previous_gtids) or MariaDB's
+    last GTID of each domain and server (Gtid_list), as the server writes it.
     """
 
     text: str
@@ -245,9 +263,10 @@ class GtidStateSeen:
 class RolledBackSeen:
     """Rows of the transaction at ``position`` below ``ordinal`` may have been rolled back.
 
-    The server logs ROLLBACK, or ROLLBACK TO a savepoint, instead of forgetting the rows if tables
-    without transactions took part: their rows stay, those of ``tables`` that have transactions
-    don't. The rows were yielded already: the tables need a dump. ``tables``: (database, table).
+    If tables without transactions took part, the server logs ROLLBACK, or ROLLBACK TO a savepoint,
+    instead of discarding the rows: the rows of these tables stay, those of ``tables`` that have
+    transactions don't. The rows were yielded already: the tables need a dump. ``tables``:
+    (database, table).
     """
 
     position: int
@@ -257,8 +276,8 @@ class RolledBackSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class AsOf:
-    """Give the rows of a prepared XA group as of the group that committed it."""
+class RowsOfPreparedTransaction:
+    """Yield the rows of a prepared XA group as rows of the group that committed it."""
 
     position: int
     commit_ts: int
@@ -267,7 +286,7 @@ class AsOf:
 Scanned = (
     LogBatch
     | TableMapSeen
-    | BinlogRowOf
+    | WatchedBinlogRow
     | RowsNoticed
     | QuerySeen
     | GtidsSeen

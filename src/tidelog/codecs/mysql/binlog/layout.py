@@ -1,4 +1,4 @@
-"""How long values are in the rows of a binlog.
+"""The lengths of values in binlog rows.
 
 MySQL source documentation, ``calc_field_size``; MariaDB's compressed columns: its ``field.h``.
 """
@@ -18,8 +18,8 @@ _BLOBS = (types.BLOB, types.JSON, types.GEOMETRY, types.VECTOR, types.BLOB_COMPR
 KNOWN_TYPES = frozenset(
     {*_FIXED, *_BEFORE_FRACTION, *_VARCHARS, *_BLOBS, types.STRING, types.ENUM, types.SET}
 ) | {types.BIT, types.NEWDECIMAL}
-"""The type codes that `walk` takes. Not so the DECIMAL of tables older than 5.0."""
-_DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # of so many digits
+"""The type codes that `walk` supports; the DECIMAL of tables older than 5.0 is not among them."""
+_DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # by number of digits
 
 
 OLD_FRACTIONS = {
@@ -28,12 +28,12 @@ OLD_FRACTIONS = {
     types.TIMESTAMP: (4, 5, 5, 6, 6, 7, 7),
 }
 """Bytes by digits of the fraction, in MariaDB's tables from before mysql56_temporal_format
-(``Field_time_hires`` and its like). Table maps do not tell the digits.
+(``Field_time_hires`` and similar). Table maps do not contain the digits.
 """
 
 
 def walk(type_code: int, meta: int, old_digits: int = 0) -> tuple[int, int]:
-    """(bytes of the length before a value, or 0; the length of values that have none) of a column.
+    """(bytes of the length before a value, or 0; the length of values without one) of a column.
 
     ``old_digits``: `tidelog.codecs.mysql.types.old_digits`.
 
@@ -66,7 +66,7 @@ def walk(type_code: int, meta: int, old_digits: int = 0) -> tuple[int, int]:
 
 
 def _decimal_bytes(precision: int, scale: int) -> int:
-    """Nine digits in four bytes, the rest in fewer."""
+    """Nine digits take four bytes, the rest fewer."""
     if scale > precision:
         raise ValueError("scale")
     whole, rest = divmod(precision - scale, 9)

@@ -1,21 +1,21 @@
-"""The binlog stream of MySQL and MariaDB → records of the event log, sans-IO.
+"""Scans the binlog stream of MySQL and MariaDB into records of the event log, sans-IO.
 
-`BinlogScanner` takes whole binlog events and gives `LogBatch`es of rows, with what a consumer must
-see in its place between them. Rows stay wire bytes in the event log's form; nothing here decodes a
-value. Formats: `tidelog.codecs.mysql.binlog.events`.
+`BinlogScanner` takes whole binlog events and yields `LogBatch`es of rows, with other items in order
+between them. Rows stay wire bytes in the event log's form; nothing here decodes a value. Formats:
+`tidelog.codecs.mysql.binlog.events`.
 
 **Groups.** A transaction is a group of events: from a GTID event (or, without GTIDs, from the first
-event) to an XID event, a COMMIT, a ROLLBACK, or its only statement. Where it begins is the position
+event) to an XID event, a COMMIT, a ROLLBACK, or its only statement. Its beginning is the position
 and the transaction id of its records.
 
-**Ordinals.** Every row on the wire, TRUNCATE and DELETE counts one within its transaction, from 0,
-before any filter: ``(position, ordinal)`` names the same record after a restart with other
-filters. Of tables with types that are not known each event counts one.
+**Ordinals.** Every row on the wire, TRUNCATE and DELETE counts as one within its transaction, from
+0, before any filter: ``(position, ordinal)`` names the same record after a restart with other
+filters. For tables with unknown types each event counts as one.
 
-**XA.** The rows of a group that prepares are not given (they may yet be rolled back); a scanner
-with ``as_of`` gives them once they are committed.
+**XA.** The rows of a group that prepares are not yielded (they may still be rolled back); a scanner
+with ``as_of`` yields them once they are committed.
 
-**Compression.** Events within a transaction payload bear the payload's place in the file.
+**Compression.** Events within a transaction payload have the payload's position in the file.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from tidelog.codecs.mysql.binlog.events.header import (
 from tidelog.codecs.mysql.binlog.events.statements import parse_query
 from tidelog.codecs.mysql.binlog.events.table_map import parse_table_map
 from tidelog.codecs.mysql.binlog.items import (
-    AsOf,
     GtidStateSeen,
     RowsNoticed,
+    RowsOfPreparedTransaction,
     Scanned,
 )
 from tidelog.codecs.mysql.binlog.kernels import slots as kernel
@@ -63,30 +63,32 @@ from tidelog.errors import GapError
 from tidelog.model.records import Int64s, Kind, LogBatch, Resume, UInt8s, readonly
 
 START = Resume(acknowledge=0, position=0, ordinal=-1)
-"""Resume of a log that holds nothing yet."""
+"""Resume position of a log without records."""
 
 SLICE_BYTES = 4 << 20
-"""At most so many bytes of a compressed transaction are held inflated."""
+"""Most bytes of a compressed transaction that are decompressed at a time."""
 
-_MADE_UP = frozenset({EventType.ROTATE, EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
-_PLACING = _MADE_UP | {EventType.FORMAT_DESCRIPTION}
+_POSITION_EVENTS = frozenset({EventType.ROTATE, EventType.HEARTBEAT, EventType.HEARTBEAT_V2})
+_SET_OFFSET = _POSITION_EVENTS | {EventType.FORMAT_DESCRIPTION}
 _GTIDS = frozenset({EventType.GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID})
 _LOADING = frozenset({EventType.BEGIN_LOAD_QUERY, EventType.APPEND_BLOCK, EventType.DELETE_FILE})
-_PASSED = frozenset({EventType.IGNORABLE, EventType.START_ENCRYPTION})
+_SKIPPED = frozenset({EventType.IGNORABLE, EventType.START_ENCRYPTION})
 
 
 class BinlogScanner:
-    """Scans one stream. Not thread-safe; of no use after an error.
+    """Scans one stream. Not thread-safe; must not be used after an error.
 
     Args:
-        flavor: which server writes the log.
-        resume: records up to its ``(position, ordinal)`` are skipped; None: nothing is.
-        checksum: events end in a CRC32 until a format description says otherwise.
-        file_number: of the file that the stream begins in, as positions have it.
-        offset: in it, where the stream begins: a group boundary.
-        as_of: yield the rows of prepared XA groups, as of the group that committed them.
-        server_version: of the server that wrote the file, until a format description tells it.
-        shift: what file numbers of positions are ahead of those in the files' names.
+        flavor: the server that writes the log.
+        resume: records up to its ``(position, ordinal)`` are skipped; None: none are.
+        checksum: whether events end in a CRC32 until a format description says otherwise.
+        file_number: the number, as in positions, of the file in which the stream begins.
+        offset: the offset in that file, where the stream begins: a group boundary.
+        as_of: if set, yield the rows of prepared XA groups, as rows of the group that committed
+            them.
+        server_version: the version of the server that wrote the file, until a format description
+            has it.
+        shift: the difference between file numbers in positions and in names.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class BinlogScanner:
         checksum: bool,
         file_number: int,
         offset: int,
-        as_of: AsOf | None = None,
+        as_of: RowsOfPreparedTransaction | None = None,
         server_version: tuple[int, ...] = (),
         shift: int = 0,
     ) -> None:
@@ -111,15 +113,15 @@ class BinlogScanner:
         self._groups = Groups(self._state, begin, self._tables, self._xa)
         self._files = FileEvents(self._state, flavor, self._tables, self._groups, shift)
         self._records = ScannedRecords()
-        # Compiles (or loads) the kernel now and not in the middle of the stream.
+        # Compiles or loads the kernel now and not in the middle of the stream.
         for _ in self.feed(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)):
             pass
 
-    # -------------------------------------------------------------- where it stands
+    # -------------------------------------------------------------- state
 
     @property
     def resume(self) -> Resume:
-        """Where a restart goes on once everything yielded so far is durable."""
+        """The resume position for a restart once everything yielded so far is durable."""
         safe = (
             int(self._state.slots[kernel.GROUP_START])
             if self._state.in_transaction
@@ -138,25 +140,27 @@ class BinlogScanner:
 
     @property
     def checksum(self) -> bool:
-        """Do events end in a CRC32 now?"""
+        """True if events end in a CRC32 now."""
         return bool(self._state.slots[kernel.CHECKSUM])
 
     @property
     def oldest_prepared(self) -> int | None:
-        """Where the oldest XA transaction begins that is prepared and not decided; None: none."""
+        """The beginning of the oldest XA transaction that is prepared and neither committed nor
+        rolled back; None: there is none.
+        """
         return self._xa.oldest_prepared
 
     @property
     def in_transaction(self) -> bool:
-        """Is a group of events open?"""
+        """True if a group of events is open."""
         return self._state.in_transaction
 
     @property
     def position(self) -> int:
-        """The packed end of what was scanned."""
+        """The packed end of the scanned events."""
         return self._state.position
 
-    # -------------------------------------------------------------- answers
+    # -------------------------------------------------------------- results
 
     def bind(
         self,
@@ -167,35 +171,45 @@ class BinlogScanner:
         old_digits: Mapping[int, int] | None = None,
         hidden: int = 0,
     ) -> None:
-        """Say what becomes of a table's rows: their schema version, 0 to drop them.
+        """Set how a table's rows are processed: their schema version, or 0 to drop them.
 
-        Must answer each `TableMapSeen` before the next item is taken. ``watch``: yield each row as
-        a `BinlogRowOf` instead. ``old_digits``: of columns, by index, in MariaDB's old temporal
-        format (`types.old_digits`). ``hidden``: so many last columns are left out of records.
+        Call it for each `TableMapSeen` before the next item is taken.
+
+        Args:
+            table_id: the table's id.
+            schema_id: the schema version's number.
+            watch: yield each row as a `WatchedBinlogRow` instead.
+            old_digits: by index, columns in MariaDB's old temporal format (`types.old_digits`).
+            hidden: the number of last columns that are left out of records.
         """
         schema = kernel.WATCHED if watch else schema_id
         self._tables.bind(table_id, schema, old_digits or {}, hidden)
 
     def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
-        """Tell (`RowsNoticed`) of deleted rows, and of updates that change one of ``columns``, by
-        index. To be called with `bind`; the rows may be dropped all the same. Costs no more than
-        the comparison of these columns, until something is noticed.
+        """Report (`RowsNoticed`) deleted rows, and updates that change one of ``columns``, by
+        index.
+
+        Call it together with `bind`; the rows may still be dropped. It costs no more than the
+        comparison of these columns, until something is noticed.
         """
         self._tables.notice(table_id, deletes=deletes, columns=columns)
 
     @property
     def tables(self) -> int:
-        """How many tables' maps are kept. A table gets a new number whenever it is opened."""
+        """The number of table maps kept. A table gets a new id whenever it is opened."""
         return len(self._tables)
 
     def forget_tables(self) -> None:
-        """Ask anew (`TableMapSeen`) for every table, e.g. after DDL. Not while rows may follow a
-        table map that was passed: between transactions, or at a `QuerySeen`.
+        """Yield `TableMapSeen` again for every table, e.g. after DDL.
+
+        Call it only between transactions or at a `QuerySeen`, not while rows may follow a table
+        map.
         """
         self._tables.clear()
 
     def truncate(self, schema_id: int) -> LogBatch | None:
-        """The record of a TRUNCATE, to be called while its `QuerySeen` is the last item taken.
+        """The record of a TRUNCATE; call it while its `QuerySeen` is the last item taken.
+
         None if it is durable.
         """
         state = self._state.slots
@@ -212,17 +226,21 @@ class BinlogScanner:
         )
 
     def skip_to(self, position: int, ordinal: int) -> None:
-        """Records up to here were taken elsewhere (those of a committed XA transaction)."""
+        """Skip records up to this one: they were read elsewhere (those of a committed XA
+        transaction).
+        """
         if (position, ordinal) > self._state.last:
             self._state.slots[kernel.LAST_POSITION] = position
             self._state.slots[kernel.LAST_ORDINAL] = ordinal
 
     def feed(self, data: UInt8s, offsets: Int64s) -> Iterator[Scanned]:
         """Scan whole events back to back (19-byte header … checksum); take all items before the
-        next feed. ``offsets`` int64[n + 1]: event ``i`` is ``data[offsets[i]:offsets[i + 1]]``.
+        next call.
+
+        ``offsets`` int64[n + 1]: event ``i`` is ``data[offsets[i]:offsets[i + 1]]``.
 
         Raises:
-            DecodeError: the stream is no binlog; what precedes the fault is yielded first.
+            DecodeError: the stream is not a binlog; what precedes the fault is yielded first.
             GapError: the server logged an incident: it lost events.
         """
         yield from self._scan(data, offsets, kernel.WHOLE)
@@ -267,7 +285,7 @@ class BinlogScanner:
             gtids = int(state[kernel.GTIDS])
             if gtids:
                 yield self._records.gtids(gtids, self._groups.sources.all)
-            for seen, what in self._tables.noticed():
+            for seen, what in self._tables.take_noticed():
                 yield RowsNoticed(
                     seen.database,
                     seen.table,
@@ -294,7 +312,7 @@ class BinlogScanner:
             start, end = int(offsets[cursor]), int(offsets[cursor + 1])
             if stopped != kernel.SPECIAL:
                 kind = int(data[start + 4]) if start + 4 < min(end, len(data)) else 0
-                raise self._state.refusal(stopped, kind)
+                raise self._state.stop_error(stopped, kind)
             first = yield from self._special(data, offsets, cursor, mode)
 
     # -------------------------------------------------------------- single events
@@ -302,7 +320,7 @@ class BinlogScanner:
     def _special(
         self, data: UInt8s, offsets: Int64s, cursor: int, mode: int
     ) -> Generator[Scanned, None, int]:
-        """Take the event at ``cursor``, which the kernel left; the index of the next."""
+        """Process the event at ``cursor``, which the kernel did not; returns the next index."""
         state = self._state.slots
         start, end = int(offsets[cursor]), int(offsets[cursor + 1])
         event = data[start:end].tobytes()
@@ -312,9 +330,9 @@ class BinlogScanner:
                 return (yield from self._inflated(data, offsets, cursor))
             if header.type == EventType.FORMAT_DESCRIPTION:
                 yield from self._files.format(event, header)
-            elif header.type in _MADE_UP and mode == kernel.WHOLE:
+            elif header.type in _POSITION_EVENTS and mode == kernel.WHOLE:
                 event = without_checksum(event)
-                yield from self._files.made_up(event[HEADER_BYTES:], header)
+                yield from self._files.position_event(event[HEADER_BYTES:], header)
             else:
                 if state[kernel.CHECKSUM] and mode == kernel.WHOLE:
                     event = event[:-CHECKSUM_BYTES]
@@ -323,18 +341,18 @@ class BinlogScanner:
                     return cursor
         except (struct.error, IndexError, ValueError, KeyError, OverflowError) as error:
             raise self._state.fault(f"{name_of(header.type)} event {TORN}") from error
-        if mode != kernel.INNER and header.type not in _PLACING:
+        if mode != kernel.INNER and header.type not in _SET_OFFSET:
             state[kernel.OFFSET] = state[kernel.EVENT_END]
         return cursor + 1
 
     def _event(self, body: bytes, header: Header, mode: int) -> Generator[Scanned, None, bool]:
-        """Any other event; True if the kernel can take it now."""
+        """Process any other event; True if the kernel can process it now."""
         kind = header.type
         if kind == EventType.TABLE_MAP:
             seen = parse_table_map(
                 body, self._state.event_start, self._flavor, self._state.server_version
             )
-            if not self._tables.knows(seen, body):
+            if not self._tables.refresh_known(seen, body):
                 self._tables.add(seen, body)
                 yield seen
         elif kind in _GTIDS:
@@ -360,13 +378,13 @@ class BinlogScanner:
         elif kind == EventType.INCIDENT:
             raise GapError(
                 f"binlog at {self._state.where()}: the server logged an incident: it lost changes. "
-                "Start a new event log behind it, which dumps the tables again"
+                "Start a new event log after it, which dumps the tables again"
             )
         elif kind in _LOADING:
             if not self._state.in_transaction:
                 self._state.open(header.timestamp * 1_000_000)
-        elif not (kind in _PASSED or header.flags & IGNORABLE):
-            raise self._state.fault(f"event of type {kind} is not known and may not be ignored")
+        elif not (kind in _SKIPPED or header.flags & IGNORABLE):
+            raise self._state.fault(f"event of type {kind} is unknown and must not be ignored")
         return False
 
     # -------------------------------------------------------------- compressed events
@@ -374,14 +392,14 @@ class BinlogScanner:
     def _inflated(
         self, data: UInt8s, offsets: Int64s, cursor: int
     ) -> Generator[Scanned, None, int]:
-        """Compressed rows events of MariaDB, with what stands among them, as plain ones."""
+        """Scan MariaDB's compressed rows events, and the events between them, as plain ones."""
         checksum = bool(self._state.slots[kernel.CHECKSUM])
         joined, at = plain_events(data, offsets, cursor, checksum)
         yield from self._scan(joined, at, kernel.INFLATED)
         return cursor + len(at) - 1
 
     def _payload_event(self, body: bytes) -> Iterator[Scanned]:
-        """The events of a compressed transaction; they bear its position."""
+        """Scan the events of a compressed transaction; they have its position."""
         state = self._state.slots
         if not self._state.in_transaction:
             raise self._state.fault(f"TRANSACTION_PAYLOAD event {FAULTS[kernel.OUTSIDE]}")

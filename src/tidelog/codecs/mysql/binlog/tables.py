@@ -1,4 +1,4 @@
-"""The tables that a scan has seen, as its kernel reads them."""
+"""The tables of a scan, in the arrays that its kernel reads."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ScannedTables:
         self._notices = False
         self._seen: dict[int, tuple[int, TableMapSeen]] = {}
 
-    def knows(self, seen: TableMapSeen, body: bytes) -> bool:
-        """Is the table bound, and does it look the same? Then its map is taken over."""
+    def refresh_known(self, seen: TableMapSeen, body: bytes) -> bool:
+        """Return True if the table is bound and has not changed; its new map is stored then."""
         known = self._seen.get(seen.table_id)
         if known is None or _shape(known[1]) != _shape(seen):
             return False
@@ -47,8 +47,9 @@ class ScannedTables:
     def add(
         self, seen: TableMapSeen, body: bytes, old_digits: Mapping[int, int] | None = None
     ) -> None:
-        """A table whose rows are dropped until it is bound. ``old_digits``: see
-        `BinlogScanner.bind`; None: not known yet.
+        """Add a table, whose rows are dropped until it is bound.
+
+        ``old_digits``: see `BinlogScanner.bind`; None: not known yet.
         """
         walks: list[tuple[int, int]] = []
         columns = -1
@@ -94,7 +95,10 @@ class ScannedTables:
     def bind(
         self, table_id: int, schema_id: int, old_digits: Mapping[int, int], hidden: int
     ) -> None:
-        """KeyError: no such table was seen; DecodeError: its rows can't be taken."""
+        """Set the schema of a table's rows.
+
+        Raises KeyError for an unknown table, DecodeError if its rows can't be read.
+        """
         number, seen = self._seen[table_id]
         if old_digits:
             start, end = self.tables[number, [kernel.MAP_START, kernel.MAP_END]].tolist()
@@ -121,8 +125,8 @@ class ScannedTables:
             self.walks[first + column, 2] = column in columns
         self._notices = True
 
-    def noticed(self) -> Iterator[tuple[TableMapSeen, int]]:
-        """The tables of which something was noticed since the last call, and what."""
+    def take_noticed(self) -> Iterator[tuple[TableMapSeen, int]]:
+        """The tables with noticed changes since the last call, and the kinds of changes."""
         if not self._notices or not self.tables[:, kernel.NOTICED].any():
             return
         for number, seen in list(self._seen.values()):
@@ -132,7 +136,7 @@ class ScannedTables:
                 yield seen, what
 
     def changed_tables(self, group_start: int) -> tuple[tuple[str, str], ...]:
-        """The (database, table)s with rows of ours in the group."""
+        """The (database, table) pairs of captured tables with rows in the group."""
         return tuple(
             sorted(
                 {

@@ -1,6 +1,7 @@
-"""Keys of bytes as texts: ``0x`` and hexadecimal digits, as MySQL and MariaDB write such literals.
+"""Converts keys of bytes to and from text: ``0x`` and hexadecimal digits, as MySQL and MariaDB
+write such literals.
 
-Texts that people give may leave that out where the bytes are UTF-8 and don't begin with ``0x``.
+Texts from people may be the bytes themselves if these are UTF-8 and don't begin with ``0x``.
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ import re
 
 BEGINS = "0x"
 LOGICAL = "bytes"
-"""Columns of this logical type have such keys."""
+"""The logical type of columns with such keys."""
 
 _HEX = re.compile(r"0x((?:[0-9A-Fa-f]{2})*)")
 
 
 def text_of(value: bytes) -> str:
-    """The one text that Tidelog itself writes."""
+    """The text in the form that Tidelog writes."""
     return BEGINS + value.hex()
 
 
 def shortest(value: bytes) -> str:
-    """The bytes as they are where `bytes_of` finds the same ones in them, else as `text_of`: for
-    values of whose column no more is known than that they came as bytes.
+    """The bytes as text if `bytes_of` reads the same bytes from it, else `text_of`.
+
+    It is for values whose column is only known to have bytes.
     """
     try:
         text = value.decode()
@@ -31,7 +33,9 @@ def shortest(value: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """Raises ValueError if what follows ``0x`` is not pairs of hexadecimal digits."""
+    """The bytes of a text. Raises ValueError if ``0x`` is not followed by pairs of hexadecimal
+    digits.
+    """
     if not text.startswith(BEGINS):
         return text.encode("utf-8", "surrogateescape")
     match = _HEX.fullmatch(text)

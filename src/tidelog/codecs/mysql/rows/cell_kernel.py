@@ -1,8 +1,8 @@
-"""HOT PATH. Kernels that find the cells in binlog payloads (`tidelog.codecs.mysql.rows.cells`:
-format).
+"""HOT PATH. Kernels that find the cells in binlog payloads (format:
+`tidelog.codecs.mysql.rows.cells`).
 
-Every read is checked against the payload's end: a payload that is not what its table's schema says
-is reported, never read past.
+Every read is checked against the payload's end: a payload that does not fit its table's schema is
+reported, and never read past its end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.images import MISSING, NULL
+from tidelog.codecs.cell_positions import MISSING, NULL
 from tidelog.codecs.tuple_kernel import COLUMN_COUNT, MALFORMED, UNKNOWN_KIND, read_tuple
 from tidelog.model.records import Kind
 
@@ -20,8 +20,8 @@ HEADER_BYTES = 4
 PARTIAL_JSON = -3  # a length: the cell is a list of changes to the before image's document
 
 LACKS_NONE = 0
-LACKS_UNCHANGED = 1  # as in an insert or in an update by a minimal image
-LACKS_CHANGED = 2  # a document that changed in part, without the old one
+LACKS_UNCHANGED = 1  # as in an insert or in an update with a minimal image
+LACKS_CHANGED = 2  # a document that changed in part, without the old document
 
 _PARTIAL_JSON_UPDATES = 1  # of value_options, rows_event.h
 _I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
@@ -31,7 +31,7 @@ _K, _O, _N = ord("K"), ord("O"), ord("N")
 
 @njit(cache=True, nogil=True)
 def any_old_or_partial(data, begins, ends, kind):  # type: ignore[no-untyped-def]
-    """(does a record have an old image, is there a partial image?)"""
+    """Whether a record has an old image, and whether one has a partial image."""
     old = False
     partial = False
     for i in range(len(kind)):
@@ -44,10 +44,10 @@ def any_old_or_partial(data, begins, ends, kind):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def read_options(data, position, end, json):  # type: ignore[no-untyped-def]
-    """(position after a partial image's value_options and bits or -reason, where the bits are).
+    """(position after a partial image's value_options and bits or -reason, position of the bits).
 
-    value_options is a packed integer; its only bit so far fits its first byte. The bits are one for
-    each JSON column of the table, in the image or not; they stand at -1 if there are none.
+    value_options is a packed integer; its only bit so far fits its first byte. There is one bit for
+    each JSON column of the table, in the image or not; the position is -1 if there are none.
     """
     if position >= end or data[position] > 250:
         return np.int64(-MALFORMED), np.int64(-1)
@@ -67,17 +67,17 @@ def read_options(data, position, end, json):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def read_image(data, position, end, prefix, size, json, partial, start, length):  # type: ignore[no-untyped-def]
-    """Find the cells of the row image at ``position``; the position after it, or -reason.
+    """Find the cells of the row image at ``position``; returns the position after it, or -reason.
 
     Args:
         data: uint8[...].
-        position: where the columns-present bitmap is.
-        end: where the payload ends.
-        prefix: uint8[columns], of `Walk`, as ``size`` and ``json``.
+        position: the position of the columns-present bitmap.
+        end: the payload's end.
+        prefix: uint8[columns], of `Walk`, like ``size`` and ``json``.
         size: int32[columns].
         json: bool[columns].
-        partial: the after image of a partial update: value_options and the bits of partial values
-            follow the bitmap, as in the row event.
+        partial: True for the after image of a partial update: value_options and the bits of partial
+            values follow the bitmap, as in the row event.
         start: int32[columns], out.
         length: int32[columns], out; `NULL`, `MISSING` where the image lacks the column, or
             `PARTIAL_JSON`.
@@ -139,7 +139,9 @@ def read_image(data, position, end, prefix, size, json, partial, start, length):
 def read_log_row(  # type: ignore[no-untyped-def]
     data, position, end, what, prefix, size, json, old_start, old_length, start, length
 ):
-    """Find the cells of the log row at ``position``, of kind ``what``: flags, or -reason."""
+    """Find the cells of the log row at ``position``, of kind ``what``; returns flags,
+    or -reason.
+    """
     if position + HEADER_BYTES > end:
         return -MALFORMED
     flags = np.int64(data[position + 1])
@@ -173,7 +175,7 @@ def read_log_row(  # type: ignore[no-untyped-def]
 def read_dump_row(  # type: ignore[no-untyped-def]
     data, position, end, what, columns, old_start, old_length, start, length
 ):
-    """Find the cells of the dump row or absent key at ``position``: flags, or -reason."""
+    """Find the cells of the dump row or absent key at ``position``; returns flags, or -reason."""
     if position + 6 > end:
         return -MALFORMED
     image = data[position + 5]
@@ -197,22 +199,23 @@ def locate(  # type: ignore[no-untyped-def]
     data, begins, ends, kind, slot, prefix, size, json, keep_old, binary, lacks,
     old_start, old_length, old_present, new_start, new_length, new_present,
 ):  # fmt: skip
-    """Fill the matrices; the first bad record (-1 if none), reason, is a new cell missing?
+    """Fill the matrices; returns the first bad record (-1 if none), the reason, and whether a new
+    cell is missing.
 
     Args:
         data: uint8[...], the payloads.
-        begins: int32[n], where each is.
+        begins: int32[n], the payloads' positions.
         ends: int32[n].
         kind: uint8[n].
         slot: int32[columns], a column's row in the matrices, or -1.
-        prefix: uint8[columns], of `Walk`, as ``size`` and ``json``.
+        prefix: uint8[columns], of `Walk`, like ``size`` and ``json``.
         size: int32[columns].
         json: bool[columns].
-        keep_old: fill the old matrices too?
-        binary: bool[n], out: is it a log row?
-        lacks: uint8[n], out: `LACKS_NONE`, or how a column of the new row, wanted or not, is
-            lacking: `LACKS_UNCHANGED` (in neither image), `LACKS_CHANGED`.
-        old_start: int32[rows, n], out, as all that follow.
+        keep_old: whether to fill the old matrices too.
+        binary: bool[n], out: whether the record is a log row.
+        lacks: uint8[n], out: `LACKS_NONE`, or how the new row lacks a column, wanted or not:
+            `LACKS_UNCHANGED` (in neither image), `LACKS_CHANGED`.
+        old_start: int32[rows, n], out, like all that follow.
         old_length: int32[rows, n].
         old_present: bool[n].
         new_start: int32[rows, n].
@@ -292,8 +295,10 @@ def locate(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def may_lack(data, offsets, kind, out):  # type: ignore[no-untyped-def]
-    """bool[n] ``out``: may the new row lack columns? An insert whose image lacks some, an update
-    whose before image does. What is malformed is reported by those who read it.
+    """Fill bool[n] ``out``: True if the new row may lack columns, as an insert whose image lacks
+    some, or an update whose before image does.
+
+    Malformed records are left to their readers, which report them.
     """
     for i in range(len(kind)):
         out[i] = False

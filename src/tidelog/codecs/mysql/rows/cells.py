@@ -1,14 +1,14 @@
-"""Where the cells of binlog payloads are: log rows in the server's binary format, dump rows as
+"""Finds the cells of binlog payloads: log rows in the server's binary format and dump rows as
 tuples of texts, mixed in one batch.
 
 A log row's payload is ``0x01``, flags (`BEFORE`, `AFTER`, `PARTIAL`), the number of columns
-(uint16, little-endian), then for each image, before first, the bitmap of the columns it has, the
-null bits of those, and the values, as in the server's row events. Sources: MySQL internals,
-"Rows_event" (``libbinlogevents/include/rows_event.h``), ``sql/rpl_record.cc``; MariaDB knowledge
-base, "ROWS_EVENT_V1/V2".
+(uint16, little-endian), then for each image, before first, the bitmap of its columns, their null
+bits, and the values, as in the server's row events. Sources: MySQL internals, "Rows_event"
+(``libbinlogevents/include/rows_event.h``), ``sql/rpl_record.cc``; MariaDB knowledge base,
+"ROWS_EVENT_V1/V2".
 
-The kernel here locates the cells; `tidelog.codecs.mysql.texts.texts` gives them the texts that dump
-rows have, so that everything behind is shared.
+The kernel locates the cells; `tidelog.codecs.mysql.texts.texts` converts them to the texts of dump
+rows, so that all later code is shared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidelog.codecs.images import MISSING, CellPlaces, Image, integers, matrices, payloads
+from tidelog.codecs.cell_positions import MISSING, CellPlaces, Image, integers, matrices, payloads
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog import layout
 from tidelog.codecs.mysql.rows.cell_kernel import any_old_or_partial, locate
@@ -32,12 +32,12 @@ from tidelog.model.schema import Column, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How the values of a table's rows follow each other.
+    """The layout of values in a table's rows.
 
     Attributes:
-        prefix: uint8[columns], bytes of the length before the value, 0 where it has none.
+        prefix: uint8[columns], bytes of the length before the value, 0 if it has none.
         size: int32[columns], bytes of a value without a length.
-        json: bool[columns], is it JSON, which a partial image may hold changes of?
+        json: bool[columns], True for JSON, of which a partial image may hold changes.
     """
 
     prefix: UInt8s
@@ -46,10 +46,10 @@ class Walk:
 
 
 def walk(schema: TableSchema) -> Walk:
-    """How to walk rows of ``schema``.
+    """The layout of rows of ``schema``.
 
     Raises:
-        DecodeError: a column is of a type that the binlog does not have.
+        DecodeError: a column's type does not exist in the binlog.
     """
     layouts = [_layout(schema, column) for column in schema.columns]
     return Walk(
@@ -77,7 +77,9 @@ def parse(
     old: bool,
     old_columns: Sequence[int] | None = None,
 ) -> CellPlaces:
-    """As `tidelog.codecs.cells.parse`; the cells are texts (`tidelog.codecs.mysql.texts.texts`)."""
+    """Like `tidelog.codecs.cells.parse`; the cells are texts
+    (`tidelog.codecs.mysql.texts.texts`).
+    """
     raw, bounds = payloads(records)
     base = int(bounds[0])
     offsets = bounds - np.int32(base)
@@ -102,8 +104,9 @@ def parse(
 
 
 class RowError(Exception):
-    """A record is not what its schema says. Turned into a DecodeError by those who know where it
-    stands; it holds no value on purpose.
+    """A record does not fit its schema.
+
+    Callers that know its position convert it to a DecodeError; it contains no value on purpose.
     """
 
     def __init__(self, row: int, column: str | None, reason: str) -> None:
@@ -113,8 +116,10 @@ class RowError(Exception):
 
 @dataclass(slots=True)
 class Rows:
-    """The cells of ``n`` records as texts in ``data``; see `CellPlaces`. ``lacks``: uint8[n], does
-    the new row lack a column, wanted or not (`tidelog.codecs.mysql.rows.cell_kernel.locate`)?
+    """The cells of ``n`` records as texts in ``data``; see `CellPlaces`.
+
+    ``lacks``: uint8[n], how the new row lacks a column, wanted or not
+    (`tidelog.codecs.mysql.rows.cell_kernel.locate`).
     """
 
     data: UInt8s
@@ -136,21 +141,21 @@ def read_rows(
     old: bool,
     old_columns: Sequence[int] | None = None,
 ) -> Rows:
-    """Find the cells of columns ``wanted`` and make them texts.
+    """Find the cells of columns ``wanted`` and convert them to text.
 
     Args:
         raw: uint8[...], the payloads.
-        begins: int32[n], where each is in ``raw``.
+        begins: int32[n], the payloads' positions in ``raw``.
         ends: int32[n].
         kind: uint8[n], `Kind`.
-        schema: the version the records were written under.
+        schema: the version that the records were written under.
         wanted: wire column numbers.
-        old: also give the old images.
+        old: whether to return the old images too.
         old_columns: wire column numbers; the others of the old images are `MISSING`.
 
     Raises:
-        RowError: a payload or a cell is not what ``schema`` says.
-        TooMuchTextError: the texts are too many for one buffer.
+        RowError: a payload or a cell does not fit ``schema``.
+        TooMuchTextError: the text exceeds one buffer.
     """
     n, columns = len(kind), len(schema.columns)
     way = walk(schema)
@@ -191,8 +196,9 @@ def _texts(
     binary: Bools,
     left_out: Sequence[bool],
 ) -> UInt8s:
-    """Make the binary cells of the images texts; the buffer that the cells lie in then. Columns
-    ``left_out`` of the second image are made missing instead.
+    """Convert the binary cells of the images to text; returns the buffer with the cells.
+
+    Columns ``left_out`` of the second image become missing instead.
     """
     texts = Texts(raw, columns, int(binary.sum()) * len(images), keys)
     for number, column in enumerate(columns):

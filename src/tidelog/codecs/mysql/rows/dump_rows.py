@@ -1,18 +1,18 @@
-"""Rows of a SELECT in MySQL's text protocol → DUMP_ROW records, as the bytes arrive.
+"""Converts rows of a SELECT in MySQL's text protocol to DUMP_ROW records, as the bytes arrive.
 
 ::
 
-    rows = ResultRows(schema)              # behind the column definitions of the result set
-    while not rows.ended:
-        rows.feed(buffer[: socket.recv_into(buffer)])
-    batch = rows.batch()                   # DUMP_ROW records in the order of the rows
-    rest = rows.rest                       # bytes behind the result set, none as a rule
+        rows = ResultRows(schema)              # after the column definitions of the result set
+        while not rows.ended:
+            rows.feed(buffer[: socket.recv_into(buffer)])
+        batch = rows.batch()                   # DUMP_ROW records in the order of the rows
+        rest = rows.rest                       # bytes after the result set, usually none
 
-The SELECT names the schema's columns in its order, plain but for FLOAT and DOUBLE (``col * 1e0``),
-under ``SET NAMES utf8mb4``, ``time_zone = '+00:00'`` and an ``sql_mode`` without
-PAD_CHAR_TO_FULL_LENGTH. What the server's texts and the log's differ in (BIT, geometries, ZEROFILL,
-surrogates) is made equal here. Any number of bytes may be fed at once; a row of 16 MiB and more,
-which comes in several packets, is put together.
+The SELECT lists the schema's columns in order, unchanged except for FLOAT and DOUBLE (``col *
+1e0``), under ``SET NAMES utf8mb4``, ``time_zone = '+00:00'`` and an ``sql_mode`` without
+PAD_CHAR_TO_FULL_LENGTH. Where the server's texts differ from the log's (BIT, geometries, ZEROFILL,
+surrogates), they are converted here. Any number of bytes may be fed at once; a row of 16 MiB or
+more, which arrives in several packets, is joined.
 """
 
 from __future__ import annotations
@@ -20,15 +20,164 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+from numba import njit
 
+from tidelog.codecs.bigendian import put_uint32
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.rows import dump_rows_kernel as kernel
 from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES
 from tidelog.codecs.postgres.tuples import dump_batch
 from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int64s, Kind, LogBatch, UInt8s
 from tidelog.model.schema import Column, TableSchema
+
+HEADER_BYTES = 8  # tag, relation, tuple tag, column count
+CELL_BYTES = 17  # tag, length; and the extra bytes of a bit field's digits
+
+AS_IS = 0
+NUMBER = 1  # without the leading zeros of ZEROFILL
+GEOMETRY = 2  # without the four bytes of the SRID
+BIT = 3  # bytes, to digits
+BIT_BOOL = 4  # one byte, to t or f
+WIDE = 5  # of a set that stores surrogates, which UTF-8 can't: a question mark for each
+
+MORE = 0  # the kernel stopped because no whole packet follows
+END = 1  # at an EOF or OK packet
+ERROR = 2  # at an ERR packet
+CONTINUED = 3  # at a packet that continues in the next one
+MALFORMED = 4
+
+PACKET_MAX = 0xFFFFFF
+_NULL, _TEXT = ord("n"), ord("t")
+_INSERT, _NEW = ord("I"), ord("N")
+
+
+@njit(cache=True, nogil=True)
+def put_row(data, at, end, forms, payload, to):  # type: ignore[no-untyped-def]
+    """Write the row at ``data[at:end]`` to ``payload[to:]``; returns its end, -1 if it is
+    malformed.
+    """
+    columns = len(forms)
+    payload[to] = _INSERT
+    put_uint32(payload, to + 1, 0)
+    payload[to + 5] = _NEW
+    payload[to + 6] = columns >> 8
+    payload[to + 7] = columns & 0xFF
+    to += HEADER_BYTES
+    for column in range(columns):
+        if at >= end:
+            return -1
+        first = np.int64(data[at])
+        at += 1
+        if first == 0xFB:
+            payload[to] = _NULL
+            to += 1
+            continue
+        size = first
+        if first >= 0xFC:
+            more = 2 if first == 0xFC else 3 if first == 0xFD else 8
+            if first == 0xFF or at + more > end:
+                return -1
+            size = np.int64(0)
+            for i in range(more):
+                size |= np.int64(data[at + i]) << (8 * i)
+            at += more
+        if size < 0 or size > end - at:
+            return -1
+        form = forms[column]
+        stop = at + size
+        payload[to] = _TEXT
+        start = to + 5
+        to = start
+        if form == NUMBER:
+            if at < stop and data[at] == 45:
+                payload[to] = 45
+                to += 1
+                at += 1
+            while at + 1 < stop and data[at] == 48 and data[at + 1] >= 48 and data[at + 1] <= 57:
+                at += 1
+        elif form == GEOMETRY:
+            at = min(at + 4, stop)
+        elif form == WIDE:
+            while at < stop:
+                surrogate = data[at] == 0xED and at + 2 < stop and data[at + 1] >= 0xA0
+                payload[to] = 63 if surrogate else data[at]
+                at += 3 if surrogate else 1
+                to += 1
+        elif form >= BIT:
+            value = np.uint64(0)
+            if size > 8:
+                return -1
+            while at < stop:
+                value = (value << np.uint64(8)) | np.uint64(data[at])
+                at += 1
+            if form == BIT_BOOL:
+                payload[to] = 116 if value else 102
+                to += 1
+            else:
+                digits = 1
+                rest = value // np.uint64(10)
+                while rest:
+                    rest //= np.uint64(10)
+                    digits += 1
+                for i in range(digits - 1, -1, -1):
+                    payload[to + i] = 48 + np.uint8(value % np.uint64(10))
+                    value //= np.uint64(10)
+                to += digits
+        for i in range(stop - at):
+            payload[to + i] = data[at + i]
+        to += stop - at
+        at = stop
+        put_uint32(payload, start - 4, to - start)
+    return to if at == end else -1
+
+
+@njit(cache=True, nogil=True)
+def put_rows(data, forms, payload, to, offsets, rows, state):  # type: ignore[no-untyped-def]
+    """Write the rows of the whole packets in ``data``; returns why it stopped.
+
+    Args:
+        data: uint8[...], received bytes, beginning at a packet's header.
+        forms: uint8[columns].
+        payload: uint8[...] with room, from ``to`` on, for the content of ``data``.
+        to: the position to write to.
+        offsets: int64[...], out: the end of each row, from index ``rows`` + 1 on.
+        rows: the number of rows written before.
+        state: int64[3], out: bytes of ``data`` used, new ``to``, new ``rows``.
+    """
+    at = 0
+    size = len(data)
+    status = MORE
+    while at + 4 <= size:
+        length = np.int64(data[at]) | (np.int64(data[at + 1]) << 8) | (np.int64(data[at + 2]) << 16)
+        if length == PACKET_MAX:
+            status = CONTINUED
+            break
+        if at + 4 + length > size:
+            break
+        if length == 0:
+            status = MALFORMED
+            break
+        first = data[at + 4]
+        if first == 0xFE:
+            status = END
+            break
+        if first == 0xFF:
+            status = ERROR
+            break
+        end = put_row(data, at + 4, at + 4 + length, forms, payload, to)
+        if end < 0:
+            status = MALFORMED
+            break
+        to = end
+        rows += 1
+        offsets[rows] = to
+        at += int(4 + length)
+    state[0] = at
+    state[1] = to
+    state[2] = rows
+    return status
+
 
 _MAX_PAYLOAD_BYTES = int(np.iinfo(np.int32).max)
 _FIRST_BYTES = 1 << 20
@@ -47,33 +196,33 @@ class ResultError(ChunkError):
 
 
 def form_of(column: Column) -> int:
-    """What the kernel must do to the text of a column's cells."""
+    """How the kernel converts the text of a column's cells."""
     if column.type_id == types.GEOMETRY:
-        return kernel.GEOMETRY
+        return GEOMETRY
     if column.type_id == types.BIT:
-        return kernel.BIT_BOOL if column.logical == "bool" else kernel.BIT
+        return BIT_BOOL if column.logical == "bool" else BIT
     if column.type_id in types.NUMERIC and column.type_id not in (types.FLOAT, types.DOUBLE):
-        return kernel.NUMBER
+        return NUMBER
     if charset_of(types.collation(column)) in SURROGATES:
-        return kernel.WIDE
-    return kernel.AS_IS
+        return WIDE
+    return AS_IS
 
 
 class ResultRows:
-    """One result set's rows. Used by one thread.
+    """The rows of one result set. Used by one thread.
 
     Attributes:
-        ended: has the packet come that ends the result set?
-        rest: what was fed behind that packet.
-        rows: how many rows there are so far.
-        payload_bytes: of the records so far.
+        ended: True once the packet has arrived that ends the result set.
+        rest: the bytes fed after that packet.
+        rows: the number of rows so far.
+        payload_bytes: the bytes of the records so far.
     """
 
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
         forms = {column.name: form_of(column) for column in schema.columns}
-        # A key stays what the server compares: the next chunk begins behind it.
-        forms |= {n: kernel.AS_IS for n in schema.match_key if forms[n] == kernel.WIDE}
+        # A key keeps its stored text, by which the server compares: the next chunk begins after it.
+        forms |= {n: AS_IS for n in schema.match_key if forms[n] == WIDE}
         self._forms = np.array([*forms.values()], dtype=np.uint8)
         self._payload: UInt8s = np.empty(_FIRST_BYTES, dtype=np.uint8)
         self._offsets: Int64s = np.zeros(1024, dtype=np.int64)
@@ -88,11 +237,11 @@ class ResultRows:
         self.payload_bytes = 0
 
     def feed(self, data: bytes | bytearray | memoryview | UInt8s) -> None:
-        """Take received bytes; they may be overwritten afterwards.
+        """Process received bytes; they may be overwritten afterwards.
 
         Raises:
             ResultError: the server reports an error instead of more rows.
-            DecodeError: the bytes are no rows of as many columns.
+            DecodeError: the bytes are not rows with this number of columns.
             ChunkError: the rows are more than a segment can hold.
         """
         received = data if isinstance(data, np.ndarray) else np.frombuffer(data, dtype=np.uint8)
@@ -109,7 +258,7 @@ class ResultRows:
         while not self.ended:
             status = self._rows_of(received)
             received = received[int(self._state[0]) :]
-            if status == kernel.MORE:
+            if status == MORE:
                 break
             after = self._other(status, received)
             if after is None:
@@ -130,18 +279,18 @@ class ResultRows:
         return dump_batch(Kind.DUMP_ROW, self._schema.schema_id, offsets, payload)
 
     def take(self) -> LogBatch:
-        """The rows so far; those that follow begin anew."""
+        """Return the rows so far, and start again with the following ones."""
         taken = self.batch()
         self._payload = np.empty(_FIRST_BYTES, dtype=np.uint8)
         self.rows = self.payload_bytes = 0
         return taken
 
     def _rows_of(self, data: UInt8s) -> int:
-        """Write the rows of the whole packets in ``data``; why the kernel stopped."""
+        """Write the rows of the whole packets in ``data``; returns why the kernel stopped."""
         columns = len(self._forms)
         most = len(data) // (4 + max(columns, 1)) + 1
         self._make_room(len(data), most)
-        status: int = kernel.put_rows(
+        status: int = put_rows(
             data, self._forms, self._payload, self.payload_bytes, self._offsets, self.rows,
             self._state,
         )  # fmt: skip
@@ -150,7 +299,7 @@ class ResultRows:
         return status
 
     def _make_room(self, size: int, rows: int) -> None:
-        row_bytes = kernel.HEADER_BYTES + len(self._forms) * kernel.CELL_BYTES
+        row_bytes = HEADER_BYTES + len(self._forms) * CELL_BYTES
         needed = self.payload_bytes + size + rows * row_bytes
         if needed > len(self._payload):
             if self.payload_bytes + size > _MAX_PAYLOAD_BYTES:
@@ -169,18 +318,18 @@ class ResultRows:
             self._offsets = offsets
 
     def _other(self, status: int, data: UInt8s) -> UInt8s | None:
-        """Handle the packet at ``data`` that is no plain row; what follows it, None if it is not
-        whole yet.
+        """Handle the packet at ``data`` that is not a plain row; returns the bytes after it, None
+        if it is incomplete.
         """
-        if status == kernel.CONTINUED:
+        if status == CONTINUED:
             return self._long_row(data)
         size = _length(data)
         packet = data[4 : 4 + size].tobytes()
-        if status == kernel.END:
+        if status == END:
             self.ended = True
             self.rest = data[4 + size :].tobytes()
             return data[:0]
-        if status == kernel.ERROR and size >= 3:
+        if status == ERROR and size >= 3:
             self.ended = True
             (code,) = struct.unpack_from("<H", packet, 1)
             state = packet[4:9].decode("ascii", "replace") if packet[3:4] == b"#" else "HY000"
@@ -192,7 +341,7 @@ class ResultRows:
         )
 
     def _long_row(self, data: UInt8s) -> UInt8s | None:
-        """Put a row together that takes several packets."""
+        """Join a row of several packets."""
         size = _row_bytes(data)
         if size > len(data):
             return None
@@ -204,9 +353,9 @@ class ResultRows:
             at += 4 + part
         row = np.concatenate(parts)
         self._make_room(len(row), 1)
-        end: int = kernel.put_row(row, 0, len(row), self._forms, self._payload, self.payload_bytes)
+        end: int = put_row(row, 0, len(row), self._forms, self._payload, self.payload_bytes)
         if end < 0:
-            return self._other(kernel.MALFORMED, data)
+            return self._other(MALFORMED, data)
         self.payload_bytes = end
         self.rows += 1
         self._offsets[self.rows] = end
@@ -214,14 +363,14 @@ class ResultRows:
 
 
 def _row_bytes(data: UInt8s) -> int:
-    """How many bytes the row at ``data`` has with its packets' headers, as far as can be told."""
+    """The bytes of the row at ``data`` with its packets' headers, as far as they are known."""
     at = 0
     while True:
         if at + 4 > len(data):
             return at + 4
         size = _length(data[at:])
         at += 4 + size
-        if size < kernel.PACKET_MAX:
+        if size < PACKET_MAX:
             return at
 
 

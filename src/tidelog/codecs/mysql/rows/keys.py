@@ -1,4 +1,4 @@
-"""Keys of binlog records, of log rows and dump rows alike."""
+"""Extracts the keys of binlog records, both log rows and dump rows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,125 @@ from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
+from tidelog.codecs.bigendian import put_uint32
+from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.columns import text_kernels
 from tidelog.codecs.encoded_keys import EncodedKeys
-from tidelog.codecs.images import Image
+from tidelog.codecs.key_kernel import hash64
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows import bytes_keys
-from tidelog.codecs.mysql.rows import key_kernel as kernel
-from tidelog.codecs.mysql.rows.cell_kernel import HEADER_BYTES, may_lack
+from tidelog.codecs.mysql.rows.cell_kernel import HEADER_BYTES, LACKS_CHANGED, LACKS_NONE, may_lack
 from tidelog.codecs.mysql.rows.cells import RowError, Rows, read_rows
 from tidelog.codecs.mysql.texts.texts import TooMuchTextError, float_texts
 from tidelog.errors import DecodeError
-from tidelog.model.records import Bools, Int32s, KeyEntries, Kind, LogBatch, UInt8s, readonly
+from tidelog.model.records import (
+    Bools,
+    Int32s,
+    KeyEffect,
+    KeyEntries,
+    Kind,
+    LogBatch,
+    UInt8s,
+    readonly,
+)
 from tidelog.model.schema import TableSchema
+
+_COMPLETE = int(KeyEffect.COMPLETE)
+_PARTIAL = int(KeyEffect.PARTIAL)
+_GONE = int(KeyEffect.GONE)
+_MOVED_PARTIAL = int(KeyEffect.MOVED_PARTIAL)
+_INSERT = int(Kind.INSERT)
+
+
+@njit(cache=True, nogil=True)
+def _put_key(out, at, data, start, length, i):  # type: ignore[no-untyped-def]
+    """Write the encoded key of row ``i``; returns its end, or -1 if a column is missing."""
+    for slot in range(len(start)):
+        size = length[slot, i]
+        if size == MISSING:
+            return np.int64(-1)
+        put_uint32(out, at, size)
+        at += 4
+        begin = np.int64(start[slot, i])
+        for k in range(size):
+            out[at + k] = data[begin + k]
+        at += max(size, 0)
+    return np.int64(at)
+
+
+@njit(cache=True, nogil=True)
+def encode_keys(  # type: ignore[no-untyped-def]
+    data, kind, indices, lacks, resets,
+    old_start, old_length, old_present, new_start, new_length, new_present,
+    record, hashes, effect, offsets, out,
+):  # fmt: skip
+    """Write the key entries; returns their number, or -1 - the first row that lacks its key.
+
+    Args:
+        data: uint8[...], the buffer of the cells.
+        kind: uint8[n].
+        indices: int32[n], the rows' records.
+        lacks: uint8[n], how the new row lacks a column (`tidelog.codecs.mysql.rows.cell_kernel`).
+        resets: whether columns that an update's new row lacks may have changed.
+        old_start: int32[slots, n], the key's columns, like all up to ``new_present``.
+        old_length: int32[slots, n].
+        old_present: bool[n].
+        new_start: int32[slots, n].
+        new_length: int32[slots, n].
+        new_present: bool[n].
+        record: int32[2 n], out, like all that follow: the columns of `KeyEntries`.
+        hashes: uint64[2 n].
+        effect: uint8[2 n].
+        offsets: int32[2 n + 1].
+        out: uint8[...], the encoded keys.
+    """
+    entries = 0
+    used = np.int64(0)
+    offsets[0] = 0
+    for i in range(len(kind)):
+        begin = used
+        middle = used
+        if old_present[i]:
+            middle = _put_key(out, begin, data, old_start, old_length, i)
+            if middle < 0:
+                return -1 - i
+        moved = False
+        if new_present[i]:
+            end = _put_key(out, middle, data, new_start, new_length, i)
+            if end < 0:
+                return -1 - i
+            if old_present[i]:
+                moved = end - middle != middle - begin
+                k = np.int64(0)
+                while not moved and k < middle - begin:
+                    moved = out[begin + k] != out[middle + k]
+                    k += 1
+        if old_present[i] and (moved or not new_present[i]):
+            record[entries] = indices[i]
+            hashes[entries] = hash64(out, int(begin), int(middle))
+            effect[entries] = _GONE
+            entries += 1
+            offsets[entries] = middle
+            used = middle
+        if new_present[i]:
+            first, last = middle, end
+            if old_present[i] and not moved:  # the same key twice: keep the first copy
+                first, last = begin, middle
+            record[entries] = indices[i]
+            hashes[entries] = hash64(out, int(first), int(last))
+            if lacks[i] == LACKS_NONE:
+                effect[entries] = _COMPLETE
+            elif moved or resets or kind[i] == _INSERT or lacks[i] == LACKS_CHANGED:
+                effect[entries] = _MOVED_PARTIAL
+            else:
+                effect[entries] = _PARTIAL
+            entries += 1
+            offsets[entries] = last
+            used = last
+    return entries
+
 
 _ROW_KINDS = np.zeros(256, dtype=np.bool_)
 _ROW_KINDS[[Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP_ROW, Kind.ABSENT]] = True
@@ -31,21 +137,24 @@ def _is_bytes(schema: TableSchema, name: str) -> bool:
     return schema.columns[schema.column_index(name)].logical == bytes_keys.LOGICAL
 
 
-def without_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Bools:
-    """bool[n]: log records that do not hold a column of their match key: nothing says which row
-    they are of. Such are inserts of a short image (``binlog_row_image``) that do not name the
-    column, and updates and deletes by another key than the table's own.
+def lacks_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Bools:
+    """bool[n]: True for log records that lack a column of their match key, so that their row is
+    unknown.
+
+    These are inserts with a short image (``binlog_row_image``) that do not name the column, and
+    updates and deletes by another key than the table's own.
 
     Args:
-        batch: of the log.
-        schema_of: the schema of a number.
+        batch: records of the log.
+        schema_of: returns the schema of a number.
     """
     found = np.zeros(len(batch), dtype=np.bool_)
     logged = _LOGGED_KINDS[batch.kind]
     for schema_id in set(batch.schema_id[logged].tolist()):
         schema = schema_of(schema_id)
         records = np.flatnonzero(logged & (batch.schema_id == schema_id))
-        # The first image is the old row's, or an insert's new one; the bitmap of its columns leads.
+        # The first image is the old row, or an insert's new row; it begins with the bitmap of its
+        # columns.
         bitmaps = batch.payload_offsets[records] + HEADER_BYTES
         for name in schema.match_key:
             byte, bit = divmod(schema.column_index(name), 8)
@@ -54,14 +163,15 @@ def without_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Boo
 
 
 class BinlogKeys(EncodedKeys):
-    """The `tidelog.ports.KeyExtractor` of binlog payloads. Thread-safe, holds no state.
+    """The `tidelog.ports.KeyExtractor` of binlog payloads. Thread-safe, without state.
 
-    Key texts are the canonical ones (`tidelog.codecs.mysql.texts.texts`), so that a row has one key
-    wherever it comes from.
+    Key texts are the canonical ones (`tidelog.codecs.mysql.texts.texts`), so that a row has the
+    same key in the log and in a dump.
 
     Args:
-        flavor: which server writes the log. What MariaDB's update lacks may have changed: virtual
-            columns, and those that REPLACE or ON DUPLICATE KEY UPDATE sets back to their default.
+        flavor: the server that writes the log. Columns missing in MariaDB's updates may have
+            changed: virtual columns, and columns that REPLACE or ON DUPLICATE KEY UPDATE sets back
+            to their default.
     """
 
     def __init__(self, flavor: Flavor = Flavor.MYSQL) -> None:
@@ -70,13 +180,13 @@ class BinlogKeys(EncodedKeys):
     def keys(self, batch: LogBatch, records: Int32s, schema: TableSchema) -> KeyEntries:
         """Match keys of the records at indices ``records``, all of ``schema``.
 
-        An update that changes its key gives two entries, a truncate none. An insert that lacks
-        columns counts as a move: nothing else tells them. So does an update by a part of a document
-        whose old one is not in the record: the document changed, and nothing else tells it; and
-        MariaDB's updates that lack columns.
+        An update that changes its key has two entries, a truncate none. An insert that lacks
+        columns counts as a key change: no other record contains them. So do an update with a part
+        of a document whose old document is not in the record, since the document changed and no
+        other record contains it; and MariaDB's updates that lack columns.
 
         Raises:
-            DecodeError: a payload is not what ``schema`` says, or lacks key columns.
+            DecodeError: a payload does not fit ``schema``, or lacks key columns.
         """
         indices = readonly(records, np.int32)
         if len(indices) and (indices.min() < 0 or indices.max() >= len(batch)):
@@ -101,7 +211,9 @@ class BinlogKeys(EncodedKeys):
         return self._entries(batch, indices, schema, kind, rows, old)
 
     def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
-        """As `EncodedKeys.texts`; of bytes as `tidelog.codecs.mysql.rows.bytes_keys` has them."""
+        """Like `EncodedKeys.texts`; bytes are in the form of
+        `tidelog.codecs.mysql.rows.bytes_keys`.
+        """
         return tuple(
             bytes_keys.text_of(text.encode("utf-8", "surrogateescape"))
             if text is not None and _is_bytes(schema, name)
@@ -110,8 +222,8 @@ class BinlogKeys(EncodedKeys):
         )
 
     def moved(self, batch: LogBatch) -> Int32s:
-        """Records of ``batch`` whose new state may lack columns that no record before tells:
-        inserts that lack some, and updates whose before image does (it may be that the key stayed).
+        """Records of ``batch`` whose new state may lack columns that no earlier record contains:
+        inserts that lack some, and updates whose before image does (their key may be unchanged).
         """
         out = np.empty(len(batch), dtype=np.bool_)
         may_lack(
@@ -142,7 +254,7 @@ class BinlogKeys(EncodedKeys):
         effect = np.empty(2 * count, dtype=np.uint8)
         bounds = np.empty(2 * count + 1, dtype=np.int32)
         data = np.empty(capacity, dtype=np.uint8)
-        entries = kernel.encode_keys(
+        entries = encode_keys(
             rows.data, kind, indices, rows.lacks, self._resets,
             old.start, old.length, old.present, rows.new.start, rows.new.length, rows.new.present,
             record, hashes, effect, bounds, data,
@@ -161,7 +273,7 @@ class BinlogKeys(EncodedKeys):
         )
 
     def _normalise_floats(self, rows: Rows, old: Image, schema: TableSchema) -> None:
-        """Give floating-point keys of dump rows the texts that log rows have."""
+        """Convert floating-point keys of dump rows to the texts of log rows."""
         for slot, name in enumerate(schema.match_key):
             if not schema.columns[schema.column_index(name)].logical.startswith("float"):
                 continue

@@ -1,8 +1,8 @@
-"""Texts of MySQL's character sets of one byte a character → UTF-8, as the server converts them.
+"""Converts text in MySQL's single-byte character sets to UTF-8, as the server does.
 
-Where Python has no codec, or one that differs, the tables below say so; they were read from the
-servers (``CONVERT(… USING utf8mb4)``), which agree. What a character set does not define becomes a
-question mark there.
+The tables below are for sets without a Python codec, or with a different one; they were read from
+the servers (``CONVERT(… USING utf8mb4)``), which agree. Characters that a set does not define
+become question marks there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.codecs.mysql.texts.multibyte_texts import WIDE, decode
 from tidelog.model.records import UInt8s
 
 UTF8 = frozenset({"utf8mb3", "utf8mb4", "binary"})
-"""The character sets whose bytes are UTF-8 already, or none."""
+"""The character sets whose bytes are UTF-8 already, or no text."""
 
 _CODECS = {
     "latin1": "cp1252", "latin2": "iso8859_2", "cp850": "cp850", "hp8": "hp_roman8",
@@ -70,18 +70,19 @@ _UPPER = {
 
 
 def is_single_byte(charset: str) -> bool:
-    """Has the character set one byte a character?"""
+    """Return True if the character set has one byte per character."""
     return charset in _CODECS or charset in _UPPER
 
 
 def keeps_ascii(charset: str) -> bool:
-    """Are bytes below 0x80 ASCII in a text that has no others?"""
+    """Return True if a text of bytes below 0x80 is ASCII."""
     return charset not in WIDE
 
 
-def decoded(text: bytes, charset: str | None) -> str:
-    """The text; as UTF-8 if the character set is not known. What it does not define becomes a
-    replacement character, or what the server makes of it.
+def decode_text(text: bytes, charset: str | None) -> str:
+    """Decode the text; as UTF-8 if the character set is unknown.
+
+    Undefined characters become a replacement character, or the server's substitute.
     """
     if charset is None or charset in UTF8:
         return text.decode("utf-8", "replace")
@@ -97,7 +98,7 @@ def _characters(charset: str) -> str:
 
 @cache
 def table(charset: str) -> tuple[UInt8s, UInt8s]:
-    """(uint8[256, 3], uint8[256]): each byte's UTF-8, and how many bytes that has."""
+    """(uint8[256, 3], uint8[256]): each byte's UTF-8, and its length."""
     codes = np.zeros((256, 3), dtype=np.uint8)
     sizes = np.zeros(256, dtype=np.uint8)
     for byte in range(256):
@@ -119,9 +120,9 @@ def _character(charset: str, byte: int) -> str:
 
 @njit(cache=True, nogil=True)
 def by_table(data, start, length, binary, codes, sizes, to):  # type: ignore[no-untyped-def]
-    """Write the cells that are not ASCII as UTF-8; where ``data`` is filled up to.
+    """Write the cells that are not ASCII as UTF-8; returns the end of ``data``.
 
-    ``data`` has room for three bytes for each of the cells' from ``to`` on.
+    From ``to`` on, ``data`` has room for three bytes for each byte of the cells.
     """
     for i in range(len(start)):
         if not binary[i] or length[i] <= 0:
@@ -149,7 +150,7 @@ def by_table(data, start, length, binary, codes, sizes, to):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def not_ascii(data, start, length, binary, out):  # type: ignore[no-untyped-def]
-    """bool[n] ``out``: is the cell binary and has a byte above 0x7F?"""
+    """Fill bool[n] ``out``: True if the cell is binary and has a byte above 0x7F."""
     for i in range(len(start)):
         out[i] = False
         if not binary[i]:

@@ -1,7 +1,7 @@
-"""HOT PATH. Kernels: integers as digits, and the integers in binary cells.
+"""HOT PATH. Kernels that write integers as digits, and read the integers of binary cells.
 
-numba caches a kernel by its own file's time stamp: touch the files of those that call these
-when this one changes.
+numba's cache depends on the time stamp of a kernel's own file only: touch the callers' files when
+this one changes.
 """
 
 from __future__ import annotations

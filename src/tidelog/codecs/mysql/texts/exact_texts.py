@@ -1,10 +1,10 @@
-"""Texts of key columns in character sets that Unicode does not hold all of.
+"""Distinct texts for key columns in character sets that Unicode does not cover completely.
 
-Such a set keeps characters that have no text (surrogates in ``ucs2`` and ``utf32``, codes that
-``gbk`` does not define), or two that have one (``cp932`` has NEC's and IBM's). Elsewhere the
-server's question mark will do; two keys must not become one. So a key's value that does not come
-back from UTF-8 as it was is `MARK` and the hexadecimal digits of its bytes, from log and dump
-alike.
+Such a set has characters without a text (surrogates in ``ucs2`` and ``utf32``, codes that ``gbk``
+does not define), or two characters with the same text (``cp932`` has NEC's and IBM's). For other
+columns the server's question mark is good enough, but two keys must not become one. So a key's
+value that does not survive the conversion to UTF-8 and back is written as `MARK` and the
+hexadecimal digits of its bytes, both from the log and from a dump.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES, characters, d
 from tidelog.model.schema import Column
 
 MARK = "\U0010ffff"
-"""Begins such a text: a code point that never is a character."""
+"""The prefix of such a text: a code point that is never a character."""
 
 _WHOLE = frozenset({"utf16", "utf16le"})
-"""Sets of several bytes a character whose characters all have a text of their own."""
+"""Multi-byte sets whose characters all have distinct texts."""
 _SINGLE_AGAIN = {
     "armscii8": bytes.fromhex("a4a5a9abacff"),
     "tis620": bytes.fromhex("a0dbdcdddefcfdfe"),
 }
-"""Bytes whose character another one has too, which the server takes for it."""
+"""Bytes whose character another byte has too, and the server converts back to that one."""
 _AGAIN = {
     "big5": rb"\xa1[\x5a\xc3\xc5\xfe]|\xa2[\x40\xcc]",
-    "sjis": rb"\x81\x5f",  # a backslash as 0x5C is, which is the one people type
+    "sjis": rb"\x81\x5f",  # a backslash like 0x5C, which is the one that people type
     "cp932": rb"\x87[\x90-\x92\x95-\x97\x9a-\x9c]|[\xed\xee].|\xfa[\x4a-\x54\x58-\x5b]",
     "ujis": rb"\x8f\xa2\xb7|\xa1\xc0",
     "eucjpms": rb"\x8f\xa2[\xb7\xf1]|\x8f\xf3[\xfd\xfe]|\x8f\xf4[\xa1-\xa8\xab-\xad]"
     rb"|\xad[\xf0-\xf2\xf5-\xf7\xfa-\xfc]",
 }
-"""Codes of the sets of several bytes a character, likewise. Both were read from the servers."""
+"""The same for codes of multi-byte sets. Both lists were read from the servers."""
 _HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
 _ODD = {
     "ucs2": "HEX({k}) REGEXP '^(....)*D[89A-F]'",
@@ -45,7 +45,7 @@ _ODD = {
 
 
 def needs_exact(column: Column) -> bool:
-    """Is it a text of such a set?"""
+    """Return True if the column is text in such a set."""
     charset = charset_of(types.collation(column))
     return column.type_id in types.CHARACTER and is_lossy(charset)
 
@@ -60,24 +60,28 @@ def longest(column: Column) -> int:
 
 @cache
 def is_lossy(charset: str | None) -> bool:
-    """Has the set characters that need such texts?"""
+    """Return True if the set has characters that need such texts."""
     if charset is None or charset in charset_texts.UTF8 or charset in _WHOLE:
         return False
     return not charset_texts.is_single_byte(charset) or bool(_odd_bytes(charset))
 
 
 def is_plain_ascii(charset: str) -> bool:
-    """Do values of bytes below 0x80 alone come back?"""
+    """Return True if values of bytes below 0x80 survive the conversion."""
     return charset_texts.keeps_ascii(charset) and charset != "swe7"
 
 
 def exact(charset: str, value: bytes) -> str | None:
-    """The text of a value that does not come back; None if it does. ``charset``: a lossy one."""
+    """The text of a value that does not survive the conversion; None if it does. ``charset``: a
+    lossy set.
+    """
     return MARK + value.hex() if _is_odd(charset, value) else None
 
 
 def value_of(charset: str | None, text: str) -> bytes | None:
-    """The bytes that `exact` made such a text of; None if it is none, or is spelled otherwise."""
+    """The bytes from which `exact` made this text; None if it did not, or the text is spelled
+    differently.
+    """
     if charset is None or not text.startswith(MARK) or not is_lossy(charset):
         return None
     digits = text[len(MARK) :]
@@ -86,7 +90,7 @@ def value_of(charset: str | None, text: str) -> bytes | None:
 
 
 def sql(name: str, charset: str) -> str:
-    """The text of column ``name``, quoted, of a lossy set, as the server gives it."""
+    """SQL for the text of column ``name``, quoted, in a lossy set."""
     plain = f"CONVERT({name} USING utf8mb4)"
     marked = f"CONCAT(_utf8mb4 X'{MARK.encode().hex()}', LOWER(HEX({name})))"
     return f"IF({_odd_sql(name, charset)}, {marked}, {plain})"
@@ -98,7 +102,7 @@ def _odd_sql(name: str, charset: str) -> str:
     back = f"CONVERT(CONVERT({name} USING utf8mb4) USING {charset})"
     if charset != "sjis":
         return f"CAST({back} AS BINARY) <> CAST({name} AS BINARY)"
-    # Whose 0x5C comes back as 0x815F, one byte longer. 0x3F is no other character's second byte.
+    # Its 0x5C becomes 0x815F, one byte longer. 0x3F is no other character's second byte.
     text = f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
     marks = f"{_count(text, '3F')} <> {_count(f'CAST({name} AS BINARY)', '3F')}"
     return f"({marks} OR LENGTH({back}) <> LENGTH({name}) + {_count(text, '5C')})"
@@ -138,5 +142,6 @@ def _odd_bytes(charset: str) -> bytes:
     return bytes(
         byte
         for byte in range(256)
-        if byte in again or (byte != 0x3F and charset_texts.decoded(bytes([byte]), charset) == "?")
+        if byte in again
+        or (byte != 0x3F and charset_texts.decode_text(bytes([byte]), charset) == "?")
     )

@@ -1,9 +1,11 @@
-"""MySQL's binary JSON → the text that the server prints, and changes to a document applied.
+"""Converts MySQL's binary JSON to the text that the server prints, and applies changes to a
+document.
 
 Format: MySQL internals, "JSON binary format" (``sql/json_binary.h``): a type byte, then the value.
-An object or array is: count, size (two bytes each, four if large), for an object the keys' places
-and lengths, the values' types and places (small values in the place's stead), keys, values. Partial
-updates: ``sql/json_diff.h``. `tidelog.codecs.mysql.texts.json_kernel` does the common documents.
+An object or array is: count, size (two bytes each, four if large), for an object the keys'
+positions and lengths, the values' types and positions (small values instead of the position), keys,
+values. Partial updates: ``sql/json_diff.h``. The kernels convert common documents, Python code the
+others.
 """
 
 from __future__ import annotations
@@ -14,9 +16,257 @@ import struct
 from collections.abc import Callable
 
 import numpy as np
+from numba import njit
 
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.texts.digit_kernels import put_unsigned
 from tidelog.codecs.mysql.texts.number_kernels import put_decimal
+
+TEXT_FACTOR = 8
+"""Factor of a document's largest text: at most this many bytes for each byte of its own (a control
+character of a string takes six), plus `TEXT_EXTRA`.
+"""
+TEXT_EXTRA = 64
+MAX_DEPTH = 100  # JSON_DOCUMENT_MAX_DEPTH
+
+_LARGE_OBJECT, _LARGE_ARRAY, _LITERAL = 1, 3, 4
+_INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64 = 5, 6, 7, 8, 9, 10
+_STRING = 12
+_TRUE, _FALSE = 1, 2
+_BAD = -1
+_SLOW = -2
+_HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
+_NULL_TEXT = np.frombuffer(b"null", dtype=np.uint8)
+_TRUE_TEXT = np.frombuffer(b"true", dtype=np.uint8)
+_FALSE_TEXT = np.frombuffer(b"false", dtype=np.uint8)
+_ESCAPES = np.zeros(256, dtype=np.uint8)
+_ESCAPES[:32] = 1
+for _byte, _letter in zip(b'\b\t\n\f\r"\\', b'btnfr"\\', strict=True):
+    _ESCAPES[_byte] = _letter
+
+
+@njit(cache=True, nogil=True)
+def _number(data, at, size):  # type: ignore[no-untyped-def]
+    value = np.int64(0)
+    for k in range(size):
+        value |= np.int64(data[at + k]) << (8 * k)
+    return value
+
+
+@njit(cache=True, nogil=True)
+def _put_string(data, at, size, to):  # type: ignore[no-untyped-def]
+    data[to] = 34
+    to += 1
+    for k in range(at, at + size):
+        byte = data[k]
+        escape = _ESCAPES[byte]
+        if escape == 0:
+            data[to] = byte
+            to += 1
+            continue
+        data[to] = 92
+        if escape > 1:
+            data[to + 1] = escape
+            to += 2
+        else:
+            data[to + 1] = 117
+            data[to + 2] = 48
+            data[to + 3] = 48
+            data[to + 4] = _HEX[byte >> 4]
+            data[to + 5] = _HEX[byte & 15]
+            to += 6
+    data[to] = 34
+    return to + 1
+
+
+@njit(cache=True, nogil=True)
+def _put_text(data, text, to):  # type: ignore[no-untyped-def]
+    for k in range(len(text)):
+        data[to + k] = text[k]
+    return to + len(text)
+
+
+@njit(cache=True, nogil=True)
+def _put_scalar(data, kind, at, end, to, limit):  # type: ignore[no-untyped-def]
+    """Write the scalar of type ``kind`` at ``data[at:end]``; returns its end, `_BAD` or `_SLOW`."""
+    if at >= end or to + 24 > limit:
+        return np.int64(_BAD)
+    if kind == _LITERAL:
+        if data[at] == 0:
+            return np.int64(_put_text(data, _NULL_TEXT, to))
+        if data[at] == _TRUE:
+            return np.int64(_put_text(data, _TRUE_TEXT, to))
+        if data[at] == _FALSE:
+            return np.int64(_put_text(data, _FALSE_TEXT, to))
+        return np.int64(_BAD)
+    if kind >= _INT16 and kind <= _UINT64:
+        size = 2 if kind <= _UINT16 else 4 if kind <= _UINT32 else 8
+        if at + size > end:
+            return np.int64(_BAD)
+        value = _number(data, at, size)
+        if kind == _INT16 and value >= 1 << 15:
+            value = int(value - (1 << 16))
+        elif kind == _INT32 and value >= 1 << 31:
+            value = int(value - (1 << 32))
+        unsigned = np.uint64(value)
+        if value < 0 and kind != _UINT64:
+            data[to] = 45
+            to += 1
+            unsigned = np.uint64(0) - unsigned
+        return np.int64(put_unsigned(data, to, unsigned))
+    if kind == _STRING:
+        length = np.int64(0)
+        shift = 0
+        while True:
+            if at >= end or shift > 28:
+                return np.int64(_BAD)
+            byte = np.int64(data[at])
+            at += 1
+            length |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        if length > end - at:
+            return np.int64(_BAD)
+        if to + 6 * length + 2 > limit:
+            # Only text with every byte escaped, or overlapping values, can be this long.
+            needed = np.int64(2)
+            for k in range(at, at + length):
+                escape = _ESCAPES[data[k]]
+                needed += 1 if escape == 0 else 2 if escape > 1 else 6
+            if to + needed > limit:
+                return np.int64(_BAD)
+        return np.int64(_put_string(data, at, length, to))
+    return np.int64(_SLOW)
+
+
+@njit(cache=True, nogil=True)
+def _document(data, at, end, to, limit, stack):  # type: ignore[no-untyped-def]
+    """Write the document at ``data[at:end]``; returns the end of the text, `_BAD` or `_SLOW`.
+
+    ``stack``: int64[MAX_DEPTH + 1, 5]: the begin and end of an object or array, its type, its
+    number of elements, the next element's index.
+    """
+    kind = np.int64(data[at])
+    at += 1
+    if kind > _LARGE_ARRAY:
+        return _put_scalar(data, kind, at, end, to, limit)
+    depth = 0
+    base = at
+    stop = end
+    while True:
+        # Open the object or array of type ``kind`` at ``base``, whose room ends at ``stop``.
+        wide = 4 if kind & 1 else 2
+        if base + 2 * wide > stop or depth > MAX_DEPTH or to + 4 > limit:
+            return np.int64(_BAD)
+        count = _number(data, base, wide)
+        size = _number(data, base + wide, wide)
+        entry = wide + 1 + (wide + 2 if kind <= _LARGE_OBJECT else 0)
+        if size > stop - base or 2 * wide + count * entry > size:
+            return np.int64(_BAD)
+        stack[depth, 0] = base
+        stack[depth, 1] = base + size
+        stack[depth, 2] = kind
+        stack[depth, 3] = count
+        stack[depth, 4] = 0
+        data[to] = 123 if kind <= _LARGE_OBJECT else 91
+        to += 1
+        opened = False
+        while not opened:
+            base = stack[depth, 0]
+            stop = stack[depth, 1]
+            kind = stack[depth, 2]
+            count = stack[depth, 3]
+            index = stack[depth, 4]
+            is_object = kind <= _LARGE_OBJECT
+            wide = 4 if kind & 1 else 2
+            if index == count:
+                if to + 4 > limit:
+                    return np.int64(_BAD)
+                data[to] = 125 if is_object else 93
+                to += 1
+                depth -= 1
+                if depth < 0:
+                    return np.int64(to)
+                continue
+            stack[depth, 4] = index + 1
+            if to + 8 > limit:
+                return np.int64(_BAD)
+            if index:
+                data[to] = 44
+                data[to + 1] = 32
+                to += 2
+            values = base + 2 * wide
+            if is_object:
+                key = values + index * (wide + 2)
+                values += count * (wide + 2)
+                key_at = base + _number(data, key, wide)
+                key_size = _number(data, key + wide, 2)
+                if key_at < base or key_at + key_size > stop or to + key_size + 8 > limit:
+                    return np.int64(_BAD)
+                needed = np.int64(8)
+                for k in range(key_at, key_at + key_size):
+                    escape = _ESCAPES[data[k]]
+                    needed += 1 if escape == 0 else 2 if escape > 1 else 6
+                if to + needed > limit:
+                    return np.int64(_BAD)
+                to = _put_string(data, key_at, key_size, to)
+                data[to] = 58
+                data[to + 1] = 32
+                to += 2
+            value = values + index * (wide + 1)
+            inner = np.int64(data[value])
+            inlined = inner in (_LITERAL, _INT16, _UINT16) or (
+                wide == 4 and inner in (_INT32, _UINT32)
+            )
+            if inlined:
+                to = _put_scalar(data, inner, value + 1, value + 1 + wide, to, limit)
+                if to < 0:
+                    return to
+                continue
+            place = base + _number(data, value + 1, wide)
+            if place <= base or place >= stop:
+                return np.int64(_BAD)
+            if inner > _LARGE_ARRAY:
+                to = _put_scalar(data, inner, place, stop, to, limit)
+                if to < 0:
+                    return to
+                continue
+            depth += 1
+            base = place
+            kind = inner
+            opened = True
+
+
+@njit(cache=True, nogil=True)
+def documents(data, start, length, binary, slow, to):  # type: ignore[no-untyped-def]
+    """Like `tidelog.codecs.mysql.texts.number_kernels`; bool[n] ``slow``: the documents left to
+    Python.
+
+    ``data`` has the room that `TEXT_FACTOR` and `TEXT_EXTRA` define.
+    """
+    stack = np.zeros((MAX_DEPTH + 1, 5), dtype=np.int64)
+    for i in range(len(start)):
+        if not binary[i] or length[i] < 0:
+            continue
+        if length[i] == 0:  # the server writes this for a document that it could not build
+            start[i] = to
+            length[i] = 4
+            to = _put_text(data, _NULL_TEXT, to)
+            continue
+        at = np.int64(start[i])
+        size = np.int64(length[i])
+        end = _document(data, at, at + size, to, to + TEXT_FACTOR * size + TEXT_EXTRA, stack)
+        if end == _SLOW:
+            slow[i] = True
+            continue
+        if end < 0:
+            return -1 - i
+        start[i] = to
+        length[i] = end - to
+        to = end
+    return to
+
 
 _LARGE_OBJECT, _LARGE_ARRAY, _LITERAL = 1, 3, 4
 _DOUBLE, _STRING, _OPAQUE = 11, 12, 15
@@ -36,19 +286,19 @@ _STEP = re.compile(rb'\.("(?:[^"\\]|\\.)*"|[^.\[]+)|\[(\d+)\]', re.DOTALL)
 _BASE64_LINE = 76
 
 Tree = dict[bytes, "Tree"] | list["Tree"] | bytes
-"""A document: objects by key, arrays, scalars as their texts."""
+"""A document: objects by key, arrays, scalars as text."""
 
 
 class MalformedJsonError(ValueError):
-    """The bytes are no binary JSON; it holds no value on purpose."""
+    """The bytes are not binary JSON; contains no value on purpose."""
 
 
 def text(document: bytes) -> bytes:
     """The text of a binary document."""
-    return _written(_tree(document))
+    return _to_text(_tree(document))
 
 
-def changed(document: bytes, changes: bytes) -> bytes:
+def apply_changes(document: bytes, changes: bytes) -> bytes:
     """The text of a binary document after the changes of a partial update.
 
     Raises:
@@ -65,8 +315,8 @@ def changed(document: bytes, changes: bytes) -> bytes:
             value = _tree(binary)
         elif operation != _REMOVE:
             raise MalformedJsonError
-        tree = _applied(tree, operation, _steps(path), value)
-    return _written(tree)
+        tree = _apply(tree, operation, _steps(path), value)
+    return _to_text(tree)
 
 
 def _tree(document: bytes) -> Tree:
@@ -134,7 +384,7 @@ def _scalar(data: bytes, kind: int, at: int, end: int) -> bytes:
 
 
 def _variable(data: bytes, at: int, end: int) -> bytes:
-    """The bytes whose length stands before them, seven bits a byte."""
+    """The bytes after their length, which has seven bits per byte."""
     size = 0
     for shift in range(0, 35, 7):
         if at >= end:
@@ -152,8 +402,9 @@ def _variable(data: bytes, at: int, end: int) -> bytes:
 
 
 def double_text(value: float) -> bytes:
-    """A double as ``my_gcvt`` prints it: the shortest digits that give it again, with an exponent
-    where the point would stand more than 15 places away; ``.0`` behind whole numbers.
+    """A double as ``my_gcvt`` prints it: the shortest digits that read back as the same number.
+
+    It has an exponent if the point would be more than 15 digits away; whole numbers end in ``.0``.
     """
     mantissa, _, exponent = f"{value!r}".partition("e")
     sign = "-" if mantissa.startswith("-") else ""
@@ -174,14 +425,14 @@ def double_text(value: float) -> bytes:
 
 
 def _opaque(kind: int, value: bytes) -> bytes:
-    """A value of a type of SQL's: decimals as numbers, temporals as texts, others as base64."""
+    """A value of an SQL type: decimals as numbers, temporals as text, others as base64."""
     if kind == types.NEWDECIMAL:
         return _decimal(value)
     if kind in _TEMPORALS and len(value) == 8:
         return b'"' + _TEMPORALS[kind](struct.unpack("<q", value)[0]).encode() + b'"'
     encoded = base64.b64encode(value)
     lines = [encoded[at : at + _BASE64_LINE] for at in range(0, len(encoded), _BASE64_LINE)]
-    # As MySQL 9.7 prints it. 8.0.12 prints the line ends as they are, which is no JSON.
+    # As MySQL 9.7 prints it. 8.0.12 prints the line ends unescaped, which is invalid JSON.
     return b'"base64:type%d:' % kind + b"\\n".join(lines) + b'"'
 
 
@@ -229,21 +480,21 @@ def _escape(match: re.Match[bytes]) -> bytes:
     return _SHORT.get(match[0]) or b"\\u%04x" % match[0][0]
 
 
-def _written(tree: Tree) -> bytes:
+def _to_text(tree: Tree) -> bytes:
     if isinstance(tree, bytes):
         return tree
     if isinstance(tree, list):
-        return b"[" + b", ".join(_written(item) for item in tree) + b"]"
-    # Objects are kept by the keys' length, then bytes.
+        return b"[" + b", ".join(_to_text(item) for item in tree) + b"]"
+    # Objects are ordered by the keys' length, then bytes.
     keys = sorted(tree, key=lambda key: (len(key), key))
-    return b"{" + b", ".join(_quoted(k) + b": " + _written(tree[k]) for k in keys) + b"}"
+    return b"{" + b", ".join(_quoted(k) + b": " + _to_text(tree[k]) for k in keys) + b"}"
 
 
 # ---------------------------------------------------------------- partial updates
 
 
 def _packed(data: bytes, at: int) -> tuple[bytes, int]:
-    """The bytes behind a packed length, and where they end."""
+    """The bytes after a packed length, and their end."""
     if at >= len(data):
         raise MalformedJsonError
     first = data[at]
@@ -257,7 +508,7 @@ def _packed(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _steps(path: bytes) -> list[bytes | int]:
-    """``$.a[0]."b c"`` without or with its ``$`` as keys and indices."""
+    """The keys and indices of ``$.a[0]."b c"``, with or without its ``$``."""
     steps: list[bytes | int] = []
     at = 1 if path.startswith(b"$") else 0
     while at < len(path):
@@ -285,7 +536,7 @@ def _unquoted(key: bytes) -> bytes:
     return re.sub(rb"\\(?:u([0-9a-fA-F]{4})|(.))", plain, key[1:-1], flags=re.DOTALL)
 
 
-def _applied(tree: Tree, operation: int, steps: list[bytes | int], value: Tree | None) -> Tree:
+def _apply(tree: Tree, operation: int, steps: list[bytes | int], value: Tree | None) -> Tree:
     if not steps:
         if operation != _REPLACE or value is None:
             raise MalformedJsonError

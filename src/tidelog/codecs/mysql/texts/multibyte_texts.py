@@ -1,9 +1,8 @@
-"""Texts of MySQL's character sets of several bytes a character → Unicode, as the server converts
-them.
+"""Converts text in MySQL's multi-byte character sets to Unicode, as the server does.
 
-Python's codecs do it but for the characters below, which were read from the servers
-(``CONVERT(… USING utf8mb4)``); MySQL and MariaDB agree. What a set does not define becomes a
-question mark there.
+Python's codecs convert it except for the characters below, which were read from the servers
+(``CONVERT(… USING utf8mb4)``); MySQL and MariaDB agree. Characters that a set does not define
+become question marks there.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 """The character sets whose ASCII characters take several bytes too."""
 
 SURROGATES = frozenset({"ucs2", "utf32"})
-"""Those that keep a surrogate as a character of its own."""
+"""The character sets that store a surrogate as a character of its own."""
 
 _WIDE_CODECS = {
     "ucs2": "utf_16_be", "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be",
@@ -38,7 +37,7 @@ _CHARACTERS = {
     "sjis": _SHIFT, "cp932": _SHIFT, "ujis": _EUC, "eucjpms": _EUC, "gb18030": _FOUR,
 }  # fmt: skip
 _REPLACED = "\ufffd"
-_QUESTION_MARK = "tidelog-question-mark"  # U+FFFD itself is a character as others are
+_QUESTION_MARK = "tidelog-question-mark"  # U+FFFD itself is a valid character
 codecs.register_error(_QUESTION_MARK, lambda error: ("?", error.end))  # type: ignore[attr-defined]
 _BIG5_UNDEFINED = (0xA15A, 0xA1C3, 0xA1C5, 0xA1FE, 0xA240, 0xA2CC, 0xA2CE)
 _ETEN = "碁銹裏墻恒粧嫺"  # big5 F9D6 to F9DC
@@ -63,8 +62,8 @@ _PATCHES: dict[str, dict[bytes, str]] = {
 
 
 def decode(charset: str, text: bytes) -> str:
-    """The text; raises LookupError if the character set is none of these."""
-    if charset == "ucs2":  # which has no pairs
+    """Decode the text; raises LookupError for any other character set."""
+    if charset == "ucs2":  # it has no surrogate pairs
         units = np.frombuffer(text[: len(text) // 2 * 2], ">u2").copy()
         units[(units >= 0xD800) & (units < 0xE000)] = ord("?")
         text = units.tobytes() + text[len(units) * 2 :]
@@ -91,12 +90,12 @@ def decode(charset: str, text: bytes) -> str:
 
 
 def characters(charset: str, text: bytes) -> list[bytes]:
-    """The codes of a text of a set that keeps ASCII, runs of ASCII in one."""
+    """The codes of a text in a set that includes ASCII; a run of ASCII counts as one."""
     return [match[0] for match in _CHARACTERS.get(charset, _TWO).finditer(text)]
 
 
 def _euc_user_defined(code: bytes) -> str | None:
-    """Rows 85 to 94 of both planes are Unicode's private use area."""
+    """Rows 85 to 94 of both planes map to Unicode's private use area."""
     if len(code) == 2 and code[0] >= 0xF5:
         return chr(0xE000 + (code[0] - 0xF5) * 94 + code[1] - 0xA1)
     if len(code) == 3 and code[1] >= 0xF5:
@@ -105,7 +104,7 @@ def _euc_user_defined(code: bytes) -> str | None:
 
 
 def _eucjpms(code: bytes) -> str | None:
-    """The two-byte characters are those of cp932, in EUC's places."""
+    """The two-byte characters are those of cp932, at EUC's code positions."""
     found = _euc_user_defined(code)
     if found is not None or len(code) != 2 or code[0] in (0x8E, 0x8F) or code[0] < 0xA1:
         return found

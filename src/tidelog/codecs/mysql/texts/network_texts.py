@@ -1,6 +1,6 @@
-"""Texts of MariaDB's types of a fixed number of bytes, as SELECT prints them.
+"""Converts values of MariaDB's fixed-size types to the text that SELECT prints.
 
-The log leaves out trailing zero bytes, as of BINARY. Source: ``plugin/type_uuid/sql_type_uuid.h``,
+The log omits trailing zero bytes, as for BINARY. Source: ``plugin/type_uuid/sql_type_uuid.h``,
 ``plugin/type_inet/sql_type_inet.cc``.
 """
 
@@ -19,9 +19,10 @@ def inet4_text(cell: bytes) -> bytes:
 
 
 def inet6_text(cell: bytes) -> bytes:
-    """INET6: 16 bytes in network order, the first longest run of zero groups left out, also a
-    single one; an IPv4 address at the end in its own form where only zeros, or zeros and ffff,
-    precede.
+    """INET6: 16 bytes in network order.
+
+    The first longest run of zero groups is omitted, even a single one; a final IPv4 address has its
+    own form if only zeros, or zeros and ffff, precede it.
     """
     value = _whole(cell, 16)
     groups = [int.from_bytes(value[at : at + 2], "big") for at in range(0, 16, 2)]
@@ -42,7 +43,7 @@ def inet6_text(cell: bytes) -> bytes:
 
 
 def _longest_gap(groups: list[int]) -> tuple[int, int]:
-    """(where the first longest run of zeros begins, its length); (-1, 0) if there is none."""
+    """(begin of the first longest run of zeros, its length); (-1, 0) if there is none."""
     best, at = (-1, 0), 0
     while at < len(groups):
         end = at

@@ -1,10 +1,10 @@
-"""HOT PATH. Kernels: numbers of the binlog → the texts that MySQL prints of them.
+"""HOT PATH. Kernels that convert the binlog's numbers to the texts that MySQL prints.
 
-Each takes ``data`` (uint8[...]) and a column's ``start``, ``length`` (int32[n]), ``binary``
-(bool[n], is the cell a log row's?), writes the texts at ``data[to:]``, where the caller has made
-room, makes ``start`` and ``length`` theirs, and returns where ``data`` is filled up to, or -1 - the
-first row whose cell is not of the type. Sources: MySQL internals, "Rows_event", and
-``strings/decimal.cc`` (``decimal2bin``).
+Each takes ``data`` (uint8[...]) and a column's ``start``, ``length`` (int32[n]) and ``binary``
+(bool[n], True for a log row's cell). It writes the texts to ``data[to:]``, where the caller has
+made room, updates ``start`` and ``length``, and returns the end of the data, or -1 - the first row
+whose cell is not of the type. Sources: MySQL internals, "Rows_event", and ``strings/decimal.cc``
+(``decimal2bin``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
 
 @njit(cache=True, nogil=True)
 def integers(data, start, length, binary, size, unsigned, to):  # type: ignore[no-untyped-def]
-    """TINY, SHORT, INT24, LONG, LONGLONG of ``size`` bytes → decimal digits."""
+    """Convert TINY, SHORT, INT24, LONG, LONGLONG of ``size`` bytes to decimal digits."""
     shift = np.uint64(64 - 8 * size)
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
@@ -50,7 +50,7 @@ def integers(data, start, length, binary, size, unsigned, to):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def bits(data, start, length, binary, truth, to):  # type: ignore[no-untyped-def]
-    """BIT → digits, or ``t`` and ``f``."""
+    """Convert BIT to digits, or ``t`` and ``f``."""
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue
@@ -73,10 +73,10 @@ def bits(data, start, length, binary, truth, to):  # type: ignore[no-untyped-def
 
 @njit(cache=True, nogil=True)
 def put_decimal(data, at, precision, scale, to):  # type: ignore[no-untyped-def]
-    """Write the DECIMAL at ``data[at:]``; where it ends, or -1 if it is none.
+    """Write the DECIMAL at ``data[at:]``; returns its end, or -1 if it is invalid.
 
     Groups of nine digits take four bytes, big-endian, those at the ends fewer; the first bit is
-    inverted, and all are where the number is negative.
+    inverted, and for a negative number all bits are.
     """
     whole = precision - scale
     first_byte = data[at]
@@ -88,7 +88,7 @@ def put_decimal(data, at, precision, scale, to):  # type: ignore[no-untyped-def]
         to += 1
     else:
         data_minus_at = np.int64(-1)
-    any_digit = False  # of the number, to tell zero
+    any_digit = False  # a digit other than zero, to recognize zero
     begun = False  # has a digit of the whole part been written?
     left = whole
     for part in range(2):
@@ -127,7 +127,7 @@ def put_decimal(data, at, precision, scale, to):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def decimals(data, start, length, binary, precision, scale, to):  # type: ignore[no-untyped-def]
-    """NEWDECIMAL → digits with ``scale`` decimals."""
+    """Convert NEWDECIMAL to digits with ``scale`` decimals."""
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue
@@ -142,7 +142,7 @@ def decimals(data, start, length, binary, precision, scale, to):  # type: ignore
 
 @njit(cache=True, nogil=True)
 def numbers(data, start, length, binary, out):  # type: ignore[no-untyped-def]
-    """uint64[n] ``out``: the little-endian numbers of up to eight bytes."""
+    """Fill uint64[n] ``out`` with the little-endian numbers of up to eight bytes."""
     for i in range(len(start)):
         out[i] = 0
         if not binary[i] or length[i] < 0:
@@ -155,7 +155,7 @@ def numbers(data, start, length, binary, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def floats(data, start, length, binary, size, out):  # type: ignore[no-untyped-def]
-    """uint64[n] ``out``: the cells' bit patterns."""
+    """Fill uint64[n] ``out`` with the cells' bit patterns."""
     for i in range(len(start)):
         out[i] = 0
         if not binary[i] or length[i] < 0:

@@ -1,14 +1,17 @@
-"""HOT PATH. Kernels: dates and times of the binlog → the texts that MySQL prints of them.
+"""HOT PATH. Kernels that convert the binlog's dates and times to the texts that MySQL prints.
 
-Arguments and result as in `tidelog.codecs.mysql.texts.number_kernels`. Sources: MySQL
-internals, "Rows_event", and ``mysys/my_time.cc`` (``TIME_to_longlong_*_packed``).
+Arguments and result as in `tidelog.codecs.mysql.texts.number_kernels`. Sources: MySQL internals,
+"Rows_event", and ``mysys/my_time.cc`` (``TIME_to_longlong_*_packed``).
 """
 
 from __future__ import annotations
 
+import datetime as dt
+
 import numpy as np
 from numba import njit
 
+from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.texts.digit_kernels import (
     COLON,
     DOT,
@@ -20,10 +23,41 @@ from tidelog.codecs.mysql.texts.digit_kernels import (
     put,
 )
 
+_ZERO_SECONDS = 838 * 3600 + 59 * 60 + 59 + 1
+_EPOCH = dt.datetime(1970, 1, 1)
+
+
+def old_text(type_id: int, digits: int, cell: bytes) -> bytes:
+    """The text that a SELECT shows of a value with ``digits`` of a fraction. Raises ValueError for
+    an invalid value.
+    """
+    unit = 10**digits
+    if type_id == types.TIMESTAMP:
+        seconds, fraction = int.from_bytes(cell[:4], "big"), int.from_bytes(cell[4:], "big")
+        moment = _EPOCH + dt.timedelta(seconds=seconds)
+        text = f"{moment:%Y-%m-%d %H:%M:%S}" if seconds or fraction else "0000-00-00 00:00:00"
+    else:
+        number, sign = int.from_bytes(cell, "big"), ""
+        if type_id == types.TIME:
+            number -= _ZERO_SECONDS * unit
+            sign, number = "-" if number < 0 else "", abs(number)
+        number, fraction = divmod(number, unit)
+        number, second = divmod(number, 60)
+        hours, minute = divmod(number, 60)
+        text = f"{sign}{hours:02}:{minute:02}:{second:02}"
+        if type_id == types.DATETIME:
+            number, hour = divmod(hours, 24)
+            number, day = divmod(number, 32)
+            year, month = divmod(number, 13)
+            text = f"{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}"
+    if fraction >= unit:
+        raise ValueError
+    return f"{text}.{fraction:0{digits}}".encode()
+
 
 @njit(cache=True, nogil=True)
 def years(data, start, length, binary, to):  # type: ignore[no-untyped-def]
-    """YEAR → four digits; 0 is the year 0000."""
+    """Convert YEAR to four digits; 0 is the year 0000."""
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue
@@ -59,7 +93,7 @@ def _put_fraction(data, to, value, digits):  # type: ignore[no-untyped-def]
     """Write ``.`` and ``digits`` digits of a fraction stored in (digits + 1) // 2 bytes."""
     if digits == 0:
         return to
-    if digits & 1:  # hundredths where tenths are meant, and so on
+    if digits & 1:  # stored as hundredths instead of tenths, and so on
         value //= 10
     data[to] = DOT
     return put(data, to + 1, value, digits)
@@ -67,7 +101,7 @@ def _put_fraction(data, to, value, digits):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def dates(data, start, length, binary, to):  # type: ignore[no-untyped-def]
-    """DATE, NEWDATE: day, month, year in 5, 4 and 15 bits, little-endian."""
+    """Convert DATE, NEWDATE: day, month, year in 5, 4 and 15 bits, little-endian."""
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue
@@ -84,7 +118,9 @@ def dates(data, start, length, binary, to):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def datetimes(data, start, length, binary, digits, to):  # type: ignore[no-untyped-def]
-    """DATETIME2: year * 13 + month in 17 bits, then day, hour, minute, second; big-endian."""
+    """Convert DATETIME2: year * 13 + month in 17 bits, then day, hour, minute, second;
+    big-endian.
+    """
     fraction_bytes = (digits + 1) // 2
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
@@ -109,7 +145,9 @@ def datetimes(data, start, length, binary, digits, to):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def timestamps(data, start, length, binary, digits, big, to):  # type: ignore[no-untyped-def]
-    """TIMESTAMP2 (big-endian), TIMESTAMP (little-endian): seconds since 1970; 0: the zero date."""
+    """Convert TIMESTAMP2 (big-endian), TIMESTAMP (little-endian): seconds since 1970; 0: the zero
+    date.
+    """
     fraction_bytes = (digits + 1) // 2
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
@@ -147,8 +185,9 @@ def timestamps(data, start, length, binary, digits, big, to):  # type: ignore[no
 
 @njit(cache=True, nogil=True)
 def times(data, start, length, binary, digits, to):  # type: ignore[no-untyped-def]
-    """TIME2: hour, minute, second in 10, 6 and 6 bits and the fraction as one big-endian number,
-    less half its range: what is negative counts downward, fraction and all.
+    """Convert TIME2: hour, minute, second in 10, 6 and 6 bits and the fraction as one big-endian
+    number, minus half its range; the whole number, with its fraction, is negated for negative
+    times.
     """
     fraction_bytes = (digits + 1) // 2
     for i in range(len(start)):
@@ -176,7 +215,9 @@ def times(data, start, length, binary, digits, to):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def old_times(data, start, length, binary, to):  # type: ignore[no-untyped-def]
-    """TIME of columns made before MySQL 5.6: ±hhmmss as a decimal number in three bytes."""
+    """Convert TIME of columns created before MySQL 5.6: ±hhmmss as a decimal number in
+    three bytes.
+    """
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue
@@ -198,7 +239,7 @@ def old_times(data, start, length, binary, to):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def old_datetimes(data, start, length, binary, to):  # type: ignore[no-untyped-def]
-    """DATETIME of columns made before MySQL 5.6: YYYYMMDDhhmmss as a decimal number."""
+    """Convert DATETIME of columns created before MySQL 5.6: YYYYMMDDhhmmss as a decimal number."""
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue

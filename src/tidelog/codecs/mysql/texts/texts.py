@@ -1,8 +1,8 @@
-"""Gives binary cells of the binlog the texts that a SELECT shows, column by column.
+"""Converts binary cells of the binlog to the text that a SELECT shows, column by column.
 
 The texts are appended to a copy of the payloads, into which the cells then point: texts in UTF-8
-and bytes stay where they are, labels of ENUM are written once. What these texts are is the contract
-between the log, dump rows and `tidelog.codecs.columns.values` (docs/reference/types.md).
+and bytes stay in place, labels of ENUM are written once. These texts are the contract between the
+log, dump rows and `tidelog.codecs.columns.values` (docs/reference/types.md).
 """
 
 from __future__ import annotations
@@ -12,25 +12,72 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
-from tidelog.codecs.images import MISSING, Image
+from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows.cell_kernel import PARTIAL_JSON
 from tidelog.codecs.mysql.texts import (
-    cell_kernels,
     charset_texts,
     exact_texts,
-    json_kernel,
     json_texts,
     multibyte_texts,
     number_kernels,
     temporal_kernels,
+    texts,
 )
+from tidelog.codecs.mysql.texts.digit_kernels import little_endian
 from tidelog.codecs.mysql.texts.network_texts import inet4_text, inet6_text, uuid_text
-from tidelog.codecs.mysql.texts.old_temporals import old_text
+from tidelog.codecs.mysql.texts.temporal_kernels import old_text
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column
+
+
+@njit(cache=True, nogil=True)
+def members(data, start, length, binary, label_start, label_length):  # type: ignore[no-untyped-def]
+    """Convert ENUM's numbers to the positions of their labels; 0 is the empty text. Returns 0, or
+    -1 - the bad row.
+    """
+    for i in range(len(start)):
+        if not binary[i] or length[i] < 0:
+            continue
+        if length[i] > 2:
+            return -1 - i
+        number = np.int64(little_endian(data, np.int64(start[i]), np.int64(length[i])))
+        if number >= len(label_start):
+            return -1 - i
+        start[i] = label_start[number]
+        length[i] = label_length[number]
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def padded(data, start, length, binary, width, to):  # type: ignore[no-untyped-def]
+    """Convert BINARY(width), whose trailing zero bytes the log omits."""
+    for i in range(len(start)):
+        if not binary[i] or length[i] < 0 or length[i] == width:
+            continue
+        if length[i] > width:
+            return -1 - i
+        for k in range(length[i]):
+            data[to + k] = data[start[i] + k]
+        for k in range(length[i], width):
+            data[to + k] = 0
+        start[i] = to
+        length[i] = width
+        to += width
+    return to
+
+
+@njit(cache=True, nogil=True)
+def without_srid(start, length, binary):  # type: ignore[no-untyped-def]
+    """Convert geometries: the well-known binary follows the four bytes of the SRID."""
+    for i in range(len(start)):
+        if binary[i] and length[i] >= 4:
+            start[i] += 4
+            length[i] -= 4
+
 
 _INTEGER_SIZES = {
     types.TINY: 1,
@@ -39,13 +86,13 @@ _INTEGER_SIZES = {
     types.LONG: 4,
     types.LONGLONG: 8,
 }
-_INTEGER_TEXT = 20  # bytes of the longest
+_INTEGER_TEXT = 20  # bytes of the longest integer
 _MAX_BYTES = int(np.iinfo(np.int32).max)
-_ZLIB = 8  # the only way MariaDB compresses columns
+_ZLIB = 8  # MariaDB's only compression of columns
 
 
 class BadCellError(Exception):
-    """The cell of ``row`` is not of the column's type; it holds no value on purpose."""
+    """The cell of ``row`` is not of the column's type; contains no value on purpose."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -53,7 +100,7 @@ class BadCellError(Exception):
 
 
 class TooMuchTextError(Exception):
-    """The texts are more than int32 offsets can hold: decode fewer records at once."""
+    """The text exceeds int32 offsets: decode fewer records at once."""
 
 
 class Texts:
@@ -61,8 +108,8 @@ class Texts:
 
     Args:
         raw: uint8[...], the payloads.
-        columns: what the matrices' rows are.
-        cells: about how many binary cells a column has.
+        columns: the columns of the matrices' rows.
+        cells: approximate number of binary cells per column.
         keys: the names of the key's columns, whose texts are exact
             (`tidelog.codecs.mysql.texts.exact_texts`).
     """
@@ -79,19 +126,19 @@ class Texts:
         self._labels: dict[int, tuple[Int32s, Int32s]] = {}
 
     def buffer(self) -> UInt8s:
-        """What the cells point into."""
+        """The buffer that the cells point into."""
         data = self._data[: self._used]
         data.flags.writeable = False
         return data
 
     def convert(self, number: int, start: Int32s, length: Int32s, binary: Bools) -> None:
-        """Make the binary cells of column ``number`` texts, in place.
+        """Convert the binary cells of column ``number`` to text, in place.
 
         Args:
-            number: the column's.
+            number: the column's number.
             start: int32[n], into the buffer.
             length: int32[n].
-            binary: bool[n], is the cell a log row's?
+            binary: bool[n], True for a log row's cell.
 
         Raises:
             BadCellError: a cell is not of the column's type.
@@ -101,7 +148,7 @@ class Texts:
         code, meta = column.type_id, types.metadata(column)
         data, to = self._room(_width(column) * len(start))
         if digits := types.old_digits(column):
-            self._each(lambda cell: old_text(code, digits, cell), start, length, binary)
+            self._convert_each(lambda cell: old_text(code, digits, cell), start, length, binary)
         elif code in _INTEGER_SIZES:
             self._fill(
                 number_kernels.integers(
@@ -136,27 +183,30 @@ class Texts:
             self._floats(start, length, binary, 4 if code == types.FLOAT else 8)
         elif code == types.ENUM:
             labels = self._label_places(number)
-            _checked(cell_kernels.members(data, start, length, binary, *labels))
+            _require_valid(texts.members(data, start, length, binary, *labels))
         elif code == types.SET:
             self._sets(types.labels(column), start, length, binary)
         elif code == types.JSON:
             self._json(start, length, binary)
         elif code == types.GEOMETRY:
-            cell_kernels.without_srid(start, length, binary)
+            texts.without_srid(start, length, binary)
         elif code in (types.BLOB_COMPRESSED, types.VARCHAR_COMPRESSED):
-            self._each(_uncompressed, start, length, binary)
+            self._convert_each(_uncompressed, start, length, binary)
             self._characters(column, start, length, binary)
         elif code == types.STRING and column.type_name in _NETWORK:
-            self._each(_NETWORK[column.type_name], start, length, binary)
+            self._convert_each(_NETWORK[column.type_name], start, length, binary)
         elif code == types.STRING and types.collation(column) == BINARY_COLLATION:
             width = types.string_bytes(meta)
-            self._fill(cell_kernels.padded(data, start, length, binary, width, to))
+            self._fill(texts.padded(data, start, length, binary, width, to))
         elif code != types.VECTOR:
             self._characters(column, start, length, binary)
 
     def apply_partial(self, new: Image, old: Image, number: int) -> Bools:
-        """Make the cells of column ``number`` that hold changes to a document the changed one, as
-        text; missing where the record has no before image of it. bool[n]: which are texts now.
+        """Apply partial updates in column ``number``: their cells become the text of the changed
+        document.
+
+        A cell becomes missing where the record has no before image of it. Returns bool[n], True for
+        cells that are text now.
         """
         start, length = new.start[number], new.length[number]
         done = np.zeros(len(start), dtype=np.bool_)
@@ -171,7 +221,7 @@ class Texts:
             begin = int(old.start[number, row])
             document = self._data[begin : begin + before].tobytes()
             try:
-                text = json_texts.changed(document, changes)
+                text = json_texts.apply_changes(document, changes)
             except json_texts.MalformedJsonError:
                 raise BadCellError(int(row)) from None
             start[row], length[row] = self._append(text), len(text)
@@ -179,7 +229,7 @@ class Texts:
         return done
 
     def _room(self, size: int) -> tuple[UInt8s, int]:
-        """(the buffer with room for ``size`` bytes more, where they begin)."""
+        """(the buffer with room for ``size`` bytes more, the position of this room)."""
         needed = self._used + size
         if needed > _MAX_BYTES:
             raise TooMuchTextError
@@ -190,7 +240,7 @@ class Texts:
         return self._data, self._used
 
     def _fill(self, to: int) -> None:
-        self._used = _checked(to)
+        self._used = _require_valid(to)
 
     def _append(self, text: bytes) -> int:
         data, to = self._room(len(text))
@@ -199,7 +249,7 @@ class Texts:
         return to
 
     def _label_places(self, number: int) -> tuple[Int32s, Int32s]:
-        """Where an ENUM's labels are in the buffer, by number; 0 is the empty text."""
+        """The positions of an ENUM's labels in the buffer, by number; 0 is the empty text."""
         if number not in self._labels:
             texts = [b"", *(label.encode() for label in types.labels(self._columns[number]))]
             places = [self._append(text) for text in texts]
@@ -209,7 +259,7 @@ class Texts:
 
     def _sets(self, labels: Sequence[str], start: Int32s, length: Int32s, binary: Bools) -> None:
         values = np.empty(len(start), dtype=np.uint64)
-        _checked(number_kernels.numbers(self._data, start, length, binary, values))
+        _require_valid(number_kernels.numbers(self._data, start, length, binary, values))
         rows = np.flatnonzero(binary & (length >= 0))
         distinct, which = np.unique(values[rows], return_inverse=True)
         places = np.empty(len(distinct), dtype=np.int32)
@@ -223,7 +273,7 @@ class Texts:
 
     def _floats(self, start: Int32s, length: Int32s, binary: Bools, size: int) -> None:
         patterns = np.empty(len(start), dtype=np.uint64)
-        _checked(number_kernels.floats(self._data, start, length, binary, size, patterns))
+        _require_valid(number_kernels.floats(self._data, start, length, binary, size, patterns))
         rows = np.flatnonzero(binary & (length >= 0))
         if size == 4:
             values = patterns[rows].astype(np.uint32).view(np.float32).astype(np.float64)
@@ -239,12 +289,12 @@ class Texts:
 
     def _json(self, start: Int32s, length: Int32s, binary: Bools) -> None:
         sizes = np.where(binary & (length > 0), length, 0)
-        data, to = self._room(int(json_kernel.TEXT_FACTOR * sizes.sum(dtype=np.int64))
-                              + json_kernel.TEXT_EXTRA * len(start))  # fmt: skip
+        data, to = self._room(int(json_texts.TEXT_FACTOR * sizes.sum(dtype=np.int64))
+                              + json_texts.TEXT_EXTRA * len(start))  # fmt: skip
         slow = np.zeros(len(start), dtype=np.bool_)
-        self._fill(json_kernel.documents(data, start, length, binary, slow, to))
+        self._fill(json_texts.documents(data, start, length, binary, slow, to))
         if slow.any():
-            self._each(json_texts.text, start, length, slow)
+            self._convert_each(json_texts.text, start, length, slow)
 
     def _characters(self, column: Column, start: Int32s, length: Int32s, binary: Bools) -> None:
         charset = charset_of(types.collation(column))
@@ -264,12 +314,12 @@ class Texts:
         if charset_texts.keeps_ascii(charset):
             chosen = np.empty(len(start), dtype=np.bool_)
             charset_texts.not_ascii(self._data, start, length, binary, chosen)
-        self._each(
+        self._convert_each(
             lambda text: multibyte_texts.decode(charset, text).encode(), start, length, chosen
         )
 
     def _exact(self, charset: str, start: Int32s, length: Int32s, binary: Bools) -> Bools:
-        """Convert the cells whose text must say their bytes; bool[n]: which these are."""
+        """Convert the cells whose text must show their bytes; returns bool[n], True for these."""
         odd = binary & (length > 0)
         if exact_texts.is_plain_ascii(charset):
             charset_texts.not_ascii(self._data, start, length, binary, odd)
@@ -283,10 +333,10 @@ class Texts:
                 start[row], length[row] = self._append(encoded), len(encoded)
         return odd
 
-    def _each(
+    def _convert_each(
         self, convert: Callable[[bytes], bytes], start: Int32s, length: Int32s, chosen: Bools
     ) -> None:
-        """Convert cell by cell what no kernel does."""
+        """Convert cell by cell, for types without a kernel."""
         for row in np.flatnonzero(chosen & (length >= 0)):
             begin = int(start[row])
             cell = self._data[begin : begin + int(length[row])].tobytes()
@@ -298,18 +348,18 @@ class Texts:
 
 
 def float_texts(values: pa.Array) -> pa.Array:
-    """float64[n] → string[n], the canonical texts of floating-point numbers."""
+    """Convert float64[n] to string[n], the canonical texts of floating-point numbers."""
     return values.cast(pa.string())
 
 
-def _checked(result: int) -> int:
+def _require_valid(result: int) -> int:
     if result < 0:
         raise BadCellError(-1 - int(result))
     return int(result)
 
 
 def _width(column: Column) -> int:
-    """The most bytes of a text of the column that a kernel writes, 0 for the other columns."""
+    """The most bytes of a text of the column that a kernel writes; 0 for other columns."""
     code, meta = column.type_id, types.metadata(column)
     if code in _INTEGER_SIZES or code == types.BIT:
         return _INTEGER_TEXT
@@ -327,8 +377,10 @@ def _width(column: Column) -> int:
 
 
 def _uncompressed(cell: bytes) -> bytes:
-    """A value of a COMPRESSED column of MariaDB: a byte that says how, then the value as it is
-    (0), or its size, big-endian, and what zlib made of it, bare or wrapped (``sql/field_comp.cc``).
+    """Decompress a value of MariaDB's COMPRESSED columns.
+
+    The first byte is the method; then the plain value follows (0), or its size, big-endian, and
+    zlib's output, raw or wrapped (``sql/field_comp.cc``).
     """
     if not cell:
         return b""

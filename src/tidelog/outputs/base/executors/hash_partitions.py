@@ -1,4 +1,4 @@
-"""Which of several tasks writes a row, by its key: the same in every process."""
+"""Assigns rows to tasks by their keys, in the same way in every process."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 _BASE = np.uint64(0x100000001B3)
 
 
-def of(rows: pa.RecordBatch, key: Sequence[str], partition: int, count: int) -> pa.RecordBatch:
-    """The rows whose key falls to task ``partition`` of ``count``, in their order."""
+def select_rows(
+    rows: pa.RecordBatch, key: Sequence[str], partition: int, count: int
+) -> pa.RecordBatch:
+    """Returns the rows whose key belongs to task ``partition`` of ``count``, in their order."""
     if count == 1 or not rows.num_rows:
         return rows
-    return rows.filter(pa.array(numbers(rows, key, count) == partition))
+    return rows.filter(pa.array(partition_numbers(rows, key, count) == partition))
 
 
-def numbers(rows: pa.RecordBatch, key: Sequence[str], count: int) -> npt.NDArray[np.int64]:
-    """The partition of each row, ``0 … count - 1``."""
+def partition_numbers(
+    rows: pa.RecordBatch, key: Sequence[str], count: int
+) -> npt.NDArray[np.int64]:
+    """Returns the partition of each row, ``0 … count - 1``."""
     hashes = np.zeros(rows.num_rows, np.uint64)
     for name in key:
         hashes = (hashes ^ _hashes(rows.column(name))) * _ODD
@@ -32,7 +36,7 @@ def numbers(rows: pa.RecordBatch, key: Sequence[str], count: int) -> npt.NDArray
 
 
 def _hashes(column: pa.Array) -> _Hashes:
-    """uint64[n]: equal for equal values; null is a value."""
+    """Returns uint64[n]: equal for equal values; null is a value."""
     kind = column.type
     if pa.types.is_integer(kind):
         plain = pc.fill_null(column, 0).cast(pa.int64()).to_numpy(zero_copy_only=False)

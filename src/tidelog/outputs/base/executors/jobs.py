@@ -1,4 +1,4 @@
-"""Spark jobs of outputs that write from executors; the driver gets counts back, never rows."""
+"""Spark jobs of outputs that write from executors. The driver receives counts, never rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.outputs.base.executors import tasks
-from tidelog.outputs.base.executors.tasks import Item, Work, Written
+from tidelog.outputs.base.executors.tasks import Item, Work, WriteCounts
 from tidelog.ports import TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.arrow_frames import map_in_arrow
@@ -28,26 +28,28 @@ if TYPE_CHECKING:
 _COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", LongType())])
 
 
-def direct(spark: SparkSession, work: Work, groups: Sequence[Sequence[Item]]) -> list[Written]:
-    """One task for each group of items: it reads, decodes and writes them in one process."""
+def run_direct(
+    spark: SparkSession, work: Work, groups: Sequence[Sequence[Item]]
+) -> list[WriteCounts]:
+    """Run one task for each group of items: it reads, decodes and writes them in one process."""
     numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
     return run_on_executors(spark, lambda each: tasks.run_items(work, *each), numbered)
 
 
-def messages(spark: SparkSession, work: Work, item: Item) -> list[Written]:
-    """One task for the source's logical messages, in the log's order."""
+def run_messages(spark: SparkSession, work: Work, item: Item) -> list[WriteCounts]:
+    """Run one task that writes the source's logical messages, in the log's order."""
     return run_on_executors(spark, lambda each: tasks.run_messages(work, 0, [each]), [item])
 
 
-def in_order(
+def run_in_order(
     spark: SparkSession, work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
-) -> list[Written]:
-    """One task for everything, in the log's order."""
+) -> list[WriteCounts]:
+    """Run one task that writes everything, in the log's order."""
     everything = [(tuple(tables), tuple(refs))]
     return run_on_executors(spark, lambda each: tasks.run_in_order(work, *each), everything)
 
 
-def frame(
+def run_frame(
     spark: SparkSession,
     work: Work,
     table: TargetTable,
@@ -56,10 +58,11 @@ def frame(
     *,
     tasks_at_once: int,
     ordered_by_key: bool,
-) -> list[Written]:
-    """A table by DataFrame: read in ``parts``, shuffled by key if there are several, transformed.
+) -> list[WriteCounts]:
+    """Write a table through a DataFrame: read in ``parts``, shuffled by key if there are several
+    parts, transformed.
 
-    ``ordered_by_key``: of the shape `events`; a key's changes stay in order, in one task.
+    ``ordered_by_key``: rows have the shape `events`, and one task writes a key's changes in order.
     """
     refs = tuple(ref for part in parts for ref in part)
     read = (spark, work.log_path, work.task.generation, table.schema, refs)
@@ -67,10 +70,10 @@ def frame(
     below = work.task.deleted_below.get(str(table.source), 0)
     with contextlib.ExitStack() as stack:
         if keyed:
-            source = stack.enter_context(folding.newest(*read, parts=len(parts)))
+            source = stack.enter_context(folding.read_newest(*read, parts=len(parts)))
             source = folding.with_deletes_below(source, below)
         else:
-            source = folding.planned(*read, parts=len(parts), shape=work.shape)
+            source = folding.read_planned(*read, parts=len(parts), shape=work.shape)
         if ordered_by_key and len(parts) > 1:
             keys = [f.col(transforms.quoted(name)) for name in table.schema.match_key]
             source = source.repartition(tasks_at_once, *keys).sortWithinPartitions(
@@ -79,11 +82,11 @@ def frame(
         if steps:
             source = transforms.apply(source, steps, table.schema, keyed=keyed)
         rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
-        return [Written(row["rows"], row["rejected"]) for row in rows]
+        return [WriteCounts(row["rows"], row["rejected"]) for row in rows]
 
 
 class _Write:
-    """The last step on executors."""
+    """The last step on executors: writes the rows of a partition and returns their counts."""
 
     def __init__(self, work: Work, table: TargetTable) -> None:
         self._work = work
@@ -92,7 +95,7 @@ class _Write:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
-        prepared = (tasks.prepared(b, self._table, {}) for b in batches if b.num_rows)
+        prepared = (tasks.prepare_rows(b, self._table, {}) for b in batches if b.num_rows)
         done = tasks.run_rows(self._work, number, self._table, prepared)
         yield pa.RecordBatch.from_pydict(
             {"rows": [done.rows], "rejected": [done.rejected]},

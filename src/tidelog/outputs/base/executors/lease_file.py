@@ -1,10 +1,11 @@
-"""The pipeline's lease as tasks see it: a file of the driver's host, and the event log.
+"""Lets tasks check the pipeline's lease, by a file on the driver's host and by the event log.
 
-A lease is renewed while a task runs, and the driver may hang or die meanwhile, which ends no task:
-Spark's JVM and its workers go on, and begin the tasks that are queued. So a task looks before each
-step: at the file, which the driver writes at each renewal, and whether the driver is alive. Where
-the file can't be seen (another host, another /tmp) it asks the event log, in which each leader of
-the pipeline notes its epoch before it writes: later than the file would tell, but surely.
+A lease is renewed while a task runs. If the driver hangs or dies in that time, its tasks do not
+end: Spark's JVM and its workers continue, and start the tasks that are queued. So a task checks
+before each step: the file, which the driver writes at each renewal, and whether the driver is
+alive. Where the task can't read the file (another host, another /tmp) it reads the event log, in
+which each leader of the pipeline notes its epoch before it writes: later than by the file, but
+surely.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _LOG_EVERY_S: Final = 2.0
 @dataclass
 class FileFence:
     """`tidelog.ports.TaskFence` of the leader ``process`` of this epoch of the pipeline ``name``.
-    Each task has one of its own. What was lost stays lost: several threads of a task may ask.
+
+    Each task has its own. Once the lease is lost, every later check fails. Thread-safe.
     """
 
     path: str
@@ -49,16 +51,16 @@ class FileFence:
     _here: bool | None = field(default=None, compare=False)
     _alive_at: float = field(default=0.0, compare=False)
     _log_at: float = field(default=0.0, compare=False)
-    _over: LeaseLostError | None = field(default=None, compare=False)
+    _loss: LeaseLostError | None = field(default=None, compare=False)
 
     def check(self) -> None:
-        if self._over is None:
-            self._over = self._found()
-        if self._over is not None:
-            raise self._over
+        if self._loss is None:
+            self._loss = self._find_loss()
+        if self._loss is not None:
+            raise self._loss
 
-    def _found(self) -> LeaseLostError | None:
-        """Why the lease has ended, if it has."""
+    def _find_loss(self) -> LeaseLostError | None:
+        """Returns why the lease has ended, or None."""
         now = time.monotonic()
         if self._here is None:
             self._here = is_here(self.process)
@@ -66,27 +68,27 @@ class FileFence:
             if now >= self._alive_at:
                 self._alive_at = now + _ALIVE_EVERY_S
                 if has_ended(self.process):
-                    return self._lost("its driver has ended")
-            with suppress(OSError, struct.error):  # another /tmp, or another user's: not seen
+                    return self._lease_lost("its driver has ended")
+            with suppress(OSError, struct.error):  # another /tmp, or another user's: not visible
                 epoch, deadline = _CONTENT.unpack(Path(self.path).read_bytes())
                 if epoch != self.epoch or boot_clock() >= deadline:
-                    return self._lost(f"{self.path} says so")
+                    return self._lease_lost(f"{self.path} says so")
                 return None
         if now >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
             found = Consumers(storage_at(self.log_path)).find(self.name)
             if found is not None and found.epoch > self.epoch:
-                return self._lost(f"one of epoch {found.epoch} leads")
+                return self._lease_lost(f"epoch {found.epoch} has the lease now")
         return None
 
-    def _lost(self, why: str) -> LeaseLostError:
+    def _lease_lost(self, why: str) -> LeaseLostError:
         return LeaseLostError(
             f"the pipeline's lease of epoch {self.epoch} has ended, {why}: its tasks write no more"
         )
 
 
 class LeaseFile:
-    """The driver's end: `told` of each renewal, its deadline on `boot_clock`. Thread-safe."""
+    """Writes the lease's file on the driver. Call `renewed` after each renewal. Thread-safe."""
 
     def __init__(self) -> None:
         self._process = this_process()
@@ -95,39 +97,43 @@ class LeaseFile:
         self._file = -1
         self._path = ""
 
-    def told(self, lease: Lease) -> None:
+    def renewed(self, lease: Lease) -> None:
         with self._lock:
-            if lease.epoch == self._ended:  # renewed once more before it is given back
+            if lease.epoch == self._ended:  # renewed once more before it is released
                 return
             self._epoch = lease.epoch
             self._write(lease.epoch, lease.deadline)
 
-    def ended(self) -> None:
-        """No task writes under this lease from now on."""
+    def end(self) -> None:
+        """End the lease for tasks: from now on none writes under it."""
         with self._lock:
             self._ended = self._epoch
             if self._file >= 0:
                 self._write(0, 0.0)
 
     def fence(self, epoch: int, log_path: str, name: str) -> FileFence:
-        """For tasks of the pipeline ``name``, which reads the event log at ``log_path``."""
+        """Returns the fence for tasks of the pipeline ``name``, which reads the event log at
+        ``log_path``.
+        """
         return FileFence(self._path, epoch, self._process, log_path, name)
 
     def close(self) -> None:
-        """It stays as long as the process: a task that began late must find that it has ended."""
-        self.ended()
-        atexit.register(self._forget)
+        """End the lease, and delete the file when the process exits: a task that starts late must
+        find that the lease has ended.
+        """
+        self.end()
+        atexit.register(self._delete)
 
     def _write(self, epoch: int, deadline: float) -> None:
-        """Write the deadline. If that fails, tasks go by the last one that they know."""
+        """Write the deadline. If that fails, tasks use the last deadline that they can read."""
         try:
-            if not self._stands():
-                self._make()
+            if not self._file_exists():
+                self._create()
             os.pwrite(self._file, _CONTENT.pack(epoch, deadline), 0)
         except OSError as error:
-            logger.warning("the pipeline's lease can't be told to its tasks: %s", error)
+            logger.warning("the pipeline's lease can't be written for its tasks: %s", error)
 
-    def _stands(self) -> bool:
+    def _file_exists(self) -> bool:
         """Is the file still there? Systems remove old files from /tmp."""
         if self._file < 0:
             return False
@@ -135,16 +141,16 @@ class LeaseFile:
             return os.path.samestat(os.fstat(self._file), Path(self._path).stat())
         return False
 
-    def _make(self) -> None:
-        """Make the file in the place where tasks look."""
+    def _create(self) -> None:
+        """Create the file, under the path that tasks read."""
         if self._file >= 0:
             os.close(self._file)
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         else:
             self._file, self._path = tempfile.mkstemp(prefix="tidelog-lease-")
-        os.fchmod(self._file, 0o644)  # workers may be another user's; it holds no secret
+        os.fchmod(self._file, 0o644)  # workers may be another user's; it has no secret
 
-    def _forget(self) -> None:
+    def _delete(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

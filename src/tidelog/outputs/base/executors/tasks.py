@@ -1,4 +1,4 @@
-"""What runs on executors: read a part of the log, decode, format, write, commit."""
+"""Tasks on executors: they read a part of the log, decode, format, write and commit it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.missing import named_lists
+from tidelog.codecs.missing_columns import named_lists
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.base import other_keys
+from tidelog.outputs.base import key_changes
 from tidelog.outputs.base.executors import hash_partitions
 from tidelog.outputs.base.logical_messages import records
 from tidelog.ports import (
@@ -28,7 +28,7 @@ from tidelog.ports import (
 )
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
-from tidelog.spark.failures import lasting_reason
+from tidelog.spark.errors import lasting_reason
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.system import failpoints
@@ -40,9 +40,9 @@ Batches = Iterator[tuple[TargetTable, pa.RecordBatch]]
 class Item:
     """A table's part of a batch, as a task reads it from the log.
 
-    ``hash_partition`` (i, n): of the events only those whose key falls to the i-th of n tasks,
-    which all read the same records. Decoding costs little beside formatting and writing, and much
-    less than a shuffle.
+    ``hash_partition`` (i, n): only the events whose key belongs to the i-th of n tasks, which all
+    read the same records. Decoding costs little compared to formatting and writing, and much less
+    than a shuffle.
     """
 
     table: TargetTable
@@ -54,9 +54,11 @@ class Item:
 class Work:
     """What all tasks of a batch have in common; pickled to each.
 
-    ``armed``: the driver's failpoints, for tests that kill executors. ``skipped``: operations that
-    are not delivered; ``truncated``: tables whose truncates are all the same. ``fence``: of the
-    pipeline's lease.
+    Attributes:
+        armed: the driver's failpoints, for tests that kill executors.
+        skipped: operations that are not delivered.
+        truncated: tables whose truncates are delivered even if they are in ``skipped``.
+        fence: of the pipeline's lease.
     """
 
     log_path: str
@@ -72,44 +74,48 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Written:
-    """What a task tells the driver."""
+class WriteCounts:
+    """The counts that a task returns to the driver."""
 
     rows: int
     rejected: int
 
 
-def armed() -> str:
-    """The failpoints of this process's environment, to take along."""
+def armed_failpoints() -> str:
+    """Returns the failpoints of this process's environment, for `Work.armed`."""
     return os.environ.get(failpoints.ENVIRONMENT_VARIABLE, "")
 
 
-def run_items(work: Work, number: int, items: Sequence[Item]) -> Written:
-    """Bring ``items`` over, one after the other, over one connection."""
+def run_items(work: Work, number: int, items: Sequence[Item]) -> WriteCounts:
+    """Write ``items``, one after the other, over one connection."""
     return run(work, number, _read_items(work, items))
 
 
-def run_messages(work: Work, number: int, items: Sequence[Item]) -> Written:
-    """Bring the source's logical messages over, as the log has them."""
+def run_messages(work: Work, number: int, items: Sequence[Item]) -> WriteCounts:
+    """Write the source's logical messages, as the log has them."""
     log = _log(work)
     found = ((item.table, batch) for item in items for batch in records(log, item.refs))
     return run(work, number, found)
 
 
-def run_in_order(work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]) -> Written:
-    """Bring all tables' events over in the log's order, by one task."""
+def run_in_order(
+    work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+) -> WriteCounts:
+    """Write all tables' events in the log's order, by one task."""
     return run(work, 0, _read_in_order(work, tables, refs))
 
 
 def run_rows(
     work: Work, number: int, table: TargetTable, rows: Iterable[pa.RecordBatch]
-) -> Written:
-    """Bring rows over that Spark has read and transformed."""
+) -> WriteCounts:
+    """Write rows that Spark has read and transformed."""
     return run(work, number, ((table, batch) for batch in rows))
 
 
-def run(work: Work, number: int, batches: Batches) -> Written:
-    """One task's whole life. Raises OutputError; any other error becomes one, without values."""
+def run(work: Work, number: int, batches: Batches) -> WriteCounts:
+    """Run one task from open to close. Raises OutputError; any other error becomes one, without
+    values.
+    """
     task = replace(work.task, number=number, fence=work.fence)
     with failpoints.arm(failpoints.parse(work.armed)):
         what = f"output {task.output}: writing offsets {task.start} to {task.end}"
@@ -119,8 +125,8 @@ def run(work: Work, number: int, batches: Batches) -> Written:
 
 @contextmanager
 def without_values(what: str) -> Iterator[None]:
-    """An error that is not ours becomes an OutputError, which says ``what`` failed and holds no
-    values: an OutputRefusedError if it will fail whenever it is tried.
+    """Turn an error that is not a TidelogError into an OutputError that names ``what`` failed and
+    contains no values. It is an OutputRefusedError if every retry would fail.
     """
     try:
         yield
@@ -130,21 +136,23 @@ def without_values(what: str) -> Iterator[None]:
         lasting = lasting_reason(error)
         if lasting:
             raise OutputRefusedError(
-                f"{what} failed, and will whenever it is tried: {lasting}"
+                f"{what} failed, and every retry will fail:  {lasting}"
             ) from error
         raise OutputError(f"{what} failed with {type(error).__name__}") from error
 
 
-def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
+def _run(work: Work, task: WriteTask, batches: Batches) -> WriteCounts:
     rows = 0
     rejections: list[Rejection] = []
     writer = work.writer
     failpoints.hit("output.task.open")
     task.check_lease()  # before it opens: that may end what another driver's task has begun
     try:
+        failpoints.hit("output.task.open")
+        task.check_lease()  # before it opens: that may abort what another driver's task has begun
         writer.open(task)
         for table, every in batches:
-            batch = _wanted(work, table, every)
+            batch = _without_skipped(work, table, every)
             if batch is None:
                 continue
             rows += batch.num_rows
@@ -162,11 +170,13 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> Written:
         writer.close()
     if rejections:
         work.dead_letters.put(task, rejections)
-    return Written(rows, len(rejections))
+    return WriteCounts(rows, len(rejections))
 
 
-def _wanted(work: Work, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch | None:
-    """The events without operations that are skipped; None: that leaves none."""
+def _without_skipped(
+    work: Work, table: TargetTable, events: pa.RecordBatch
+) -> pa.RecordBatch | None:
+    """Returns the events without skipped operations, or None if no events are left."""
     skipped = work.skipped
     if str(table.source) in work.truncated:
         skipped = skipped - {"t"}
@@ -187,9 +197,11 @@ def _read_items(work: Work, items: Sequence[Item]) -> Batches:
         plan = _read_plan(work, item.table.schema)
         for read in executor.batches(plan, log, item.refs):
             key = item.table.schema.match_key
-            told = read if work.formatter is None else other_keys.told(read, key)
-            batch = hash_partitions.of(told, key, *item.hash_partition)
-            yield item.table, prepared(batch, item.table, work.task.deleted_below)
+            rows_with_keys = (
+                read if work.formatter is None else key_changes.with_other_keys(read, key)
+            )
+            batch = hash_partitions.select_rows(rows_with_keys, key, *item.hash_partition)
+            yield item.table, prepare_rows(batch, item.table, work.task.deleted_below)
 
 
 def _read_in_order(
@@ -203,15 +215,15 @@ def _read_in_order(
     for schema, batch in executor.events_in_order(log, refs, plans):
         table = by_name[str(schema.table)]
         if work.formatter is not None:
-            batch = other_keys.told(batch, table.schema.match_key)
-        yield table, prepared(batch, table, {})
+            batch = key_changes.with_other_keys(batch, table.schema.match_key)
+        yield table, prepare_rows(batch, table, {})
 
 
-def prepared(
+def prepare_rows(
     rows: pa.RecordBatch, table: TargetTable, deleted_below: Mapping[str, int]
 ) -> pa.RecordBatch:
-    """Rows of `changes` or `events` as writers get them: missing columns by name, the delivered
-    columns alone, and what a truncate or a full dump removed as deletes.
+    """Returns rows of `changes` or `events` as writers receive them: missing columns by name, only
+    the delivered columns, and rows that a truncate or a full dump removed as deletes.
     """
     below = deleted_below.get(str(table.source), 0)
     op = rows.column(CHANGE_OP)
@@ -232,9 +244,9 @@ def prepared(
 
 
 def _log(work: Work) -> EventLog:
-    from tidelog.spark.datasource.source import opened_log
+    from tidelog.spark.datasource.source import cached_log
 
-    return opened_log(work.log_path, work.task.generation)
+    return cached_log(work.log_path, work.task.generation)
 
 
 def _read_plan(work: Work, schema: TableSchema) -> ReadPlan:

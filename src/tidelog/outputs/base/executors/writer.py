@@ -1,4 +1,4 @@
-"""The base of what writes on executors: your own output implements one to four methods."""
+"""The base class of writers on executors: your own output implements one to four methods."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from tidelog.ports import Rejection, TargetTable, WriteTask
 
 
 class Writer:
-    """`tidelog.ports.TaskWriter` with defaults for all but `write`.
+    """`tidelog.ports.TaskWriter` with defaults for all methods but `write`.
 
-    ``rows`` with *keyed* delivery: ``_tidelog_op`` (u: the key has this state, d: it is gone),
-    ``_tidelog_version``, the table's columns (of a delete only the key's are told), and
-    ``_tidelog_missing``, list<string>: names of columns that the log does not tell (null: none):
-    such a row may only update the others of a row that is there, never be inserted.
+    ``rows`` with *keyed* delivery: ``_tidelog_op`` (u: the key has this state, d: it is deleted),
+    ``_tidelog_version``, the table's columns (a delete has only those of the key), and
+    ``_tidelog_missing``, list<string>: names of columns that the log does not have (null: none). A
+    row with missing columns may only update the other columns of an existing row; it must never be
+    inserted.
 
     With *ordered* delivery: `tidelog.spark.formats.shapes.events` with ``_tidelog_missing`` as
     above; or, with a formatter, the messages of `tidelog.ports.Formatter`.
     """
 
     def open(self, task: WriteTask) -> None:
-        """Nothing to connect to."""
+        """Connect to the destination. Here: nothing."""
 
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection] | None:
         raise NotImplementedError
 
     def commit(self) -> Iterable[Rejection] | None:
-        """`write` left nothing to be done."""
+        """Finish what `write` left to do. Here: nothing."""
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Release what `open` opened. Here: nothing."""
 
 
-def tried_before() -> bool:
+def is_retry() -> bool:
     """Is this a retry or a duplicate of a task by Spark?"""
     from pyspark import TaskContext
 

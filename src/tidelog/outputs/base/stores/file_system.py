@@ -1,6 +1,6 @@
-"""Whole files in a directory: on a local disk or HDFS, by pyarrow's file systems.
+"""Stores whole files in a directory: on a local disk or HDFS, by pyarrow's file systems.
 
-On a local disk what is written is synced, and the folders that are made for it.
+On a local disk each file that is written is synced, and so are the folders that are created for it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from pyarrow import fs
 
 from tidelog.errors import ConfigError, OutputError
-from tidelog.outputs.base.stores.failures import failing, reason_of
+from tidelog.outputs.base.stores.errors import file_errors, reason_of
 from tidelog.outputs.base.stores.stored_file import StoredFile
 
 
 class FileSystemStore:
-    """`tidelog.outputs.base.stores.port.FileStore` on a local disk or HDFS. Every failure is an
+    """`tidelog.outputs.base.stores.port.FileStore` on a local disk or HDFS. Every error is an
     OutputError.
     """
 
@@ -32,35 +32,35 @@ class FileSystemStore:
         return {"path": self.path, "_opened": None}
 
     def check(self) -> None:
-        """Its link and rename replace nothing."""
+        """Does nothing: a link and a rename here replace no file."""
 
     def open_output(self, name: str) -> Any:
-        with self._failing(name, "created"):
+        with self._file_errors(name, "created"):
             return self._create(name)
 
     def sync(self, names: Iterable[str]) -> None:
         if not self._is_local:
             return
         for name in names:
-            with self._failing(name, "synced"):
+            with self._file_errors(name, "synced"):
                 _sync(self._full(name))
 
     def make_folder(self, name: str) -> None:
-        with self._failing(name, "created"):
+        with self._file_errors(name, "created"):
             self._fs.create_dir(self._full(name), recursive=True)
 
     def put(self, name: str, data: bytes) -> None:
         temporary = self._write_beside(name, data)
-        with self._failing(name, "written"):
+        with self._file_errors(name, "written"):
             self._fs.move(self._full(temporary), self._full(name))
         self.sync([_folder(name)])
 
     def put_if_absent(self, name: str, data: bytes) -> str | None:
-        """By a hard link on a local disk, by a rename on HDFS: neither replaces a file there."""
+        """Uses a hard link on a local disk, a rename on HDFS: neither replaces an existing file."""
         temporary = self._write_beside(name, data)
         try:
             if self._is_local:
-                with self._failing(name, "created", FileExistsError):
+                with self._file_errors(name, "created", FileExistsError):
                     os.link(self._full(temporary), self._full(name))
             else:
                 try:
@@ -70,8 +70,8 @@ class FileSystemStore:
                         raise FileExistsError from error
                     raise
         except FileExistsError:
-            # A network's file system may report the second try of a link that it has made.
-            if self.read_if_there(name) != data:
+            # A network file system may report an error for a retry of a link that it has created.
+            if self.read_optional(name) != data:
                 return None
         finally:
             with suppress(OSError):
@@ -80,7 +80,7 @@ class FileSystemStore:
         return self.tag(name)
 
     def move(self, source: str, target: str) -> None:
-        with self._failing(target, "moved into place"):
+        with self._file_errors(target, "moved into place"):
             try:
                 if self._is_local:
                     Path(self._full(source)).replace(self._full(target))
@@ -94,14 +94,14 @@ class FileSystemStore:
         return bool(self._info(name).type != fs.FileType.NotFound)
 
     def tag(self, name: str) -> str | None:
-        """Of size, time and, on a local disk, inode."""
+        """Returns a text of size, time and, on a local disk, inode."""
         if not self._is_local:
             info = self._info(name)
             if info.type == fs.FileType.NotFound:
                 return None
             return f"{info.size}-{info.mtime_ns}"
         try:
-            with self._failing(name, "looked for", FileNotFoundError, NotADirectoryError):
+            with self._file_errors(name, "looked for", FileNotFoundError, NotADirectoryError):
                 found = Path(self._full(name)).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -110,26 +110,26 @@ class FileSystemStore:
     def size(self, name: str) -> int:
         info = self._info(name)
         if info.type == fs.FileType.NotFound:
-            raise OutputError(f"{self._shown(name)} can't be read: it is not there")
+            raise OutputError(f"{self._display_path(name)} can't be read: it does not exist")
         return int(info.size)
 
     def open_input(self, name: str) -> Any:
-        with self._failing(name, "read"):
+        with self._file_errors(name, "read"):
             return self._fs.open_input_file(self._full(name))
 
     def read(self, name: str) -> bytes:
-        with self._failing(name, "read"):
+        with self._file_errors(name, "read"):
             return self._whole(name)
 
-    def read_if_there(self, name: str) -> bytes | None:
+    def read_optional(self, name: str) -> bytes | None:
         try:
-            with self._failing(name, "read", FileNotFoundError, NotADirectoryError):
+            with self._file_errors(name, "read", FileNotFoundError, NotADirectoryError):
                 return self._whole(name)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def read_range(self, name: str, start: int, size: int) -> bytes:
-        with self._failing(name, "read"), self._fs.open_input_file(self._full(name)) as file:
+        with self._file_errors(name, "read"), self._fs.open_input_file(self._full(name)) as file:
             file.seek(start)
             return bytes(file.read(size))
 
@@ -173,7 +173,7 @@ class FileSystemStore:
         root = self._open()[1]
         return f"{root}/{name}" if name else root
 
-    def _shown(self, name: str) -> str:
+    def _display_path(self, name: str) -> str:
         return f"{self.path}/{name}" if name else self.path
 
     def _open(self) -> tuple[fs.FileSystem, str]:
@@ -188,17 +188,17 @@ class FileSystemStore:
         return self._opened
 
     @contextmanager
-    def _failing(self, name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
-        with failing(self._shown(name), what, *passed):
+    def _file_errors(self, name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
+        with file_errors(self._display_path(name), what, *passed):
             yield
 
     def _info(self, name: str) -> fs.FileInfo:
-        with self._failing(name, "looked for"):
+        with self._file_errors(name, "looked for"):
             return self._fs.get_file_info(self._full(name))
 
     def _infos(self, folder: str, *, recursive: bool) -> list[fs.FileInfo]:
-        """Of files and folders in the folder; none if it is not there."""
-        with self._failing(folder, "listed"):
+        """Returns the files and folders in the folder; none if it does not exist."""
+        with self._file_errors(folder, "listed"):
             selector = fs.FileSelector(
                 self._full(folder), allow_not_found=True, recursive=recursive
             )
@@ -209,10 +209,12 @@ class FileSystemStore:
             return bytes(file.read())
 
     def _write_beside(self, name: str, data: bytes) -> str:
-        """The name of a new file in the same folder, which those who list it pass over."""
+        """Write a new file in the same folder, under a name that listings ignore, and return the
+        name.
+        """
         folder, _, last = name.rpartition("/")
         temporary = "/".join(filter(None, [folder, f".{last}.{uuid.uuid4().hex[:8]}.part"]))
-        with self._failing(name, "written"), self._create(temporary) as file:
+        with self._file_errors(name, "written"), self._create(temporary) as file:
             file.write(data)
         self.sync([temporary])
         return temporary
@@ -225,7 +227,7 @@ class FileSystemStore:
             return self._fs.open_output_stream(self._full(name))
 
     def _make_folders(self, name: str) -> None:
-        """Those that are missing, each durably in the one above it."""
+        """Create the folders that are missing, each durably in the one above it."""
         if not self._is_local:
             self._fs.create_dir(self._full(name), recursive=True)
             return

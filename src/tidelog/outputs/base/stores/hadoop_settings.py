@@ -1,8 +1,8 @@
-"""Options of an object store, from the settings of Hadoop's client for it.
+"""Converts the settings of Hadoop's client for an object store into options of the store.
 
-`pipeline.conf` has them for Spark (``spark.hadoop.fs.s3a.access.key``); we write by a client of our
-own, which is to reach the store in the same way. Sources: Hadoop's "Connecting to an Amazon S3
-Bucket" and "Hadoop Azure Support: ABFS", the Cloud Storage connector's ``CONFIGURATION.md``.
+`pipeline.conf` has them for Spark (``spark.hadoop.fs.s3a.access.key``). Tidelog writes by a client
+of its own, which must reach the store in the same way. Sources: Hadoop's "Connecting to an Amazon
+S3 Bucket" and "Hadoop Azure Support: ABFS", the Cloud Storage connector's ``CONFIGURATION.md``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _INSTEAD: Final = (
     "Tidelog's own client of the store has nothing like it: give the output `storage_options`, or "
     "{} that leave the rest to the environment (docs/how-to/spark.md)"
 )
-# By the last part of the class's name. Hadoop asks one after the other for credentials.
+# By the last part of the class's name. Hadoop tries one provider after the other.
 _KEYS: Final = (
     "TemporaryAWSCredentialsProvider",
     "SimpleAWSCredentialsProvider",
     "BasicAWSCredentialsProvider",
 )
 _ANONYMOUS: Final = ("AnonymousAWSCredentialsProvider", "AnonymousCredentialsProvider")
-_ENVIRONMENT: Final = (  # where our client looks by itself
+_ENVIRONMENT: Final = (  # where our client reads credentials by itself
     "EnvironmentVariableCredentialsProvider",
     "IAMInstanceCredentialsProvider",
     "InstanceProfileCredentialsProvider",
@@ -39,14 +39,14 @@ _ENVIRONMENT: Final = (  # where our client looks by itself
 )
 _HADOOP_DEFAULT: Final = (*_KEYS[:2], *_ENVIRONMENT[:2])
 _REGION: Final = re.compile(r"\bs3(?:-fips)?[.-](?:dualstack\.)?([a-z]+(?:-[a-z]+)+-\d+)\.")
-_NO_REGION: Final = ("sdk", "ec2", "external")  # Hadoop's words for: found out elsewhere
+_NO_REGION: Final = ("sdk", "ec2", "external")  # Hadoop's words for: determined elsewhere
 _ENCRYPTION: Final = {"AES256": "AES256", "SSE-KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse"}
 
 
 def store_options(url: str, conf: Mapping[str, object]) -> dict[str, str]:
-    """What ``pipeline.conf`` says of the store at ``url``, as `log.storage_options` are named.
-
-    Empty: nothing. Raises ValueError, without values, for a setting that can't be had.
+    """Returns what ``pipeline.conf`` sets for the store at ``url``, under the names of
+    `log.storage_options`; empty: nothing. Raises ValueError, without values, for a setting that is
+    not supported.
     """
     scheme, _, rest = url.partition("://")
     host = rest.partition("/")[0]
@@ -90,7 +90,7 @@ def _of_s3(bucket: str, settings: Mapping[str, str]) -> dict[str, str]:
         },
     )
     if get("security.credential.provider.path") and "access_key_id" not in found:
-        raise _unlike("fs.s3a.security.credential.provider.path", "fs.s3a.* settings")
+        raise _unsupported("fs.s3a.security.credential.provider.path", "fs.s3a.* settings")
     if host := get("proxy.host"):
         user, password = quote(get("proxy.username"), ""), quote(get("proxy.password"), "")
         port = f":{get('proxy.port')}" if get("proxy.port") else ""
@@ -99,7 +99,7 @@ def _of_s3(bucket: str, settings: Mapping[str, str]) -> dict[str, str]:
         found["request_payer"] = "true"
     if how := get("encryption.algorithm") or get("server-side-encryption-algorithm"):
         if how not in _ENCRYPTION:
-            raise _unlike(f"fs.s3a.encryption.algorithm: {how}", "fs.s3a.* settings")
+            raise _unsupported(f"fs.s3a.encryption.algorithm: {how}", "fs.s3a.* settings")
         found["server_side_encryption"] = _ENCRYPTION[how]
         if key := get("encryption.key") or get("server-side-encryption.key"):
             found["sse_kms_key_id"] = key
@@ -115,14 +115,14 @@ def _endpoint(bucket: str, endpoint: str, *, secure: bool, by_path: bool) -> dic
     parts = urlsplit(endpoint)
     host = parts.hostname or ""
     if host == "s3.amazonaws.com" and parts.scheme == "https":
-        return {}  # of all regions
+        return {}  # the endpoint of all regions
     found = {"endpoint": endpoint}
     if parts.scheme == "http":
         found["allow_http"] = "true"
     if region := _REGION.search(host):
         found["region"] = region[1]
     elif not by_path and not _is_address(host) and ".amazonaws.com" not in host:
-        # As the SDK asks such a store: the bucket is a part of the host's name.
+        # As the SDK addresses such a store: the bucket is a part of the host's name.
         found["endpoint"] = f"{parts.scheme}://{bucket}.{parts.netloc}{parts.path}"
         found["virtual_hosted_style_request"] = "true"
     return found
@@ -144,7 +144,7 @@ def _credentials(providers: list[str], keys: Mapping[str, str]) -> dict[str, str
         if name in _ENVIRONMENT:
             return {}
         if name not in _KEYS:
-            raise _unlike(f"fs.s3a.aws.credentials.provider: {name}", "providers")
+            raise _unsupported(f"fs.s3a.aws.credentials.provider: {name}", "providers")
         asks_for_token = name == "TemporaryAWSCredentialsProvider"
         given = {option: key for option, key in keys.items() if key}
         if not asks_for_token:
@@ -166,14 +166,14 @@ def _of_azure(host: str, settings: Mapping[str, str]) -> dict[str, str]:
     if how == "sharedkey":
         provider = get("account.keyprovider")
         if provider and not provider.endswith(".SimpleKeyProvider"):
-            raise _unlike("fs.azure.account.keyprovider", "fs.azure.* settings")
+            raise _unsupported("fs.azure.account.keyprovider", "fs.azure.* settings")
         return _present(account_key=get("account.key"))
     if how == "sas":
         if not (token := get("sas.fixed.token")):
-            raise _unlike("fs.azure.sas.token.provider.type", "fs.azure.* settings")
+            raise _unsupported("fs.azure.sas.token.provider.type", "fs.azure.* settings")
         return {"sas_key": token.removeprefix("?")}
     if how != "oauth":
-        raise _unlike(f"fs.azure.account.auth.type: {how}", "fs.azure.* settings")
+        raise _unsupported(f"fs.azure.account.auth.type: {how}", "fs.azure.* settings")
     client = get("account.oauth2.client.id")
     provider = get("account.oauth.provider.type").rpartition(".")[2]
     if provider == "ClientCredsTokenProvider":
@@ -192,7 +192,7 @@ def _of_azure(host: str, settings: Mapping[str, str]) -> dict[str, str]:
             tenant_id=get("account.oauth2.msi.tenant"),
             federated_token_file=get("account.oauth2.token.file"),
         )
-    raise _unlike(f"fs.azure.account.oauth.provider.type: {provider}", "fs.azure.* settings")
+    raise _unsupported(f"fs.azure.account.oauth.provider.type: {provider}", "fs.azure.* settings")
 
 
 # ------------------------------------------------ Google Cloud Storage
@@ -218,12 +218,12 @@ def _of_gcs(settings: Mapping[str, str]) -> dict[str, str]:
         return {}
     if how == "UNAUTHENTICATED":
         return {"skip_signature": "true"}
-    raise _unlike(f"fs.gs.auth.type: {how}", "fs.gs.* settings")
+    raise _unsupported(f"fs.gs.auth.type: {how}", "fs.gs.* settings")
 
 
 def _present(**options: str) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
 
 
-def _unlike(setting: str, others: str) -> ValueError:
+def _unsupported(setting: str, others: str) -> ValueError:
     return ValueError(f"pipeline.conf has {setting}. {_INSTEAD.format(others)}")

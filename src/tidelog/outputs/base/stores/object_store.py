@@ -1,4 +1,4 @@
-"""Whole files below a prefix of an object store: S3 and what speaks its protocol, GCS, Azure."""
+"""Stores whole files below a prefix of an object store: S3 and compatible stores, GCS, Azure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tidelog.eventlog.storage.opening import options_of
 from tidelog.outputs.base.stores.stored_file import StoredFile
 
 _PART_BYTES = 8 << 20
-_DELETED = 1000  # at once, in one request where the store has that
+_DELETED = 1000  # files in one request, where the store supports that
 
 
 class ObjectFileStore:
-    """`tidelog.outputs.base.stores.port.FileStore` on an object store. Every failure is a
+    """`tidelog.outputs.base.stores.port.FileStore` on an object store. Every error is a
     StorageError.
 
     Args:
-        path: URL of the prefix. Options of the store are those that
-            `tidelog.eventlog.storage.opening.provide_options` was given, or its environment's.
+        path: URL of the prefix. The store's options are those given to
+            `tidelog.eventlog.storage.opening.provide_options`, or the environment's.
     """
 
     def __init__(self, path: str) -> None:
@@ -38,7 +38,7 @@ class ObjectFileStore:
         self._storage = ObjectStorage(self.path, options_of(self.path))
 
     def __reduce__(self) -> tuple[type[ObjectFileStore], tuple[str]]:
-        return ObjectFileStore, (self.path,)  # options may be secret: they go by the environment
+        return ObjectFileStore, (self.path,)  # options may be secret: passed by the environment
 
     def check(self) -> None:
         self._storage.sweep()
@@ -47,10 +47,10 @@ class ObjectFileStore:
         return pa.PythonFile(_Upload(self._storage, name), "w")
 
     def sync(self, names: Iterable[str]) -> None:
-        """What can be read there is durable."""
+        """Does nothing: a file that can be read in the store is durable."""
 
     def make_folder(self, name: str) -> None:
-        """There are none: a folder is there as long as a file is in it."""
+        """Does nothing: a folder exists while a file is in it."""
 
     def put(self, name: str, data: bytes) -> None:
         self._storage.replace(name, data)
@@ -61,26 +61,26 @@ class ObjectFileStore:
 
     def move(self, source: str, target: str) -> None:
         try:
-            with self._storage.failing("move into place", target):
+            with self._storage.storage_errors("move into place", target):
                 obstore.copy(self._storage.client(), source, target)
         except FileNotFoundError:
             if self._storage.tag(target) is None:
                 raise StorageError(
-                    f"cannot move into place {self.path}/{target}: neither {source} nor it is there"
+                    f"cannot move into place {self.path}/{target}: neither {source} nor it exists"
                 ) from None
         self._storage.delete(source)
 
     def exists(self, name: str) -> bool:
         if self._storage.tag(name) is not None:
             return True
-        return bool(self._below(name, chunk_size=1))
+        return bool(self._files_below(name, chunk_size=1))
 
     def tag(self, name: str) -> str | None:
         found = self._storage.tag(name)
         return None if found is None else str(found.identity)
 
     def size(self, name: str) -> int:
-        with self._present(name), self._storage.failing("look at", name):
+        with self._present(name), self._storage.storage_errors("read", name):
             return int(obstore.head(self._storage.client(), name)["size"])
 
     def open_input(self, name: str) -> Any:
@@ -91,7 +91,7 @@ class ObjectFileStore:
         with self._present(name):
             return self._storage.read(name)
 
-    def read_if_there(self, name: str) -> bytes | None:
+    def read_optional(self, name: str) -> bytes | None:
         try:
             return self._storage.read(name)
         except FileNotFoundError:
@@ -104,11 +104,11 @@ class ObjectFileStore:
     def names(self, folder: str, suffix: str = "", after: str = "") -> list[str]:
         begin = f"{folder}/" if folder else ""
         offset = begin + after if after else None
-        with self._storage.failing("list", folder):
+        with self._storage.storage_errors("list", folder):
             if offset is None:
                 found = obstore.list_with_delimiter(self._storage.client(), folder or None)
                 paths = [meta["path"] for meta in found["objects"]]
-            else:  # what is in folders below comes too
+            else:  # this listing includes the folders below
                 parts = obstore.list(self._storage.client(), begin or None, offset=offset)
                 paths = [meta["path"] for part in parts for meta in part]
         names = (path[len(begin) :] for path in paths)
@@ -118,56 +118,56 @@ class ObjectFileStore:
 
     def all_files(self, passed_over: Callable[[str], bool]) -> Iterator[StoredFile]:
         client = self._storage.client()
-        with self._storage.failing("list", ""):
+        with self._storage.storage_errors("list", ""):
             first = obstore.list_with_delimiter(client)
-            yield from map(_stored, first["objects"])
+            yield from map(_stored_file, first["objects"])
             for folder in first["common_prefixes"]:
                 if not passed_over(folder):
                     for part in obstore.list(client, f"{folder}/"):
-                        yield from map(_stored, part)
+                        yield from map(_stored_file, part)
 
     def delete(self, names: Iterable[str]) -> None:
         left = list(names)
         for start in range(0, len(left), _DELETED):
             some = left[start : start + _DELETED]
             try:
-                with self._storage.failing("delete", some[0]):
+                with self._storage.storage_errors("delete", some[0]):
                     obstore.delete(self._storage.client(), some)
-            except (FileNotFoundError, StorageError):  # of one of them: the others may go
+            except (FileNotFoundError, StorageError):  # for one of them: the others may be deleted
                 for name in some:
                     with suppress(StorageError):
                         self._storage.delete(name)
 
     def delete_folder(self, name: str) -> None:
         with suppress(StorageError):
-            self.delete(self._below(name))
+            self.delete(self._files_below(name))
 
     @contextmanager
     def _present(self, name: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError:
-            raise StorageError(f"cannot read {self.path}/{name}: it is not there") from None
+            raise StorageError(f"cannot read {self.path}/{name}: it does not exist") from None
 
-    def _below(self, folder: str, chunk_size: int = 1000) -> list[str]:
-        """Paths of the files in ``folder`` and the folders in it; at least the first ones."""
-        with self._storage.failing("list", folder):
+    def _files_below(self, folder: str, chunk_size: int = 1000) -> list[str]:
+        """Returns paths of the files in ``folder`` and below it; at least the first ones."""
+        with self._storage.storage_errors("list", folder):
             parts = obstore.list(self._storage.client(), prefix=f"{folder}/", chunk_size=chunk_size)
             if chunk_size == 1:
                 return [meta["path"] for meta in next(iter(parts), [])]
             return [meta["path"] for part in parts for meta in part]
 
 
-def _stored(meta: Any) -> StoredFile:
+def _stored_file(meta: Any) -> StoredFile:
     return StoredFile(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1000))
 
 
 class _Upload(io.RawIOBase):
-    """A new file that appears whole when it is closed."""
+    """A new file that appears as a whole when it is closed."""
 
     def __init__(self, storage: ObjectStorage, name: str) -> None:
         self._storage, self._name = storage, name
-        with storage.failing("create", name):
+        with storage.storage_errors("create", name):
             self._file = obstore.open_writer(storage.client(), name, buffer_size=_PART_BYTES)
         self._size = 0
 
@@ -179,7 +179,7 @@ class _Upload(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        with self._storage.failing("write", self._name):
+        with self._storage.storage_errors("write", self._name):
             self._file.write(view)
         self._size += len(view)
         return len(view)
@@ -188,5 +188,5 @@ class _Upload(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        with self._storage.failing("write", self._name):
+        with self._storage.storage_errors("write", self._name):
             self._file.close()

@@ -9,13 +9,13 @@ from pydantic import Field, SecretStr, model_validator
 
 from tidelog.eventlog.storage.opening import provide_options
 from tidelog.kinds.sections import Location, Section, StorageOption
-from tidelog.model.log_places import is_object_store
-from tidelog.outputs.base.probes import directory_ready
+from tidelog.model.log_locations import is_object_store
+from tidelog.outputs.base.reachability import check_directory_access
 from tidelog.outputs.base.stores.hadoop_settings import store_options
 
 
 class FileStoreSection(Section):
-    """To be derived from together with an `OutputSection`."""
+    """A mixin for an `OutputSection`."""
 
     path: Location
     storage_options: dict[str, StorageOption] = Field(
@@ -32,9 +32,9 @@ class FileStoreSection(Section):
             raise ValueError("storage_options are for an object store; path is a local directory")
         return self
 
-    def with_settings_of(self, conf: Mapping[str, Any]) -> Self:
-        """With the options that ``pipeline.conf`` has, if it has none of its own. Raises
-        ValueError, without values.
+    def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
+        """Returns the section with the options of ``pipeline.conf``, if it has none of its own.
+        Raises ValueError, without values.
         """
         if self.storage_options or not is_object_store(self.path):
             return self
@@ -43,19 +43,19 @@ class FileStoreSection(Section):
         return self.model_copy(update={"storage_options": options})
 
     def options(self) -> dict[str, str]:
-        """In clear text."""
+        """Returns the options in clear text."""
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
     def provide_options(self) -> None:
-        """From now on this process can open the store, and so can those that it starts; Spark's
+        """Make the options known to this process and the processes that it starts; to Spark's
         tasks, once `tidelog.spark.datasource.source.register` is called.
         """
         provide_options(self.path, self.options())
 
-    def look(self) -> str | None:
-        """What `tidelog check` finds there. Raises OutputError, StorageError."""
+    def probe(self) -> str | None:
+        """Returns what `tidelog check` finds there. Raises OutputError, StorageError."""
         if not is_object_store(self.path):
-            return directory_ready(self.path)
+            return check_directory_access(self.path)
         from tidelog.outputs.base.stores.object_store import ObjectFileStore
 
         self.provide_options()

@@ -1,4 +1,4 @@
-"""What a store says of a file."""
+"""One file in a store's listing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class StoredFile(NamedTuple):
-    """``name``: below the store's path; ``size``: in bytes; ``modified_ms``: since 1970, UTC."""
+    """A file's ``name`` below the store's path, its size in bytes, and its time since 1970, UTC."""
 
     name: str
     size: int

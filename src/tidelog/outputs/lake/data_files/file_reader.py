@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.errors import OutputError, TidelogError
-from tidelog.model.log_places import is_object_store
-from tidelog.outputs.base.stores.failures import failing
+from tidelog.model.log_locations import is_object_store
+from tidelog.outputs.base.stores.errors import file_errors
 from tidelog.outputs.base.stores.port import FileStore, open_file_store
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.partition_values import partition_value
@@ -22,8 +22,9 @@ from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import read_rows
 
 LOST_FILE = (
-    "a file of the table is gone, as after a VACUUM that kept nothing while a batch was written; "
-    "restore the table to a version that has all its files, or move it away and dump it again"
+    "a file of the table is missing, as after a VACUUM that kept nothing while a batch was "
+    "written; restore the table to a version that has all its files, or move it away and dump "
+    "it again"
 )
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -41,14 +42,14 @@ class DataFileReader:
         columns: Sequence[str] | None = None,
         rows: np.ndarray | None = None,
     ) -> pa.Table:
-        """Rows by the table's names and types: a column that the file lacks is null, a narrower
-        type is widened, values of the partition are columns.
+        """Returns rows by the table's names and types: a column that the file does not have is
+        null, a narrower type is widened, values of the partition are columns.
 
         Args:
-            file: of the table.
+            file: a file of the table.
             columns: names; None: all.
-            rows: int64[n], numbers of rows in the file, which come in this order; None: all rows
-                of the file, also those that its deletion vector marks.
+            rows: int64[n], numbers of rows in the file, returned in this order; None: all rows of
+                the file, also those that its deletion vector marks.
 
         Raises:
             OutputError, StorageError: the file can't be read.
@@ -76,14 +77,14 @@ class DataFileReader:
         bounds: tuple[int | None, int | None],
         share: tuple[int, int],
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Rows of the file's row groups, each with the number of its first row.
+        """Yields the rows of the file's row groups, each with the number of its first row.
 
         Args:
-            file: of the table.
-            columns: names of those that are read, in this order.
-            column: one of whole numbers, by its name in files. Row groups are left out that, by
-                their statistics, have no value of it between ``bounds``. None: all come.
-            bounds: the least and the greatest value; None: there is no limit.
+            file: a file of the table.
+            columns: names of the columns to read, in this order.
+            column: an integer column, by its name in files. Row groups are skipped that, by their
+                statistics, have no value of it between ``bounds``. None: no row group is skipped.
+            bounds: the least and the greatest value; None: no limit.
             share: (i, n): the i-th of every n row groups.
         """
         wanted = [self._layout.column(name) for name in columns]
@@ -104,21 +105,23 @@ class DataFileReader:
                 start += group.num_rows
 
     def row_count(self, file: DataFile) -> int:
-        """Rows of the file, also those that its vector marks, as the file itself says."""
+        """Returns the number of rows of the file, with those that its vector marks, from the file
+        itself.
+        """
         with self._open(file) as parquet:
             return int(parquet.metadata.num_rows)
 
     def deleted_rows(self, file: DataFile) -> np.ndarray:
-        """int64[n]: sorted numbers of the rows that the file's vector marks."""
+        """Returns int64[n]: the sorted numbers of the rows that the file's vector marks."""
         vector = file.deletion_vector
         return np.zeros(0, np.int64) if vector is None else read_rows(self._store, vector)
 
     @contextmanager
     def _open(self, file: DataFile) -> Iterator[pq.ParquetFile]:
-        store, name = located(self._store, file.path)
+        store, name = locate_file(self._store, file.path)
         try:
             with (
-                failing(f"{store.path}/{name}", "read"),
+                file_errors(f"{store.path}/{name}", "read"),
                 store.open_input(name) as source,
                 pq.ParquetFile(
                     source,
@@ -134,7 +137,7 @@ class DataFileReader:
         except pa.ArrowInvalid as error:
             raise OutputError(
                 f"{store.path}/{name} can't be read as Parquet ({str(error).splitlines()[0]}): "
-                "RESTORE the table to a version without it, or dump it anew"
+                "RESTORE the table to a version without it, or dump it again"
             ) from None
 
     def _values(
@@ -156,8 +159,8 @@ def _may_hold(statistics: pq.Statistics | None, low: int | None, high: int | Non
     return not below and not (low is not None and statistics.max < low)
 
 
-def located(store: FileStore, path: str) -> tuple[FileStore, str]:
-    """The store and the name in it of what a table's log has as ``path``: below the table, or, in
+def locate_file(store: FileStore, path: str) -> tuple[FileStore, str]:
+    """Returns the store and the name in it for a ``path`` of a table's log: below the table, or, in
     a shallow clone, an absolute URL.
     """
     name = unquote(path)
@@ -168,7 +171,7 @@ def located(store: FileStore, path: str) -> tuple[FileStore, str]:
 
 
 def _read_rows(parquet: pq.ParquetFile, columns: Sequence[str], rows: np.ndarray) -> pa.Table:
-    """Reads the row groups that hold ``rows``, and no others."""
+    """Read only the row groups that contain ``rows``."""
     metadata = parquet.metadata
     sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     starts = np.concatenate([[0], np.cumsum(sizes)])

@@ -22,13 +22,14 @@ _MOST_INT32 = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class FileKeyIndex:
-    """The keys of a file's rows.
+    """An index of the keys of a file's rows.
 
     Attributes:
-        places: sorted; of rows whose key is null there is none where null matches nothing.
-        rows: the number of each place's row; None: the place's index.
-        keys: canonical columns of all rows of the file, to compare with what has the same place;
-            none if places are exact.
+        places: the keys' sort values, sorted (`places_of`); without rows with a null key where null
+            matches nothing.
+        rows: the row number of each place; None: the place's index.
+        keys: canonical columns of all rows of the file, to compare keys with equal places; empty if
+            places are exact.
     """
 
     places: Places
@@ -36,7 +37,9 @@ class FileKeyIndex:
     keys: tuple[pa.Array, ...]
 
     def find(self, wanted: SortedKeys, layout: FileLayout) -> tuple[np.ndarray, np.ndarray]:
-        """Rows whose key is wanted: their numbers, and the numbers of their keys in the query."""
+        """Returns the numbers of the rows whose key is wanted, and the numbers of their keys in the
+        query.
+        """
         places, found = _pairs(self.places, wanted.places)
         rows = places if self.rows is None else self.rows[places].astype(np.int64)
         numbers = wanted.numbers[found]
@@ -52,12 +55,12 @@ class FileKeyIndex:
 
 
 def index_keys(rows: pa.Table, layout: FileLayout) -> FileKeyIndex:
-    """The index of a file.
+    """Returns the index of a file.
 
     Args:
-        rows: all of the file, with at least the columns of `FileLayout.file_key`, of which there
-            is one.
-        layout: of the table.
+        rows: all rows of the file, with at least the columns of `FileLayout.file_key`, of which
+            there is at least one.
+        layout: the table's layout.
     """
     columns = [canonical(rows[each.name].combine_chunks()) for each in layout.file_key]
     numbers = None
@@ -76,7 +79,7 @@ def index_keys(rows: pa.Table, layout: FileLayout) -> FileKeyIndex:
 
 
 def _pairs(left: Places, right: Places) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of all pairs of equal elements of two sorted arrays."""
+    """Returns the indices of all pairs of equal elements of two sorted arrays."""
     if len(left) < len(right):
         found, ours = _pairs(right, left)
         return ours, found

@@ -1,4 +1,4 @@
-"""Key indexes of data files, on the disk of the host that reads them."""
+"""Caches key indexes of data files on the disk of the host that reads them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class KeyIndexCache:
-    """Indexes of files that never change: one that is there is right; one that is lost is made
+    """A cache of indexes of files that never change: a cached index is valid; a lost one is created
     again. Shared by the processes of a host; picklable.
 
-    Files are mapped, never read as a whole, and not synced: those of an earlier start of the host
-    are not used. They hold keys, and are for their owner alone.
+    Index files are mapped, never read as a whole, and not synced: those of an earlier boot of the
+    host are not used. They contain keys, and only their owner can read them.
 
     Args:
         directory: None: below the system's temporary directory.
-        most_bytes: of all indexes, about; those that were not used for longest go first.
+        most_bytes: about the limit of all indexes; those that were not used for longest are deleted
+            first.
     """
 
     def __init__(self, directory: str | None = None, most_bytes: int = 8 << 30) -> None:
@@ -42,12 +43,12 @@ class KeyIndexCache:
         self._bytes_until_sweep = 0
 
     def find(self, table: str, path: str, layout: FileLayout) -> FileKeyIndex | None:
-        """The index of a file; None: there is none.
+        """Returns the index of a file; None: not cached.
 
         Args:
-            table: its place.
-            path: of the file, as the log has it.
-            layout: of the table.
+            table: the table's location.
+            path: the file's path, as the log has it.
+            layout: the table's layout.
         """
         place = self._place(table, path, layout)
         try:
@@ -57,7 +58,7 @@ class KeyIndexCache:
             batch = pa.ipc.open_file(pa.py_buffer(mapped)).get_batch(0)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError):  # empty, or torn
+        except (OSError, ValueError):  # empty, or incomplete
             with suppress(OSError):
                 place.unlink()
             return None
@@ -68,7 +69,7 @@ class KeyIndexCache:
         )
 
     def keep(self, table: str, path: str, layout: FileLayout, index: FileKeyIndex) -> None:
-        """Keep a file's index, if there is room. Arguments as of `find`."""
+        """Store a file's index, if there is room. Arguments as in `find`."""
         place = self._place(table, path, layout)
         columns = {"place": pa.array(index.places)}
         if index.rows is not None:
@@ -87,7 +88,7 @@ class KeyIndexCache:
             ):
                 writer.write_batch(batch)
             fresh.replace(place)
-        except OSError:  # a full disk, for one
+        except OSError:  # such as a full disk
             with suppress(OSError):
                 fresh.unlink()
 
@@ -97,7 +98,7 @@ class KeyIndexCache:
         return self._directory / hashlib.sha256(named.encode()).hexdigest()
 
     def _make_room(self, size: int) -> None:
-        """Every so often, since it lists the directory."""
+        """Delete old indexes now and then: not each time, since it lists the directory."""
         self._bytes_until_sweep -= size
         if self._bytes_until_sweep > 0:
             return
@@ -118,8 +119,8 @@ class KeyIndexCache:
 
 @cache
 def shared_cache() -> KeyIndexCache:
-    """The one of this process. A cache that is made anew lists its directory, which holds as many
-    files as batches were written, before it keeps anything.
+    """Returns the process's only cache. A new cache lists its directory, which may have one file
+    for each batch, before it stores anything.
     """
     return KeyIndexCache()
 

@@ -1,4 +1,4 @@
-"""Keys that are looked for, and when they are equal: as Spark's ``=`` and ``<=>`` have it.
+"""Keys to look up, and their equality: as Spark's ``=`` and ``<=>`` define it.
 
 NaN is equal to NaN, −0.0 to 0.0; texts are compared by their bytes, decimals by value.
 """
@@ -13,11 +13,73 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
+from tidelog.codecs.key_kernel import hash64
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.lake.data_files.key_hashes import key_hashes
+from tidelog.model.records import Int32s, UInt8s, UInt64s
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.partition_values import partition_value
+
+_NULL = 0x6E75_6C6C_6B65_7973
+
+# Finalizer of splitmix64 (Sebastiano Vigna, public domain).
+_INCREMENT = np.uint64(0x9E37_79B9_7F4A_7C15)
+_FIRST = np.uint64(0xBF58_476D_1CE4_E5B9)
+_SECOND = np.uint64(0x94D0_49BB_1331_11EB)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def key_hashes(columns: Sequence[pa.Array], count: int) -> UInt64s:
+    """Returns uint64[count]: a hash of each row's values.
+
+    Args:
+        columns: canonical (`tidelog.outputs.lake.data_files.keys.canonical`), of ``count`` rows.
+        count: number of rows.
+    """
+    hashes = np.zeros(count, np.uint64)
+    for column in columns:
+        words = _words(column)
+        if column.null_count:
+            words[np.asarray(column.is_null())] = np.uint64(_NULL)
+        _mix(hashes, words)
+    return hashes
+
+
+def _words(column: pa.Array) -> UInt64s:
+    """Returns a number for each value, equal for equal values; a copy."""
+    if pa.types.is_decimal(column.type):
+        halves = np.frombuffer(column.buffers()[1], np.uint64)
+        halves = halves[2 * column.offset : 2 * (column.offset + len(column))]
+        words = halves[::2].copy()
+        _mix(words, halves[1::2].copy())
+        return words
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        _, offsets, data = column.buffers()
+        words = np.zeros(len(column), np.uint64)
+        if data is not None and len(column):
+            starts = np.frombuffer(offsets, np.int32)[column.offset :][: len(column) + 1]
+            _hash_texts(np.frombuffer(data, np.uint8), starts, words)
+        return words
+    whole: UInt64s = np.asarray(column.fill_null(0)).astype(np.int64).view(np.uint64)
+    return whole
+
+
+@njit(cache=True, nogil=True)
+def _hash_texts(data: UInt8s, starts: Int32s, words: UInt64s) -> None:
+    for row in range(len(words)):
+        words[row] = hash64(data, starts[row], starts[row + 1])
+
+
+@njit(cache=True, nogil=True)
+def _mix(hashes: UInt64s, words: UInt64s) -> None:
+    """Mix a word into each hash."""
+    for row in range(len(hashes)):
+        word = (hashes[row] + _INCREMENT) ^ words[row]
+        word = (word ^ (word >> _30)) * _FIRST
+        word = (word ^ (word >> _27)) * _SECOND
+        hashes[row] = word ^ (word >> _31)
+
 
 _FEW = 1000
 
@@ -25,11 +87,11 @@ Places = np.ndarray[Any, np.dtype[Any]]  # int64 or uint64
 
 
 def canonical(values: pa.Array) -> pa.Array:
-    """Values that are equal, bit by bit, where ``values`` are: whole numbers, dates and times as
-    int64, floats as the bits of them with one NaN and one zero.
+    """Returns values that are equal, bit by bit, where ``values`` are equal: whole numbers, dates
+    and times as int64, floats as their bits with one NaN and one zero.
 
     Raises:
-        OutputRefusedError: values of such a type can't be a key.
+        OutputRefusedError: values of this type can't be a key.
     """
     kind = values.type
     if pa.types.is_date32(kind):
@@ -49,7 +111,7 @@ def canonical(values: pa.Array) -> pa.Array:
 
 
 def has_exact_places(layout: FileLayout) -> bool:
-    """Are keys of files found by their values, rather than by hashes?"""
+    """Returns True if keys of files are found by their values, rather than by hashes."""
     if layout.null_key or len(layout.file_key) != 1:
         return False
     kind = layout.file_key[0].type
@@ -57,12 +119,14 @@ def has_exact_places(layout: FileLayout) -> bool:
 
 
 def places_of(columns: Sequence[pa.Array], count: int, layout: FileLayout) -> Places:
-    """What the rows of a file, or keys that are looked for, are sorted by: equal for equal keys.
+    """Returns the values by which the rows of a file, or keys to look up, are sorted: equal for
+    equal keys.
 
     Args:
-        columns: canonical, those of `FileLayout.file_key`; one without null for exact places.
-        count: of rows.
-        layout: of the table.
+        columns: canonical, those of `FileLayout.file_key`; one column without nulls for exact
+            places.
+        count: number of rows.
+        layout: the table's layout.
     """
     if has_exact_places(layout):
         return np.asarray(columns[0])
@@ -70,11 +134,11 @@ def places_of(columns: Sequence[pa.Array], count: int, layout: FileLayout) -> Pl
 
 
 def partition_of(values: Mapping[str, str | None], layout: FileLayout) -> tuple[Any, ...]:
-    """The partition's values of the key's columns, as `KeyQuery.within` takes them.
+    """Returns the partition's values of the key's columns, as `KeyQuery.within` takes them.
 
     Args:
-        values: of a file, by physical name.
-        layout: of the table.
+        values: a file's partition values, by physical name.
+        layout: the table's layout.
     """
     found = []
     for column in map(layout.column, layout.key):
@@ -89,9 +153,9 @@ class SortedKeys:
     """Some of a query's keys.
 
     Attributes:
-        places: sorted.
-        numbers: int64[n], their places' indices into the query.
-        columns: canonical, by name, of all keys of the query.
+        places: sort values, sorted (`places_of`).
+        numbers: int64[n], the index in the query of each place.
+        columns: canonical columns, by name, of all keys of the query.
     """
 
     places: Places
@@ -100,8 +164,8 @@ class SortedKeys:
     _sorted: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False, compare=False)
 
     def has_between(self, name: str, least: Any, greatest: Any) -> bool:
-        """Is a value of the column between two, or equal to one of them?"""
-        # Most often some keys show it: to sort all texts of a large query costs much.
+        """Returns True if a value of the column is between the two, or equal to one of them."""
+        # A few keys usually suffice: sorting all texts of a large query costs much.
         for count in (_FEW, len(self.numbers)):
             values = self._sorted_values(name, count)
             if bisect_left(values, least) < bisect_right(values, greatest):
@@ -118,18 +182,18 @@ class SortedKeys:
         return self._sorted[name, count]
 
     def has_null(self, name: str) -> bool:
-        """Is a value of the column null?"""
+        """Returns True if a value of the column is null."""
         column = self.columns[name]
         return bool(column.null_count and column.take(pa.array(self.numbers)).null_count)
 
 
 class KeyQuery:
-    """Keys to look for.
+    """The keys to look up.
 
     Args:
-        keys: the columns of the layout's key, of its types or narrower ones; rows are distinct.
-            One that holds null matches nothing, unless null is a value like others.
-        layout: of the table.
+        keys: the columns of the layout's key, of its types or narrower ones; rows are distinct. A
+            key that contains null matches nothing, unless null is a value like others.
+        layout: the table's layout.
     """
 
     def __init__(self, keys: pa.Table, layout: FileLayout) -> None:
@@ -143,7 +207,7 @@ class KeyQuery:
         self._sorted: dict[tuple[Any, ...], SortedKeys] = {}
 
     def within(self, partition: tuple[Any, ...]) -> SortedKeys | None:
-        """The keys of a partition (`partition_of`); None: there are none."""
+        """Returns the keys of a partition (`partition_of`), or None."""
         if self._groups is None:
             self._groups = self._by_partition()
         numbers = self._groups.get(partition)
@@ -162,7 +226,7 @@ class KeyQuery:
         return SortedKeys(places[order], numbers[order], self._columns)
 
     def _by_partition(self) -> dict[tuple[Any, ...], np.ndarray]:
-        """Numbers of the keys that can match, by the partition's values of the key."""
+        """Returns the numbers of the keys that can match, by the partition's values of the key."""
         numbers = np.arange(self._count)
         if not self._layout.null_key:
             for column in self._columns.values():
@@ -181,7 +245,7 @@ class KeyQuery:
         for part in np.split(numbers[order], np.cumsum(np.bincount(codes))[:-1]):
             if len(part):
                 values = (self._columns[name][int(part[0])].as_py() for name in names)
-                # What is empty is null in a partition.
+                # An empty value is null in a partition.
                 partition = tuple(None if value in ("", b"") else value for value in values)
                 groups[partition] = np.concatenate([groups.get(partition, part[:0]), part])
         return groups
@@ -190,7 +254,7 @@ class KeyQuery:
 def equal_keys(
     left: Sequence[pa.Array], right: Sequence[pa.Array], *, null_key: bool
 ) -> np.ndarray:
-    """bool[n]: which rows of canonical columns are equal."""
+    """Returns bool[n]: which rows of canonical columns are equal."""
     found = np.ones(len(left[0]) if left else 0, np.bool_)
     for ours, theirs in zip(left, right, strict=True):
         same = pc.equal(ours, theirs)

@@ -1,4 +1,4 @@
-"""What the data files of a table look like: its columns, its key, its partitions.
+"""The layout of a table's data files: its columns, its key, its partitions.
 
 Types: Delta protocol, "Schema Serialization Format" (github.com/delta-io/delta, PROTOCOL.md).
 """
@@ -43,11 +43,11 @@ class FileColumn:
     """A column of a table.
 
     Attributes:
-        name: as readers know it.
+        name: the name that readers use.
         physical: its name in files, statistics and partition values.
-        type: with names as readers know them.
+        type: its type, with the names that readers use.
         field_id: Parquet's field id; None: without column mapping.
-        nullable: may it be null?
+        nullable: whether it may be null.
         stored: its type in files where that differs from ``type``: structs under column mapping.
     """
 
@@ -60,7 +60,7 @@ class FileColumn:
 
     @property
     def file_field(self) -> pa.Field:
-        """The column in a file that is written now."""
+        """The column's field in a file that is written now."""
         return _field(self.physical, self.stored or self.type, self.field_id)
 
 
@@ -69,17 +69,17 @@ class FileLayout:
     """A table's columns, and how its rows are laid out in files. Picklable.
 
     Attributes:
-        columns: all of them, our own included, in the table's order.
-        partitions: names of the columns that it is partitioned by.
-        key: names of the columns that rows are known by; rows of a file are in this order.
-        version: name of the column that holds a row's version.
+        columns: all columns, our own included, in the table's order.
+        partitions: names of the columns that the table is partitioned by.
+        key: names of the columns that identify rows; rows of a file are in this order.
+        version: name of the column with a row's version.
         deleted: name of the column that marks deleted rows; "" where deletes are hard.
-        statistics: names of the columns whose statistics are kept.
-        null_key: null in the key is a value like others.
-        deletion_vectors: may the table have them?
-        change_feed: is each change of a row written to the table's change data feed, too?
-        prefix_length: of the random folders that files are in; 0: they are in those of their
-            partition.
+        statistics: names of the columns with statistics.
+        null_key: whether null in the key is a value like others.
+        deletion_vectors: whether the table may have deletion vectors.
+        change_feed: whether each change of a row is also written to the table's change data feed.
+        prefix_length: length of the names of random folders for files; 0: files are in their
+            partition's folder.
     """
 
     columns: tuple[FileColumn, ...]
@@ -98,7 +98,7 @@ class FileLayout:
         object.__setattr__(self, "_by_name", {each.name: each for each in self.columns})
 
     def column(self, name: str) -> FileColumn:
-        """Raises KeyError if the table has none of that name."""
+        """Raises KeyError if the table has no column of that name."""
         return self._by_name[name]
 
     @cached_property
@@ -118,7 +118,7 @@ class FileLayout:
 
 
 class DeltaMetadata(Protocol):
-    """What `delta_layout` asks of a table's metadata (action ``metaData``)."""
+    """The part of a table's metadata (action ``metaData``) that `delta_layout` reads."""
 
     @property
     def schema(self) -> Mapping[str, Any]: ...
@@ -133,7 +133,7 @@ class DeltaMetadata(Protocol):
 def delta_layout(
     metadata: DeltaMetadata, *, key: Sequence[str], version: str, deleted: str, null_key: bool
 ) -> FileLayout:
-    """The layout of a Delta table.
+    """Returns the layout of a Delta table.
 
     Raises:
         OutputRefusedError: a column has a type that can't be written.
@@ -164,7 +164,7 @@ def delta_layout(
 def _statistics(
     columns: Sequence[FileColumn], partitions: Sequence[str], settings: Mapping[str, str]
 ) -> list[str]:
-    """Names of the columns that the table's properties ask statistics of."""
+    """Returns the names of the columns with statistics, by the table's properties."""
     listed = settings.get("delta.dataSkippingStatsColumns")
     if listed is not None:
         found = _LISTED_NAME.findall(listed)
@@ -190,7 +190,9 @@ def _column(declared: Mapping[str, Any], mapped: bool) -> FileColumn:
 
 
 def _type(declared: Any, column: str, mapped: bool) -> pa.DataType:
-    """The Arrow type of a column; names of struct fields as files have them where ``mapped``."""
+    """Returns the Arrow type of a column; with the names of struct fields in files if
+    ``mapped``.
+    """
     if isinstance(declared, str):
         if (found := _TYPES.get(declared)) is not None:
             return found

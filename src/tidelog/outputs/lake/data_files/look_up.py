@@ -1,20 +1,79 @@
-"""HOT PATH. Where the rows of given keys are."""
+"""HOT PATH. Finds the rows of given keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.key_index import FileKeyIndex, index_keys
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.keys import KeyQuery, SortedKeys, partition_of
-from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.pruning import may_hold
+from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.delta_log.actions import DataFile
+
+# Some writers store bounds of decimals as doubles.
+_DECIMAL_SLACK = Decimal("1E-15")
+
+
+def files_to_search(
+    files: Sequence[DataFile], keys: KeyQuery, layout: FileLayout
+) -> list[DataFile]:
+    """Returns those of ``files`` that can have a row of a key, by their partition and their
+    statistics.
+    """
+    return [file for file in files if _may_hold(file, keys, layout)]
+
+
+def _may_hold(file: DataFile, keys: KeyQuery, layout: FileLayout) -> bool:
+    wanted = keys.within(partition_of(file.partition_values, layout))
+    if wanted is None:
+        return False
+    if file.stats is None:
+        return True
+    stats = json.loads(file.stats, parse_float=Decimal)
+    return all(_may_be_in(column, wanted, stats) for column in layout.file_key)
+
+
+def _may_be_in(column: FileColumn, wanted: SortedKeys, stats: Mapping[str, Any]) -> bool:
+    found = [(stats.get(each) or {}).get(column.physical) for each in ("minValues", "maxValues")]
+    if None in found:
+        return True
+    if wanted.has_null(column.name) and (stats.get("nullCount") or {}).get(column.physical) != 0:
+        return True
+    try:
+        least, greatest = (_bound(each, column.type) for each in found)
+    except (ValueError, TypeError, ArithmeticError):
+        return True
+    if least is None:
+        return True
+    if pa.types.is_timestamp(column.type):
+        greatest += 999  # most writers round milliseconds down
+    elif pa.types.is_decimal(column.type):
+        least -= abs(least) * _DECIMAL_SLACK
+        greatest += abs(greatest) * _DECIMAL_SLACK
+    return wanted.has_between(column.name, least, greatest)
+
+
+def _bound(value: Any, kind: pa.DataType) -> Any:
+    """Returns a bound in the form of `canonical`; None: a bound of this type is of no use."""
+    if pa.types.is_integer(kind):
+        return int(value)
+    if pa.types.is_decimal(kind):
+        return Decimal(value)
+    if pa.types.is_string(kind):
+        return str(value)
+    if pa.types.is_temporal(kind):
+        unit = "D" if pa.types.is_date32(kind) else "us"
+        return int(np.datetime64(value.removesuffix("Z")).astype(f"M8[{unit}]").astype(np.int64))
+    return None
 
 
 @dataclass(frozen=True)
@@ -32,8 +91,8 @@ class FoundRows:
     keys: np.ndarray
 
 
-class RowLookUp:
-    """Looks keys up in the files of a table at ``store``."""
+class RowFinder:
+    """Looks up keys in the files of a table at ``store``."""
 
     def __init__(self, store: FileStore, layout: FileLayout, cache: KeyIndexCache) -> None:
         self._store = store
@@ -42,13 +101,13 @@ class RowLookUp:
         self._reader = DataFileReader(store, layout)
 
     def find(self, files: Sequence[DataFile], keys: KeyQuery) -> list[FoundRows]:
-        """All live rows of ``keys`` in ``files``; files without any are left out.
+        """Returns all live rows of ``keys`` in ``files``; files without any are left out.
 
         Raises:
             OutputError, StorageError: a file can't be read.
         """
         found = []
-        for file in may_hold(files, keys, self._layout):
+        for file in files_to_search(files, keys, self._layout):
             wanted = keys.within(partition_of(file.partition_values, self._layout))
             assert wanted is not None
             rows, numbers = self._find(file, wanted)
@@ -79,7 +138,7 @@ class RowLookUp:
 
 
 def _among(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """bool[n]: which rows are among the sorted ``chosen`` ones."""
+    """Returns bool[n]: which rows are among the sorted ``chosen`` ones."""
     if not len(chosen):
         return np.zeros(len(rows), np.bool_)
     found: np.ndarray = chosen[np.searchsorted(chosen[:-1], rows)] == rows

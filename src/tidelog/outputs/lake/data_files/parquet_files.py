@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import string
 import time
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.stores.failures import failing
+from tidelog.outputs.base.stores.errors import file_errors
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.data_files.key_index import index_keys
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
@@ -25,9 +26,99 @@ from tidelog.outputs.lake.data_files.partition_values import (
     partition_texts,
     path_of,
 )
-from tidelog.outputs.lake.data_files.statistics import file_statistics
 from tidelog.outputs.lake.data_files.stored_types import to_file
 from tidelog.outputs.lake.delta_log.actions import DataFile
+
+_MOST_CHARACTERS = 32  # Delta's default (stringPrefixLength)
+_LAST_CHARACTER = "\U0010ffff"
+_FIRST_YEAR, _END_YEAR = np.datetime64("0001", "Y"), np.datetime64("10000", "Y")
+
+
+def file_statistics(rows: pa.Table, layout: FileLayout) -> str:
+    """Returns the JSON text of a file's statistics.
+
+    Args:
+        rows: rows of the file, by the table's names, with the layout's types.
+        layout: the layout, which names the columns with statistics.
+    """
+    nulls, least, greatest = [], [], []
+    for name in layout.statistics:
+        column, physical = rows[name], _quoted(layout.column(name).physical)
+        nulls.append(f"{physical}:{column.null_count}")
+        if (found := _bounds(column)) is not None:
+            least.append(f"{physical}:{found[0]}")
+            greatest.append(f"{physical}:{found[1]}")
+    tight = ',"tightBounds":true' if layout.deletion_vectors else ""
+    return (
+        f'{{"numRecords":{rows.num_rows},"minValues":{{{",".join(least)}}},'
+        f'"maxValues":{{{",".join(greatest)}}},"nullCount":{{{",".join(nulls)}}}{tight}}}'
+    )
+
+
+def has_bounds(kind: pa.DataType) -> bool:
+    """Does Delta keep minimum and maximum of the type?"""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_temporal(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_floating(kind)
+    )
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[str, str] | None:
+    """Returns minimum and maximum as JSON; None where they can't be written, or would not be
+    bounds.
+    """
+    kind = column.type
+    if not has_bounds(kind):
+        return None
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        column = column.cast(pa.int64())
+    # To Spark NaN is greater than all other values, and JSON can't express it.
+    elif pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
+        return None
+    found = pc.min_max(column)
+    least, greatest = found["min"].as_py(), found["max"].as_py()
+    if least is None:
+        return None
+    if pa.types.is_string(kind):
+        return _quoted(least[:_MOST_CHARACTERS]), _quoted(_upper_bound(greatest))
+    if pa.types.is_date32(kind):
+        return _times(least, greatest, "D", "")
+    if pa.types.is_timestamp(kind):
+        return _times(least // 1000, -(-greatest // 1000), "ms", "Z" if kind.tz else "")
+    if pa.types.is_decimal(kind):
+        return f"{least:f}", f"{greatest:f}"
+    if pa.types.is_floating(kind):
+        # Readers may distinguish the zeros, and sort the negative one first.
+        bounds = least or -0.0, greatest or 0.0
+        return None if np.isinf(bounds).any() else (repr(bounds[0]), repr(bounds[1]))
+    return str(least), str(greatest)
+
+
+def _times(least: int, greatest: int, unit: str, zone: str) -> tuple[str, str] | None:
+    """Returns the bounds as JSON texts; None outside the years that every reader can read."""
+    bounds = np.array([least, greatest]).astype(f"M8[{unit}]")
+    if bounds[0] < _FIRST_YEAR or bounds[1] >= _END_YEAR:
+        return None
+    found = np.datetime_as_string(bounds)
+    return f'"{found[0]}{zone}"', f'"{found[1]}{zone}"'
+
+
+def _upper_bound(text: str) -> str:
+    """Returns a short text that is not less."""
+    end = _MOST_CHARACTERS
+    while end < len(text) and text[end] == _LAST_CHARACTER:
+        end += 1
+    return text if end >= len(text) else text[:end] + _LAST_CHARACTER
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
 
 _MOST_BYTES = 1 << 30  # of a file's rows in memory
 _GROUP_ROWS = 128 << 10
@@ -42,10 +133,10 @@ class ParquetFileWriter:
     """Writes files of a table. Used by one thread at a time.
 
     Args:
-        store: at the table's place.
-        layout: of its files.
-        max_rows: of a file.
-        cache: gets the key indexes of the files.
+        store: the store at the table's location.
+        layout: the layout of its files.
+        max_rows: the most rows of a file.
+        cache: receives the key indexes of the files.
     """
 
     def __init__(
@@ -63,18 +154,18 @@ class ParquetFileWriter:
         self._number = 0
 
     def write(self, rows: pa.Table, *, sorted_by_key: bool = False) -> list[DataFile]:
-        """Write ``rows`` to as many files as they need; those are durable then.
+        """Write ``rows`` to as many files as they need, durably, and return the files.
 
         Args:
-            rows: with all columns of the layout's schema, in any order.
-            sorted_by_key: the rows of each partition are in the order of the key already.
+            rows: rows with all columns of the layout's schema, in any order.
+            sorted_by_key: whether the rows of each partition are sorted by the key already.
 
         Raises:
-            OutputRefusedError: a value is null where its column can't be, or can't be in a
+            OutputRefusedError: a value is null where its column can't be, or is impossible in a
                 partition.
-            OutputError, StorageError: a file can't be written. None is left.
+            OutputError, StorageError: a file can't be written. No file is left.
         """
-        rows = self._conformed(rows)
+        rows = self._cast_rows(rows)
         names: list[str] = []
         found = []
         try:
@@ -88,7 +179,7 @@ class ParquetFileWriter:
             raise
         return found
 
-    def _conformed(self, rows: pa.Table) -> pa.Table:
+    def _cast_rows(self, rows: pa.Table) -> pa.Table:
         schema = self._layout.schema
         rows = rows.select(schema.names)
         if not rows.schema.equals(schema):
@@ -104,7 +195,7 @@ class ParquetFileWriter:
     def _partitions(
         self, rows: pa.Table, sorted_by_key: bool
     ) -> Iterator[tuple[_Partition, pa.Table]]:
-        """Rows by partition, each in the order of the key."""
+        """Yields rows by partition, each sorted by the key."""
         columns = [self._layout.column(name) for name in self._layout.partitions]
         if not rows.num_rows:
             return
@@ -132,7 +223,7 @@ class ParquetFileWriter:
             )
 
     def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Rows by file, as many for each."""
+        """Yields rows by file, equally many for each."""
         most = min(self._max_rows, max(1, _MOST_BYTES // _row_bytes(rows)))
         count = -(-rows.num_rows // most)
         size = -(-rows.num_rows // count)
@@ -157,13 +248,13 @@ class ParquetFileWriter:
         )
         with (
             self._store.open_output(name) as sink,
-            failing(f"{self._store.path}/{name}", "written"),
+            file_errors(f"{self._store.path}/{name}", "written"),
         ):
             with pq.ParquetWriter(
                 sink,
                 table.schema,
                 compression="zstd",
-                use_dictionary=_repeating(table),
+                use_dictionary=_dictionary_columns(table),
                 write_statistics=self._group_statistics(),
                 store_schema=False,
                 store_decimal_as_integer=True,
@@ -184,7 +275,9 @@ class ParquetFileWriter:
         )
 
     def _group_statistics(self) -> list[str]:
-        """Floats have none: those of Parquet pass over NaN, which to Spark is above all else."""
+        """Returns the columns with statistics in Parquet. Floats have none: Parquet's ignore NaN,
+        which Spark sorts above all other values.
+        """
         columns = map(self._layout.column, self._layout.statistics)
         return [each.physical for each in columns if not pa.types.is_floating(each.type)]
 
@@ -207,22 +300,22 @@ def _sorted(rows: pa.Table, key: tuple[str, ...]) -> pa.Table:
     return rows.take(order)
 
 
-def _repeating(table: pa.Table) -> list[str]:
-    """Columns, and members of structs, of which a dictionary makes files smaller. To try one for
-    each costs much.
+def _dictionary_columns(table: pa.Table) -> list[str]:
+    """Returns the columns, and members of structs, for which a dictionary makes files smaller.
+    Trying one for each costs much.
     """
     head = table.slice(0, _SAMPLE)
     found: list[str] = []
     for field in head.schema:
-        _add_repeating(head[field.name], field.name, found)
+        _add_dictionary_columns(head[field.name], field.name, found)
     return found
 
 
-def _add_repeating(values: pa.ChunkedArray, path: str, found: list[str]) -> None:
+def _add_dictionary_columns(values: pa.ChunkedArray, path: str, found: list[str]) -> None:
     kind = values.type
     if pa.types.is_struct(kind):
         for at, member in enumerate(kind):
-            _add_repeating(pc.struct_field(values, at), f"{path}.{member.name}", found)
+            _add_dictionary_columns(pc.struct_field(values, at), f"{path}.{member.name}", found)
         return
     text = pa.types.is_string(kind) or pa.types.is_binary(kind)
     if text and pc.count_distinct(values).as_py() * 2 < len(values):

@@ -1,7 +1,7 @@
 """Values of partition columns as the log has them, and the folders of a partition's files.
 
-Delta protocol, "Partition Value Serialization". Times are UTC. An empty text or binary value can't
-be told from null: readers take both for null.
+Delta protocol, "Partition Value Serialization". Times are UTC. Readers take an empty text or binary
+value for null.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _MOST_NAME_BYTES = 255  # of a folder on Linux
 
 
 def partition_texts(values: pa.Array, column: str) -> list[str | None]:
-    """``values`` as the log has them.
+    """Returns ``values`` as the log has them.
 
     Raises:
-        OutputRefusedError: a binary value of ``column`` is no UTF-8: the protocol can't hold it.
+        OutputRefusedError: a binary value of ``column`` is not UTF-8, which the protocol can't
+            represent.
     """
     return [None if each is None else _text(each, column) or None for each in _values(values)]
 
 
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
-    """The value that the log has as ``text``.
+    """Returns the value that the log has as ``text``.
 
     Raises:
-        OutputRefusedError: it has none of that type.
+        OutputRefusedError: the text is no value of that type.
     """
     try:
         return _parsed(text, kind) if text else pa.scalar(None, kind)
@@ -46,7 +47,9 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str | None:
-    """Where files of a partition are, as Hive names it; None: a name is too long for a folder."""
+    """Returns the folder for files of a partition, with Hive's naming; None: a name is too long for
+    a folder.
+    """
     names = []
     for column in columns:
         value = values[column]
@@ -58,12 +61,12 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
 
 
 def escaped(text: str) -> str:
-    """A column or a value in the name of a folder."""
+    """Returns a column or a value as it appears in the name of a folder."""
     return _NOT_IN_FOLDERS.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def path_of(name: str) -> str:
-    """The path in the log of a file of the table: percent-encoded."""
+    """Returns a file's name as its path in the log: percent-encoded."""
     return quote(name, safe="/!$&'()*+,;=@~")
 
 
@@ -81,7 +84,9 @@ def _parsed(text: str, kind: pa.DataType) -> pa.Scalar:
 
 
 def _values(values: pa.Array) -> list[Any]:
-    """Python values; dates and times as NumPy's, which know all years; times with their zone."""
+    """Returns Python values; dates and times as NumPy's, which support all years; times with their
+    zone.
+    """
     kind = values.type
     if pa.types.is_floating(kind):
         found: Sequence[Any] = list(values.to_numpy(zero_copy_only=False))

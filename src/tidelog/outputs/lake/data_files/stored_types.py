@@ -1,4 +1,4 @@
-"""From a table's types to those of its files, and back."""
+"""Converts values from a table's types to those of its files, and back."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tidelog.outputs.lake.data_files.layout import FileColumn
 
 
 def to_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
-    """Values of the column with the names that files have for the fields in it."""
+    """Returns values of the column with the field names that files use inside structs."""
     return values if column.stored is None else _renamed(values, column.stored)
 
 
 def from_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
-    """Values as a file has them, narrower perhaps, as values of the column.
+    """Converts values of a file, perhaps of a narrower type, to values of the column.
 
     Raises:
-        OutputRefusedError: they are of a type that can't become the column's.
+        OutputRefusedError: their type can't become the column's.
     """
     stored = column.stored or column.type
     if not values.type.equals(stored):
@@ -38,7 +38,7 @@ def _renamed(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 class _Renamed:
-    """An array as one of another type that is the same in memory (Arrow PyCapsule interface)."""
+    """An array as one of another type with the same memory layout (Arrow PyCapsule interface)."""
 
     def __init__(self, values: pa.Array, kind: pa.DataType) -> None:
         self._values, self._kind = values, kind

@@ -1,4 +1,4 @@
-"""Outputs of kind ``delta``."""
+"""The section of outputs of kind ``delta``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.sections import named
+from tidelog.outputs.base.sections import name_field
 from tidelog.outputs.base.stores.section import FileStoreSection
 from tidelog.outputs.lake.config import LakeSection
 
@@ -18,7 +18,7 @@ class DeltaSection(FileStoreSection, LakeSection):
     """Delta tables, one for each source table (docs/outputs/delta.md)."""
 
     kind: Literal["delta"] = Field(description="The kind of output.")
-    name: str = named(
+    name: str = name_field(
         "delta",
         "Names the output in the event log and in the Delta transaction log: keep it for as "
         "long as the output's tables live.",
@@ -29,18 +29,19 @@ class DeltaSection(FileStoreSection, LakeSection):
     )
     holds: dict[TablePattern, Literal["copy", "changes"]] = Field(
         default={},
-        description="By table or pattern, what the table in the lake holds. `copy` (default): the "
-        "rows that the source has. `changes`: every change, as a row.",
+        description="By table or pattern, what the table in the lake contains. `copy` (default): "
+        "the rows that the source has. `changes`: every change, as a row.",
         examples=[{"public.events": "changes"}],
     )
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
-        description="Of copies. `hard`: a deleted row is removed. `soft`: it stays as it was last, "
-        "with `_deleted` true.",
+        description="For copies. `hard`: a deleted row is removed. `soft`: it stays as it was "
+        "last, with `_deleted` true.",
     )
     partition_by: dict[TablePattern, list[str]] = Field(
         default={},
-        description="By table or pattern, the columns that its table is partitioned by; for good.",
+        description="By table or pattern, the columns that its table is partitioned by. They can't "
+        "be changed later.",
         examples=[{"public.events": ["day"]}],
     )
     cluster_by: dict[TablePattern, Annotated[list[str], Field(min_length=1, max_length=4)]] = Field(
@@ -51,13 +52,13 @@ class DeltaSection(FileStoreSection, LakeSection):
     )
     deletion_vectors: bool = Field(
         default=True,
-        description="Do copies that are created have deletion vectors? With them a changed row is "
-        "marked in its file; without, its file is written anew, which costs much more, but older "
-        "readers can read the table.",
+        description="Whether copies that are created have deletion vectors. With them a changed "
+        "row is marked in its file; without, its file is rewritten, which costs much more, but "
+        "older readers can read the table.",
     )
     vacuum_after: Duration | None = Field(
         default=None,
-        description="Once a day files are removed that no version of the last so long has. At "
+        description="Once a day, files are removed that no version of this last period has. At "
         "least a week. Unset: never.",
         examples=["7d"],
     )
@@ -65,9 +66,11 @@ class DeltaSection(FileStoreSection, LakeSection):
         default=2,
         ge=1,
         le=256,
-        description="So many tables that have steps, or very many changes, are read at once.",
+        description="Number of tables with steps, or very many changes, that are read at once.",
     )
 
     def keeps_copy(self, table: TableName) -> bool:
-        """Does it hold the rows of the source's table, and not its changes?"""
+        """Does the table in the lake contain the rows of the source's table, and not its
+        changes?
+        """
         return choice(self.holds, table, "copy") == "copy"

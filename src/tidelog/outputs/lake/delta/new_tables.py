@@ -1,4 +1,4 @@
-"""What a Delta table is like when it is made."""
+"""The definition of a new Delta table."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ from tidelog.spark.transforms import quoted
 
 DELETED: Final = "_deleted"  # the column of soft deletes
 
-# Characters that Parquet column names may hold only under Delta's column mapping.
+# Characters that are allowed in Parquet column names only under Delta's column mapping.
 _UNMAPPED = set(" ,;{}()\n\t=")
 
-# Commits between two checkpoints of tables that are created. Delta's default, 10, is for commits
-# that come once a minute; a checkpoint holds all files, and those removed in the last week.
+# Commits between two checkpoints of tables that are created. Delta's default, 10, suits commits
+# once a minute; a checkpoint contains all files, and those removed in the last week.
 _CHECKPOINT_INTERVAL = "100"
 
-# Types that minimum and maximum are kept of. We keep them for the key and the version alone: they
-# let look-ups skip files, and statistics of every column cost much of a write.
+# Types with minimum and maximum. We keep statistics only for the key and the version: they let
+# look-ups skip files, and statistics of every column cost much of a write.
 _STATISTICS = (
     "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz", "decimal",
 )  # fmt: skip
-_OF_CHANGES = ("ts",)  # beside the version: what people read changes by
+_OF_CHANGES = ("ts",)  # beside the version: people read changes by it
 
 
 @dataclass(frozen=True)
 class DeltaLayout(LakeLayout):
-    """``clusters``: columns of liquid clustering, of tables that are not partitioned;
-    ``deletion_vectors``: do tables that are created have them?
+    """Adds Delta's layout options.
+
+    Attributes:
+        clusters: columns of liquid clustering, for tables that are not partitioned.
+        deletion_vectors: whether tables that are created have them.
     """
 
     clusters: tuple[str, ...] = ()
@@ -52,7 +55,9 @@ def needs_mapping(names: Iterable[str]) -> bool:
 
 
 def new_definition(target: TargetTable, generation: str, layout: DeltaLayout) -> TableDefinition:
-    """The table of ``target``, as the layout says, of an event log's generation."""
+    """Returns the definition of the table for ``target``, by the layout, for an event log's
+    generation.
+    """
     statistics = _with_statistics(target, layout)
     statistics += [name for name in layout.clusters if name not in statistics]
     statistics = [name for name in statistics if name not in layout.partitions]

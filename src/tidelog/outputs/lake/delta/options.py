@@ -1,4 +1,4 @@
-"""What can be chosen of Delta copies, and the layout that it gives each table."""
+"""Options of Delta copies, and the layout that they give each table."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from tidelog.outputs.lake.output import LakeOptions
 
 @dataclass(frozen=True)
 class DeltaOptions(LakeOptions):
-    """``cluster_by``: columns by table or pattern, of tables that are not partitioned;
-    ``deletion_vectors``: do tables that are created have them?
+    """Adds Delta's options.
+
+    Attributes:
+        cluster_by: columns by table or pattern, for tables that are not partitioned.
+        deletion_vectors: whether tables that are created have them.
     """
 
     cluster_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     deletion_vectors: bool = True
 
     def layout_of(self, table: TableName) -> DeltaLayout:
-        """Of the copy of a table of the source."""
+        """Returns the layout of the copy of a table of the source."""
         partitions = tuple(choice(self.partition_by, table, ()))
         clusters = () if partitions else tuple(choice(self.cluster_by, table, ()))
         if self.holds_of(table) == "changes":
-            # No row dies: vectors would only keep readers away.
+            # No row is ever deleted: vectors would only exclude some readers.
             return DeltaLayout("version", "", partitions, "changes", clusters, False)
         return DeltaLayout(
             deleted=DELETED if self.soft_deletes else "",

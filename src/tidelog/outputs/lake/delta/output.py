@@ -1,9 +1,9 @@
-"""The Delta output: a copy of each table, or its changes, exactly once, without Spark's SQL.
+"""The Delta output: writes a copy of each table, or its changes, exactly once, without Spark's SQL.
 
 For each batch one Spark job reads the ranges of all tables that changed, settles them with the
-tables' files, or takes each change as a row, and writes new files; the driver, which knows every
+tables' files, or takes each change as a row, and writes new files. The driver, which knows every
 table's state, commits them together with the batch's end (Delta's transaction version; application:
-log generation and output). The rest is `tidelog.outputs.lake.output`.
+log generation and output). The rest is in `tidelog.outputs.lake.output`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta import settle_tasks
-from tidelog.outputs.lake.delta.append_tasks import AppendWork
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.reading import Bounds, FileRows, file_rows, frame_of
 from tidelog.outputs.lake.delta.settle_tasks import (
+    AppendWork,
     RangeOfTable,
     RewriteWork,
     SettlePartition,
@@ -34,11 +34,10 @@ from tidelog.outputs.lake.delta.settle_tasks import (
 )
 from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum
-from tidelog.outputs.lake.delta_log import table_actions
-from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork
-from tidelog.outputs.lake.reasons import reason_of
+from tidelog.outputs.lake.delta_log import actions as log_actions
+from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork, reason_of
 from tidelog.outputs.lake.settling.replace_files import FileChanges
-from tidelog.outputs.lake.settling.settle import Settled
+from tidelog.outputs.lake.settling.settle import SettledChanges
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
@@ -56,7 +55,7 @@ Outcome = TypeVar("Outcome")
 Write = CopyWrite[DeltaTable]
 
 _TABLES_AT_ONCE: Final = 8
-"""Whose logs are read and committed to: each takes some requests, one after the other."""
+"""Tables whose logs are read and committed to at once: each takes some requests in sequence."""
 
 
 class DeltaOutput(LakeOutput[DeltaTable]):
@@ -67,10 +66,12 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         log_path: the event log that batches refer to.
         path: the lake's root; a table is at ``path/namespace/name``.
         tables: names or patterns; empty: all.
-        name: tells this output from others of the same log; part of Delta's application id.
-        options: see there.
-        parallel_tables: how many tables with steps, or with very large ranges, are read at once.
-        state: keeps which tables are left out for their names; None: such a table stops it.
+        name: distinguishes this output from others of the same log; part of Delta's application id.
+        options: see `DeltaOptions`.
+        parallel_tables: number of tables with steps, or with very large ranges, that are read at
+            once.
+        state: keeps the tables that are left out because of their names; None: such a table stops
+            the output.
     """
 
     product = "Delta"
@@ -99,7 +100,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         self._root = path
         self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
         self._waiting = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix=f"{name}-store")
-        self._written: list[DeltaTable] = []  # since small files were put together
+        self._written: list[DeltaTable] = []  # since the last compaction
         after_s = self._options.vacuum_after_s
         self._vacuum = None if after_s is None else Vacuum(after_s, f"{name}-vacuum")
 
@@ -114,33 +115,35 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         layout = self._options.layout_of(table)
         if layout.holds == "changes" and (steps := steps_of(self._options.steps, table)):
             raise OutputRefusedError(
-                f"output {self.name} holds the changes of {table} as the log has them, and its "
-                f"step {steps[0].action} would alter rows: take {table} out of the step's tables, "
-                "or hold a copy of it"
+                f"output {self.name} keeps the changes of {table} as the log has them, and its "
+                f"step {steps[0].action} would alter rows: remove {table} from the step's "
+                "tables, or keep a copy of it"
             )
         return DeltaTable(path_of(self._root, table, name), layout, self._rewrite)
 
-    def _tells_changes(self, table: TableName) -> bool:
+    def _holds_changes(self, table: TableName) -> bool:
         holds = self._options.layout_of(table).holds
         return matches(self._patterns, table) and holds == "changes"
 
     def _write_copies(self, works: Sequence[TableWork]) -> None:
         if not works:
             return
-        with self._explaining(*works):
-            planned = self._of_each(self._planned, works)
+        with self._named_errors(*works):
+            planned = self._map_tables(self._plan_write, works)
             self._write_all([each for each in planned if each is not None])
 
     def _write_all(self, writes: Sequence[Write]) -> None:
-        """Where somebody else has committed since, the rows are settled anew."""
+        """Write and commit the rows. Where somebody else has committed since, the rows are settled
+        again.
+        """
         if not writes:
             return
         for _ in range(COMMIT_TRIES):
             self._check_lease()
-            results = self._settled(writes)
+            results = self._settle(writes)
             failpoints.hit("lake.table.write")
             self._check_lease()
-            outcomes = self._of_each(self._committed, [*zip(writes, results, strict=True)])
+            outcomes = self._map_tables(self._try_commit, [*zip(writes, results, strict=True)])
             conflicts = [
                 write
                 for write, error in zip(writes, outcomes, strict=True)
@@ -151,41 +154,41 @@ class DeltaOutput(LakeOutput[DeltaTable]):
                 raise errors[0]
             if not conflicts:
                 return
-            writes = [self._again(write) for write in conflicts]
+            writes = [self._refresh_write(write) for write in conflicts]
         raise OutputBusyError(
-            f"{writes[0].copy.place}: others committed to the table {COMMIT_TRIES} times while a "
-            "batch was written; it is tried again"
+            f"{writes[0].copy.location}: others committed to the table {COMMIT_TRIES} times while "
+            "a batch was written; it is tried again"
         )
 
-    def _again(self, write: Write) -> Write:
-        """The same rows, for the table as it is now."""
+    def _refresh_write(self, write: Write) -> Write:
+        """Returns the same rows, prepared for the table as it is now."""
         copy, table = write.copy, write.work.table
-        logger.info("%s: somebody else committed: the batch is settled anew", copy.place)
+        logger.info("%s: somebody else committed: the batch is settled again", copy.location)
         if not copy.exists():
-            raise OutputBusyError(f"{copy.place} was removed while a batch was written")
+            raise OutputBusyError(f"{copy.location} was removed while a batch was written")
         copy.check_ours(table, self._log.generation)
         if copy.committed(self._application) != write.since:
             raise OutputBusyError(
-                f"{copy.place}: another pipeline of this name committed to the table meanwhile"
+                f"{copy.location}: another pipeline of this name committed to the table"
             )
-        if copy.restored(self._application, write.since or 0) is not None:
-            raise OutputBusyError(f"{copy.place} was restored while a batch was written")
+        if copy.find_restore(self._application, write.since or 0) is not None:
+            raise OutputBusyError(f"{copy.location} was restored while a batch was written")
         if write.target is None:
             return write
-        return replace(write, columns=self._evolved(copy, table, write.target))
+        return replace(write, columns=self._evolve(copy, table, write.target))
 
-    def _of_each(self, call: Callable[[Item], Outcome], items: Sequence[Item]) -> list[Outcome]:
-        """``call(item)`` of each table's, several at once, as they wait for the store. If one
-        raises, that is raised once all have ended.
+    def _map_tables(self, call: Callable[[Item], Outcome], items: Sequence[Item]) -> list[Outcome]:
+        """Returns ``call(item)`` for each item, several at once, as they wait for the store. An
+        error is raised once all calls have ended.
         """
-        if len(items) < 2:  # a copy that is made good is written by a thread of this pool
+        if len(items) < 2:  # a copy that is repaired is written by a thread of this pool
             return [call(item) for item in items]
         futures = [self._waiting.submit(call, item) for item in items]
         wait(futures)
         return [future.result() for future in futures]
 
     def _maintain(self) -> None:
-        """Put small files together, and remove old ones. The copies are right without: a failure is
+        """Compact small files, and remove old ones. The copies are correct without it: an error is
         logged.
         """
         copies = list(dict.fromkeys(self._written))
@@ -195,8 +198,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             self._vacuum.take_turn(copies)
 
     def _compact(self, copies: Sequence[DeltaTable]) -> None:
-        """Of all tables in one Spark job. If it fails, of each by itself: whichever it is, the
-        others stay quick.
+        """Compact the files of all tables in one Spark job. If it fails, compact each table by
+        itself, so that one damaged table does not stop the others.
         """
         try:
             works = [copy.compaction() for copy in copies]
@@ -205,55 +208,57 @@ class DeltaOutput(LakeOutput[DeltaTable]):
                 (copy, list(islice(rewritten, len(each))))
                 for copy, each in zip(copies, works, strict=True)
             ]
-            self._of_each(lambda pair: pair[0].compacted(pair[1]), found)
+            self._map_tables(lambda pair: pair[0].commit_compaction(pair[1]), found)
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
             if len(copies) > 1:
                 for copy in copies:
                     self._compact([copy])
                 return
             reason = error if isinstance(error, TidelogError) else reason_of(error)
-            logger.warning("%s: small files were not put together: %s", copies[0].place, reason)
+            logger.warning("%s: small files were not compacted: %s", copies[0].location, reason)
 
     def columns(self, table: TableName) -> Collection[str] | None:
-        """Names of the copy's columns; None: there is no copy."""
+        """Returns the names of the copy's columns; None: there is no copy."""
         copy = self._table(table)
         return copy.columns().names if copy.exists() else None
 
     def read(self, target: TargetTable, bounds: Bounds = (None, None)) -> DataFrame | None:
-        """The copy's rows as of now, by the session that the output was made with; None: there is
-        no copy. ``bounds``: see `file_rows`.
+        """Returns the copy's current rows, read by the session that the output was created with;
+        None: there is no copy. ``bounds``: see `file_rows`.
         """
         copy = self._table(target.source)
         if not copy.exists():
             return None
-        self._know_key(copy, target)
+        self._set_key(copy, target)
         return frame_of(self._spark, copy.files(), copy.columns(), bounds)
 
     def row_sources(self, target: TargetTable, bounds: Bounds) -> list[FileRows] | None:
-        """The same for tasks: batches of the target's columns; None: there is no copy, or it holds
-        a column in another type.
+        """Returns the same rows for tasks: batches of the target's columns; None: there is no copy,
+        or a column has another type in it.
         """
         copy = self._table(target.source)
         if not copy.exists():
             return None
-        self._know_key(copy, target)
+        self._set_key(copy, target)
         files = copy.files()
-        held = {each.name: each.type for each in files.layout.columns}
-        if any(held.get(each.name) != each.type for each in target.columns):
+        types = {each.name: each.type for each in files.layout.columns}
+        if any(types.get(each.name) != each.type for each in target.columns):
             return None
         return file_rows(files, target.columns.names, bounds, self._cores())
 
     # ------------------------------------------------ Spark jobs
 
     def _cores(self) -> int:
-        """How many tasks run at once now: executors come and go."""
+        """Returns the number of tasks that run at once now: executors come and go."""
         return max(1, self._spark.sparkContext.defaultParallelism)
 
-    def _settled(self, writes: Sequence[Write]) -> list[list[SettleResult]]:
-        """Of each write, what its tasks made."""
+    def _settle(self, writes: Sequence[Write]) -> list[list[SettleResult]]:
+        """Returns, for each write, the results of its tasks."""
         tasks = [(at, self._tasks(write)) for at, write in enumerate(writes)]
         framed = {
-            at: self._pool.submit(self._by_frame, writes[at]) for at, works in tasks if not works
+            at: self._pool.submit(self._settle_by_frame, writes[at])
+            for at, works in tasks
+            if not works
         }
         items = [(at, work) for at, works in tasks for work in works]
         cores = self._cores()
@@ -264,7 +269,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         try:
             found = run_on_executors(self._spark, settle_tasks.write_tables, works)
         finally:
-            wait(framed.values())  # they read states, which the batch that comes again refreshes
+            wait(framed.values())  # they read states, which a retry of the batch refreshes
         for group, results in zip(groups, found, strict=True):
             for (at, _), result in zip(group, results, strict=True):
                 done[at].append(result)
@@ -272,14 +277,16 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         return [done[at] for at in range(len(writes))]
 
     def _tasks(self, write: Write) -> Sequence[TableWrite]:
-        """What the batch's job does for a table; none: the table has a job of its own."""
+        """Returns what the batch's job does for a table; empty: the table has a job of its own."""
         if write.copy.layout.holds == "changes":
             return self._appends(write)
         alone = len(write.parts) < 2 and not steps_of(self._options.steps, write.work.table)
         return [self._work(write)] if alone else []
 
     def _appends(self, write: Write) -> list[AppendWork]:
-        """As many as the range has parts: changes have no order but their versions'."""
+        """Returns as many works as the range has parts: changes have no order but their
+        versions'.
+        """
         table, work, target = replace(write.copy.files(), files=()), write.work, write.target
         ranges: list[RangeOfTable | None] = []
         if target is not None:
@@ -294,7 +301,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         copy, target = write.copy, write.target
         if target is None:
             return SettleWork(copy.files(), None, (), write.work.deleted_below)
-        self._know_key(copy, target)
+        self._set_key(copy, target)
         files = copy.files()
         rows = None
         if alone and write.parts:
@@ -302,22 +309,25 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             rows = RangeOfTable(self._log_path, self._log.generation, schema, write.refs)
         return SettleWork(files, rows, write.columns, write.work.deleted_below, alone)
 
-    def _know_key(self, copy: DeltaTable, target: TargetTable) -> None:
+    def _set_key(self, copy: DeltaTable, target: TargetTable) -> None:
         own = {name.lower(): name for name in copy.column_types()}
         copy.key = tuple(own[name.lower()] for name in target.key)
         copy.null_key = bool(target.schema.nan_key)
 
-    def _by_frame(self, write: Write) -> list[SettleResult]:
-        """A table that Spark reads: one with steps, or with more rows than one task folds."""
+    def _settle_by_frame(self, write: Write) -> list[SettleResult]:
+        """Settle a table that Spark reads: one with steps, or with more rows than one task
+        folds.
+        """
         target, below = write.target, write.work.deleted_below
-        assert target is not None  # of rows
+        assert target is not None  # there are rows
         steps = steps_of(self._options.steps, write.work.table)
         schema = target.schema if steps else delivered_schema(target.schema, write.columns)
-        read = (self._reading, self._log_path, self._log.generation, schema, write.refs)
+        read = (self._read_session, self._log_path, self._log.generation, schema, write.refs)
         work = self._work(write, alone=False)
-        # Who removes rows below a version must know all that came again, or read what goes.
+        # A task that removes rows below a version must have all rows that were written again, or
+        # read those that it removes.
         together = bool(below) and (bool(write.copy.layout.deleted) or work.copy.layout.change_feed)
-        with folding.newest(*read, parts=len(write.parts)) as source:
+        with folding.read_newest(*read, parts=len(write.parts)) as source:
             changes = folding.with_deletes_below(source, below)
             # Names of missing columns instead of their numbers.
             changes = transforms.apply(changes, steps, schema, keyed=True)
@@ -334,8 +344,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
 
     # ------------------------------------------------ commits
 
-    def _committed(self, settled: tuple[Write, list[SettleResult]]) -> TidelogError | None:
-        """What has kept a write from being committed."""
+    def _try_commit(self, settled: tuple[Write, list[SettleResult]]) -> TidelogError | None:
+        """Returns the error that kept a write from being committed, or None."""
         write, results = settled
         failed = [each.error for each in results if each.error is not None]
         if failed:
@@ -351,20 +361,24 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         changes = [each.files for each in results if each.files is not None]
         settled = [each.settled for each in results if each.settled is not None]
         shared = [each.settled for each in results if each.files is None and each.settled]
-        changes += self._dead_rows_out(copy, shared)
+        changes += self._replace_dead_files(copy, shared)
         added = FileChanges(tuple(file for each in settled for file in each.added), (), ())
         actions = copy.actions([*changes, added], data_change=True)
         actions += [
-            table_actions.cdc(file.path, partition_values=file.partition_values, size=file.size)
+            log_actions.cdc(file.path, partition_values=file.partition_values, size=file.size)
             for each in settled
             for file in each.change_files
         ]
         copy.commit(actions, self._application, write.since, write.work.end)
         self._written.append(copy)
 
-    def _dead_rows_out(self, copy: DeltaTable, settled: Sequence[Settled]) -> list[FileChanges]:
-        """Of what several tasks settled: what becomes of the files in which rows died."""
-        dead = Settled.of_parts(settled).dead
+    def _replace_dead_files(
+        self, copy: DeltaTable, settled: Sequence[SettledChanges]
+    ) -> list[FileChanges]:
+        """Returns the changes of the files with deleted rows, after several tasks have settled
+        them.
+        """
+        dead = SettledChanges.of_parts(settled).dead
         if not dead:
             return []
         whole, paths = copy.files(), sorted(dead)

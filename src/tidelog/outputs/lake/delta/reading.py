@@ -1,4 +1,4 @@
-"""The rows of a Delta table, read by our own reader: as tasks read them, or as a DataFrame."""
+"""Reads the rows of a Delta table with our own reader: in tasks, or as a DataFrame."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tidelog.spark.sessions.versions import arrow_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_BATCH_ROWS = 64_000  # Spark turns a batch into rows as a whole
-_TASK_BYTES = 8 << 20  # of a file that several tasks read, each at least
+_BATCH_ROWS = 64_000  # Spark converts a batch to rows as a whole
+_TASK_BYTES = 8 << 20  # the least bytes of a file for each of several tasks
 _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 
 Bounds = tuple[str | None, str | None]
@@ -31,13 +31,13 @@ Bounds = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class FileRows:
-    """Live rows of one file, which are not marked as deleted. Picklable.
+    """Live rows of one file, without those marked as deleted. Picklable.
 
     Attributes:
         store, layout: of the table.
-        file: of the table.
-        columns: names of those that are read, in this order.
-        bounds: of the first column of the key, a whole number: others may be left out. None: open.
+        file: a file of the table.
+        columns: names of the columns to read, in this order.
+        bounds: of the first column of the key, an integer: other rows may be skipped. None: open.
         share: (i, n): the i-th of every n row groups.
     """
 
@@ -60,8 +60,8 @@ class FileRows:
         groups = reader.row_groups(self.file, columns, name, self.bounds, self.share)
         for start, rows in groups:
             live = np.ones(rows.num_rows, np.bool_)
-            here = dead[np.searchsorted(dead, start) : np.searchsorted(dead, start + rows.num_rows)]
-            live[here - start] = False
+            low, high = np.searchsorted(dead, [start, start + rows.num_rows])
+            live[dead[low:high] - start] = False
             if marker:
                 live &= ~np.asarray(rows.column(len(columns) - 1).fill_null(False))
             found = rows.select(range(len(self.columns)))
@@ -73,13 +73,13 @@ class FileRows:
 def file_rows(
     copy: CopyFiles, columns: Sequence[str], bounds: Bounds = (None, None), tasks: int = 1
 ) -> list[FileRows]:
-    """The rows of the table as of now, to be read apart from each other.
+    """Returns the table's current rows, in parts that can be read independently.
 
     Args:
         copy: the table.
-        columns: names of those that are read, in this order.
-        bounds: others may be left out. Heeded for whole numbers alone.
-        tasks: a large file is read by at most so many.
+        columns: names of the columns to read, in this order.
+        bounds: rows outside may be skipped. Used for integers only.
+        tasks: the most tasks that read one large file.
     """
     limits, found = _limits(copy.layout, bounds), []
     for file in copy.files:
@@ -93,7 +93,7 @@ def file_rows(
 def frame_of(
     spark: SparkSession, copy: CopyFiles, schema: StructType, bounds: Bounds = (None, None)
 ) -> DataFrame:
-    """The same as a DataFrame of all columns, which ``schema`` has."""
+    """Returns the same rows as a DataFrame of all columns of ``schema``."""
     plain = StructType([StructField(each.name, each.dataType) for each in schema.fields])
     works = file_rows(copy, plain.names, bounds)
     return rows_on_executors(spark, _SparkRows(arrow_schema(plain)), works, plain)
@@ -101,7 +101,7 @@ def frame_of(
 
 @dataclass(frozen=True)
 class _SparkRows:
-    """Rows as Spark expects them."""
+    """Converts batches to the schema that Spark expects."""
 
     schema: pa.Schema
 
@@ -122,5 +122,5 @@ def _limits(layout: FileLayout, bounds: Bounds) -> tuple[int | None, int | None]
 
 
 def bounds_of(after: Sequence[str | None] | None, upto: Sequence[str | None] | None) -> Bounds:
-    """Of a range of the key: those of its first column."""
+    """Returns the bounds of a key range: those of its first column."""
     return (after[0] if after else None), (upto[0] if upto else None)

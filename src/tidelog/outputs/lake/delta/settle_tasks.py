@@ -1,6 +1,7 @@
-"""What executors do for a Delta output: read a range, settle it with a copy's files, rewrite files.
+"""The tasks of a Delta output on executors: they read a range, settle it with a copy's files,
+rewrite files.
 
-A task writes data files, which nobody sees before the driver commits them.
+A task writes data files, which are invisible until the driver commits them.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.executors.tasks import without_values
 from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.contents import COMPLETE_DUMP
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache, shared_cache
 from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import FoldedChanges
+from tidelog.outputs.lake.settling.new_rows import RowBuffer
 from tidelog.outputs.lake.settling.replace_files import (
     FileChanges,
     SettleOptions,
     replace_files,
     rewrite,
 )
-from tidelog.outputs.lake.settling.settle import Settled, settle
+from tidelog.outputs.lake.settling.settle import SettledChanges, settle
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.system import failpoints
 
-# So much of the changes is settled at once.
+# Bytes of changes that are settled at once.
 _PART_BYTES = 128 << 20
 
 
@@ -42,15 +46,15 @@ class CopyFiles:
     """A copy as tasks see it.
 
     Attributes:
-        place: names it in messages.
-        store: where it is.
-        layout: of its files.
-        files: all that it has.
+        location: its location, for messages.
+        store: the store of its files.
+        layout: the layout of its files.
+        files: all its files.
         options: how changes are settled with them.
         armed: the driver's failpoints, for tests that kill executors.
     """
 
-    place: str
+    location: str
     store: FileStore
     layout: FileLayout
     files: tuple[DataFile, ...]
@@ -64,7 +68,7 @@ class RangeOfTable:
 
     Attributes:
         log_path, generation: of the log.
-        schema: what records are decoded to.
+        schema: the schema that records are decoded to.
         refs: segments, in log order.
     """
 
@@ -76,15 +80,15 @@ class RangeOfTable:
 
 @dataclass(frozen=True)
 class SettleWork:
-    """Changes that one task brings over.
+    """The changes that one task settles.
 
     Attributes:
-        copy: where to.
-        rows: where they are read; None: there are none, or Spark gives them.
-        columns: names of those that are delivered.
-        deleted_below: rows of a lower version are gone from the source.
-        alone: no other task settles changes of this copy, so what becomes of its files can be
-            decided at once.
+        copy: the copy that receives them.
+        rows: the range to read; None: there is none, or Spark delivers the rows.
+        columns: names of the delivered columns.
+        deleted_below: rows of a lower version were deleted in the source.
+        alone: whether no other task settles changes of this copy, so that this task can also change
+            its files.
     """
 
     copy: CopyFiles
@@ -94,27 +98,27 @@ class SettleWork:
     alone: bool = True
 
     def run(self) -> SettleResult:
-        """One task, or a part of one."""
-        return attempted(self.copy, lambda: _settled(self, None))
+        """Run one task, or a part of one."""
+        return result_or_error(self.copy, lambda: _settle_work(self, None))
 
 
 @dataclass(frozen=True)
 class SettleResult:
-    """What came of a `SettleWork`: ``error``, or new files; ``files`` if it was alone."""
+    """The result of a `SettleWork`: ``error``, or new files; ``files`` if it was alone."""
 
-    settled: Settled | None = None
+    settled: SettledChanges | None = None
     files: FileChanges | None = None
     error: TidelogError | None = field(default=None, compare=False)
 
 
 class TableWrite(Protocol):
-    """What a task does for one table."""
+    """The work of a task for one table."""
 
     def run(self) -> SettleResult: ...
 
 
 def write_tables(works: Sequence[TableWrite]) -> list[SettleResult]:
-    """One task: its works one after the other. An error of one does not touch the others."""
+    """Run a task's works one after the other. An error of one does not affect the others."""
     return [work.run() for work in works]
 
 
@@ -125,18 +129,19 @@ class SettlePartition:
     work: SettleWork
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> SettleResult:
-        return attempted(self.work.copy, lambda: _settled(self.work, batches))
+        return result_or_error(self.work.copy, lambda: _settle_work(self.work, batches))
 
 
 @dataclass(frozen=True)
 class RewriteWork:
-    """Files to be written anew, or freed of rows that died.
+    """Files to rewrite, or to remove deleted rows from.
 
     Attributes:
-        copy: whose; ``copy.files`` are the files.
-        dead: by path, the rows to leave out (see `Settled`); empty: those of the vectors alone.
-        null_columns: become null.
-        drop_deleted: rows that are marked as deleted are left out.
+        copy: the copy; ``copy.files`` are the files.
+        dead: by path, the rows to leave out (see `SettledChanges`); empty: only those of the
+            vectors.
+        null_columns: columns whose values become null.
+        drop_deleted: whether rows that are marked as deleted are left out.
     """
 
     copy: CopyFiles
@@ -146,9 +151,9 @@ class RewriteWork:
 
 
 def rewrite_files(work: RewriteWork) -> FileChanges:
-    """One task."""
+    """Run one task."""
     copy = work.copy
-    with failpoints.arm(failpoints.parse(copy.armed)), without_values(f"rewriting {copy.place}"):
+    with failpoints.arm(failpoints.parse(copy.armed)), without_values(f"rewriting {copy.location}"):
         failpoints.hit("lake.task.rewrite")
         if work.dead:
             files = {file.path: file for file in copy.files}
@@ -165,20 +170,20 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
         )
 
 
-def attempted(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResult:
-    """What ``write`` returns, or its error, which tells no values."""
+def result_or_error(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResult:
+    """Returns the result of ``write``, or its error, without values."""
     with failpoints.arm(failpoints.parse(copy.armed)):
         try:
-            with without_values(f"writing {copy.place}"):
+            with without_values(f"writing {copy.location}"):
                 return write()
         except TidelogError as error:
             return SettleResult(error=error)
 
 
-def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
+def _settle_work(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
     failpoints.hit("output.task.open")
     copy, cache = work.copy, shared_cache()
-    settled = _settled_in_parts(work, batches, cache)
+    settled = _settle_parts(work, batches, cache)
     failpoints.hit("output.task.written")
     if not work.alone:
         return SettleResult(settled)
@@ -188,11 +193,11 @@ def _settled(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> Sett
     return SettleResult(settled, replaced)
 
 
-def _settled_in_parts(
+def _settle_parts(
     work: SettleWork, batches: Iterable[pa.RecordBatch] | None, cache: KeyIndexCache
-) -> Settled:
-    """Many changes by parts, which have keys of their own, as each is copied some times. Who
-    removes rows below a version needs all at once.
+) -> SettledChanges:
+    """Settle many changes in parts with distinct keys, since each part is copied several times.
+    Removing rows below a version needs all changes at once.
     """
     copy, below = work.copy, work.deleted_below
     given = _read(work.rows) if batches is None else batches
@@ -209,7 +214,7 @@ def _settled_in_parts(
     for start in range(0, len(rows), size):
         changes = FoldedChanges.from_changes(rows.slice(start, size), names, below)
         parts.append(settle(changes, copy.files, copy.store, copy.layout, work.columns, cache))
-    return Settled.of_parts(parts)
+    return SettledChanges.of_parts(parts)
 
 
 def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
@@ -217,10 +222,87 @@ def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
 
 
 def read_range(rows: RangeOfTable, shape: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The range in a shape of the source, ``schema`` in Spark's types, in the log's order."""
+    """Yields the range in a shape of the source, ``schema`` in Spark's types, in the log's
+    order.
+    """
     from tidelog.spark.datasource import executor
-    from tidelog.spark.datasource.source import opened_log
+    from tidelog.spark.datasource.source import cached_log
 
     options = {"path": rows.log_path, "shape": shape, "table": str(rows.schema.table)}
     plan = ReadPlan(SourceOptions.parse(options), rows.schema, schema)
-    return executor.batches(plan, opened_log(rows.log_path, rows.generation), rows.refs)
+    return executor.batches(plan, cached_log(rows.log_path, rows.generation), rows.refs)
+
+
+@dataclass(frozen=True)
+class AppendWork:
+    """The changes that one task appends.
+
+    Attributes:
+        table: the table that receives them; its files are not used.
+        source: name of the source's table.
+        rows: the range to read; None: there is none.
+        dumps: for each complete dump of the whole table, the version where it began.
+    """
+
+    table: CopyFiles
+    source: str
+    rows: RangeOfTable | None
+    dumps: tuple[int, ...] = ()
+
+    def run(self) -> SettleResult:
+        """Run one task, or a part of one."""
+        return result_or_error(self.table, lambda: _append_changes(self))
+
+
+def _append_changes(work: AppendWork) -> SettleResult:
+    failpoints.hit("output.task.open")
+    table = work.table
+    added = RowBuffer(ParquetFileWriter(table.store, table.layout))
+    count = 0
+    if work.rows is not None:
+        shape = shapes.typed(work.rows.schema, None)
+        for batch in read_range(work.rows, "typed", shape):
+            added.add(_to_table(batch, table.layout.schema))
+            count += batch.num_rows
+    if work.dumps:
+        added.add(_to_table(_complete_dumps(work), table.layout.schema))
+    settled = SettledChanges(added.close(), {}, (), count)
+    failpoints.hit("output.task.written")
+    failpoints.hit("output.task.committed")
+    return SettleResult(settled, FileChanges((), (), ()))
+
+
+def _complete_dumps(work: AppendWork) -> pa.RecordBatch:
+    """Returns a row for each dump."""
+    n = len(work.dumps)
+    source = [pa.repeat(pa.scalar(each), n) for each in (work.source, "dump")]
+    columns = {
+        "op": pa.repeat(pa.scalar(COMPLETE_DUMP), n),
+        "version": pa.array(work.dumps, pa.int64()),
+        "source": pa.StructArray.from_arrays(source, ["table", "origin"]),
+    }
+    return pa.record_batch(columns)
+
+
+def _to_table(rows: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Returns ``rows`` by the table's names, which may differ by case, and its types, which fit all
+    values; missing columns are null.
+    """
+    found = _cast_to(pa.StructArray.from_arrays(rows.columns, rows.schema.names), pa.struct(schema))
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(found)], schema)
+
+
+def _cast_to(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if values.type.equals(kind):
+        return values
+    if not pa.types.is_struct(kind):
+        return values.cast(kind)
+    at = {field.name.lower(): n for n, field in enumerate(values.type)}
+    members = [
+        pa.nulls(len(values), field.type)
+        if (position := at.get(field.name.lower())) is None
+        else _cast_to(values.field(position), field.type)
+        for field in kind
+    ]
+    nulls = values.is_null() if values.null_count else None
+    return pa.StructArray.from_arrays(members, fields=list(kind), mask=nulls)

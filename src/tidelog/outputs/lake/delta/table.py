@@ -1,11 +1,14 @@
-"""One Delta table of the lake: where it is, how it is made, how it follows its source's columns."""
+"""One Delta table of the lake: its location, its creation, and how it follows its source's
+columns.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,39 +17,91 @@ from pyspark.sql.types import StructType
 from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.executors import tasks
+from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
-from tidelog.outputs.lake.contents import edits, row_of
+from tidelog.outputs.lake.contents import edits, source_columns_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import delta_layout
-from tidelog.outputs.lake.delta import history
-from tidelog.outputs.lake.delta.compaction import files_to_compact
+from tidelog.outputs.lake.delta import restore_check
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout, needs_mapping, new_definition
 from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
-from tidelog.outputs.lake.delta_log import checkpoint_writer, log_cleanup, table_actions
-from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
+from tidelog.outputs.lake.delta_log import actions as log_actions
+from tidelog.outputs.lake.delta_log import checkpoint_writer, retention
+from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
-from tidelog.outputs.lake.restored import Restored
+from tidelog.outputs.lake.restore_check import RestoredCopy
 from tidelog.outputs.lake.settling.old_rows import newest_version
 from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptions
 from tidelog.outputs.lake.table import DROPPED_PROPERTY, LakeTable, parts_of
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
 
+FILES_OF_A_TIER = 8
+_SMALLEST_BYTES = 256 << 10  # all smaller files belong to one tier
+_LARGE_BYTES = 128 << 20  # files of this size are not compacted
+_MOST_BYTES = 1 << 30  # most bytes that are compacted at once
+_DEAD_SHARE = 0.5  # a file with a greater share of deleted rows is rewritten by itself
+
+
+def files_to_compact(files: Iterable[DataFile]) -> list[list[DataFile]]:
+    """Returns groups of files of one partition, each to be rewritten as one file (or a few large
+    ones).
+    """
+    tiers: dict[tuple[tuple[tuple[str, str | None], ...], int], list[DataFile]] = defaultdict(list)
+    groups: list[list[DataFile]] = []
+    for file in files:
+        live = _live_share(file)
+        if live < 1 - _DEAD_SHARE:
+            groups.append([file])
+        elif file.size * live < _LARGE_BYTES:
+            partition = tuple(sorted(file.partition_values.items()))
+            tiers[partition, _tier(file.size * live)].append(file)
+    for found in tiers.values():
+        if len(found) >= FILES_OF_A_TIER:
+            groups += _split_by_bytes(sorted(found, key=lambda file: file.modification_time_ms))
+    return groups
+
+
+def _tier(size: float) -> int:
+    tier, limit = 0, _SMALLEST_BYTES
+    while size > limit:
+        tier, limit = tier + 1, limit * FILES_OF_A_TIER
+    return tier
+
+
+def _live_share(file: DataFile) -> float:
+    """Returns the share of the file's rows that are not deleted; 1 if unknown."""
+    vector = file.deletion_vector
+    rows = json.loads(file.stats).get("numRecords") if file.stats and vector else None
+    return 1 - vector.cardinality / rows if vector and rows else 1.0
+
+
+def _split_by_bytes(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    groups: list[list[DataFile]] = [[]]
+    total_bytes = 0
+    for file in files:
+        if total_bytes + file.size > _MOST_BYTES and groups[-1]:
+            groups.append([])
+            total_bytes = 0
+        groups[-1].append(file)
+        total_bytes += file.size
+    return [group for group in groups if len(group) > 1]
+
+
 logger = logging.getLogger(__name__)
 
-# So often a change is made anew when others commit at the same time.
+# How often a change is retried when others commit at the same time.
 COMMIT_TRIES = 20
 
 Rewrite = Callable[[Sequence[RewriteWork]], Sequence[FileChanges]]
 
 
 def path_of(root: str, table: TableName, name: str) -> str:
-    """``root/namespace/name``, see `parts_of`."""
+    """Returns ``root/namespace/name``, see `parts_of`."""
     return "/".join([root.rstrip("/"), *parts_of(table, name)])
 
 
@@ -55,13 +110,13 @@ class DeltaTable(LakeTable):
 
     Args:
         path: directory, or URL of a prefix of an object store.
-        layout: of its files; and of our columns.
+        layout: the layout of its files, with the names of our columns.
         rewrite: runs works on executors.
 
     Attributes:
-        key: names of the columns that rows are known by; files are sorted by them. Empty: not known
-            yet, or rows come in the order of their version.
-        null_key: null in the key is a value like others.
+        key: names of the columns that identify rows; files are sorted by them. Empty: not known
+            yet, or rows are in the order of their version.
+        null_key: whether null in the key is a value like others.
     """
 
     product = "Delta"
@@ -84,9 +139,9 @@ class DeltaTable(LakeTable):
         self.key: tuple[str, ...] = ()
         self.null_key = False
         self._rewrite = rewrite
-        self._supported: object = None  # protocol and metadata that were looked at
-        self._checked = -1  # no RESTORE up to this version is left to be made good
-        self._restored = -1  # the same, once what is lacking has come again
+        self._supported: object = None  # protocol and metadata of the last check
+        self._checked = -1  # no RESTORE up to this version is left to be handled
+        self._restored = -1  # the same, once missing rows are written again
         self._expected: tuple[int, int] | None = None  # our commit: version, transaction version
 
     # ------------------------------------------------ what there is
@@ -97,22 +152,22 @@ class DeltaTable(LakeTable):
             return False
         found = (self.protocol, self.metadata)
         if self._supported != found:
-            check_supported(*found, self.place)
+            check_supported(*found, self.location)
             self._supported = found
         return True
 
     @property
     def protocol(self) -> TableProtocol:
-        assert self.state.protocol is not None  # `exists` was asked before, or `create`
+        assert self.state.protocol is not None  # after `exists` or `create`
         return self.state.protocol
 
     @property
     def metadata(self) -> TableMetadata:
-        assert self.state.metadata is not None  # `exists` was asked before, or `create`
+        assert self.state.metadata is not None  # after `exists` or `create`
         return self.state.metadata
 
     def committed(self, application: str) -> int | None:
-        """The transaction version that ``application`` committed last."""
+        """Returns the last transaction version that ``application`` committed."""
         return self.state.transactions.get(application)
 
     def property(self, name: str) -> str | None:
@@ -122,7 +177,10 @@ class DeltaTable(LakeTable):
         return {field.name: field.dataType.simpleString() for field in self.columns().fields}
 
     def row_types(self) -> dict[str, str]:
-        return {each.name: self.sql_type(each) for each in row_of(self.columns(), self.layout)}
+        return {
+            each.name: self.sql_type(each)
+            for each in source_columns_of(self.columns(), self.layout)
+        }
 
     def definition(self) -> object:
         return self.metadata
@@ -130,15 +188,15 @@ class DeltaTable(LakeTable):
     def partitions(self) -> tuple[str, ...]:
         return self.metadata.partition_columns
 
-    def laid_out_by(self) -> tuple[str, ...]:
+    def layout_columns(self) -> tuple[str, ...]:
         return (*self.layout.partitions, *self.layout.clusters)
 
     def columns(self) -> StructType:
         return StructType.fromJson(dict(self.metadata.schema))
 
     def files(self, *, marked: str | None = None) -> CopyFiles:
-        """The table for tasks, with all of its files. ``marked``: the column that marks deleted
-        rows, that of the layout by default.
+        """Returns the table for tasks, with all of its files. ``marked``: the column that marks
+        deleted rows, by default that of the layout.
         """
         layout = self.layout
         deleted = layout.deleted if marked is None else marked
@@ -151,7 +209,7 @@ class DeltaTable(LakeTable):
         )
         options = SettleOptions(deletion_vectors=found.deletion_vectors)
         files = tuple(self.state.files.values())
-        return CopyFiles(self.place, self.store, found, files, options, tasks.armed())
+        return CopyFiles(self.location, self.store, found, files, options, tasks.armed_failpoints())
 
     # ------------------------------------------------ what it is like
 
@@ -167,14 +225,14 @@ class DeltaTable(LakeTable):
                 parameters={},
                 note=None,
             )
-        except ConflictError:  # somebody made one meanwhile: `check_ours` says whose
+        except ConflictError:  # somebody created one: `check_ours` finds out who
             self.exists()
 
     def set_property(self, name: str, value: str) -> None:
         self._define("SET TBLPROPERTIES", lambda table: table.with_property(name, value))
 
     def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
-        self._forget(columns)
+        self._null_readded_columns(columns)
 
         def change(table: TableDefinition) -> TableDefinition:
             have = StructType.fromJson(dict(table.metadata.schema))
@@ -193,12 +251,12 @@ class DeltaTable(LakeTable):
 
         self._define("CHANGE COLUMNS", change)
 
-    def _forget(self, columns: ColumnPlan) -> None:
+    def _null_readded_columns(self, columns: ColumnPlan) -> None:
         if columns.dropped == json.loads(self.property(DROPPED_PROPERTY) or "[]"):
             return
-        if columns.back and self.layout.holds == "copy":  # changes stay what they were
-            # Before the property: a crash between the two does this twice, never not at all.
-            self._rewrite_files(null_columns=tuple(columns.back))
+        if columns.readded and self.layout.holds == "copy":  # changes stay as they were
+            # Before the property: a crash between the two repeats this step, but never omits it.
+            self._rewrite_files(null_columns=tuple(columns.readded))
         self.set_property(DROPPED_PROPERTY, json.dumps(columns.dropped))
 
     def remove_marked(self, column: str) -> None:
@@ -215,15 +273,15 @@ class DeltaTable(LakeTable):
                     self.state, actions, operation=operation, parameters={}, note=None
                 )
             except ConflictError:
-                self._look_again()
+                self._recheck()
             else:
                 return
-        raise self._busy()
+        raise self._busy_error()
 
     def _rewrite_files(
         self, *, null_columns: tuple[str, ...] = (), marked: str | None = None
     ) -> None:
-        """Write all files anew, without the rows that are ``marked`` in that column."""
+        """Rewrite all files, without the rows that are ``marked`` in that column."""
         for _ in range(COMMIT_TRIES):
             whole = self.files(marked=marked)
             works = [
@@ -234,25 +292,27 @@ class DeltaTable(LakeTable):
             try:
                 self._commit_rewritten(self._rewrite(works), operation, data_change=True)
             except ConflictError:
-                self._look_again()
+                self._recheck()
             else:
                 return
-        raise self._busy()
+        raise self._busy_error()
 
     def compaction(self) -> list[RewriteWork]:
-        """How small files are to be put together now; empty: they need not be."""
+        """Returns the works that compact small files; empty: not needed now."""
         groups = files_to_compact(self.state.files.values())
         if not groups:
             return []
         whole = self.files()
         return [RewriteWork(replace(whole, files=tuple(group))) for group in groups]
 
-    def compacted(self, changes: Sequence[FileChanges]) -> None:
-        """Commit what came of `compaction`. If others have committed since, nothing is done."""
+    def commit_compaction(self, changes: Sequence[FileChanges]) -> None:
+        """Commit the results of `compaction`. Does nothing if others have committed since."""
         try:
             self._commit_rewritten(changes, "OPTIMIZE", data_change=False)
         except ConflictError:
-            logger.info("%s: files were put together in vain: somebody else committed", self.place)
+            logger.info(
+                "%s: small files were not compacted: somebody else committed", self.location
+            )
 
     def _commit_rewritten(
         self, changes: Sequence[FileChanges], operation: str, *, data_change: bool
@@ -263,30 +323,32 @@ class DeltaTable(LakeTable):
             self._commits.commit(self.state, actions, operation=operation, parameters={}, note=None)
             self.write_checkpoint()
 
-    def _look_again(self) -> None:
-        """Who altered the table meanwhile may have done what we were about to: OutputBusyError."""
+    def _recheck(self) -> None:
+        """Raises OutputBusyError if somebody altered the table: that may be the change that we were
+        about to make.
+        """
         before = self.metadata
         if not self.exists() or self.metadata != before:
-            raise self._busy()
+            raise self._busy_error()
 
-    def _busy(self) -> OutputBusyError:
+    def _busy_error(self) -> OutputBusyError:
         return OutputBusyError(
-            f"{self.place}: others changed the table at the same time; it is tried again"
+            f"{self.location}: others changed the table at the same time; it is tried again"
         )
 
     # ------------------------------------------------ what is written
 
     def actions(self, changes: Sequence[FileChanges], *, data_change: bool) -> list[dict[str, Any]]:
-        """What a commit says of files."""
+        """Returns a commit's actions for changed files."""
         at_ms = int(time.time() * 1000)
         found: list[dict[str, Any]] = []
         for each in changes:
             for file in each.removed:
-                found.append(table_actions.remove(file, at_ms=at_ms, data_change=data_change))
+                found.append(log_actions.remove(file, at_ms=at_ms, data_change=data_change))
             for before, after in each.marked:
-                found.append(table_actions.remove(before, at_ms=at_ms, data_change=data_change))
-                found.append(table_actions.add(after, data_change=data_change))
-            found += [table_actions.add(file, data_change=data_change) for file in each.added]
+                found.append(log_actions.remove(before, at_ms=at_ms, data_change=data_change))
+                found.append(log_actions.add(after, data_change=data_change))
+            found += [log_actions.add(file, data_change=data_change) for file in each.added]
         return found
 
     def commit(
@@ -296,68 +358,69 @@ class DeltaTable(LakeTable):
         since: int | None,
         end: int,
     ) -> None:
-        """Commit the rows of a batch, with ``end``, the offset below which everything is there
-        then; equal to ``since`` for the rows of a copy that was restored.
+        """Commit the rows of a batch, with ``end``: the offset below which everything is in the
+        table then; equal to ``since`` for the rows of a copy that was restored.
 
-        Raises ConflictError, and nothing is changed, if somebody else committed since the state was
-        read last, or ``application`` since it was asked what it committed: another driver, whose
-        commits were read while the table was altered.
+        Raises ConflictError, and changes nothing, if somebody else committed since the state was
+        last read, or if ``application`` committed since `committed` was called: another driver,
+        whose commits were read while the table was altered.
         """
         if self.committed(application) != since:
-            raise ConflictError(f"{self.place}: another driver brought rows over meanwhile")
-        again = end == since  # of a restored copy: beyond the last transaction is nothing
+            raise ConflictError(f"{self.location}: another driver wrote rows at the same time")
+        again = end == since  # for a restored copy: nothing is beyond the last transaction
         checked = self._restored if again else self._checked
         before = self.state.version
-        own = [] if again else [table_actions.transaction(application, end)]
+        own = [] if again else [log_actions.transaction(application, end)]
         self._commits.commit(
             self.state,
             [*actions, *own],
             operation="MERGE" if self.layout.holds == "copy" else "WRITE",
             parameters={} if self.layout.holds == "copy" else {"mode": "Append"},
-            note=history.note(application, end, checked),
+            note=restore_check.note(application, end, checked),
         )
         self._expected = (before + 1, end) if before == checked and not again else None
         self._checked = checked
         self.write_checkpoint()
 
     def write_checkpoint(self) -> None:
-        """If one is due. The table is right without it: a failure is logged, but for a commit of
-        ours that was replaced by another writer's.
+        """Write a checkpoint if one is due. The table is correct without it: an error is logged,
+        unless another writer replaced a commit of ours.
         """
         try:
             if checkpoint_writer.is_due(self.state):
                 checkpoint_writer.write_checkpoint(self.store, self.state)
-                log_cleanup.clean_up(self.store, self.state)
+                retention.clean_up(self.store, self.state)
         except OutputRefusedError:
             raise
         except TidelogError as error:
-            logger.warning("%s: no checkpoint of the log was written: %s", self.place, error)
+            logger.warning("%s: no checkpoint of the log was written: %s", self.location, error)
 
-    def restored(self, application: str, since: int) -> Restored | None:
+    def find_restore(self, application: str, since: int) -> RestoredCopy | None:
         version = self.state.version
         if version == self._checked:
             return None
-        if self._expected == (version, since):  # a commit beyond what was checked, and it is ours
+        # There is one more commit, and it is ours.
+        if self._expected == (version, since):
             self._checked = version
             return None
-        found = history.standing(self._commit_of, version, application)
+        found = restore_check.restore_state(self._commit_of, version, application)
         if found.offset == since or found.restored is None:
             self._checked = version
             return None
         self._restored = version
         offset = found.offset
-        if self.layout.holds == "changes":  # which come once only
+        if self.layout.holds == "changes":  # each change is written only once
             offset = min(max(offset or 0, self._newest_version() + 1), since) or None
-        return Restored(offset, f"version {found.restored} is a RESTORE")
+        return RestoredCopy(offset, f"version {found.restored} is a RESTORE")
 
     def _newest_version(self) -> int:
-        """Of all rows; -1: there are none."""
+        """Returns the newest version of all rows; -1: there are none."""
         layout = self.files().layout
         reader = DataFileReader(self.store, layout)
         return max(
             (newest_version(file, reader, layout) for file in self.state.files.values()), default=-1
         )
 
-    def _commit_of(self, version: int) -> history.DeltaCommit | None:
+    def _commit_of(self, version: int) -> restore_check.DeltaCommit | None:
         info = self.state.commit_info(version)
-        return None if info is None else history.DeltaCommit.parse(version, info)
+        return None if info is None else restore_check.DeltaCommit.parse(version, info)

@@ -1,51 +1,167 @@
-"""Removes files that no version of late needs, beside the batches.
+"""Removes files that no recent version needs, in a thread beside the batches.
 
-As Delta's VACUUM does: see `tidelog.outputs.lake.delta.needed_files`. Nothing of it is in the
-table's history: VACUUM START and END are optional.
+It follows Delta's VACUUM, but writes nothing into the table's history: VACUUM START and END are
+optional.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
 
-from tidelog.errors import OutputError, TidelogError
-from tidelog.outputs.lake.delta.needed_files import (
-    TableFiles,
-    is_hidden,
-    partition_folders,
-)
+import pyarrow.compute as pc
+
+from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.lake.data_files.partition_values import escaped
 from tidelog.outputs.lake.delta.table import DeltaTable
+from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata
+from tidelog.outputs.lake.delta_log.checkpoint_writer import tombstones
+from tidelog.outputs.lake.delta_log.deletion_vectors import location_in
+from tidelog.outputs.lake.delta_log.log_files import CheckpointFiles
 from tidelog.outputs.lake.delta_log.retention import REMOVED_FILES, removed_files_ms
+from tidelog.outputs.lake.delta_log.table_state import TableState
+
+_CHANGE_DATA: Final = "_change_data"
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+_PHYSICAL: Final = "delta.columnMapping.physicalName"
+
+
+@dataclass(frozen=True)
+class NeededFiles:
+    """The files that must be kept: ``names`` below the table; and ``vectors``, by their locations
+    in the log.
+    """
+
+    names: set[str]
+    vectors: set[str]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names or location_in(name) in self.vectors
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a table's log at one moment, for another thread than that of the state.
+
+    Attributes:
+        alive: files of the current version.
+        removed: ``remove`` objects after the checkpoint.
+        checkpoint: None: all is in ``removed``.
+    """
+
+    alive: Sequence[DataFile]
+    removed: Sequence[Mapping[str, Any]]
+    checkpoint: CheckpointFiles | None
+
+    @classmethod
+    def of(cls, state: TableState) -> TableFiles:
+        return cls(list(state.files.values()), list(state.removed), state.checkpoint)
+
+    def needed(self, store: FileStore, since_ms: int) -> NeededFiles:
+        """Returns the files that a version needs that was current at ``since_ms`` (since 1970, UTC)
+        or later. ``store``: the table's.
+
+        Raises OutputRefusedError if the log is damaged, or has an unknown kind of deletion vector.
+        """
+        removed = tombstones(store, self.checkpoint, self.removed, since_ms - 1)
+        paths = {each.path for each in self.alive}
+        paths.update(pc.struct_field(removed, "path").to_pylist())
+        vectors = [each.deletion_vector for each in self.alive]
+        places = {(each.storage, each.location) for each in vectors if each is not None}
+        of_removed = pc.struct_field(removed, "deletionVector")
+        columns = [
+            pc.struct_field(of_removed, name).to_pylist()
+            for name in ("storageType", "pathOrInlineDv")
+        ]
+        places.update(zip(*columns, strict=True))
+        names = set(_names(paths))
+        vectors_at = set()
+        for storage, location in places:
+            if storage == "u":
+                vectors_at.add(location)
+            elif storage == "p":
+                names.update(_names([location]))
+            elif storage not in ("i", None):
+                raise OutputRefusedError(
+                    f"{store.path}: the log has deletion vectors stored as {storage!r}, which this "
+                    "version of Tidelog does not know. Update Tidelog."
+                )
+        return NeededFiles(names, vectors_at)
+
+
+def partition_folders(metadata: TableMetadata) -> tuple[str, ...]:
+    """Returns the first parts of the names of a partition's folders, for all names of its
+    columns.
+    """
+    names = list(metadata.partition_columns)
+    for each in metadata.schema["fields"]:
+        if each["name"] in metadata.partition_columns:
+            names.append((each.get("metadata") or {}).get(_PHYSICAL, each["name"]))
+    return tuple(f"{escaped(name)}=" for name in names)
+
+
+def is_hidden(name: str, partitions: tuple[str, ...]) -> bool:
+    """Returns True if a file is not part of the table's data: it, or a folder above it, begins with
+    ``_`` or ``.`` and is neither the change feed's folder nor a partition's.
+
+    Args:
+        name: a file's or folder's name below the table.
+        partitions: see `partition_folders`.
+    """
+    parts = name.split("/")
+    return any(
+        part.startswith(("_", ".")) and not part.startswith(partitions)
+        for part in (parts[1:] if parts[0] == _CHANGE_DATA else parts)
+    )
+
+
+def _names(paths: Iterable[str]) -> Iterator[str]:
+    """Yields the names below the table that ``paths`` of the log may have. For an absolute path
+    that is every end of it, because a table may be reached by other URLs.
+    """
+    for path in paths:
+        name = unquote(path)
+        yield name
+        if _ABSOLUTE.match(name):
+            at = name.find("/")
+            while at >= 0:
+                yield name[at + 1 :]
+                at = name.find("/", at + 1)
+
 
 logger = logging.getLogger(__name__)
 
-FIRST_S = 3600.0  # after the process has started
+FIRST_S = 3600.0  # after the process's start
 EVERY_S = 24 * 3600.0
-MOST_FILES = 10_000  # of one turn
-_AT_ONCE = 1000  # deleted before somebody may stop it
+MOST_FILES = 10_000  # per turn
+_AT_ONCE = 1000  # files to delete before the next check whether to stop
 _DAY_MS = 24 * 3_600_000
 
-# Property of a table: since when its log, as its checkpoints are, knows all files that were
-# removed; in milliseconds since 1970.
+# Property of a table: the time since when its log and checkpoints have all removed files; in
+# milliseconds since 1970.
 KNOWN_SINCE_PROPERTY = "tidelog.removedFilesKnownSince"
 
 
 class Vacuum:
-    """Of an output's tables, once a day each, one after another.
+    """Vacuums an output's tables, each once a day, one after another.
 
-    A table's files are removed in turns, one or none after a batch: the batch's thread says what
-    the table needs now, another one lists and deletes.
+    A table's files are removed in turns, at most one after a batch: the batch's thread collects
+    what the table needs now, another thread lists and deletes.
 
     Args:
-        after_s: files are kept as long as a version needs them that was current then; longer where
-            the table's ``delta.deletedFileRetentionDuration`` says so.
-        name: of the thread.
+        after_s: files are kept that a version needs that was current this long ago or later; longer
+            where the table's ``delta.deletedFileRetentionDuration`` is longer.
+        name: the thread's name.
     """
 
     def __init__(self, after_s: float, name: str) -> None:
@@ -59,8 +175,7 @@ class Vacuum:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def take_turn(self, written: Iterable[DeltaTable]) -> None:
-        """Go on, or begin with a table that is due; returns at once. A failure is logged.
-
+        """Continue, or start with a table that is due; returns at once. An error is logged.
         ``written``: tables of the batch.
         """
         now = time.monotonic()
@@ -75,14 +190,14 @@ class Vacuum:
         if self._sweep is not None:
             sweep = self._sweep
             try:
-                sweep.copy.exists()  # as it is now
+                sweep.copy.exists()  # refresh the state
                 files = TableFiles.of(sweep.copy.state)
                 self._turn = self._thread.submit(sweep.take_turn, files)
             except TidelogError as error:
                 sweep.fail(error)
 
     def close(self) -> None:
-        """Waits for what can't be stopped: a request of the store."""
+        """Stop the thread; waits for a running request of the store, which can't be stopped."""
         self._stopped.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
@@ -101,12 +216,12 @@ class Vacuum:
 
 
 class Sweep:
-    """Through the files of a table, once.
+    """One pass through the files of a table.
 
     Args:
         copy: the table.
         since_ms: versions that were current then or later stay readable; since 1970, UTC.
-        stopped: set: the turn ends early.
+        stopped: when set, the turn ends early.
     """
 
     def __init__(self, copy: DeltaTable, since_ms: int, stopped: threading.Event) -> None:
@@ -119,8 +234,8 @@ class Sweep:
         self._removed = self._bytes = 0
 
     def take_turn(self, files: TableFiles) -> None:
-        """Remove files until there are `MOST_FILES`, or no more. ``files``: the table as it is now:
-        somebody may have restored it since the last turn.
+        """Remove files up to `MOST_FILES`, or all. ``files``: the table as it is now: somebody may
+        have restored it since the last turn.
         """
         try:
             needed = files.needed(self.copy.store, self._since_ms)
@@ -141,9 +256,9 @@ class Sweep:
                 self.is_done = True
             self._delete(doomed)
             if self.is_done:
-                said = "%s: removed %d files (%d bytes) that no version of late needs"
-                logger.info(said, self.copy.place, self._removed, self._bytes)
-        except Exception as error:  # noqa: BLE001 - nobody looks at the thread's
+                message = "%s: removed %d files (%d bytes) that no recent version needs"
+                logger.info(message, self.copy.location, self._removed, self._bytes)
+        except Exception as error:  # noqa: BLE001 - nobody reads the thread's result
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
@@ -165,27 +280,27 @@ class Sweep:
 
 
 def _since_ms(copy: DeltaTable, after_ms: int) -> int | None:
-    """Versions that were current then or later stay readable; None: nothing may be removed.
+    """Returns the time since when versions stay readable; None: nothing may be removed.
 
-    Checkpoints forget removed files after ``delta.deletedFileRetentionDuration``. Where that is
-    shorter it is set, so that also those by others keep them; what they have forgotten before may
-    be needed until it is old enough, too.
+    Checkpoints drop removed files after ``delta.deletedFileRetentionDuration``. Where that is
+    shorter, it is set to the longer time, so that other writers' checkpoints keep them, too. Files
+    that were dropped before may be needed until that time has passed.
     """
     now_ms = time.time_ns() // 1_000_000
     kept_ms = removed_files_ms(copy.metadata.configuration)
     if kept_ms is None:
-        logger.warning("%s: no files are removed: %s is not understood", copy.place, REMOVED_FILES)
+        logger.warning("%s: no files are removed: %s can't be parsed", copy.location, REMOVED_FILES)
         return None
     if kept_ms < after_ms:
-        # In this order: a crash between them does both again, with a later time.
+        # In this order: a crash between them repeats both, with a later time.
         copy.set_property(KNOWN_SINCE_PROPERTY, str(now_ms - kept_ms))
         copy.set_property(REMOVED_FILES, f"interval {math.ceil(after_ms / _DAY_MS)} days")
     since_ms = now_ms - max(kept_ms, after_ms)
     known_since_ms = int(copy.property(KNOWN_SINCE_PROPERTY) or 0)
     if since_ms < known_since_ms:
         logger.info(
-            "%s: no files are removed yet: the log knows only for %d days which ones it had",
-            copy.place,
+            "%s: no files are removed yet: the log has its removed files for %d days only",
+            copy.location,
             (now_ms - known_since_ms) // _DAY_MS,
         )
         return None
@@ -194,4 +309,4 @@ def _since_ms(copy: DeltaTable, after_ms: int) -> int | None:
 
 def _warn(copy: DeltaTable, error: Exception) -> None:
     reason = error if isinstance(error, TidelogError) else type(error).__name__
-    logger.warning("%s: old files were not removed: %s", copy.place, reason)
+    logger.warning("%s: old files were not removed: %s", copy.location, reason)

@@ -6,6 +6,7 @@ Field names and meanings: Delta protocol, "Actions" (github.com/delta-io/delta, 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,14 +18,15 @@ FEATURES_WRITER: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class DeletionVector:
-    """Where the numbers of a data file's deleted rows are (protocol: "Deletion Vector Descriptor").
+    """The location of the numbers of a data file's deleted rows (protocol: "Deletion Vector
+    Descriptor").
 
     Attributes:
         storage: ``u`` (a file of the table, by UUID), ``p`` (an absolute path) or ``i`` (inline).
         location: UUID in Base85 with an optional prefix, path, or the vector itself in Base85.
-        offset: of the vector in its file, in bytes; None: at its start, or inline.
-        size_bytes: of the serialized vector, without length and checksum.
-        cardinality: how many rows are deleted.
+        offset: offset of the vector in its file, in bytes; None: at its start, or inline.
+        size_bytes: size of the serialized vector, without length and checksum.
+        cardinality: number of deleted rows.
     """
 
     storage: str
@@ -35,7 +37,7 @@ class DeletionVector:
 
     @classmethod
     def parse(cls, action: Mapping[str, Any]) -> DeletionVector:
-        """From the object ``deletionVector`` of an action."""
+        """Returns the vector of the object ``deletionVector`` of an action."""
         return cls(
             action["storageType"],
             action["pathOrInlineDv"],
@@ -45,7 +47,7 @@ class DeletionVector:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The object ``deletionVector`` of an action."""
+        """Returns the object ``deletionVector`` of an action."""
         offset = {} if self.offset is None else {"offset": self.offset}
         return {
             "storageType": self.storage,
@@ -72,9 +74,9 @@ class DataFile:
         size: in bytes.
         modification_time_ms: since 1970, UTC.
         stats: the JSON text of its statistics; None: there are none.
-        deletion_vector: of its deleted rows; None: all rows are alive.
-        tags: of the file, as others set them.
-        clustering_provider: what clustered it; None: nothing did.
+        deletion_vector: the vector of its deleted rows; None: no row is deleted.
+        tags: the file's tags, which others set.
+        clustering_provider: the implementation that clustered it; None: it is not clustered.
     """
 
     path: str
@@ -88,7 +90,7 @@ class DataFile:
 
     @classmethod
     def parse(cls, action: Mapping[str, Any]) -> DataFile:
-        """From the object ``add`` of a commit."""
+        """Returns the file of the object ``add`` of a commit."""
         vector = action.get("deletionVector")
         return cls(
             action["path"],
@@ -110,7 +112,8 @@ class DataFile:
 
 @dataclass(frozen=True)
 class TableProtocol:
-    """What readers and writers of a table must know (protocol: "Protocol Evolution").
+    """The features that readers and writers of a table must support (protocol: "Protocol
+    Evolution").
 
     Features are listed from reader version 3 and writer version 7 on.
     """
@@ -122,7 +125,7 @@ class TableProtocol:
 
     @classmethod
     def parse(cls, action: Mapping[str, Any]) -> TableProtocol:
-        """From the object ``protocol`` of an action."""
+        """Returns the protocol of the object ``protocol`` of an action."""
         return cls(
             int(action["minReaderVersion"]),
             int(action["minWriterVersion"]),
@@ -131,7 +134,7 @@ class TableProtocol:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The object ``protocol`` of an action."""
+        """Returns the object ``protocol`` of an action."""
         found: dict[str, Any] = {
             "minReaderVersion": self.min_reader_version,
             "minWriterVersion": self.min_writer_version,
@@ -145,15 +148,15 @@ class TableProtocol:
 
 @dataclass(frozen=True)
 class TableMetadata:
-    """What a table is (protocol: "Change Metadata").
+    """The metadata of a table (protocol: "Change Metadata").
 
     Attributes:
-        id: a UUID; it stays as long as the table does.
+        id: a UUID, constant for the table's lifetime.
         schema: ``schemaString``, parsed.
         partition_columns: their names, not the physical ones.
         configuration: the table's properties.
         created_time_ms: since 1970, UTC.
-        format: how data files are encoded.
+        format: encoding of data files.
     """
 
     id: str
@@ -167,7 +170,7 @@ class TableMetadata:
 
     @classmethod
     def parse(cls, action: Mapping[str, Any]) -> TableMetadata:
-        """From the object ``metaData`` of an action."""
+        """Returns the metadata of the object ``metaData`` of an action."""
         created = action.get("createdTime")
         return cls(
             action["id"],
@@ -181,7 +184,7 @@ class TableMetadata:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The object ``metaData`` of an action."""
+        """Returns the object ``metaData`` of an action."""
         known = {
             "name": self.name,
             "description": self.description,
@@ -195,3 +198,65 @@ class TableMetadata:
             "configuration": dict(self.configuration),
             **{name: value for name, value in known.items() if value is not None},
         }
+
+
+def add(file: DataFile, *, data_change: bool) -> dict[str, Any]:
+    """Returns the action that adds a file. ``data_change`` is false if the same commit removes
+    files with the same rows.
+    """
+    return {
+        "add": {
+            "path": file.path,
+            "partitionValues": dict(file.partition_values),
+            "size": file.size,
+            "modificationTime": file.modification_time_ms,
+            "dataChange": data_change,
+            **_without_none(stats=file.stats, tags=None if file.tags is None else dict(file.tags)),
+            **_vector_of(file),
+            **_without_none(clusteringProvider=file.clustering_provider),
+        }
+    }
+
+
+def remove(file: DataFile, *, at_ms: int, data_change: bool) -> dict[str, Any]:
+    """Returns the action that removes a file with its deletion vector; ``at_ms``: now, since 1970,
+    UTC.
+    """
+    return {
+        "remove": {
+            "path": file.path,
+            "deletionTimestamp": at_ms,
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": dict(file.partition_values),
+            "size": file.size,
+            **_vector_of(file),
+        }
+    }
+
+
+def cdc(path: str, *, partition_values: Mapping[str, str | None], size: int) -> dict[str, Any]:
+    """Returns the action that adds a file of the change data feed."""
+    return {
+        "cdc": {
+            "path": path,
+            "partitionValues": dict(partition_values),
+            "size": size,
+            "dataChange": False,
+        }
+    }
+
+
+def transaction(app: str, version: int) -> dict[str, Any]:
+    """Returns the action that sets the version up to which ``app`` has written."""
+    now = time.time_ns() // 1_000_000
+    return {"txn": {"appId": app, "version": version, "lastUpdated": now}}
+
+
+def _vector_of(file: DataFile) -> dict[str, Any]:
+    vector = file.deletion_vector
+    return {} if vector is None else {"deletionVector": vector.to_json()}
+
+
+def _without_none(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

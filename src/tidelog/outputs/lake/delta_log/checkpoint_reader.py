@@ -1,5 +1,5 @@
-"""What a table was at a checkpoint: classic, multi-part and UUID-named ones, with their sidecars
-(Delta protocol, "Checkpoints" and "Checkpoint Schema").
+"""Reads checkpoints: classic, multi-part and UUID-named ones, with their sidecars (Delta protocol,
+"Checkpoints" and "Checkpoint Schema").
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.outputs.lake.delta_log.log_files import (
 )
 
 _FEW: Final = ("protocol", "metaData", "txn", "domainMetadata", "sidecar")
-"""Actions that a table has few of."""
+"""Actions of which a table has few."""
 _OF_FILES: Final = (
     "path", "partitionValues", "size", "modificationTime", "stats", "deletionVector", "tags",
     "clusteringProvider",
@@ -37,13 +37,13 @@ _OF_FILES: Final = (
 
 @dataclass
 class Checkpoint:
-    """Actions of a checkpoint but for tombstones.
+    """Actions of a checkpoint, without tombstones.
 
     Attributes:
         actions: ``protocol``, ``metaData``, ``txn`` and ``domainMetadata``, as in a commit.
-        files: those that are alive.
-        sidecars: names of the files, below the table, that hold its ``add`` and ``remove``; empty:
-            the checkpoint holds them itself.
+        files: the table's files.
+        sidecars: names of the files, below the table, with its ``add`` and ``remove`` actions;
+            empty: the checkpoint contains them itself.
     """
 
     actions: list[dict[str, Any]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Checkpoint:
 
 
 def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
-    """Raises OutputRefusedError for one that can't be understood."""
+    """Read a checkpoint. Raises OutputRefusedError for one in an unknown format."""
     checkpoint = Checkpoint()
     for name in found.names:
         _read(store, f"{FOLDER}/{name}", checkpoint)
@@ -62,19 +62,19 @@ def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
 
 
 def read_tombstones(store: FileStore, found: CheckpointFiles) -> list[pa.Array]:
-    """Struct arrays of the ``remove`` actions in the checkpoint, as it has them."""
+    """Returns struct arrays of the ``remove`` actions in the checkpoint, as it has them."""
     arrays = []
     names = [f"{FOLDER}/{name}" for name in found.names]
-    for name in names:  # which grows by sidecars
+    for name in names:  # the list grows by sidecars
         if name.endswith(".json"):
             actions = _lines(store, name)
-            gone = [each["remove"] for each in actions if "remove" in each]
-            arrays.append(pa.array(gone) if gone else pa.nulls(0))
+            removes = [each["remove"] for each in actions if "remove" in each]
+            arrays.append(pa.array(removes) if removes else pa.nulls(0))
             sidecars = [each["sidecar"] for each in actions if "sidecar" in each]
         else:
-            with _readable(store, name) as file:
-                arrays.append(_present(file, "remove"))
-                sidecars = _present(file, "sidecar").to_pylist()
+            with _open_parquet(store, name) as file:
+                arrays.append(_read_kind(file, "remove"))
+                sidecars = _read_kind(file, "sidecar").to_pylist()
         names += map(_sidecar, sidecars)
     return [array for array in arrays if len(array)]
 
@@ -88,11 +88,11 @@ def _read(store: FileStore, name: str, into: Checkpoint) -> None:
             elif kind in _FEW:
                 _take(kind, body, into)
         return
-    with _readable(store, name) as file:
+    with _open_parquet(store, name) as file:
         for kind in _FEW:
-            for body in _present(file, kind).to_pylist(maps_as_pydicts="strict"):
+            for body in _read_kind(file, kind).to_pylist(maps_as_pydicts="strict"):
                 _take(kind, _without_nulls(body), into)
-        into.files += _files(_present(file, "add", _OF_FILES))
+        into.files += _files(_read_kind(file, "add", _OF_FILES))
 
 
 def _take(kind: str, body: dict[str, Any], into: Checkpoint) -> None:
@@ -103,7 +103,7 @@ def _take(kind: str, body: dict[str, Any], into: Checkpoint) -> None:
 
 
 def _sidecar(body: Mapping[str, Any]) -> str:
-    """Its name below the table; it is in one folder, whatever its path says."""
+    """Returns the sidecar's name below the table; it is in one folder, whatever its path."""
     return f"{SIDECARS}/{unquote(body['path']).rpartition('/')[2]}"
 
 
@@ -114,8 +114,8 @@ def _lines(store: FileStore, name: str) -> list[dict[str, Any]]:
         raise unreadable(store, name) from None
 
 
-class _readable:  # noqa: N801 - used as a function
-    """A Parquet file of the log; what is wrong with it becomes an OutputRefusedError."""
+class _open_parquet:  # noqa: N801 - used as a function
+    """Opens a Parquet file of the log; turns its errors into OutputRefusedError."""
 
     def __init__(self, store: FileStore, name: str) -> None:
         self._store, self._name = store, name
@@ -135,24 +135,24 @@ class _readable:  # noqa: N801 - used as a function
 
 
 def unreadable(store: FileStore, name: str) -> OutputRefusedError:
-    """A file of the log is damaged."""
+    """Returns the error for a damaged file of the log."""
     return OutputRefusedError(
         f"{store.path}/{name} can't be read: it is damaged. Restore the file, or move the table "
         "away and dump it again."
     )
 
 
-def _present(file: pq.ParquetFile, kind: str, fields: Sequence[str] = ()) -> pa.Array:
-    """The actions of a kind: a struct array without NULLs, of ``fields`` if there are any."""
+def _read_kind(file: pq.ParquetFile, kind: str, fields: Sequence[str] = ()) -> pa.Array:
+    """Returns the actions of a kind: a struct array without NULLs, of ``fields`` if given."""
     schema = file.schema_arrow
     at = schema.get_field_index(kind)
     if at < 0:
         return pa.nulls(0, pa.struct([]))
     wanted = [kind]
     if fields:
-        there = [each.name for each in schema.field(at).type]
-        wanted = [f"{kind}.{name}" for name in fields if name in there]
-        if "stats" not in there and "stats_parsed" in there:
+        existing = [each.name for each in schema.field(at).type]
+        wanted = [f"{kind}.{name}" for name in fields if name in existing]
+        if "stats" not in existing and "stats_parsed" in existing:
             wanted.append(f"{kind}.stats_parsed")
     chunks = file.read(columns=wanted).column(kind).chunks
     whole = pa.concat_arrays(chunks) if chunks else pa.nulls(0, schema.field(at).type)
@@ -184,12 +184,12 @@ def _files(adds: pa.Array) -> Iterator[DataFile]:
 
 
 def _few(column: pa.Array) -> list[Any]:
-    """Maps and structs, of which most are NULL or empty: as dictionaries, else None."""
+    """Returns maps and structs, of which most are NULL or empty: as dictionaries, else None."""
     found: list[Any] = [None] * len(column)
-    there = column.is_valid()
+    existing = column.is_valid()
     if pa.types.is_map(column.type):
-        there = pc.greater(pc.fill_null(_map_sizes(column), 0), 0)
-    rows = np.flatnonzero(there.to_numpy(zero_copy_only=False))
+        existing = pc.greater(pc.fill_null(_map_sizes(column), 0), 0)
+    rows = np.flatnonzero(existing.to_numpy(zero_copy_only=False))
     for row, each in zip(
         rows.tolist(), column.take(pa.array(rows)).to_pylist(maps_as_pydicts="strict"), strict=True
     ):
@@ -203,14 +203,16 @@ def _map_sizes(column: pa.Array) -> pa.Array:
 
 
 def stats_text(parsed: Mapping[str, Any]) -> str:
-    """Statistics of a file as the JSON text of a commit, from their columns in a checkpoint."""
+    """Returns a file's statistics as the JSON text of a commit, from their columns in a
+    checkpoint.
+    """
     return json.dumps(
         _without_nulls(parsed), ensure_ascii=False, separators=(",", ":"), default=_json_value
     )
 
 
 def _json_value(value: Any) -> Any:
-    """Protocol, "Per-file Statistics": times in milliseconds, decimals as numbers."""
+    """Converts by protocol, "Per-file Statistics": times in milliseconds, decimals as numbers."""
     if isinstance(value, datetime):
         at = value.astimezone(UTC) if value.tzinfo else value
         return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -222,7 +224,9 @@ def _json_value(value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A missing field and NULL mean the same in actions, but for values of maps."""
+    """Remove NULL fields: in actions they mean the same as missing ones, except in values
+    of maps.
+    """
     if isinstance(value, Mapping):
         return {k: _without_nulls(each) for k, each in value.items() if each is not None}
     return value

@@ -1,8 +1,9 @@
-"""Checkpoints: what a table is, in one Parquet file, so that others need not read all commits.
+"""Writes checkpoints: a table's state in one Parquet file, so that readers need not read all
+commits.
 
-They are classic ones (Delta protocol, "Classic checkpoint"): one file, which appears as a whole.
-Its content follows the V2 spec where the table's ``delta.checkpointPolicy`` is ``v2``, without
-sidecars, else V1. Statistics are written as JSON texts.
+They are classic checkpoints (Delta protocol, "Classic checkpoint"): one file, which appears as a
+whole. Its content follows the V2 spec where the table's ``delta.checkpointPolicy`` is ``v2``,
+without sidecars, else V1. Statistics are written as JSON texts.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ _OF_V2: Final = pa.struct([("version", pa.int64()), ("tags", _TEXTS)])
 
 
 def is_due(state: TableState) -> bool:
-    """Is it time for a checkpoint of the table, as ``delta.checkpointInterval`` says?
+    """Returns True if a checkpoint of the table is due by ``delta.checkpointInterval``.
 
-    Every writer makes those of its own commits; if another one made none, we do.
+    Every writer checkpoints its own commits; if another writer did not, we do.
     """
     assert state.metadata is not None
     interval = int(state.metadata.configuration.get("delta.checkpointInterval", _INTERVAL))
@@ -111,10 +112,10 @@ def is_due(state: TableState) -> bool:
 
 
 def write_checkpoint(store: FileStore, state: TableState) -> None:
-    """Write one of the state, which knows of it then.
+    """Write a checkpoint of the state and record it in the state.
 
-    Raises OutputRefusedError, as `TableState.check_commits` does: a checkpoint would hold what the
-    log does not.
+    Raises OutputRefusedError, as `TableState.check_commits` does: otherwise a checkpoint would
+    contain what the log does not.
     """
     state.check_commits()
     assert state.protocol is not None
@@ -128,7 +129,7 @@ def write_checkpoint(store: FileStore, state: TableState) -> None:
         arrays["checkpointMetadata"] = pa.array([{"version": state.version, "tags": {}}], _OF_V2)
     count = sum(map(len, arrays.values()))
     sink = pa.BufferOutputStream()
-    pq.write_table(_one_below_another(arrays), sink, compression="zstd", use_dictionary=False)
+    pq.write_table(_stack_kinds(arrays), sink, compression="zstd", use_dictionary=False)
     data = sink.getvalue()
     files = CheckpointFiles(state.version, (f"{state.version:020d}.checkpoint.parquet",))
     store.put(f"{FOLDER}/{files.names[0]}", data.to_pybytes())
@@ -140,11 +141,11 @@ def write_checkpoint(store: FileStore, state: TableState) -> None:
         "numOfAddFiles": len(state.files),
     }
     store.put(LAST_CHECKPOINT, json.dumps(hint).encode())
-    state.checkpointed(files)
+    state.record_checkpoint(files)
 
 
 def _bodies(kind: str, state: TableState) -> Iterator[Mapping[str, Any]]:
-    """Actions that a table has few of."""
+    """Yields the actions of which a table has few."""
     if kind == "protocol" and state.protocol is not None:
         yield state.protocol.to_json()
     elif kind == "metaData" and state.metadata is not None:
@@ -179,12 +180,13 @@ def _adds(state: TableState) -> pa.Array:
 
 
 def _tombstones(store: FileStore, state: TableState, adds: pa.Array) -> pa.Array:
-    """Those that still keep VACUUM from files, which alone is what tombstones are for (protocol,
-    "Action Reconciliation"): the newest of each data file, and of each file of vectors, that the
-    table has no more. A file that it has is kept by that, and gets a newer one when it goes.
+    """Returns the tombstones that still protect files from VACUUM, which is their only purpose
+    (protocol, "Action Reconciliation").
 
-    A batch gives a new vector to many files, all in one file of vectors: of their tombstones one
-    is left.
+    Those are the newest tombstone of each data file, and of each file of vectors, that the table
+    does not have any more. A file that the table has is protected by that, and gets a newer
+    tombstone when it is removed. A batch gives new vectors to many files, all in one file of
+    vectors: one of their tombstones is kept.
     """
     assert state.metadata is not None
     kept_ms = removed_files_ms(state.metadata.configuration)
@@ -198,7 +200,7 @@ def _tombstones(store: FileStore, state: TableState, adds: pa.Array) -> pa.Array
 
 
 def _newest(found: pa.Array, keys: pa.Array, alive: pa.Array) -> pa.Array:
-    """The row of each key that was removed last; none of a key that is ``alive``, or NULL."""
+    """Returns the last removed row of each key; none for keys that are ``alive`` or NULL."""
     times = pc.fill_null(pc.struct_field(found, "deletionTimestamp"), 0)
     rows = pa.table({"key": keys, "at": times, "row": pa.array(np.arange(len(keys)))})
     rows = rows.filter(pc.and_(pc.is_valid(keys), pc.invert(pc.is_in(keys, value_set=alive))))
@@ -213,11 +215,11 @@ def tombstones(
     removed: Sequence[Mapping[str, Any]],
     since_ms: int | None,
 ) -> pa.Array:
-    """``remove`` actions of a checkpoint, and then those that were ``removed`` behind it, as a
-    struct array; only those that happened later than ``since_ms``, if it is given.
+    """Returns the ``remove`` actions of a checkpoint, and then those ``removed`` after it, as a
+    struct array; only those later than ``since_ms``, if it is given.
     """
     parts = [] if checkpoint is None else read_tombstones(store, checkpoint)
-    parts = [_as(part, _REMOVE) for part in parts]
+    parts = [_cast_to(part, _REMOVE) for part in parts]
     parts.append(pa.array([{**each, "dataChange": False} for each in removed], _REMOVE))
     found = pa.concat_arrays(parts)
     if since_ms is None:
@@ -231,29 +233,31 @@ def _paths(files: pa.Array) -> pa.Array:
 
 
 def _vector_files(files: pa.Array) -> pa.Array:
-    """Where the log says that files' vectors are; NULL: there is none, or it is in the log."""
+    """Returns the locations of files' vectors; NULL: there is no vector, or it is in the log."""
     vector = pc.struct_field(files, "deletionVector")
     storage = pc.struct_field(vector, "storageType")
     place = pc.binary_join_element_wise(storage, pc.struct_field(vector, "pathOrInlineDv"), ":")
     return pc.if_else(pc.equal(storage, "i"), None, place)
 
 
-def _as(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A struct array with the fields of ``wanted``; those that it lacks are NULL."""
+def _cast_to(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Returns a struct array with the fields of ``wanted``; missing fields are NULL."""
     if not pa.types.is_struct(wanted):
         return array.cast(wanted)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
-    there = {each.name: array.field(at) for at, each in enumerate(array.type)}
+    by_name = {each.name: array.field(at) for at, each in enumerate(array.type)}
     columns = [
-        _as(there[each.name], each.type) if each.name in there else pa.nulls(len(array), each.type)
+        _cast_to(by_name[each.name], each.type)
+        if each.name in by_name
+        else pa.nulls(len(array), each.type)
         for each in wanted
     ]
     return pa.StructArray.from_arrays(columns, fields=list(wanted), mask=array.is_null())
 
 
-def _one_below_another(arrays: Mapping[str, pa.Array]) -> pa.Table:
-    """A row for each action: its kind's column has it, the others are NULL."""
+def _stack_kinds(arrays: Mapping[str, pa.Array]) -> pa.Table:
+    """Returns a row for each action: the column of its kind has it, the others are NULL."""
     total, start = sum(map(len, arrays.values())), 0
     columns = {}
     for kind, array in arrays.items():

@@ -1,4 +1,6 @@
-"""A commit: one file, created if no other has its number (Delta protocol, "Delta Log Entries")."""
+"""Writes commits: each one file, created only if its number is free (Delta protocol, "Delta Log
+Entries").
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class CommitWriter:
     """Writes commits of one table.
 
     Args:
-        store: the table's.
+        store: the table's store.
     """
 
     def __init__(self, store: FileStore) -> None:
@@ -38,20 +40,21 @@ class CommitWriter:
         note: str | None,
         blind_append: bool = False,
     ) -> int:
-        """The version behind that of ``state``, which has it then.
+        """Commit the version after that of ``state``, apply it to the state, and return it.
 
         Args:
-            state: what ``actions`` were settled on.
-            actions: as in `tidelog.outputs.lake.delta_log.table_actions`.
+            state: the state that ``actions`` are based on.
+            actions: as in `tidelog.outputs.lake.delta_log.actions`.
             operation: as DESCRIBE HISTORY shows it.
-            parameters: of the operation; values are texts, or JSON texts where they are none.
+            parameters: parameters of the operation; values are texts, or JSON texts of other
+                values.
             note: ``userMetadata`` of the commit.
-            blind_append: nothing was read for it, and it only adds rows.
+            blind_append: whether nothing was read for it, and it only adds rows.
 
         Raises:
-            ConflictError: another writer has taken the number; nothing of ours is there.
+            ConflictError: another writer has taken the number; our commit does not exist.
             TidelogError: the store failed. If it is an OutcomeUnknownError, the commit may still
-                happen: refresh the state, and see whether its transaction is there.
+                happen: refresh the state, and check whether its transaction is there.
         """
         version = state.version + 1
         info = _info(state, actions, operation, parameters, note, blind_append=blind_append)
@@ -65,33 +68,35 @@ class CommitWriter:
             tag = self._store.put_if_absent(name, data)
         except TidelogError as error:
             # The answer may be lost, and not the commit.
-            found = self._found(name, error)
+            found = self._read_after_error(name, error)
             tag = self._store.tag(name) if found == data else None
         if tag is not None and not self._is_next(version):
             self._store.delete([name])
             tag = None
         if tag is None:
             raise ConflictError(
-                f"{self._store.path}: another writer committed version {version} meanwhile"
+                f"{self._store.path}: another writer committed version {version} first"
             )
         failpoints.hit("delta.commit.after")
         state.apply(version, lines, tag)
         return version
 
     def _is_next(self, version: int) -> bool:
-        """Was the number free because nobody had it, or because it was cleaned up since?
+        """Was the number free because it is the next one, or because it was cleaned up?
 
-        A clean-up leaves the commit of a checkpoint and all behind it. So a commit whose
-        predecessor is gone is not the newest: who made it stood still for long.
+        A clean-up keeps the commit of a checkpoint and all after it. So a commit whose predecessor
+        is missing is not the newest: its writer was delayed for long.
         """
         if version:
             return self._store.tag(commit_name(version - 1)) is not None
         return all(version_of(name) <= 0 for name in self._store.names(FOLDER))
 
-    def _found(self, name: str, error: TidelogError) -> bytes:
-        """What is there after an error; raises that if nothing is, or if it can't be read."""
+    def _read_after_error(self, name: str, error: TidelogError) -> bytes:
+        """Returns the file's content after an error; raises the error if there is no file or it
+        can't be read.
+        """
         try:
-            found = self._store.read_if_there(name)
+            found = self._store.read_optional(name)
         except TidelogError:
             found = None
         if found is None:

@@ -1,5 +1,5 @@
-"""What a Delta table looks like: columns, properties, protocol. Made and altered as Spark SQL's
-CREATE TABLE and ALTER TABLE do it.
+"""The definition of a Delta table: columns, properties, protocol; created and altered as by Spark
+SQL's CREATE TABLE and ALTER TABLE.
 
 Delta protocol, "Change Metadata", "Protocol Evolution", "Column Mapping", "Type Widening",
 "Clustered Table" and "Schema Serialization Format".
@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyspark.sql.types import DataType, StructField
 
 from tidelog.outputs.lake.delta_log.actions import TableMetadata, TableProtocol
-from tidelog.outputs.lake.delta_log.protocol_versions import with_features
+from tidelog.outputs.lake.delta_log.features import with_features
 
 _MODE: Final = "delta.columnMapping.mode"
 _LARGEST_ID: Final = "delta.columnMapping.maxColumnId"
@@ -34,21 +34,25 @@ _FEATURES: Final = {
     (_WIDENING, "true"): "typeWidening",
     (_MODE, "name"): "columnMapping",
 }
-"""What a property asks of the protocol."""
+"""The protocol's feature that a property needs."""
 
 Column = Mapping[str, Any]  # a field of the schema, as it is serialized
 
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """Protocol, metadata and domains of a table. Each method gives another one."""
+    """Protocol, metadata and domains of a table. Immutable: each method returns a new
+    definition.
+    """
 
     protocol: TableProtocol
     metadata: TableMetadata
     domains: Mapping[str, str] = field(default_factory=dict)
 
     def changes(self, before: TableDefinition | None) -> list[dict[str, Any]]:
-        """Actions that make it from ``before``; None: there is no table yet."""
+        """Returns the actions that turn ``before`` into this definition; None: there is no table
+        yet.
+        """
         actions: list[dict[str, Any]] = []
         if before is None or before.protocol != self.protocol:
             actions.append({"protocol": self.protocol.to_json()})
@@ -63,15 +67,17 @@ class TableDefinition:
         return actions
 
     def with_columns(self, fields: Sequence[StructField], *, within: str = "") -> TableDefinition:
-        """New ones at the end, NULL in all rows. ``within``: members of that column, a struct."""
+        """Returns the table with new columns at the end, NULL in all rows. ``within``: they are
+        members of that column, a struct.
+        """
         added = [{**each.jsonValue(), "nullable": True} for each in fields]
         if self._has_mapping:
             return self._mapped(added, _new_name, within)
-        return self._with(columns=self._changed(within, lambda columns: [*columns, *added]))
+        return self._with(columns=self._change_columns(within, lambda columns: [*columns, *added]))
 
     def with_type(self, column: str, kind: DataType, *, within: str = "") -> TableDefinition:
-        """``column`` with a type that holds all values of its former one, and that Delta can widen
-        it to. ``within``: it is a member of that column, a struct.
+        """Returns the table with a wider type of ``column``, one that fits all values of the former
+        type and that Delta can widen it to. ``within``: it is a member of that column, a struct.
         """
 
         def widened(found: Column) -> Column:
@@ -82,15 +88,19 @@ class TableDefinition:
             metadata[_TYPE_CHANGES] = [*metadata.get(_TYPE_CHANGES, ()), change]
             return {**found, "type": kind.jsonValue(), "metadata": metadata}
 
-        columns = self._changed(within, lambda columns: [widened(each) for each in columns])
+        columns = self._change_columns(within, lambda columns: [widened(each) for each in columns])
         return self._with(columns=columns, properties={_WIDENING: "true"})
 
     def with_property(self, name: str, value: str) -> TableDefinition:
-        """With what it asks of the protocol. In-commit timestamps are for new tables only."""
+        """Returns the table with a property, and the protocol that the property needs. In-commit
+        timestamps are for new tables only.
+        """
         return self._with(properties={name: value})
 
     def with_column_mapping(self) -> TableDefinition:
-        """By name: columns that are there are called in files as they are now."""
+        """Returns the table with column mapping by name: existing columns keep their names in
+        files.
+        """
         if self._has_mapping:
             return self
         return replace(self, metadata=replace(self.metadata, schema=_schema(())))._mapped(
@@ -98,7 +108,7 @@ class TableDefinition:
         )
 
     def with_clusters(self, columns: Sequence[str]) -> TableDefinition:
-        """Liquid clustering by ``columns``, of a table that has no partitions."""
+        """Returns the table with liquid clustering by ``columns``; it must have no partitions."""
         names = {each["name"]: _physical(each) for each in self._columns}
         paths = [[names[name]] for name in columns]
         text = json.dumps(
@@ -113,8 +123,9 @@ class TableDefinition:
         )
 
     def with_new_physical_column(self, name: str) -> TableDefinition:
-        """Column ``name``, NULL in all rows from now on: files have its old values under another
-        name. For tables with column mapping; not for a column of partitions or clusters.
+        """Returns the table with column ``name`` NULL in all rows from now on: files have its old
+        values under another name. For tables with column mapping; not for a column of partitions or
+        clusters.
         """
         largest = int(self.metadata.configuration[_LARGEST_ID])
         columns: list[Column] = []
@@ -124,7 +135,7 @@ class TableDefinition:
                 continue
             bare = {key: v for key, v in each["metadata"].items() if key != _TYPE_CHANGES}
             fresh = {**each, "nullable": True, "metadata": bare}
-            renewed, largest = _assigned(fresh, largest, _new_name)
+            renewed, largest = _assign_ids(fresh, largest, _new_name)
             columns.append(renewed)
         return self._with(columns=columns, properties={_LARGEST_ID: str(largest)})
 
@@ -134,8 +145,12 @@ class TableDefinition:
     def _columns(self) -> list[Column]:
         return list(self.metadata.schema["fields"])
 
-    def _changed(self, within: str, change: Callable[[list[Column]], list[Column]]) -> list[Column]:
-        """All columns, after the table's own, or the members of a struct, have been changed."""
+    def _change_columns(
+        self, within: str, change: Callable[[list[Column]], list[Column]]
+    ) -> list[Column]:
+        """Returns all columns, after ``change`` of the table's own columns, or of a struct's
+        members.
+        """
         if not within:
             return change(self._columns)
         return [
@@ -155,7 +170,9 @@ class TableDefinition:
         columns: Sequence[Column] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> TableDefinition:
-        """Other columns, and further properties, and the protocol that they ask for."""
+        """Returns the table with other columns, and further properties, and the protocol that they
+        need.
+        """
         metadata = replace(
             self.metadata,
             schema=self.metadata.schema if columns is None else _schema(columns),
@@ -169,13 +186,15 @@ class TableDefinition:
     def _mapped(
         self, added: Sequence[Column], name: Callable[[str], str], within: str = ""
     ) -> TableDefinition:
-        """With further columns under column mapping; ``name``: the physical one of a column."""
+        """Returns the table with further columns under column mapping; ``name`` returns the
+        physical name of a column.
+        """
         largest = int(self.metadata.configuration.get(_LARGEST_ID, 0))
         known = []
         for each in added:
-            column, largest = _assigned(each, largest, name)
+            column, largest = _assign_ids(each, largest, name)
             known.append(column)
-        columns = self._changed(within, lambda columns: [*columns, *known])
+        columns = self._change_columns(within, lambda columns: [*columns, *known])
         return self._with(columns=columns, properties={_MODE: "name", _LARGEST_ID: str(largest)})
 
 
@@ -188,15 +207,15 @@ def new_table(
     column_mapping: bool,
     deletion_vectors: bool,
 ) -> TableDefinition:
-    """A table that is not there yet.
+    """Returns the definition of a new table.
 
     Args:
         fields: its columns, in order.
         partitions: columns that it is partitioned by, in order.
         clusters: columns of its liquid clustering; not together with partitions.
         properties: its table properties.
-        column_mapping: columns have other names in files, so that any name will do.
-        deletion_vectors: deleted rows may be marked, not only removed.
+        column_mapping: whether columns have other names in files, so that any name is possible.
+        deletion_vectors: whether deleted rows may be marked, not only removed.
     """
     now = time.time_ns() // 1_000_000
     metadata = TableMetadata(
@@ -224,33 +243,33 @@ def _new_name(_name: str) -> str:
     return f"col-{uuid.uuid4()}"
 
 
-def _assigned(column: Column, largest: int, name: Callable[[str], str]) -> tuple[Column, int]:
-    """The column, and those within it, with ids above ``largest`` and physical names; the largest
-    id then.
+def _assign_ids(column: Column, largest: int, name: Callable[[str], str]) -> tuple[Column, int]:
+    """Returns the column, and those inside it, with ids above ``largest`` and physical names; and
+    the new largest id.
     """
     largest += 1
     metadata = {**column["metadata"], _ID: largest, _PHYSICAL: name(column["name"])}
-    kind, largest = _assigned_within(column["type"], largest, name)
+    kind, largest = _assign_inner_ids(column["type"], largest, name)
     return {**column, "type": kind, "metadata": metadata}, largest
 
 
-def _assigned_within(kind: Any, largest: int, name: Callable[[str], str]) -> tuple[Any, int]:
+def _assign_inner_ids(kind: Any, largest: int, name: Callable[[str], str]) -> tuple[Any, int]:
     if not isinstance(kind, Mapping):
         return kind, largest
     made = dict(kind)
     if kind["type"] == "struct":
         made["fields"] = []
         for each in kind["fields"]:
-            column, largest = _assigned(each, largest, name)
+            column, largest = _assign_ids(each, largest, name)
             made["fields"].append(column)
     for part in ("elementType", "keyType", "valueType"):
         if part in kind:
-            made[part], largest = _assigned_within(kind[part], largest, name)
+            made[part], largest = _assign_inner_ids(kind[part], largest, name)
     return made, largest
 
 
 def _holds(kind: Any, wanted: str) -> bool:
-    """Is a type ``wanted``, or within it?"""
+    """Returns True if the type is ``wanted``, or contains it."""
     if not isinstance(kind, Mapping):
         return bool(kind == wanted)
     parts = [kind.get(part) for part in ("elementType", "keyType", "valueType")]

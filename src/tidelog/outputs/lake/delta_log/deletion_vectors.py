@@ -1,4 +1,4 @@
-"""Which rows of a data file are deleted: read, and written.
+"""Reads and writes deletion vectors: the numbers of a data file's deleted rows.
 
 Delta protocol, "Deletion Vectors" and "Deletion Vector Format".
 """
@@ -22,7 +22,7 @@ from tidelog.outputs.lake.delta_log.actions import DeletionVector
 
 _MAGIC: Final = struct.pack("<i", 1681511377)
 _FILE_VERSION: Final = b"\x01"
-_FRAME_BYTES: Final = 8  # length before a vector, checksum behind it
+_FRAME_BYTES: Final = 8  # length before a vector, checksum after it
 _UUID_TEXT: Final = 20  # characters of a UUID in Base85
 _NAME: Final = re.compile(
     r"deletion_vector_([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.bin"
@@ -35,37 +35,37 @@ _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 
 
 def read_rows(store: FileStore, vector: DeletionVector) -> np.ndarray:
-    """int64[], sorted: numbers of the rows that are deleted.
+    """Returns int64[], sorted: the numbers of the deleted rows.
 
     ``store``: the table's. Raises OutputRefusedError, which names the file, for one that is damaged
     or of another format.
     """
     if vector.storage == "i":
         body = decode(vector.location)[: vector.size_bytes]
-        place = f"{store.path}: a deletion vector in the log"
+        location = f"{store.path}: a deletion vector in the log"
     else:
         holder, name = _file_of(store, vector)
-        place = f"deletion vector {holder.path}/{name}"
+        location = f"deletion vector {holder.path}/{name}"
         start = vector.offset or 0
-        body = _unframed(
-            holder.read_range(name, start, vector.size_bytes + _FRAME_BYTES), vector, place
+        body = _checked_body(
+            holder.read_range(name, start, vector.size_bytes + _FRAME_BYTES), vector, location
         )
     if not body.startswith(_MAGIC):
-        raise _damaged(place, "it does not begin as one, or is of a later format")
+        raise _damaged(location, "it does not begin as one, or is of a later format")
     try:
         rows = np.frombuffer(BitMap64.deserialize(body[len(_MAGIC) :]).to_array(), np.uint64)
     except ValueError:
-        raise _damaged(place, "its bitmap is no Roaring bitmap") from None
+        raise _damaged(location, "its bitmap is no Roaring bitmap") from None
     if len(rows) != vector.cardinality:
-        raise _damaged(place, f"it has {len(rows)} rows, the log says {vector.cardinality}")
+        raise _damaged(location, f"it has {len(rows)} rows, the log says {vector.cardinality}")
     return rows.astype(np.int64)
 
 
 class DeletionVectorWriter:
-    """One new file for all vectors of a task; none if there is no vector.
+    """Writes all vectors of a task to one new file; no file if there is no vector.
 
     Args:
-        store: the table's.
+        store: the table's store.
     """
 
     def __init__(self, store: FileStore) -> None:
@@ -74,7 +74,9 @@ class DeletionVectorWriter:
         self._data = bytearray(_FILE_VERSION)
 
     def add(self, rows: np.ndarray) -> DeletionVector:
-        """``rows``: int64[], sorted, distinct, at least one. The file is there after `close`."""
+        """Add a vector of ``rows``: int64[], sorted, distinct, at least one. The file exists after
+        `close`.
+        """
         bitmap = BitMap64(array("Q", np.ascontiguousarray(rows, np.uint64).tobytes()))
         bitmap.run_optimize()
         body = _MAGIC + bitmap.serialize()
@@ -89,13 +91,13 @@ class DeletionVectorWriter:
 
 
 def encode(data: bytes) -> str:
-    """Base85 as the protocol has it; zeros fill ``data`` up to a multiple of four bytes."""
+    """Returns the protocol's Base85; zeros fill ``data`` up to a multiple of four bytes."""
     words = struct.iter_unpack(">I", data + b"\0" * (-len(data) % 4))
     return "".join(_DIGITS[word // 85**at % 85] for (word,) in words for at in (4, 3, 2, 1, 0))
 
 
 def decode(text: str) -> bytes:
-    """The bytes of a text in Base85. Raises OutputRefusedError if it is none."""
+    """Returns the bytes of a text in Base85. Raises OutputRefusedError for other texts."""
     found = bytearray()
     try:
         for start in range(0, len(text), 5):
@@ -112,8 +114,8 @@ def decode(text: str) -> bytes:
 
 
 def location_in(name: str) -> str | None:
-    """The location of vectors in a file of the table, by its ``name`` there, where their storage is
-    ``u``; None: it is no file of vectors.
+    """Returns the location of a file of vectors with storage ``u``, by its ``name`` below the
+    table; None: it is no file of vectors.
     """
     folder, _, last = name.rpartition("/")
     found = _NAME.fullmatch(last)
@@ -121,7 +123,7 @@ def location_in(name: str) -> str | None:
 
 
 def _file_of(store: FileStore, vector: DeletionVector) -> tuple[FileStore, str]:
-    """The file's store and its name there."""
+    """Returns the file's store and its name there."""
     if vector.storage == "u":
         prefix = vector.location[:-_UUID_TEXT]
         name = _file_name(uuid.UUID(bytes=decode(vector.location[-_UUID_TEXT:])))
@@ -141,20 +143,20 @@ def _file_name(of: uuid.UUID) -> str:
     return f"deletion_vector_{of}.bin"
 
 
-def _unframed(data: bytes, vector: DeletionVector, place: str) -> bytes:
+def _checked_body(data: bytes, vector: DeletionVector, location: str) -> bytes:
     if len(data) != vector.size_bytes + _FRAME_BYTES:
-        raise _damaged(place, "the file ends before it")
+        raise _damaged(location, "the file ends before it")
     (size,) = struct.unpack_from(">i", data)
     if size != vector.size_bytes:
-        raise _damaged(place, f"it has {size} bytes, the log says {vector.size_bytes}")
+        raise _damaged(location, f"it has {size} bytes, the log says {vector.size_bytes}")
     body = data[4:-4]
     if struct.unpack(">I", data[-4:]) != (zlib.crc32(body),):
-        raise _damaged(place, "its checksum is wrong")
+        raise _damaged(location, "its checksum is wrong")
     return body
 
 
-def _damaged(place: str, why: str) -> OutputRefusedError:
+def _damaged(location: str, why: str) -> OutputRefusedError:
     return OutputRefusedError(
-        f"{place} is damaged: {why}. Restore the file, or the table to a version before it; or "
+        f"{location} is damaged: {why}. Restore the file, or the table to a version before it; or "
         "move the table away and dump it again."
     )

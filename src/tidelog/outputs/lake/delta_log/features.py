@@ -1,11 +1,12 @@
-"""Which tables can be written: an allow-list of the protocol's features and of what is turned on.
+"""Decides which tables can be written: an allow-list of the protocol's features and of those in
+use.
 
 Delta protocol, "Table Features" and "Writer Version Requirements".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final
 
 from tidelog.errors import OutputRefusedError
@@ -15,6 +16,56 @@ from tidelog.outputs.lake.delta_log.actions import (
     TableMetadata,
     TableProtocol,
 )
+
+_MAPPING: Final = "columnMapping"
+_MAPPING_READER: Final = 2
+_ADDED: Final = {
+    2: {"appendOnly", "invariants"},
+    3: {"checkConstraints"},
+    4: {"changeDataFeed", "generatedColumns"},
+    5: {_MAPPING},
+    6: {"identityColumns"},
+}
+"""By writer version, the features that it adds to the version before."""
+_OF_READERS: Final = frozenset(
+    (
+        _MAPPING,
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    )
+)
+"""Features that readers must support, too."""
+_PREVIEWS: Final = {"typeWidening": "typeWidening-preview"}
+
+
+def features_of(protocol: TableProtocol) -> frozenset[str]:
+    """Returns the features that writers must support, listed or implied by the version."""
+    if protocol.min_writer_version >= FEATURES_WRITER:
+        return protocol.writer_features | protocol.reader_features
+    added = (names for at, names in _ADDED.items() if at <= protocol.min_writer_version)
+    return frozenset[str]().union(*added)
+
+
+def with_features(protocol: TableProtocol, names: Set[str]) -> TableProtocol:
+    """Returns the protocol with further features: the lowest versions that have them."""
+    known = features_of(protocol)
+    fresh = {name for name in names if name not in known and _PREVIEWS.get(name) not in known}
+    if not fresh:
+        return protocol
+    writers = known | fresh
+    readers = writers & _OF_READERS
+    reader = protocol.min_reader_version
+    if readers - {_MAPPING}:
+        reader = FEATURES_READER
+    elif readers:
+        reader = max(reader, _MAPPING_READER)
+    listed = readers if reader >= FEATURES_READER else frozenset[str]()
+    return TableProtocol(reader, FEATURES_WRITER, frozenset(listed), frozenset(writers))
+
 
 SUPPORTED: Final = frozenset(
     (
@@ -32,7 +83,7 @@ SUPPORTED: Final = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
-        # Older versions of the protocol bring these along: they may be listed, but not in use.
+        # Older versions of the protocol imply these: they may be listed, but not in use.
         "allowColumnDefaults",
         "checkConstraints",
         "generatedColumns",
@@ -46,20 +97,20 @@ _OF_COLUMNS: Final = {
     "delta.identity.start": "IDENTITY",
     "delta.invariants": "an invariant",
 }
-"""Metadata of a column that asks something of whoever writes rows."""
+"""Metadata of a column that writers of rows must support."""
 
 
-def check_supported(protocol: TableProtocol, metadata: TableMetadata, place: str) -> None:
+def check_supported(protocol: TableProtocol, metadata: TableMetadata, location: str) -> None:
     """Raises OutputRefusedError, which names the feature, for a table that we must not write.
 
     Args:
-        protocol: the table's.
-        metadata: the table's.
-        place: of the table, for the message.
+        protocol: the table's protocol.
+        metadata: the table's metadata.
+        location: the table's location, for the message.
     """
     for what, remedy in _reasons(protocol, metadata):
         raise OutputRefusedError(
-            f"{place} uses {what}, which Tidelog does not support. {remedy}, or move the table "
+            f"{location} uses {what}, which Tidelog does not support. {remedy}, or move the table "
             "away and dump it again."
         )
 
@@ -88,14 +139,16 @@ def _reasons(protocol: TableProtocol, metadata: TableMetadata) -> Iterator[tuple
                 f"the CHECK constraint {constraint}",
                 f"Remove it (ALTER TABLE … DROP CONSTRAINT {constraint})",
             )
-    for column, kind in _asking(metadata.schema):
+    for column, kind in _unsupported_columns(metadata.schema):
         yield f"{kind} of column {column}", "Remove it"
     if metadata.format != "parquet":
         yield f"data files of format {metadata.format}", "Use Parquet"
 
 
-def _asking(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Columns, and those within them, that ask something of writers: name, what."""
+def _unsupported_columns(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields the columns, and those inside them, that need support by writers: name, what they
+    need.
+    """
     for column in schema.get("fields", ()):
         for key in column.get("metadata") or ():
             if key in _OF_COLUMNS:
@@ -104,5 +157,5 @@ def _asking(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         while isinstance(below, Mapping) and below["type"] in ("array", "map"):
             below = below.get("elementType", below.get("valueType"))
         if isinstance(below, Mapping):
-            for name, kind in _asking(below):
+            for name, kind in _unsupported_columns(below):
                 yield f"{column['name']}.{name}", kind

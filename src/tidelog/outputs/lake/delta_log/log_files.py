@@ -23,14 +23,15 @@ _EXPIRING: Final = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\..+|\d{20}\.com
 
 
 def commit_name(version: int) -> str:
-    """Of the commit's file, below the table."""
+    """Returns the name of a commit's file, below the table."""
     return f"{FOLDER}/{version:020d}.json"
 
 
 def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
-    """Actions of a file of JSON lines; only those of a ``kind`` if there is one. Raises ValueError.
+    """Yields the actions of a file of JSON lines; only those of ``kind`` if given. Raises
+    ValueError.
 
-    Lines end with a newline and nothing else: texts may hold other characters that end lines.
+    Lines end only with a newline: texts may contain other line separators.
     """
     for line in data.decode().split("\n"):
         if kind in line and line.strip():
@@ -40,7 +41,7 @@ def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
 
 
 def version_of(name: str) -> int:
-    """The (first) version of a file in ``_delta_log``; -1: it is of no version."""
+    """Returns the (first) version of a file in ``_delta_log``; -1: it has no version."""
     found = _EXPIRING.fullmatch(name)
     return -1 if found is None else int(found[1])
 
@@ -55,7 +56,7 @@ class CheckpointFiles:
 
 @dataclass(frozen=True)
 class LogListing:
-    """What is in ``_delta_log``: commits and complete checkpoints, the newest last."""
+    """The content of ``_delta_log``: commits and complete checkpoints, the newest last."""
 
     commits: list[int] = field(default_factory=list)
     checkpoints: list[CheckpointFiles] = field(default_factory=list)
@@ -75,7 +76,7 @@ class LogListing:
                 else:
                     parts[version, int(found["parts"])][int(found["part"])] = name
         for (version, count), each in parts.items():
-            # Parts appear one by one: without all of them it is none (yet).
+            # Parts appear one by one: without all of them it is not a checkpoint (yet).
             if sorted(each) == list(range(1, count + 1)):
                 whole.append(CheckpointFiles(version, tuple(each[n] for n in sorted(each))))
         return cls(sorted(commits), sorted(whole))

@@ -1,4 +1,4 @@
-"""What a Delta table is: read from its log, and kept from one batch to the next.
+"""The state of a Delta table: read from its log, and kept from one batch to the next.
 
 Delta protocol, "Action Reconciliation".
 """
@@ -25,29 +25,29 @@ from tidelog.outputs.lake.delta_log.log_files import (
 )
 
 IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
-_TRIES: Final = 3  # of reading a log that others clean up meanwhile
-_READS: Final = 8  # at once, of commits behind a checkpoint
-_INFOS: Final = 100  # commits whose commitInfo is kept
+_TRIES: Final = 3  # of reading a log that others clean up at the same time
+_READS: Final = 8  # parallel reads of commits after a checkpoint
+_INFOS: Final = 100  # commits whose commitInfo is cached
 
 
 class TableState:
-    """A table as of its newest commit that was read. Used by one thread; reads nothing before
+    """A table as of the newest commit that was read. Used by one thread; reads nothing before
     `refresh`.
 
     Args:
-        store: the table's.
+        store: the table's store.
 
     Attributes:
-        version: of the newest commit; -1: there is no table.
-        timestamp_ms: of that commit, since 1970, UTC.
-        protocol: None: there is no table.
-        metadata: the same.
-        files: those that are alive, by path.
-        transactions: by application, how far it has written.
-        transaction_times_ms: by application, when it did so, as far as it is known.
+        version: version of the newest commit; -1: there is no table.
+        timestamp_ms: time of that commit, since 1970, UTC.
+        protocol: the table's protocol; None: there is no table.
+        metadata: the table's metadata; None: there is no table.
+        files: the table's files, by path.
+        transactions: by application, the version that it has written.
+        transaction_times_ms: by application, the time of that, if known.
         domains: by name, the JSON text of their configuration.
-        checkpoint: the newest one that is known; None: all is from commits.
-        removed: ``remove`` objects of the commits behind that checkpoint.
+        checkpoint: the newest known checkpoint; None: all is from commits.
+        removed: ``remove`` objects of the commits after that checkpoint.
         cleaned_on: the day, since 1970, when its log was last cleaned up.
     """
 
@@ -61,24 +61,25 @@ class TableState:
     domains: dict[str, str]
     checkpoint: CheckpointFiles | None
     removed: list[Mapping[str, Any]]
-    _own: dict[int, str]  # tags of our commits behind the checkpoint, and of the newest one
+    _own: dict[int, str]  # tags of our commits after the checkpoint, and of the newest one
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
         self.cleaned_on = -1
         self._infos: OrderedDict[int, dict[str, Any]] = OrderedDict()
-        self._forget()
+        self._reset()
 
     def refresh(self) -> None:
-        """Read what is new.
+        """Read the new commits.
 
         Raises:
-            OutputRefusedError: a commit of ours was replaced by another's; or the log is damaged.
+            OutputRefusedError: another writer replaced a commit of ours; or the log is damaged.
         """
         if self.version >= 0:
             start = self.version
-            self._read_on()
-            # After the reads, as logs are cleaned up from below: all that was read stood behind it.
+            self._read_new_commits()
+            # After the reads, as logs are cleaned up from the oldest commit: all that was read was
+            # after it.
             tag = self._tag(start)
             if self._own:
                 newest = max(self._own)
@@ -89,20 +90,22 @@ class TableState:
         self._load()
 
     def apply(self, version: int, actions: Sequence[Mapping[str, Any]], tag: str | None) -> None:
-        """Our own commit, which need not be read; ``tag``: of its file."""
+        """Apply a commit of our own, which need not be read; ``tag``: of its file."""
         self._replay(version, actions)
         if tag is not None:
             self._own[version] = tag
 
     def check_commits(self) -> None:
-        """Are our commits behind the checkpoint still ours? One that reached the store late may
-        have replaced an older one than `refresh` looks at. Raises OutputRefusedError.
+        """Check that our commits after the checkpoint are still ours. A commit that reached the
+        store late may have replaced an older one than `refresh` checks. Raises OutputRefusedError.
         """
         for version in self._own:
             self._check(version, self._tag(version))
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
-        """What the commit says of itself; None: it is gone from the log; empty: nothing."""
+        """Returns the commit's ``commitInfo``; None: the commit was removed from the log; empty: it
+        has none.
+        """
         found = self._infos.get(version)
         if found is None:
             actions = self._commit(version, "commitInfo")
@@ -112,14 +115,14 @@ class TableState:
             found = self._infos[version] = infos[0] if infos else {}
         return found
 
-    def checkpointed(self, checkpoint: CheckpointFiles) -> None:
-        """The table as it is now is in the checkpoint, which was just written."""
+    def record_checkpoint(self, checkpoint: CheckpointFiles) -> None:
+        """Record that the new checkpoint has the table as it is now."""
         self.checkpoint, self.removed = checkpoint, []
         self._own = dict([*self._own.items()][-1:])
 
     # ------------------------------------------------------------------
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.version, self.timestamp_ms = -1, 0
         self.protocol = self.metadata = None
         self.files, self.domains = {}, {}
@@ -128,7 +131,7 @@ class TableState:
         self._infos.clear()
         self._own = {}
 
-    def _read_on(self) -> None:
+    def _read_new_commits(self) -> None:
         while (actions := self._commit(self.version + 1)) is not None:
             self._replay(self.version + 1, actions)
 
@@ -136,8 +139,8 @@ class TableState:
         return self._store.tag(commit_name(version))
 
     def _check(self, version: int, tag: str | None) -> None:
-        """``tag``: of our commit's file now."""
-        if tag in (self._own[version], None):  # gone: others cleaned the log up
+        """Check our commit by the ``tag`` of its file now."""
+        if tag in (self._own[version], None):  # removed: others cleaned the log up
             return
         raise OutputRefusedError(
             f"{self._store.path}: version {version}, which this pipeline committed, was replaced "
@@ -148,36 +151,38 @@ class TableState:
         )
 
     def _load(self) -> None:
-        """From the newest checkpoint that can be read."""
+        """Load from the newest checkpoint that can be read."""
         for attempt in range(_TRIES):
-            self._forget()
-            found = self._listed(hinted=attempt == 0)
+            self._reset()
+            found = self._list_log(hinted=attempt == 0)
             try:
                 if self._load_from(found):
                     break
             except TidelogError:
-                # A file that was listed is gone: others clean up. Or it can't be read at all.
+                # A listed file is missing, since others clean up; or it can't be read at all.
                 if attempt == _TRIES - 1:
                     raise
         else:
-            raise self._lost(f"commits are missing before version {max(found.commits, default=0)}")
+            raise self._damaged(
+                f"commits are missing before version {max(found.commits, default=0)}"
+            )
         if self.version >= 0 and (self.protocol is None or self.metadata is None):
-            raise self._lost("it has no protocol or no metadata")
+            raise self._damaged("it has no protocol or no metadata")
 
-    def _listed(self, *, hinted: bool) -> LogListing:
+    def _list_log(self, *, hinted: bool) -> LogListing:
         after = ""
-        if hinted and (hint := self._store.read_if_there(LAST_CHECKPOINT)) is not None:
+        if hinted and (hint := self._store.read_optional(LAST_CHECKPOINT)) is not None:
             try:
                 after = f"{int(json.loads(hint)['version']):020d}"
             except (ValueError, KeyError, TypeError):
-                after = ""  # a hint, and no more
+                after = ""  # only a hint
         found = LogListing.of(self._store.names(FOLDER, after=after))
         if after and not found.checkpoints:
             found = LogListing.of(self._store.names(FOLDER))
         return found
 
     def _load_from(self, found: LogListing) -> bool:
-        """False: what was listed has a gap."""
+        """Load the listed log. Returns False if the listing has a gap."""
         failed: OutputRefusedError | None = None
         for newest in [*reversed(found.checkpoints), None]:
             start = 0 if newest is None else newest.version + 1
@@ -185,38 +190,38 @@ class TableState:
             if commits != list(range(start, start + len(commits))):
                 continue
             if newest is None and found.checkpoints and not commits:
-                continue  # there is a table, though no checkpoint of it can be read
+                continue  # there is a table, but none of its checkpoints can be read
             try:
                 return self._replay_from(newest, commits)
-            except OutputRefusedError as error:  # another checkpoint may be whole
+            except OutputRefusedError as error:  # another checkpoint may be complete
                 failed = failed or error
-                self._forget()
+                self._reset()
         if failed is not None:
             raise failed
         return False
 
     def _replay_from(self, newest: CheckpointFiles | None, commits: Sequence[int]) -> bool:
         if newest is not None:
-            self._take(newest)
+            self._load_checkpoint(newest)
         with ThreadPoolExecutor(_READS) as pool:
             for version, actions in zip(commits, pool.map(self._commit, commits), strict=True):
                 if actions is None:
                     return False
                 self._replay(version, actions)
         if newest is not None and not commits:
-            self._time(self.commit_info(self.version) or {})
+            self._set_timestamp(self.commit_info(self.version) or {})
         return True
 
-    def _take(self, found: CheckpointFiles) -> None:
+    def _load_checkpoint(self, found: CheckpointFiles) -> None:
         checkpoint = read_checkpoint(self._store, found)
         self._replay(found.version, checkpoint.actions)
-        del self._infos[found.version]  # a checkpoint has none
+        del self._infos[found.version]  # a checkpoint has no commitInfo
         self.files = {file.path: file for file in checkpoint.files}
         self.checkpoint = found
 
     def _commit(self, version: int, kind: str = "") -> list[dict[str, Any]] | None:
         name = commit_name(version)
-        data = self._store.read_if_there(name)
+        data = self._store.read_optional(name)
         if data is None:
             return None
         try:
@@ -253,7 +258,7 @@ class TableState:
         self._infos[version] = info
         if len(self._infos) > _INFOS:
             self._infos.popitem(last=False)
-        self._time(info)
+        self._set_timestamp(info)
 
     def _remove(self, body: Mapping[str, Any]) -> None:
         self.removed.append(body)
@@ -261,14 +266,14 @@ class TableState:
         if alive is not None and alive.unique_id == DataFile.parse({"size": 0, **body}).unique_id:
             del self.files[body["path"]]
 
-    def _time(self, info: Mapping[str, Any]) -> None:
+    def _set_timestamp(self, info: Mapping[str, Any]) -> None:
         configuration = {} if self.metadata is None else self.metadata.configuration
         exact = configuration.get(IN_COMMIT_TIMESTAMPS) == "true"
         self.timestamp_ms = int(
             (info.get("inCommitTimestamp") if exact else None) or info.get("timestamp") or 0
         )
 
-    def _lost(self, why: str) -> OutputRefusedError:
+    def _damaged(self, why: str) -> OutputRefusedError:
         return OutputRefusedError(
             f"{self._store.path}: the table's log can't be read: {why}. Restore the files of "
             f"{FOLDER}, or move the table away and dump it again."

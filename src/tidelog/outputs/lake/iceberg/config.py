@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, SecretStr, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
-from tidelog.outputs.base.sections import named
+from tidelog.outputs.base.sections import name_field
 from tidelog.outputs.lake.config import LakeSection
 
 
@@ -17,7 +17,7 @@ class IcebergSection(LakeSection):
     """
 
     kind: Literal["iceberg"] = Field(description="The kind of output.")
-    name: str = named(
+    name: str = name_field(
         "iceberg",
         "Names the output in the event log and in properties of its tables: keep it for as long "
         "as they live.",

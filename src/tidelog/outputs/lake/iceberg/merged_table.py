@@ -26,8 +26,10 @@ class MergedTable(LakeTable):
     ``read_name`` what readers see.
     """
 
-    def __init__(self, spark: SparkSession, place: str, sql_name: str, layout: LakeLayout) -> None:
-        super().__init__(place, layout)
+    def __init__(
+        self, spark: SparkSession, location: str, sql_name: str, layout: LakeLayout
+    ) -> None:
+        super().__init__(location, layout)
         self.spark = spark
         self.sql_name = sql_name
         self.read_name = sql_name

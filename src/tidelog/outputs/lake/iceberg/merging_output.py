@@ -13,18 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.codecs.partial_rows import columns_that_may_lack
+from tidelog.codecs.missing_columns import possibly_missing_columns
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.iceberg import rows as lake_rows
 from tidelog.outputs.lake.iceberg.merged_table import MergedTable
-from tidelog.outputs.lake.output import CopyWrite, LakeOptions, LakeOutput, TableWork
-from tidelog.outputs.lake.reasons import reason_of
+from tidelog.outputs.lake.output import CopyWrite, LakeOptions, LakeOutput, TableWork, reason_of
 from tidelog.ports import StateStore
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.datasource.source import register
-from tidelog.spark.sessions.exact_names import in_session
+from tidelog.spark.sessions.session import in_session
 from tidelog.spark.transforms import steps_of
 from tidelog.system import failpoints
 
@@ -45,7 +44,7 @@ SESSION_CONF = {
 
 @dataclass(frozen=True)
 class MergingOptions(LakeOptions):
-    """``optimize_every_s``: after so long small files of tables that were written are rewritten,
+    """``optimize_every_s``: seconds after which small files of written tables are rewritten,
     and those removed that are older than ``vacuum_after_s``.
     """
 
@@ -93,8 +92,8 @@ class MergingOutput(LakeOutput[MergedTable]):
             raise raised[0]
 
     def _bring_over(self, work: TableWork) -> None:
-        with self._explaining(work):
-            found = self._planned(work)
+        with self._named_errors(work):
+            found = self._plan_write(work)
             if found is not None:
                 self._write_all([found])
 
@@ -115,13 +114,13 @@ class MergingOutput(LakeOutput[MergedTable]):
         steps = steps_of(self._options.steps, work.table)
         columns = write.columns
         schema = target.schema if steps else delivered_schema(target.schema, columns)
-        read = (self._reading, self._log_path, self._log.generation, schema, write.refs)
-        with folding.newest(*read, parts=len(write.parts)) as source:
+        read = (self._read_session, self._log_path, self._log.generation, schema, write.refs)
+        with folding.read_newest(*read, parts=len(write.parts)) as source:
             changes = folding.with_deletes_below(source, work.deleted_below)
             # Names of missing columns instead of their numbers.
             changes = transforms.apply(changes, steps, schema, keyed=True)
             changes = in_session(changes, copy.spark)
-            may_lack = columns if steps else columns_that_may_lack(schema)
+            may_lack = columns if steps else possibly_missing_columns(schema)
             if copy.is_empty():
                 lake_rows.append(copy, changes, columns)
             else:
@@ -143,7 +142,7 @@ class MergingOutput(LakeOutput[MergedTable]):
             copy.optimize(self._options.vacuum_after_s)
             self._written.discard(table)
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
-            logger.warning("%s could not be optimized: %s", copy.place, reason_of(error))
+            logger.warning("%s could not be optimized: %s", copy.location, reason_of(error))
 
     def _session(self, conf: Mapping[str, str]) -> SparkSession:
         """A session beside the one given, for our statements."""

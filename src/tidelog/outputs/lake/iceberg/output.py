@@ -43,8 +43,8 @@ class IcebergOutput(MergingOutput):
         log_path: the event log that batches refer to.
         catalog: properties of the catalog, as Iceberg's documentation has them.
         tables: names or patterns; empty: all.
-        name: tells this output from others of the same log; part of the property that says how far
-            a table is.
+        name: identifies this output among others of the same log; part of the property that says
+            how far a table is.
         options: see there.
         parallel_tables: how many tables are merged at once.
         state: keeps which tables are left out for their names; None: such a table stops it.
@@ -91,8 +91,8 @@ class IcebergOutput(MergingOutput):
             format_version=options.format_version,
         )
         parts = parts_of(table, name)
-        place = ".".join(parts) if self._root is None else "/".join([self._root, *parts])
-        return IcebergTable(self._shared, self._catalog, parts, place, layout, self._branch)
+        location = ".".join(parts) if self._root is None else "/".join([self._root, *parts])
+        return IcebergTable(self._shared, self._catalog, parts, location, layout, self._branch)
 
 
 def catalog_conf(output: str, catalog: Mapping[str, str]) -> tuple[str, dict[str, str]]:

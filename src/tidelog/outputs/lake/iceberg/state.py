@@ -1,4 +1,4 @@
-"""What an Iceberg table's metadata say, and commits that change nothing if they changed meanwhile.
+"""What an Iceberg table's metadata say, and commits that fail if they changed before.
 
 By Iceberg's Java classes, which Spark has loaded: SQL has no statement that moves a branch and sets
 properties in one commit. Only public methods are used (`TableOperations`, `TableMetadata.Builder`).
@@ -178,8 +178,8 @@ class SchemaChange:
         return update.apply()
 
 
-def conflict(place: str) -> OutputBusyError:
+def conflict(location: str) -> OutputBusyError:
     """The batch comes again."""
     return OutputBusyError(
-        f"{place} was changed by another writer meanwhile: the batch comes again"
+        f"{location} was changed by another writer meanwhile: the batch comes again"
     )

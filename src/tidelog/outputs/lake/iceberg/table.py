@@ -2,7 +2,7 @@
 
 A batch is written to a branch of this process's own, which begins where ``main`` is. Then one
 commit makes the branch's snapshot ``main``'s, and sets the batch's end as a property, unless
-``main`` moved or the property changed meanwhile. Iceberg's own check of conflicts would not do: it
+``main`` moved or the property changed before. Iceberg's own check of conflicts would not do: it
 lets a writer append, and one whose rows match none, that read what was committed long before.
 """
 
@@ -20,8 +20,8 @@ from pyspark.sql.types import StructField
 
 from tidelog.errors import NameRefusedError, OutputRefusedError
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.targets import rename_step
-from tidelog.outputs.base.widening import Wider
 from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.outputs.lake.contents import LakeLayout, fields_of
 from tidelog.outputs.lake.iceberg.merged_table import MergedTable, literal
@@ -32,7 +32,7 @@ from tidelog.outputs.lake.iceberg.state import (
     SchemaChange,
     conflict,
 )
-from tidelog.outputs.lake.restored import Restored
+from tidelog.outputs.lake.restore_check import RestoredCopy
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
@@ -80,7 +80,7 @@ class Partition:
 
     @classmethod
     def kept(cls, column: str, transform: str) -> Partition:
-        """From what Iceberg tells of a table."""
+        """From what Iceberg returns for a table."""
         found = _KEPT_TRANSFORM.fullmatch(transform)
         if found is None:
             return cls(column, "" if transform == "identity" else transform)
@@ -120,7 +120,7 @@ class IcebergTable(MergedTable):
         spark: a session that knows the catalog.
         catalog: where the table is.
         parts: its namespace and name.
-        place: names it in messages.
+        location: names it in messages.
         layout: of tables that are created; and of the columns.
         branch: where batches are written before they are seen; ``prefix-…``, of this process.
     """
@@ -136,12 +136,12 @@ class IcebergTable(MergedTable):
         spark: SparkSession,
         catalog: IcebergCatalog,
         parts: Sequence[str],
-        place: str,
+        location: str,
         layout: IcebergLayout,
         branch: str,
     ) -> None:
         self._name = ".".join(map(quoted, [catalog.name, *parts]))
-        super().__init__(spark, place, f"{self._name}.{quoted(f'branch_{branch}')}", layout)
+        super().__init__(spark, location, f"{self._name}.{quoted(f'branch_{branch}')}", layout)
         self.read_name = self._name
         self._catalog = catalog
         self._parts = tuple(parts)
@@ -176,7 +176,7 @@ class IcebergTable(MergedTable):
     def set_property(self, name: str, value: str) -> None:
         self._state.refresh()  # rows may have gone just before
         if not self._state.commit(properties={name: value}):
-            raise conflict(self.place)
+            raise conflict(self.location)
 
     def column_types(self) -> dict[str, str]:
         return self._state.column_types()
@@ -184,7 +184,7 @@ class IcebergTable(MergedTable):
     def partitions(self) -> tuple[str, ...]:
         return tuple(Partition.kept(*each).sql(quote=False) for each in self._state.partitions())
 
-    def laid_out_by(self) -> tuple[str, ...]:
+    def layout_columns(self) -> tuple[str, ...]:
         return tuple(Partition.parse(each).column for each in self.layout.partitions)
 
     def sql_type(self, field: StructField) -> str:
@@ -195,8 +195,8 @@ class IcebergTable(MergedTable):
         super().check_ours(table, generation)
         self._check_not_rolled_back(str(table))
 
-    def restored(self, application: str, since: int) -> Restored | None:
-        """A rollback is refused: what a snapshot held can't be told."""
+    def find_restore(self, application: str, since: int) -> RestoredCopy | None:
+        """A rollback is refused: the content of a snapshot is unknown."""
         self._check_not_rolled_back(self.property(TABLE_PROPERTY) or "the table")
         return None
 
@@ -206,7 +206,8 @@ class IcebergTable(MergedTable):
         for name, value in self._state.properties("tidelog/").items():
             if name.endswith("/sequence") and newest < int(value):
                 raise OutputRefusedError(
-                    f"{self.place} was rolled back to a snapshot before what was brought over last "
+                    f"{self.location} was rolled back to a snapshot before what was brought over "
+                    "last "
                     f"(property {name}). Roll it forward again, or move the table away and dump "
                     f"{table} again."
                 )
@@ -252,14 +253,14 @@ class IcebergTable(MergedTable):
         values.
         """
         types, widened = self.column_types(), dict(columns.widened)
-        back = {name: widened.pop(name, types[name]) for name in columns.back}
+        back = {name: widened.pop(name, types[name]) for name in columns.readded}
         change = SchemaChange([*back], {**back, **columns.added}, widened)
         dropped = json.dumps(columns.dropped)
         if not change and dropped == (self.property(DROPPED_PROPERTY) or "[]"):
             return
         properties = {DROPPED_PROPERTY: dropped}
         if not self._state.commit(properties=properties, columns=change or None):
-            raise conflict(self.place)
+            raise conflict(self.location)
 
     @contextmanager
     def committing(self, application: str, since: int | None, end: int) -> Iterator[None]:
@@ -276,13 +277,13 @@ class IcebergTable(MergedTable):
             state.begin()  # a crash came between the table and its first snapshot
         main = state.head()
         if main is None or self._committed(application) != since:
-            raise conflict(self.place)
+            raise conflict(self.location)
         if state.head(self._branch) != main:
             # Those of processes that ended, or should have.
             prefix = self._branch.rpartition("-")[0] + "-"
             others = [n for n in state.branches() if n.startswith(prefix) and n != self._branch]
             if not state.commit(branches={self._branch: main}, removed=others):
-                raise conflict(self.place)
+                raise conflict(self.location)
         return main
 
     def _publish(self, application: str, since: int | None, before: int, end: int) -> None:
@@ -303,7 +304,7 @@ class IcebergTable(MergedTable):
             }
             if state.commit(branches={MAIN: written}, properties=properties):
                 return
-        raise conflict(self.place)
+        raise conflict(self.location)
 
     def append(self, rows: DataFrame) -> None:
         given = {name.lower() for name in rows.columns}

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.missing import named_lists
+from tidelog.codecs.missing_columns import named_lists
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
@@ -17,13 +17,14 @@ from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSI
 
 @dataclass(frozen=True)
 class FoldedChanges:
-    """What a batch has of one table (shape `changes`, `tidelog.spark.formats.shapes`).
+    """The changes of one table in a batch (shape `changes`, `tidelog.spark.formats.shapes`).
 
     Attributes:
-        rows: one row per key: op (``u``: the key has this state, ``d``: it is gone), version,
-            delivered columns by name, and as list<string> the names of those that are not known
-            (null: all are).
-        deleted_below: rows of a lower version are gone from the source, told or not; 0: none.
+        rows: one row per key: op (``u``: the key has this state, ``d``: it is deleted), version,
+            delivered columns by name, and as list<string> the names of missing columns (null:
+            none).
+        deleted_below: rows of a lower version were deleted in the source, with or without an event;
+            0: none.
     """
 
     rows: pa.Table
@@ -33,8 +34,8 @@ class FoldedChanges:
     def from_changes(
         cls, rows: pa.Table, names: Sequence[str], deleted_below: int = 0
     ) -> FoldedChanges:
-        """From rows that have the numbers of missing columns, as places in ``names``; rows that
-        have their names already are taken as they are.
+        """Returns the changes of rows with the numbers of missing columns, as positions in
+        ``names``; rows that already have their names stay as they are.
         """
         at = rows.schema.get_field_index(CHANGE_MISSING)
         lists = pa.concat_arrays(
@@ -45,7 +46,9 @@ class FoldedChanges:
 
     @classmethod
     def none(cls, deleted_below: int) -> FoldedChanges:
-        """Of a batch that has no rows of the table, but removes those of a lower version."""
+        """Returns the changes of a batch without rows of the table, which removes those of a lower
+        version.
+        """
         columns = {
             CHANGE_OP: pa.array([], pa.string()),
             CHANGE_VERSION: pa.array([], pa.int64()),
@@ -56,15 +59,14 @@ class FoldedChanges:
 
 @dataclass(frozen=True, slots=True)
 class ChangedRows:
-    """Folded changes by the names and types of the table that they go to.
+    """Folded changes by the names and types of the table that receives them.
 
     Attributes:
         values: the delivered columns, of n rows.
         version: int64[n].
-        deletes: bool[n], the key is gone, also by `FoldedChanges.deleted_below`.
-        partial: bool[n], not all columns are known.
-        missing: by column, bool[n]: the value is not known. Columns that are known in all rows are
-            left out.
+        deletes: bool[n], the key is deleted, also by `FoldedChanges.deleted_below`.
+        partial: bool[n], some columns are missing.
+        missing: by column, bool[n]: the value is missing. Without columns that all rows have.
     """
 
     values: pa.Table
@@ -78,14 +80,16 @@ class ChangedRows:
 
     @classmethod
     def of(cls, changes: FoldedChanges, layout: FileLayout, columns: Sequence[str]) -> ChangedRows:
-        """``columns`` are delivered; their names may differ from the table's by case."""
+        """Returns the changes with the delivered ``columns``, whose names may differ from the
+        table's by case.
+        """
         rows = changes.rows
         of_table = {column.name.lower(): column for column in layout.columns}
         delivered = [(of_table[name.lower()], rows.column(name)) for name in columns]
         version = rows.column(CHANGE_VERSION).to_numpy().astype(np.int64, copy=False)
         deletes = _flags(pc.equal(rows.column(CHANGE_OP), "d"))
         values = pa.table(
-            [_as(value, column.type) for column, value in delivered],
+            [_cast_to(value, column.type) for column, value in delivered],
             names=[column.name for column, _ in delivered],
         )
         lists = rows.column(CHANGE_MISSING)
@@ -102,8 +106,10 @@ class ChangedRows:
         return cls(values, version, deletes | (version < changes.deleted_below), partial, missing)
 
 
-def _as(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The table's type holds all values of the source's: see `tidelog.outputs.lake.columns`."""
+def _cast_to(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast to the table's type, which fits all values of the source's: see
+    `tidelog.outputs.lake.columns`.
+    """
     return values if values.type == kind else values.cast(kind)
 
 
@@ -113,7 +119,7 @@ def _flags(values: pa.ChunkedArray) -> Bools:
 
 
 def _missing(lists: pa.ChunkedArray) -> dict[str, Bools]:
-    """By name in any of n lists, bool[n]: the lists that have it."""
+    """Returns, by name in any of n lists, bool[n]: the lists that have it."""
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
     row = np.repeat(np.arange(len(lists)), counts)
     names = pc.list_flatten(lists)

@@ -1,6 +1,7 @@
-"""Which rows of a table a batch's changes replace, and which rows come in their place.
+"""Decides which rows of a table a batch's changes replace, and which rows are written in their
+place.
 
-The rules are those of docs/internals/lake-rules.md; neither files nor values are looked at here.
+The rules are those of docs/internals/lake-rules.md; this module reads neither files nor values.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.lake.settling.changes import ChangedRows
 
-# In place of a version that is null: older than any. Also of one that need not be known.
+# Stands for a version that is null: older than any. Also for one that need not be known.
 NO_VERSION = int(np.iinfo(np.int64).min)
 
 
@@ -21,7 +22,7 @@ class OldRows:
     """The table's n rows whose keys a batch changes, in any order; a key may have several.
 
     Attributes:
-        key: int64[n], which change is of the row's key.
+        key: int64[n], the number of the change of the row's key.
         version: int64[n], `NO_VERSION` where there is none or any is older than the change.
         deleted: bool[n], the row is marked as deleted.
     """
@@ -33,14 +34,15 @@ class OldRows:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Numbers of changes and of old rows.
+    """What happens to old rows and changes, by their numbers.
 
     Attributes:
-        dies: bool[old rows].
-        inserts: int64[], changes that become rows of keys that the table lacks.
+        dies: bool[old rows], the row is removed.
+        inserts: int64[], changes that become rows of keys that are not in the table.
         updates: int64[m], changes that become rows in place of old ones.
-        updated: int64[m], the old row of each, ascending; it has what the change doesn't tell.
-        marks: int64[k], ascending, old rows that come again, marked as deleted.
+        updated: int64[m], the old row of each update, ascending; it has the change's missing
+            columns.
+        marks: int64[k], ascending, old rows that are written again, marked as deleted.
         mark_versions: int64[k], the versions that these then have.
     """
 
@@ -53,13 +55,13 @@ class Decisions:
 
 
 def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool) -> Decisions:
-    """What becomes of the old rows.
+    """Decide about the old rows and the changes.
 
     Args:
-        changes: one for each key.
+        changes: one change for each key.
         old: all rows of these keys.
         deleted_below: as in `FoldedChanges`.
-        soft: deleted rows stay, marked.
+        soft: whether deleted rows stay, marked.
     """
     chosen = _newest(old)
     key, before = old.key[chosen], old.version[chosen]
@@ -68,7 +70,7 @@ def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool
     removed = deletes & (newer | (before < deleted_below) if deleted_below else newer)
     updated = ~deletes & newer
     if soft:
-        # What a deleted row held is not what a row that came back holds.
+        # The values of a deleted row are not those of a row that was inserted again.
         updated &= ~(changes.partial[key] & old.deleted[chosen])
     dies = np.ones(len(old.key), np.bool_)
     dies[chosen] = removed | updated
@@ -86,7 +88,9 @@ def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool
 
 
 def _newest(old: OldRows) -> Int64s:
-    """int64[keys]: the row of each key that has the highest version, the first of equal ones."""
+    """Returns int64[keys]: the row of each key with the highest version, the first of equal
+    ones.
+    """
     n = len(old.key)
     if not has_doubles(old.key):
         return np.arange(n)
@@ -96,5 +100,5 @@ def _newest(old: OldRows) -> Int64s:
 
 
 def has_doubles(key: Int64s) -> bool:
-    """Does a number come twice among these (all ≥ 0)?"""
+    """Returns True if a number is there twice (all are ≥ 0)."""
     return bool(len(key)) and int(np.bincount(key).max()) > 1

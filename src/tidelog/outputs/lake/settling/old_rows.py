@@ -1,4 +1,4 @@
-"""The rows of a table whose keys a batch changes: where they are, and what of them is read."""
+"""Finds and reads the rows of a table whose keys a batch changes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tidelog.outputs.lake.settling.decisions import NO_VERSION, OldRows, has_dou
 
 @dataclass(frozen=True, slots=True)
 class VersionBounds:
-    """What a file's statistics tell of the versions of its rows.
+    """The versions of a file's rows, by its statistics.
 
     Attributes:
         lowest: no version is lower.
         highest: no version is higher; `NO_VERSION`: no row has one.
-        complete: every row has a version.
-        rows: how many rows the file has, with those that its vector marks.
+        complete: whether every row has a version.
+        rows: number of rows of the file, with those that its vector marks.
     """
 
     lowest: int
@@ -37,7 +37,7 @@ class VersionBounds:
 
     @classmethod
     def of(cls, file: DataFile, layout: FileLayout) -> VersionBounds | None:
-        """None: they tell nothing."""
+        """Returns the bounds; None: the statistics do not give them."""
         stats = json.loads(file.stats or "{}")
         name = layout.column(layout.version).physical
         lowest, highest = (stats.get(each, {}).get(name) for each in ("minValues", "maxValues"))
@@ -52,12 +52,12 @@ class VersionBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundPlaces:
-    """The places of n live rows, file by file.
+class RowPositions:
+    """The positions of n live rows, file by file.
 
     Attributes:
-        files: that have them.
-        file: int64[n], ascending, places in ``files``.
+        files: the files that contain them.
+        file: int64[n], ascending, positions in ``files``.
         row: int64[n], row numbers in their file.
         key: int64[n], the change of each row's key.
     """
@@ -68,8 +68,8 @@ class FoundPlaces:
     key: Int64s
 
     @classmethod
-    def of(cls, found: Sequence[FoundRows]) -> FoundPlaces:
-        """All places that were found."""
+    def of(cls, found: Sequence[FoundRows]) -> RowPositions:
+        """Returns all positions that were found."""
         none = [np.zeros(0, np.int64)]
         return cls(
             files=[each.file for each in found],
@@ -79,7 +79,7 @@ class FoundPlaces:
         )
 
     def by_file(self, chosen: Int64s) -> list[tuple[DataFile, Int64s]]:
-        """Files and row numbers of the places ``chosen`` (ascending), in their order."""
+        """Returns files and row numbers of the positions ``chosen`` (ascending), in their order."""
         bounds = np.searchsorted(self.file[chosen], np.arange(len(self.files) + 1))
         parts = zip(self.files, bounds[:-1], bounds[1:], strict=True)
         return [(file, self.row[chosen[start:end]]) for file, start, end in parts if end > start]
@@ -87,26 +87,26 @@ class FoundPlaces:
     def read(
         self, chosen: Int64s, columns: Sequence[str], reader: DataFileReader, layout: FileLayout
     ) -> pa.Table:
-        """The rows at the places ``chosen`` (ascending), in their order."""
+        """Returns the rows at the positions ``chosen`` (ascending), in their order."""
         schema = pa.schema([layout.schema.field(name) for name in columns])
         parts = [reader.read(file, columns, rows) for file, rows in self.by_file(chosen)]
         return pa.concat_tables([schema.empty_table(), *parts])
 
 
-def compared(
-    changes: ChangedRows, places: FoundPlaces, reader: DataFileReader, layout: FileLayout
+def read_old_rows(
+    changes: ChangedRows, places: RowPositions, reader: DataFileReader, layout: FileLayout
 ) -> OldRows:
-    """What decisions need to know of the rows. The versions of a file that is older than the change
-    by its statistics are not read; in most batches all are.
+    """Returns what decisions need to know about the rows. Versions are not read from a file that is
+    older than the change by its statistics; in most batches all files are.
     """
     n = len(places.key)
     version, deleted = np.full(n, NO_VERSION, np.int64), np.zeros(n, np.bool_)
     if n:
         highest = np.array([_highest(file, layout) for file in places.files])
-        looked = changes.version[places.key] <= highest[places.file]
+        to_read = changes.version[places.key] <= highest[places.file]
         if has_doubles(places.key):
-            looked[:] = True
-        if (at := np.flatnonzero(looked)).size:
+            to_read[:] = True
+        if (at := np.flatnonzero(to_read)).size:
             version[at] = _numbers(places.read(at, [layout.version], reader, layout).column(0))
         if layout.deleted and (at := np.flatnonzero(changes.partial[places.key])).size:
             deleted[at] = flags_of(places.read(at, [layout.deleted], reader, layout).column(0))
@@ -114,8 +114,8 @@ def compared(
 
 
 def newest_version(file: DataFile, reader: DataFileReader, layout: FileLayout) -> int:
-    """The highest version of the file's rows, at least; `NO_VERSION`: none has any. Read where its
-    statistics don't tell.
+    """Returns at least the highest version of the file's rows; `NO_VERSION`: no row has one. Read
+    from the rows where the statistics do not give it.
     """
     bounds = VersionBounds.of(file, layout)
     if bounds is not None:
@@ -124,13 +124,13 @@ def newest_version(file: DataFile, reader: DataFileReader, layout: FileLayout) -
 
 
 def flags_of(marks: pa.ChunkedArray) -> Bools:
-    """bool[n]; null is false."""
+    """Returns bool[n]; null is false."""
     found: Bools = pc.fill_null(marks, False).to_numpy()
     return found
 
 
-def below(versions: pa.ChunkedArray, limit: int) -> Bools:
-    """bool[n]: lower than ``limit``; null is not."""
+def is_below(versions: pa.ChunkedArray, limit: int) -> Bools:
+    """Returns bool[n]: lower than ``limit``; null is not."""
     return flags_of(pc.less(versions, limit))
 
 

@@ -1,4 +1,4 @@
-"""Files of a table in place of others: without rows that died, or as they are, but fewer."""
+"""Replaces files of a table: without deleted rows, or with the same rows in fewer files."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
-from tidelog.outputs.lake.settling.new_rows import alive, nulled
-from tidelog.outputs.lake.settling.row_buffer import RowBuffer
+from tidelog.outputs.lake.settling.new_rows import RowBuffer, live_rows, with_nulls
 
 _TIGHT = re.compile(r'("tightBounds"\s*:\s*)true')
 
 
 @dataclass(frozen=True, slots=True)
 class SettleOptions:
-    """How rows leave their files.
+    """Options for the removal of rows from their files.
 
     Attributes:
-        deletion_vectors: rows may be marked in a vector; else their files are rewritten.
-        rewrite_share: a file with more dead rows than this share of all is rewritten. With 0.3,
-            each row that dies costs 2.3 others that are written again, and readers skip at most
-            three rows of ten.
+        deletion_vectors: whether rows may be marked in a vector; else their files are rewritten.
+        rewrite_share: a file with a greater share of deleted rows is rewritten. With 0.3, each
+            deleted row costs 2.3 others that are rewritten, and readers skip at most three rows of
+            ten.
     """
 
     deletion_vectors: bool
@@ -41,12 +40,12 @@ class SettleOptions:
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """What becomes of files. Picklable.
+    """The changes of a table's files. Picklable.
 
     Attributes:
         added: new files.
-        removed: files that the table has no more.
-        marked: files as they are, and with the vector that they have now.
+        removed: files that the table does not have any more.
+        marked: pairs of a file before, and the same file with its new vector.
     """
 
     added: tuple[DataFile, ...]
@@ -62,16 +61,16 @@ def replace_files(
     options: SettleOptions,
     cache: KeyIndexCache | None = None,
 ) -> FileChanges:
-    """Have rows leave their files: all rows of one, and it is removed; few, and a vector marks
-    them; else what is left of it is written anew, together with that of others.
+    """Remove rows from their files: a file without other rows is removed; few rows are marked by a
+    vector; else the file's other rows are rewritten, together with those of other files.
 
     Args:
-        dead: by path, numbers of rows (serialized or not) that die beyond the file's vector.
+        dead: by path, numbers of rows (serialized or not) to remove beyond the file's vector.
         files: by path, at least these files.
-        store: where the table is.
-        layout: of the table.
-        options: see there.
-        cache: gets the keys of new files.
+        store: the store of the table.
+        layout: the table's layout.
+        options: see `SettleOptions`.
+        cache: receives the keys of new files.
     """
     reader = DataFileReader(store, layout)
     added = RowBuffer(ParquetFileWriter(store, layout, cache=cache))
@@ -81,19 +80,19 @@ def replace_files(
     for path, numbers in dead.items():
         file = files[path]
         before = reader.deleted_rows(file)
-        gone = _flags(numbers, before, _count(file, reader))
-        total = int(np.count_nonzero(gone))
+        deleted = _flags(numbers, before, _count(file, reader))
+        total = int(np.count_nonzero(deleted))
         if total == len(before):
             continue
-        few = total < len(gone) and total <= options.rewrite_share * len(gone)
+        few = total < len(deleted) and total <= options.rewrite_share * len(deleted)
         if options.deletion_vectors and few:
-            vector = vectors.add(np.flatnonzero(gone))
-            stats = _of_marked(file.stats, len(gone))
+            vector = vectors.add(np.flatnonzero(deleted))
+            stats = _stats_of_marked(file.stats, len(deleted))
             marked.append((file, replace(file, deletion_vector=vector, stats=stats)))
             continue
         removed.append(file)
-        if total < len(gone):
-            added.add(reader.read(file, None, np.flatnonzero(~gone)))
+        if total < len(deleted):
+            added.add(reader.read(file, None, np.flatnonzero(~deleted)))
     vectors.close()
     return FileChanges(added.close(), tuple(removed), tuple(marked))
 
@@ -107,16 +106,17 @@ def rewrite(
     drop_deleted: bool = False,
     cache: KeyIndexCache | None = None,
 ) -> FileChanges:
-    """Write the live rows of files anew, so that fewer files hold them; as many as memory allows
-    (256 MiB) are sorted together.
+    """Rewrite the live rows of files into fewer files; as many as memory allows (256 MiB) are
+    sorted together.
 
     Args:
-        files: all of them are removed.
-        store: where the table is.
-        layout: of the table.
-        null_columns: whose values go.
-        drop_deleted: rows marked as deleted (in the layout's column ``deleted``) go, too.
-        cache: gets the keys of new files.
+        files: the files, all of which are removed.
+        store: the store of the table.
+        layout: the table's layout.
+        null_columns: columns whose values are removed.
+        drop_deleted: whether rows marked as deleted (in the layout's column ``deleted``) are
+            removed, too.
+        cache: receives the keys of new files.
     """
     reader = DataFileReader(store, layout)
     added = RowBuffer(ParquetFileWriter(store, layout, cache=cache))
@@ -128,32 +128,32 @@ def rewrite(
             )
         rows = reader.read(file, None, numbers)
         if drop_deleted:
-            rows = alive(rows, layout.deleted)
-        added.add(nulled(rows, null_columns))
+            rows = live_rows(rows, layout.deleted)
+        added.add(with_nulls(rows, null_columns))
     return FileChanges(added.close(), tuple(files), ())
 
 
 def _flags(dead: bytes | BitMap, before: Int64s, count: int) -> Bools:
-    """bool[count]: rows that are dead now."""
+    """Returns bool[count]: rows that are deleted now."""
     numbers = BitMap.deserialize(dead) if isinstance(dead, bytes) else dead
-    gone = np.zeros(count, np.bool_)
-    gone[np.asarray(numbers.to_array())] = True
-    gone[before] = True
-    return gone
+    deleted = np.zeros(count, np.bool_)
+    deleted[np.asarray(numbers.to_array())] = True
+    deleted[before] = True
+    return deleted
 
 
 def _count(file: DataFile, reader: DataFileReader) -> int:
-    """All rows of a file, with those that its vector marks."""
+    """Returns the number of all rows of a file, with those that its vector marks."""
     count = json.loads(file.stats or "{}").get("numRecords")
     if count is None:
         count = reader.row_count(file)
     return int(count)
 
 
-def _of_marked(stats: str | None, count: int) -> str:
-    """Statistics of a file with a vector: it must tell its number of rows, and bounds may be of
-    rows that are gone (protocol: "Per-file Statistics"). Numbers stay as they are spelled: decimals
-    are exact only as text.
+def _stats_of_marked(stats: str | None, count: int) -> str:
+    """Returns the statistics of a file with a vector: they must have its number of rows, and bounds
+    may be those of deleted rows (protocol: "Per-file Statistics"). Numbers keep their spelling:
+    decimals are exact only as text.
     """
     known = json.loads(stats or "{}")
     if stats is None or "numRecords" not in known:

@@ -1,4 +1,5 @@
-"""A batch's changes of one table, brought over: files with new rows, and which old rows die.
+"""Settles a batch's changes of one table: writes files with new rows, and decides which old rows
+are removed.
 
 The rules are in docs/internals/lake-rules.md. Runs in tasks: writes data files, commits nothing.
 """
@@ -7,45 +8,101 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap
 
 from tidelog.model.records import Int64s
-from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.base.stores.port import FileStore, open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.keys import KeyQuery
-from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.look_up import RowLookUp
+from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.look_up import RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.settling.change_feed import ChangeFeedWriter, ChangeFile
 from tidelog.outputs.lake.settling.changes import ChangedRows, FoldedChanges
 from tidelog.outputs.lake.settling.decisions import NO_VERSION, Decisions, decide
-from tidelog.outputs.lake.settling.new_rows import marked, needed_columns, states
-from tidelog.outputs.lake.settling.old_rows import (
-    FoundPlaces,
-    VersionBounds,
-    below,
-    compared,
-    flags_of,
+from tidelog.outputs.lake.settling.new_rows import (
+    RowBuffer,
+    build_rows,
+    mark_deleted,
+    needed_columns,
 )
-from tidelog.outputs.lake.settling.row_buffer import RowBuffer
+from tidelog.outputs.lake.settling.old_rows import (
+    RowPositions,
+    VersionBounds,
+    flags_of,
+    is_below,
+    read_old_rows,
+)
+
+_FOLDER = "_change_data"
+_TYPE = FileColumn("_change_type", "_change_type", pa.string())
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What a batch's changes make of a table. Picklable.
+class ChangeFile:
+    """A file of changes, as action ``cdc`` names it; see `DataFile`."""
+
+    path: str
+    partition_values: Mapping[str, str | None]
+    size: int
+
+
+class ChangeFeedWriter:
+    """Writes one task's changes to the change data feed. All rows have all columns of the layout.
+
+    Args:
+        store: the store of the table.
+        layout: the table's layout.
+    """
+
+    def __init__(self, store: FileStore, layout: FileLayout) -> None:
+        # In any order: nobody looks keys up in these files.
+        own = replace(
+            layout, columns=(*layout.columns, _TYPE), key=(), statistics=(), prefix_length=0
+        )
+        folder = open_file_store(f"{store.path.rstrip('/')}/{_FOLDER}")
+        self._buffer = RowBuffer(ParquetFileWriter(folder, own))
+
+    def add_inserts(self, rows: pa.Table) -> None:
+        """Add rows of keys that were not in the table."""
+        self._add(rows, "insert")
+
+    def add_updates(self, before: pa.Table, after: pa.Table) -> None:
+        """Add rows that replace others."""
+        self._add(before, "update_preimage")
+        self._add(after, "update_postimage")
+
+    def add_deletes(self, rows: pa.Table) -> None:
+        """Add rows that nothing replaces."""
+        self._add(rows, "delete")
+
+    def close(self) -> tuple[ChangeFile, ...]:
+        """Returns the files of all added changes."""
+        return tuple(
+            ChangeFile(f"{_FOLDER}/{file.path}", file.partition_values, file.size)
+            for file in self._buffer.close()
+        )
+
+    def _add(self, rows: pa.Table, kind: str) -> None:
+        kinds = pa.repeat(pa.scalar(kind), len(rows))
+        self._buffer.add(rows.append_column(_TYPE.name, kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class SettledChanges:
+    """The effect of a batch's changes on a table. Picklable.
 
     Attributes:
         added: new files.
-        dead: by path of a file, numbers of rows that die: a serialized `pyroaring.BitMap`. It may
-            hold rows that the file's vector marks already.
-        change_files: of the change data feed.
-        rows: how many changes were settled.
+        dead: by path of a file, numbers of removed rows: a serialized `pyroaring.BitMap`. It may
+            contain rows that the file's vector marks already.
+        change_files: files of the change data feed.
+        rows: number of settled changes.
     """
 
     added: tuple[DataFile, ...]
@@ -54,8 +111,8 @@ class Settled:
     rows: int
 
     @classmethod
-    def of_parts(cls, parts: Sequence[Settled]) -> Settled:
-        """Of changes that were settled in parts, each with keys of its own."""
+    def of_parts(cls, parts: Sequence[SettledChanges]) -> SettledChanges:
+        """Returns the sum of changes that were settled in parts with distinct keys."""
         dead: dict[str, BitMap] = {}
         for part in parts:
             for path, numbers in part.dead.items():
@@ -75,23 +132,23 @@ def settle(
     layout: FileLayout,
     columns: Sequence[str],
     cache: KeyIndexCache,
-) -> Settled:
+) -> SettledChanges:
     """Decide about every row, and write the new ones.
 
-    Old rows are read only where they count: their versions, unless the batch is newer than their
-    file by its statistics; their values, where a change lacks columns, a row is to be marked as
+    Old rows are read only where needed: their versions, unless the batch is newer than their file
+    by its statistics; their values, where a change has missing columns, a row is to be marked as
     deleted, or the table has a change data feed.
 
     Args:
-        changes: one row for each key. They may be those of a part of the batch's keys, and others
-            be settled elsewhere; but not where rows below a version are gone and deletes are soft
+        changes: one row for each key. They may be a part of the batch's keys, while other tasks
+            settle the others; but not where rows below a version are deleted and deletes are soft
             or there is a change feed: rows of other parts would be marked, too.
-        files: all of the table.
-        store: where the table is.
-        layout: of the table.
-        columns: that the changes deliver (of none: no names); rows that are there keep what they
-            have in others.
-        cache: of the files' keys; gets those of the new ones.
+        files: all files of the table.
+        store: the store of the table.
+        layout: the table's layout.
+        columns: columns that the changes deliver (without changes: none); existing rows keep their
+            values in other columns.
+        cache: the files' keys; receives those of the new files.
     """
     rows = ChangedRows.of(changes, layout, columns)
     reader = DataFileReader(store, layout)
@@ -99,30 +156,30 @@ def settle(
     places = _places(rows, files, store, layout, cache)
     decided = decide(
         rows,
-        compared(rows, places, reader, layout),
+        read_old_rows(rows, places, reader, layout),
         changes.deleted_below,
         soft=bool(layout.deleted),
     )
-    gone = places.by_file(np.flatnonzero(decided.dies))
-    dead = {file.path: _bitmap(numbers) for file, numbers in gone}
+    removed = places.by_file(np.flatnonzero(decided.dies))
+    dead = {file.path: _bitmap(numbers) for file, numbers in removed}
     new = _states(rows, decided, places, reader, layout)
     before = places.read(decided.marks, layout.schema.names, reader, layout)
-    after = marked(before, layout, decided.mark_versions) if layout.deleted else before
+    after = mark_deleted(before, layout, decided.mark_versions) if layout.deleted else before
     added.add(new)
     added.add(after)
     feed = ChangeFeedWriter(store, layout) if layout.change_feed else None
     if feed is not None:
-        feed.updated(before, after)
+        feed.add_updates(before, after)
         _feed_states(feed, decided, new, places, reader, layout)
     for file in files if changes.deleted_below else ():
         numbers = _rows_below(file, changes.deleted_below, reader, layout)
         if layout.deleted or feed is not None:
             numbers -= _bitmap(reader.deleted_rows(file))
-            numbers -= dead.get(file.path, BitMap())  # as are all of keys that changed
-            _add_swept(file, _numbers(numbers), added, feed, reader, layout)
+            numbers -= dead.get(file.path, BitMap())  # like all rows of changed keys
+            _remove_rows(file, _numbers(numbers), added, feed, reader, layout)
         if numbers:
             dead[file.path] = dead.get(file.path, BitMap()) | numbers
-    return Settled(
+    return SettledChanges(
         added=added.close(),
         dead={path: numbers.serialize() for path, numbers in dead.items()},
         change_files=() if feed is None else feed.close(),
@@ -136,54 +193,60 @@ def _places(
     store: FileStore,
     layout: FileLayout,
     cache: KeyIndexCache,
-) -> FoundPlaces:
+) -> RowPositions:
     if not len(rows) or not files:
-        return FoundPlaces.of([])
+        return RowPositions.of([])
     keys = KeyQuery(rows.values.select(list(layout.key)), layout)
-    return FoundPlaces.of(RowLookUp(store, layout, cache).find(files, keys))
+    return RowPositions.of(RowFinder(store, layout, cache).find(files, keys))
 
 
 def _states(
     rows: ChangedRows,
     decided: Decisions,
-    places: FoundPlaces,
+    places: RowPositions,
     reader: DataFileReader,
     layout: FileLayout,
 ) -> pa.Table:
-    """Inserted and updated rows; the latter with what they keep of the rows that they replace."""
+    """Returns inserted and updated rows; the latter with the values that they keep of the rows that
+    they replace.
+    """
     kept = needed_columns(rows, layout)
     read = np.full(len(decided.updates), bool(kept))
     if set(kept) <= set(rows.values.column_names):
-        # All columns are delivered: rows that are known as a whole keep nothing.
+        # All columns are delivered: rows without missing columns keep nothing.
         read &= rows.partial[decided.updates]
     old_at = np.full(len(decided.updates), -1, np.int64)
     old_at[read] = np.arange(np.count_nonzero(read))
     old = places.read(decided.updated[read], kept, reader, layout)
-    return states(rows, decided, old, old_at, layout)
+    return build_rows(rows, decided, old, old_at, layout)
 
 
 def _feed_states(
     feed: ChangeFeedWriter,
     decided: Decisions,
     new: pa.Table,
-    places: FoundPlaces,
+    places: RowPositions,
     reader: DataFileReader,
     layout: FileLayout,
 ) -> None:
-    """Inserts, updates and deletes of keys that changed; ``new``: as `_states` gives them."""
+    """Add inserts, updates and deletes of changed keys to the feed; ``new``: the result of
+    `_states`.
+    """
     number = np.sort(np.concatenate([decided.inserts, decided.updates]))
     in_place = np.isin(number, decided.updates)
-    feed.inserted(new.filter(pa.array(~in_place)))
-    gone = decided.dies.copy()
-    gone[decided.updated] = gone[decided.marks] = False
+    feed.add_inserts(new.filter(pa.array(~in_place)))
+    removed = decided.dies.copy()
+    removed[decided.updated] = removed[decided.marks] = False
     names = layout.schema.names
     before = places.read(decided.updated, names, reader, layout)
-    feed.updated(before, new.filter(pa.array(in_place)))
-    feed.deleted(places.read(np.flatnonzero(gone), names, reader, layout))
+    feed.add_updates(before, new.filter(pa.array(in_place)))
+    feed.add_deletes(places.read(np.flatnonzero(removed), names, reader, layout))
 
 
 def _rows_below(file: DataFile, limit: int, reader: DataFileReader, layout: FileLayout) -> BitMap:
-    """Rows of a lower version that are not marked as deleted; also such as the vector marks."""
+    """Returns rows of a lower version that are not marked as deleted; also those that the vector
+    marks.
+    """
     bounds = VersionBounds.of(file, layout)
     if bounds is not None:
         if bounds.lowest >= limit or bounds.highest == NO_VERSION:
@@ -191,13 +254,13 @@ def _rows_below(file: DataFile, limit: int, reader: DataFileReader, layout: File
         if bounds.complete and bounds.highest < limit and not layout.deleted:
             return BitMap(range(bounds.rows))
     rows = reader.read(file, [name for name in (layout.version, layout.deleted) if name])
-    found = below(rows.column(layout.version), limit)
+    found = is_below(rows.column(layout.version), limit)
     if layout.deleted:
         found &= ~flags_of(rows.column(layout.deleted))
     return _bitmap(np.flatnonzero(found))
 
 
-def _add_swept(
+def _remove_rows(
     file: DataFile,
     numbers: Int64s,
     added: RowBuffer,
@@ -205,18 +268,18 @@ def _add_swept(
     reader: DataFileReader,
     layout: FileLayout,
 ) -> None:
-    """What follows from it that these rows of a file are gone from the source."""
+    """Remove or mark these rows of a file, which were deleted in the source."""
     if not len(numbers):
         return
     before = reader.read(file, None, numbers)
     if not layout.deleted:
         if feed is not None:
-            feed.deleted(before)
+            feed.add_deletes(before)
         return
-    after = marked(before, layout)
+    after = mark_deleted(before, layout)
     added.add(after)
     if feed is not None:
-        feed.updated(before, after)
+        feed.add_updates(before, after)
 
 
 def _numbers(rows: BitMap) -> Int64s:

@@ -1,10 +1,11 @@
-"""Notices, while the log is read, what foreign keys change without a trace in it.
+"""Finds changes by foreign keys that leave no trace in the binlog, while the log is read.
 
-The log holds the parents' rows: where some are deleted, or their referenced keys changed, the
-tables below are told to have changed (`RowsUnlogged`). Which keys there are is read from
-``information_schema`` at start and after DDL that may concern them. That is of now, and the log may
-lag behind: but a key that is gone by now did its work before now, so that it is enough to tell its
-child when the log comes to the statement that dropped it, or renamed its parent.
+The log holds the changes of parent tables. Where parent rows are deleted or their referenced keys
+change, the child tables are reported as changed (`RowsUnlogged`). The foreign keys are read from
+``information_schema`` at start and after DDL that may change them. They are the current ones, while
+the log may lag behind. A key that was dropped since then acted before now, so it is enough to
+report its child table when the log reaches the statement that dropped the key or renamed the
+parent.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import RowsUnlogged
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement
 
 _ABOUT_KEYS = re.compile(r"\b(?:FOREIGN|REFERENCES|CONSTRAINT)\b", re.IGNORECASE)
-# A statement about a foreign key alone leaves columns and rows as they are.
+# A statement about a foreign key alone does not change columns or rows.
 _SHAPES = RESHAPES | {Effect.KEPT}
 _DROPS_KEY = re.compile(
     r"\bDROP\s+(?:FOREIGN\s+KEY|CONSTRAINT)\b|\bREPLACE\s+TABLE\b", re.IGNORECASE
@@ -30,28 +31,30 @@ _DROPS_KEY = re.compile(
 
 
 class CascadeWatch:
-    """Of one log reader. Used by one thread.
+    """Reports changes by foreign keys for one log reader. Used by one thread.
 
     Args:
-        connected: gives an SQL connection.
-        captures: is the table captured?
+        connected: returns an SQL connection.
+        captures: returns True for captured tables.
     """
 
     def __init__(
         self, connected: Callable[[], Connection], captures: Callable[[TableName], bool]
     ) -> None:
-        self._connected = connected
+        self._get_connection = connected
         self._captures = captures
         self._graph = CascadeGraph()
 
     def read(self) -> None:
-        """Read the keys anew."""
-        with translated("reading foreign keys"):
-            self._graph = CascadeGraph.read(self._connected())
+        """Read the foreign keys again."""
+        with translate_errors("reading foreign keys"):
+            self._graph = CascadeGraph.read(self._get_connection())
 
     def bind(self, scanner: BinlogScanner, seen: TableMapSeen, schema: TableSchema | None) -> None:
-        """Rows of the table follow; ``schema`` if it is captured."""
-        noticed = self._graph.noticed(TableName(seen.database, seen.table))
+        """Tell the scanner which of the table's changes to report; ``schema`` is None for a table
+        that is not captured.
+        """
+        noticed = self._graph.changes_to_notice(TableName(seen.database, seen.table))
         if noticed is None:
             return
         names = seen.metadata.names if schema is None else schema.column_names
@@ -62,9 +65,9 @@ class CascadeWatch:
         )
 
     def rows(self, seen: RowsNoticed) -> Iterator[RowsUnlogged]:
-        """A parent's rows were changed."""
+        """Yield the child tables that a change of a parent's rows may have changed."""
         parent = TableName(seen.database, seen.table)
-        yield from self._below(
+        yield from self._report_affected(
             parent,
             f"a foreign key changes its rows with those of {parent}",
             seen.position,
@@ -75,7 +78,9 @@ class CascadeWatch:
     def statement(
         self, scanner: BinlogScanner, statement: Statement, seen: QuerySeen
     ) -> Iterator[RowsUnlogged]:
-        """DDL: the keys may be others now."""
+        """Yield the tables that a DDL statement affects by their foreign keys, and read the keys
+        again if they may have changed.
+        """
         shaped = [e for e in statement.effects if e.effect in _SHAPES]
         about_keys = bool(shaped) and _ABOUT_KEYS.search(seen.sql) is not None
         if not seen.durable:
@@ -84,7 +89,7 @@ class CascadeWatch:
                     reason = "a foreign key was dropped that may have changed its rows"
                     yield RowsUnlogged(effect.table, reason, seen.position)
                 if effect.effect is Effect.RENAMED_HERE:
-                    yield from self._below(
+                    yield from self._report_affected(
                         effect.table,
                         "the table that its foreign key refers to was renamed",
                         seen.position,
@@ -98,9 +103,9 @@ class CascadeWatch:
             if self._graph != before:
                 scanner.forget_tables()
 
-    def _below(
+    def _report_affected(
         self, parent: TableName, reason: str, position: int, *, deleted: bool, updated: bool
     ) -> Iterator[RowsUnlogged]:
-        for table in sorted(self._graph.below(parent, deleted=deleted, updated=updated)):
+        for table in sorted(self._graph.affected_tables(parent, deleted=deleted, updated=updated)):
             if self._captures(table):
                 yield RowsUnlogged(table, reason, position)

@@ -1,9 +1,9 @@
-"""Foreign keys that change rows of captured tables without a trace in the binlog.
+"""Finds foreign keys that change rows of captured tables without a trace in the binlog.
 
-InnoDB carries out ON DELETE and ON UPDATE actions below the binlog: the child's rows change, and no
-row event says so (manual, "FOREIGN KEY Constraints"). From MySQL 9.6 on the server does it above
-the storage engine, and logs it, unless ``innodb_native_foreign_keys`` is ON; a replica does as its
-source did (https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
+InnoDB runs ON DELETE and ON UPDATE actions below the binlog: the child's rows change, and no row
+event is written (manual, "FOREIGN KEY Constraints"). MySQL 9.6 and later run them above the storage
+engine and log them, unless ``innodb_native_foreign_keys`` is ON; a replica does what its source did
+(https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pymysql.constants import ER
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.connect import Connection, quote_name
-from tidelog.sources.mysql.failures import number_of
+from tidelog.sources.mysql.errors import number_of
 
 _COLUMNS = """
 SELECT TABLE_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, REFERENCED_TABLE_SCHEMA, REFERENCED_TABLE_NAME,
@@ -44,7 +44,7 @@ _RULE = re.compile(r" ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT|RESTRICT|
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """A foreign key of ``child`` whose rows change with those of ``parent``."""
+    """A foreign key that changes rows of ``child`` when rows of ``parent`` change."""
 
     child: TableName
     parent: TableName
@@ -55,27 +55,30 @@ class Cascade:
     referenced: tuple[str, ...] = ()
     """The parent's columns that ``columns`` refer to, in order."""
     gone: bool = False
-    """Has ``child`` been dropped meanwhile? Then the rules are not known, and the worst is taken:
-    rows of tables below it may have changed.
+    """True if ``child`` was dropped while the keys were read. Its rules are unknown then, and the
+    worst is assumed: rows of tables below it may have changed.
     """
 
     def rule(self, event: str) -> str | None:
-        """What is done to the child on ``DELETE`` or ``UPDATE``; None: nothing."""
+        """The action on the child after ``DELETE`` or ``UPDATE``; None if there is none."""
         begin = f"ON {event} "
         return next((r.removeprefix(begin) for r in self.rules if r.startswith(begin)), None)
 
 
 def cascades(connection: Connection, captured: Collection[TableName]) -> list[Cascade]:
-    """The cascades whose child table is captured, and there; the parent may be any table. Raises
-    PyMySQL's errors.
+    """The cascades whose child table is captured and exists; the parent may be any table.
+
+    Raises PyMySQL's errors.
     """
     found = all_cascades(connection)
     return [each for each in found if each.child in captured and not each.gone]
 
 
 def all_cascades(connection: Connection, *, logged_too: bool = False) -> list[Cascade]:
-    """The cascades of all tables that the account may read; none where the server logs what they
-    do, unless ``logged_too``: as rows it logs it of statements that it logs as rows.
+    """The cascades of all tables that the account may read.
+
+    Returns none where the server logs their changes, unless ``logged_too`` is set: the server logs
+    them as rows only for statements that it logs as rows.
 
     Raises PyMySQL's errors.
     """
@@ -92,7 +95,7 @@ def all_cascades(connection: Connection, *, logged_too: bool = False) -> list[Ca
     }
     gone: set[TableName] = set()
     if connection.flavor is Flavor.MARIADB:
-        # It shows the rules only to those who may do more than SELECT.
+        # MariaDB shows the rules only to accounts that may do more than SELECT.
         for table in {child for child, name, _ in pairs if (child, name) not in told}:
             rules_of = _rules_of(connection, table)
             told |= rules_of or {}
@@ -130,7 +133,9 @@ def _are_logged(connection: Connection) -> bool:
 def _rules_of(
     connection: Connection, table: TableName
 ) -> dict[tuple[TableName, str], tuple[str, str]] | None:
-    """What SHOW CREATE TABLE says, which writes one constraint a line. None: the table is gone."""
+    """The rules from SHOW CREATE TABLE, which writes one constraint a line; None if the table is
+    gone.
+    """
     try:
         row = connection.row(f"SHOW CREATE TABLE {quote_name(table.namespace, table.name)}")
     except pymysql.MySQLError as error:
@@ -150,19 +155,19 @@ def _rules_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Noticed:
-    """The changes of a parent that matter: deletes, and updates of these columns."""
+class NoticedChanges:
+    """The parent's changes that affect a child: deletes, and updates of these columns."""
 
     deletes: bool
     columns: frozenset[str]
     names: tuple[str, ...] = ()
-    """All the parent's columns, in order, as they are now."""
+    """All current columns of the parent, in order."""
 
     def indexes(self, names: Sequence[str] | None, count: int) -> set[int]:
-        """The indexes of the columns to notice, of ``count`` columns named ``names`` (None: not
+        """The indexes of the columns to watch, of ``count`` columns named ``names`` (None: not
         known).
 
-        All, if it can't be known which they are.
+        Returns all indexes if the columns can't be identified.
         """
         names = self.names if names is None else names
         if not self.columns:
@@ -174,14 +179,16 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class CascadeGraph:
-    """Which tables' rows change, without a trace in the log, when a table's rows do. Pure."""
+    """The tables whose rows change without a trace in the log when another table's rows
+    do. Pure.
+    """
 
     found: tuple[Cascade, ...] = ()
     columns: dict[TableName, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, connection: Connection) -> CascadeGraph:
-        """The graph as it is now. Raises PyMySQL's errors."""
+        """Read the current graph. Raises PyMySQL's errors."""
         found = all_cascades(connection)
         columns = {
             parent: tuple(str(row[0]) for row in connection.rows(_NAMES, _pair(parent)))
@@ -189,21 +196,23 @@ class CascadeGraph:
         }
         return cls(tuple(found), columns)
 
-    def noticed(self, table: TableName) -> Noticed | None:
-        """None: no other table's rows change with the table's."""
-        below = [cascade for cascade in self.found if cascade.parent == table]
-        if not below:
+    def changes_to_notice(self, table: TableName) -> NoticedChanges | None:
+        """The table's changes to watch; None if no foreign key refers to the table."""
+        affected_tables = [cascade for cascade in self.found if cascade.parent == table]
+        if not affected_tables:
             return None
-        updates = [cascade.referenced for cascade in below if cascade.rule("UPDATE") is not None]
-        return Noticed(
-            any(cascade.rule("DELETE") is not None for cascade in below),
+        updates = [
+            cascade.referenced for cascade in affected_tables if cascade.rule("UPDATE") is not None
+        ]
+        return NoticedChanges(
+            any(cascade.rule("DELETE") is not None for cascade in affected_tables),
             frozenset(name for names in updates for name in names),
             self.columns.get(table, ()),
         )
 
-    def below(self, table: TableName, *, deleted: bool, updated: bool) -> set[TableName]:
-        """The tables whose rows may change when rows of ``table`` are deleted, or their referenced
-        columns updated: children, their children and so on; maybe the table itself.
+    def affected_tables(self, table: TableName, *, deleted: bool, updated: bool) -> set[TableName]:
+        """The tables whose rows may change when rows of ``table`` are deleted or their referenced
+        columns updated: its children, their children and so on, possibly the table itself.
         """
         seen: set[tuple[TableName, str]] = set()
         todo = [(table, "DELETE")] * deleted + [(table, "UPDATE")] * updated
@@ -223,7 +232,7 @@ class CascadeGraph:
         return changed
 
     def concerns(self, tables: Iterable[TableName]) -> bool:
-        """Is one of them a parent or a child?"""
+        """Return True if one of the tables is a parent or a child."""
         wanted = set(tables)
         return any(cascade.parent in wanted or cascade.child in wanted for cascade in self.found)
 

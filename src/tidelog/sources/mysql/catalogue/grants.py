@@ -1,4 +1,4 @@
-"""What an account may do, as ``SHOW GRANTS`` tells it."""
+"""Reads an account's privileges from ``SHOW GRANTS``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.sources.mysql.connect import Connection, quote_name
 
-# MariaDB 10.5 gave some privileges another name (manual, "GRANT").
+# MariaDB 10.5 renamed some privileges (manual, "GRANT").
 _ALIASES = {"BINLOG MONITOR": "REPLICATION CLIENT", "REPLICATION REPLICA": "REPLICATION SLAVE"}
 
 _NAME = r"(\*|`(?:[^`]|``)*`)"
@@ -18,7 +18,9 @@ _GRANT = re.compile(rf"(GRANT|REVOKE) (.+?) ON (?:TABLE )?{_NAME}\.{_NAME} (?:TO
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """``database`` is a pattern as LIKE has it; None: every one. ``table`` None: every one."""
+    """One line of SHOW GRANTS. ``database`` is a LIKE pattern; None means every
+    database or table.
+    """
 
     privileges: frozenset[str]
     database: str | None
@@ -34,11 +36,11 @@ class _Grant:
 
 
 class Grants:
-    """The grants of one account.
+    """The privileges of one account.
 
     Args:
-        account: as SQL spells it, e.g. ``'tidelog'@'%'``.
-        lines: of SHOW GRANTS.
+        account: the account as SQL writes it, e.g. ``'tidelog'@'%'``.
+        lines: the lines of SHOW GRANTS.
     """
 
     def __init__(self, account: str, lines: Iterable[str]) -> None:
@@ -54,7 +56,7 @@ class Grants:
 
     @classmethod
     def of(cls, connection: Connection) -> Grants:
-        """The grants of the session, with those of its roles."""
+        """Read the privileges of the session's account and its roles."""
         (current,) = connection.row("SELECT CURRENT_USER()") or ("",)
         user, _, host = str(current).rpartition("@")
         statement = "SHOW GRANTS"
@@ -69,23 +71,25 @@ class Grants:
     def missing(
         self, privileges: Sequence[str], database: str | None = None, table: str | None = None
     ) -> list[str]:
-        """The ``privileges`` that the account lacks on the table, the database, and globally."""
+        """The ``privileges`` that the account does not have, on the table, the database or
+        globally.
+        """
         return [p for p in privileges if not self._has(p, database, table)]
 
     def statement(
         self, privileges: Sequence[str], database: str | None = None, table: str | None = None
     ) -> str:
-        """The GRANT to run."""
+        """The GRANT statement that gives the privileges."""
         place = "*.*"
         if database is not None:
-            # On a whole database its name is a pattern.
+            # MySQL takes the name as a pattern in a grant on a whole database.
             name = database if table else re.sub(r"([_%\\])", r"\\\1", database)
             place = f"{quote_name(name)}.{quote_name(table) if table else '*'}"
         return f"GRANT {', '.join(privileges)} ON {place} TO {self.account};"
 
     def _has(self, privilege: str, database: str | None, table: str | None) -> bool:
         if any(grant.holds(privilege, database, table) for grant in self._revoked):
-            # What is revoked of a database can be given again for a table of it only.
+            # A privilege revoked on a database can be granted again only on single tables of it.
             return any(
                 grant.table is not None and grant.holds(privilege, database, table)
                 for grant in self._given
@@ -94,7 +98,7 @@ class Grants:
 
 
 def _privileges(listed: str) -> frozenset[str]:
-    """The privileges on whole objects; not those with columns in parentheses."""
+    """The privileges on whole objects, without those on single columns (in parentheses)."""
     names = re.findall(r"([A-Z][A-Z_ ]*[A-Z])(\s*\([^)]*\))?(?:,|$)", listed)
     return frozenset(_ALIASES.get(name, name) for name, columns in names if not columns)
 
@@ -104,7 +108,7 @@ def _unquoted(name: str) -> str | None:
 
 
 def _like(pattern: str) -> re.Pattern[str]:
-    """A pattern as LIKE has it."""
+    """Compile a LIKE pattern."""
     pieces = re.findall(r"\\.|.", pattern, re.DOTALL)
     spelled = {"_": ".", "%": ".*"}
     return re.compile(

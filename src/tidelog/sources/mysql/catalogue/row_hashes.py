@@ -1,8 +1,8 @@
-"""The columns that MariaDB adds to the rows of tables with unique keys over long columns.
+"""Removes the hidden columns that MariaDB adds to tables with unique keys over long columns.
 
-A unique key over a TEXT or BLOB, or one ``USING HASH``, is an index of a number that the server
-computes of each row: a column ``DB_ROW_HASH_1``, ``DB_ROW_HASH_2`` … at the row's end, BIGINT
-UNSIGNED NULL. The catalogue hides these columns; the binlog's table maps and rows hold them
+MariaDB implements a unique key over a TEXT or BLOB, or one ``USING HASH``, as an index of a number
+that it computes for each row: a column ``DB_ROW_HASH_1``, ``DB_ROW_HASH_2`` … at the row's end,
+BIGINT UNSIGNED NULL. The catalogue hides these columns; the binlog's table maps and rows hold them
 (``add_hash_field`` in MariaDB's ``sql_table.cc``). Tidelog leaves them out of the event log.
 """
 
@@ -25,16 +25,20 @@ WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 AND INDEX_TYPE = 
 """
 
 
-def names_a_hash(schema: TableSchema) -> bool:
-    """Does the last column have such a name? Versions of Tidelog before this module knew the
-    columns delivered them where the binlog had names.
+def has_hash_column(schema: TableSchema) -> bool:
+    """Return True if the last column's name is that of a row hash.
+
+    Early versions of Tidelog delivered these columns where the binlog had names.
     """
     return bool(schema.columns) and _NAME.fullmatch(schema.columns[-1].name) is not None
 
 
-def count_by_names(seen: TableMapSeen, shown: Collection[str]) -> int:
-    """How many columns at the end are such ones by their names. ``shown``: names of columns that
-    the catalogue shows.
+def count_hash_columns(seen: TableMapSeen, shown: Collection[str]) -> int:
+    """The number of row hashes at the end of the table map, by their names.
+
+    Args:
+        seen: the table map.
+        shown: the names of columns that the catalogue shows.
     """
     names = seen.metadata.names or ()
     count = 0
@@ -46,17 +50,17 @@ def count_by_names(seen: TableMapSeen, shown: Collection[str]) -> int:
     return count
 
 
-def without_hashes(
+def remove_hash_columns(
     connection: Connection, table: TableName, seen: TableMapSeen, columns: int
 ) -> TableMapSeen:
-    """The table map without such columns behind the first ``columns``; as it is where columns are
-    others, or that is not certain.
+    """The table map without the row hashes after the first ``columns`` columns; unchanged where the
+    extra columns are others, or may be.
 
     Args:
-        connection: asked where the map has no names.
-        table: as the server calls it now.
+        connection: reads the indexes where the map has no names.
+        table: the table's current name.
         seen: the table map.
-        columns: how many the table has in the catalogue.
+        columns: the number of columns in the catalogue.
     """
     count = len(seen.types) - columns
     if connection.flavor is not Flavor.MARIADB or count <= 0 or not _may_be_hashes(seen, count):
@@ -69,7 +73,7 @@ def without_hashes(
 
 
 def first_columns(seen: TableMapSeen, count: int) -> TableMapSeen:
-    """The table map of the first ``count`` columns alone."""
+    """The table map with the first ``count`` columns only."""
     if count == len(seen.types):
         return seen
     metadata = seen.metadata
@@ -85,7 +89,7 @@ def first_columns(seen: TableMapSeen, count: int) -> TableMapSeen:
 
 
 def _may_be_hashes(seen: TableMapSeen, count: int) -> bool:
-    """Do the last ``count`` columns have the type that such columns have?"""
+    """Return True if the last ``count`` columns have the type of row hashes."""
     unsigned = seen.metadata.unsigned
     return all(
         seen.types[i] == types.LONGLONG

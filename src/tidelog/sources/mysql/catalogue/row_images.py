@@ -1,13 +1,15 @@
-"""Tables whose changes can't be told from records of a ``binlog_row_image`` that is not FULL.
+"""Refuses tables whose changes are not known from records where ``binlog_row_image`` is not FULL.
 
-What such records lack is unchanged, mostly. Not so (seen on MariaDB 10.11 and 11.4, MySQL 8.0):
+A column that is missing in such records is usually unchanged. The exceptions (seen on MariaDB 10.11
+and 11.4, MySQL 8.0):
 
-- Neither server logs a column that an INSERT does not name and whose default is a constant, also
-  one of the key: nobody knows which row that was (MINIMAL). Defaults that are expressions are
+- Neither server logs a column that an INSERT does not name and whose default is a constant, even a
+  column of the key: the inserted row is unknown then (MINIMAL). Defaults that are expressions are
   logged.
-- MariaDB logs no virtual column with an update, and none that REPLACE or ON DUPLICATE KEY UPDATE
-  sets back to its default. Where the old image is short, capture reads the row again. Where it is
-  whole (FULL_NODUP; tables without a primary key), the old value would be taken for the new one.
+- MariaDB logs no virtual column with an update, and no column that REPLACE or ON DUPLICATE KEY
+  UPDATE sets back to its default. Where the old image is short, capture reads the row again. Where
+  it is whole (FULL_NODUP; tables without a primary key), the old value would be taken for the new
+  one.
 """
 
 from __future__ import annotations
@@ -42,8 +44,13 @@ def check_row_image(
     table: TableName,
     surrogate: Callable[[TableName, Sequence[str]], Sequence[str]],
 ) -> None:
-    """Raises TableRefusedError if records of the table, as the server writes them now, do not tell
-    what changed. ``surrogate``: the key that a table with these columns has by ``source.keys``.
+    """Raise TableRefusedError if the server's current records of the table do not show what
+    changed.
+
+    Args:
+        connection: the server.
+        table: the table to check.
+        surrogate: returns the key that ``source.keys`` gives a table with these columns.
     """
     image = str(connection.value("SELECT @@GLOBAL.binlog_row_image")).upper()
     if image == "FULL":
@@ -86,7 +93,9 @@ def _unlogged_key(
     image: str,
     rows: Sequence[Sequence[object]],
 ) -> str:
-    """What is wrong with the table's key of ``source.keys``; empty: it is logged, or not used."""
+    """What is wrong with the table's key of ``source.keys``; empty if the key is logged or not
+    used.
+    """
     columns = {_text(name): (role, _text(kind)) for role, _, _, name, kind in rows}
     logged = [
         name
@@ -108,8 +117,10 @@ def _text(value: object) -> str:
 
 
 def _is_constant(default: object, extra: str, flavor: Flavor) -> bool:
-    """Is it a default that is no expression? MySQL says so in EXTRA, from 8.0.13 on; before, there
-    was no other expression than CURRENT_TIMESTAMP. MariaDB quotes constants that are no numbers.
+    """Return True if the default is not an expression.
+
+    MySQL 8.0.13 and later say so in EXTRA; before, CURRENT_TIMESTAMP was the only expression.
+    MariaDB quotes constants that are no numbers.
     """
     if default is None:
         return False

@@ -1,8 +1,8 @@
-"""Table schemas from ``information_schema``, and whether a table map of the log fits them.
+"""Builds table schemas from ``information_schema``, and checks whether a table map fits them.
 
-Chunks and log build schemas by the same way, so that both are records of one schema version. The
-table map alone gives a schema only with ``binlog_row_metadata=FULL``; see
-`tidelog.sources.mysql.stream.schemas.log_schemas` for what is certain when.
+Chunks and the log build schemas in the same way, so that both write records of one schema version.
+A table map alone gives a schema only with ``binlog_row_metadata=FULL``; see
+`tidelog.sources.mysql.stream.schemas.log_schemas` for what is known at which time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from tidelog.codecs.mysql.binlog.items import TableMapMetadata, TableMapSeen
 from tidelog.codecs.mysql.binlog.layout import OLD_FRACTIONS
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.codecs.mysql.texts.charset_texts import decoded
+from tidelog.codecs.mysql.texts.charset_texts import decode_text
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.mysql.catalogue.labels import check_key, with_labels
+from tidelog.sources.mysql.catalogue.labels import check_key, read_labels
 from tidelog.sources.mysql.connect import Connection, quote_name
-from tidelog.sources.surrogates import surrogate_key, unfit_key
+from tidelog.sources.surrogate_keys import surrogate_key, unfit_key
 
-RELATION_ID = 0  # a table map's id changes whenever the server opens the table anew
+RELATION_ID = 0  # a table map's id changes whenever the server opens the table again
 
 _COLUMNS = """
 SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, COLLATION_NAME,
@@ -39,13 +39,13 @@ _KEY = """
 SELECT COLUMN_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX
 """
-# NULL is the column of a part that is an expression; MySQL 8.0.13 and later have such.
+# COLUMN_NAME is NULL for a key part that is an expression (MySQL 8.0.13 and later).
 _EXPRESSIONS = """
 SELECT INDEX_NAME FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND COLUMN_NAME IS NULL ORDER BY 1
 """
-_HIDDEN = "!hidden!"  # so begin their hidden columns' names in later versions
-# MariaDB's contextual collations (uca1400) have an id in this table only.
+_HIDDEN = "!hidden!"  # the prefix of hidden columns' names in later versions
+# Only this table has the ids of MariaDB's contextual collations (uca1400).
 _COLLATIONS = {
     Flavor.MYSQL: ("SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",),
     Flavor.MARIADB: (
@@ -54,7 +54,7 @@ _COLLATIONS = {
         "SELECT COLLATION_NAME, ID FROM information_schema.COLLATIONS",
     ),
 }
-_LOOKS = 3
+_ATTEMPTS = 3
 _MARIADB_FULL_NAMES = (10, 10)
 
 
@@ -62,7 +62,8 @@ _MARIADB_FULL_NAMES = (10, 10)
 class MySqlFoundTable:
     """A table's schema.
 
-    ``unfit``: why ``source.keys`` gives it no key, though a pattern names it.
+    ``unfit``: why ``source.keys`` gives the table no key although a pattern matches it; None if all
+    is well.
     """
 
     schema: TableSchema
@@ -70,11 +71,10 @@ class MySqlFoundTable:
 
 
 class MySqlSchemaFinder:
-    """Builds schemas. Holds no connection; the caller's session decides what is seen.
+    """Builds schemas over the caller's connection; it has none of its own.
 
     Args:
-        keys: for tables that match a pattern, the columns of a surrogate key, used where the
-            table has no primary key.
+        keys: by table pattern, the columns of a surrogate key for tables without a primary key.
     """
 
     def __init__(self, keys: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -84,11 +84,18 @@ class MySqlSchemaFinder:
     def find(
         self, connection: Connection, table: TableName, *, called: TableName | None = None
     ) -> MySqlFoundTable | None:
-        """The table as ``information_schema`` has it now; None if there is none that the user may
-        read. ``called``: the name that the schema is to bear, if another one. Raises PyMySQL's
-        errors; TableRefusedError for a type that is not known, for a table that MariaDB keeps old
-        versions of, and for labels that the server does not tell, or that are no key;
-        SourceBusyError if the table changes meanwhile.
+        """The table's current schema; None if there is no such table that the account may read.
+
+        Args:
+            connection: its session decides what is visible.
+            table: the table's current name.
+            called: the name to write into the schema, if it is another one.
+
+        Raises:
+            TableRefusedError: a type is unknown, MariaDB keeps old versions of the rows, or labels
+                are unknown or can't be a key.
+            SourceBusyError: the table changed while it was read.
+            pymysql.MySQLError: the server's errors.
         """
         name = (table.namespace, table.name)
         kind = connection.row(_TABLE, name)
@@ -97,7 +104,7 @@ class MySqlSchemaFinder:
         if _text(kind[0]) == "SYSTEM VERSIONED":
             raise TableRefusedError(
                 table,
-                "it is system-versioned: the log holds its old rows beside those of now, with "
+                "it is system-versioned: the log holds its old rows next to the current ones, with "
                 "columns that information_schema does not show. Leave the table out of "
                 "source.tables, or drop its old rows",
                 f"ALTER TABLE {quote_name(*name)} DROP SYSTEM VERSIONING;",
@@ -114,7 +121,7 @@ class MySqlSchemaFinder:
     def schema(
         self, table: TableName, columns: Sequence[Column], primary_key: Sequence[str]
     ) -> TableSchema:
-        """The schema of these columns; without a key if ``source.keys`` does not fit."""
+        """The schema of these columns; it has no key if ``source.keys`` does not fit."""
         names = tuple(column.name for column in columns)
         return TableSchema(
             table=table,
@@ -126,7 +133,7 @@ class MySqlSchemaFinder:
             wire_format=WIRE_FORMAT,
         )
 
-    def of_map(
+    def schema_of_map(
         self, seen: TableMapSeen, flavor: Flavor, like: TableSchema | None
     ) -> TableSchema | None:
         """The schema of a table map with FULL metadata; None if it has MINIMAL.
@@ -143,8 +150,8 @@ class MySqlSchemaFinder:
             collation = _collation(metadata, i)
             if flavor is Flavor.MARIADB and seen.types[i] in OLD_FRACTIONS and name not in known:
                 raise types.UnknownTypeError(
-                    f"column {name} has MariaDB's old temporal format, and the log does not tell "
-                    "how many digits its fraction has"
+                    f"column {name} has MariaDB's old temporal format, and the log does not "
+                    "contain the number of its fraction's digits"
                 )
             columns.append(
                 column_of_map(
@@ -166,7 +173,7 @@ class MySqlSchemaFinder:
         return self.schema(table, columns, key)
 
     def collation_id(self, connection: Connection, name: str) -> int:
-        """Raises SourceError if the server does not know it."""
+        """The collation's id. Raises SourceError if the server does not know it."""
         if name not in self._collations:
             statements = _COLLATIONS[connection.flavor]
             if connection.flavor is Flavor.MARIADB and connection.version < _MARIADB_FULL_NAMES:
@@ -176,15 +183,15 @@ class MySqlSchemaFinder:
                     if number is not None:
                         self._collations.setdefault(found, int(number))
         if name not in self._collations:
-            raise SourceError(f"the server does not tell the id of its collation {name}")
+            raise SourceError(f"the server does not report the id of its collation {name}")
         return self._collations[name]
 
     def _columns(self, connection: Connection, table: TableName) -> tuple[Column, ...]:
-        """All of them as they are now; () if there are none."""
-        for _ in range(_LOOKS):
+        """All current columns; () if there are none."""
+        for _ in range(_ATTEMPTS):
             rows = connection.rows(_COLUMNS, (table.namespace, table.name))
             shown = [self._column(connection, table, row) for row in rows]
-            columns = [with_labels(connection, table, column) for column in shown]
+            columns = [read_labels(connection, table, column) for column in shown]
             found = tuple(column for column in columns if column is not None)
             if len(found) == len(columns):
                 return found
@@ -215,7 +222,7 @@ class MySqlSchemaFinder:
 
 
 def expression_indexes(connection: Connection, table: TableName) -> list[str]:
-    """The indexes of expressions (functional indexes), each as often as it has such parts."""
+    """The names of functional indexes, each once for each of its expressions."""
     if connection.flavor is not Flavor.MYSQL:
         return []
     rows = connection.rows(_EXPRESSIONS, (table.namespace, table.name))
@@ -223,7 +230,9 @@ def expression_indexes(connection: Connection, table: TableName) -> list[str]:
 
 
 def logs_hidden_columns(connection: Connection, table: TableName, seen: TableMapSeen) -> bool:
-    """Does the log show the hidden columns that indexes of expressions have? MySQL 8.0.15 does."""
+    """Return True if the log shows the hidden columns of functional indexes, as MySQL
+    8.0.15 does.
+    """
     if any(name.startswith(_HIDDEN) for name in seen.metadata.names or ()):
         return True
     hidden = len(expression_indexes(connection, table))
@@ -232,7 +241,7 @@ def logs_hidden_columns(connection: Connection, table: TableName, seen: TableMap
 
 
 def hidden_columns(table: TableName, indexes: Sequence[str]) -> str:
-    """What is wrong with indexes of expressions, and what to do."""
+    """The message that says what is wrong with functional indexes, and what to do."""
     name = quote_name(table.namespace, table.name)
     drops = ", ".join(f"DROP INDEX {quote_name(index)}" for index in dict.fromkeys(indexes))
     return (
@@ -243,8 +252,8 @@ def hidden_columns(table: TableName, indexes: Sequence[str]) -> str:
     )
 
 
-def misfit(schema: TableSchema, seen: TableMapSeen) -> str | None:
-    """Why the table map can't be one of this schema; None if it fits as far as it tells."""
+def mismatch(schema: TableSchema, seen: TableMapSeen) -> str | None:
+    """Why the table map does not fit the schema; None if it fits as far as the map shows."""
     columns, metadata = schema.columns, seen.metadata
     if len(columns) != len(seen.types):
         return f"{len(seen.types)} columns, not {len(columns)}"
@@ -281,10 +290,12 @@ def _collation(metadata: TableMapMetadata, i: int) -> int | None:
 
 
 def _members(metadata: TableMapMetadata, i: int, known: Column | None) -> tuple[str, ...]:
-    """Labels as text. The server sends them in the column's character set, but up to 8.0.12 not
-    which that is: then it is that of ``known``, the column of another version.
+    """Labels as text.
 
-    Raises UnknownTypeError if no one tells the character set of labels that are not ASCII.
+    The server sends them in the column's character set, but up to 8.0.12 does not name it: then the
+    character set of ``known``, the column of another version, is used.
+
+    Raises UnknownTypeError if the character set of labels that are not ASCII is unknown.
     """
     found = None if metadata.labels is None else metadata.labels[i]
     if found is None:
@@ -294,12 +305,12 @@ def _members(metadata: TableMapMetadata, i: int, known: Column | None) -> tuple[
         collation = types.collation(known)
     if not collation and any(b"\0" in label or not label.isascii() for label in found):
         raise types.UnknownTypeError(
-            f"the log does not tell the character set of the labels of column {i + 1}"
+            f"the log does not contain the character set of the labels of column {i + 1}"
         )
     charset = charset_of(collation or BINARY_COLLATION)
-    return tuple(decoded(label, charset) for label in found)
+    return tuple(decode_text(label, charset) for label in found)
 
 
 def _text(value: object) -> str:
-    """MySQL 8 gives some columns of information_schema as bytes."""
+    """MySQL 8 returns some columns of information_schema as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,9 +1,8 @@
-"""Did rows of a table change without row events? What ``information_schema`` shows of that.
+"""Detects from ``information_schema`` that rows of a table may have changed without row events.
 
-The binlog holds every DDL statement, and the reader of the log judges them as they come; this is
-the second look. It goes by what the table is made of: its columns, its partitions, its engine.
-CREATE_TIME would tell of tables that were made anew, but it changes with every ALTER TABLE, a
-comment's too.
+The binlog holds every DDL statement, and the log reader judges each of them; this is a second
+check. It compares the table's columns, partitions and engine. CREATE_TIME would show recreated
+tables, but every ALTER TABLE changes it, even for a comment.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN ({names})
 """
 _FEW, _AT_ONCE = 20, 200
-"""With few tables it asks about each one alone, so that MariaDB opens no others."""
+"""With few tables each one is queried alone, so that MariaDB opens no others."""
 _COLUMNS = """
 SELECT COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, IS_NULLABLE, COLUMN_DEFAULT, EXTRA
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
@@ -42,7 +41,7 @@ SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, TABLE_TYPE FROM information_schema.TABL
 WHERE TABLE_SCHEMA NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
   AND TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
-# The same of all tables at once, and what the key is made of.
+# The same for all tables at once, and the key's columns.
 _ALL = (
     _TABLES,
     """
@@ -70,7 +69,9 @@ ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX
 
 @dataclass(frozen=True, slots=True)
 class MySqlTableStorage:
-    """How a table is stored now; estimates are the engine's. ``text`` is for `rows_may_differ`."""
+    """How a table is stored now; the estimates are the engine's. ``text`` is for
+    `rows_may_differ`.
+    """
 
     text: str
     estimated_rows: int
@@ -78,12 +79,12 @@ class MySqlTableStorage:
 
 
 def names_of(connection: Connection) -> dict[TableName, str]:
-    """Every table that `versions_of` tells of, with an empty text: it looks at nothing else."""
+    """Every table that `versions_of` returns, with an empty text; reads nothing else."""
     return {TableName(_text(row[0]), _text(row[1])): "" for row in connection.rows(_TABLES)}
 
 
 def versions_of(connection: Connection) -> dict[TableName, str]:
-    """For every table of the server a text that changes when its `MySqlTableStorage.text` or
+    """For every table of the server, a text that changes when its `MySqlTableStorage.text` or
     primary key changes.
     """
     found: dict[TableName, Any] = {}
@@ -98,7 +99,7 @@ def versions_of(connection: Connection) -> dict[TableName, str]:
 
 
 def storage_of(connection: Connection, table: TableName) -> MySqlTableStorage | None:
-    """None if there is no such table. Raises PyMySQL's errors."""
+    """The table's storage; None if there is no such table. Raises PyMySQL's errors."""
     name = (table.namespace, table.name)
     row = connection.row(_TABLE, name)
     if row is None:
@@ -108,7 +109,7 @@ def storage_of(connection: Connection, table: TableName) -> MySqlTableStorage | 
     parts = hashlib.sha256(repr(partitions).encode()).hexdigest()[:16] if partitions else ""
     columns: dict[str, list[str]] = {}
     for column, kind, collation, nullable, default, extra in connection.rows(_COLUMNS, name):
-        # A default may be a value of the application's: only whether there is one is told.
+        # A default may be a value of the application's: only its presence is kept.
         fills = nullable == "NO" or default not in (None, "NULL") or "GENERATED" in str(extra)
         columns[column] = [_digest(f"{kind} {collation}"), "1" if fills else "0"]
     text = json.dumps([engine, parts, columns], separators=(",", ":"))
@@ -116,7 +117,7 @@ def storage_of(connection: Connection, table: TableName) -> MySqlTableStorage | 
 
 
 def estimated_rows(connection: Connection, tables: Sequence[TableName]) -> dict[TableName, int]:
-    """The engine's, of those that it gives. Raises PyMySQL's errors."""
+    """The engine's row estimates, of the tables that have one. Raises PyMySQL's errors."""
     names: dict[str, list[str]] = {}
     for table in tables:
         names.setdefault(table.namespace, []).append(table.name)
@@ -132,8 +133,8 @@ def estimated_rows(connection: Connection, tables: Sequence[TableName]) -> dict[
 
 
 def rows_may_differ(before: str, after: str) -> bool:
-    """May rows have changed without row events between two of a table's
-    `MySqlTableStorage.text`s?
+    """Return True if rows may have changed without row events between two of a table's
+    `MySqlTableStorage.text`.
     """
     if before == after:
         return False
@@ -160,5 +161,5 @@ def _digest(text: str) -> str:
 
 
 def _text(value: object) -> str:
-    """MySQL 8 gives some columns of information_schema as bytes."""
+    """MySQL 8 returns some columns of information_schema as bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)

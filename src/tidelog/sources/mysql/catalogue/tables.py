@@ -1,4 +1,6 @@
-"""What tables a MySQL or MariaDB server has, without taking any lock that writers wait for."""
+"""Lists and describes a MySQL or MariaDB server's tables, without any lock that writers
+wait for.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Retention, SourceLoad, TableShape
+from tidelog.sources.condition_check import only_condition_errors
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import (
@@ -27,20 +30,19 @@ from tidelog.sources.mysql.catalogue.storage import (
     storage_of,
     versions_of,
 )
-from tidelog.sources.mysql.chunks.conditions import checked
-from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.conditions import checked_condition
+from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.watermarks import binlog_end
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
-from tidelog.sources.mysql.failures import number_of, translated
+from tidelog.sources.mysql.errors import number_of, translate_errors
 from tidelog.sources.mysql.stream.positions import log_end, log_files
-from tidelog.sources.refusals import only_refusals
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 
 _REPLICA_STATUS_SINCE = (8, 0, 22)  # SHOW SLAVE STATUS went with 8.4; MariaDB keeps it
 EXPIRY_EVERY_S = 60.0
 _RENAMED_S, _LISTINGS = 0.05, 20
-"""A pause before tables are listed again, and how often they are for one that is renamed."""
+"""Seconds to wait before tables are listed again, and how often, for a table that is renamed."""
 EXACT_KEYS = "exact"
 _BEHIND = ("Seconds_Behind_Source", "Seconds_Behind_Master")
 
@@ -49,9 +51,9 @@ class MySqlCatalogue:
     """`tidelog.ports.Catalogue`. Thread-safe: one connection, one call at a time.
 
     Args:
-        url: of the server.
+        url: the server.
         own_schemas: databases that are never listed, e.g. that of the watermark table.
-        metadata_tables: of other names, as ``database.name``, never listed: the signal table.
+        metadata_tables: other tables that are never listed, as ``database.name``: the signal table.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
     """
 
@@ -70,24 +72,24 @@ class MySqlCatalogue:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._folds_case = False
-        self._before: set[TableName] | None = None  # the tables of the last listing
+        self._last_listed: set[TableName] | None = None  # the tables of the last listing
         self._expiry: float | None = None
         self._expiry_due = 0.0
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
-        """Base tables that match, sorted. Where the server takes names in any case
-        (``lower_case_table_names`` 1 or 2), so do patterns.
+        """The base tables that match, sorted. Patterns ignore case where the server's table names
+        do (``lower_case_table_names`` 1 or 2).
         """
-        with self._lock, translated("listing tables"):
-            return self._listed(patterns, list(self._all(names_of)))
+        with self._lock, translate_errors("listing tables"):
+            return self._matching(patterns, list(self._read_all(names_of)))
 
     def shape(self, table: TableName) -> TableShape | None:
-        """The table as it is now; ``storage`` is for `rows_may_differ`."""
-        with self._lock, translated(f"looking up {table}"):
-            connection = self._connected()
+        """The table's current shape; ``storage`` is for `rows_may_differ`."""
+        with self._lock, translate_errors(f"looking up {table}"):
+            connection = self._get_connection()
             storage = storage_of(connection, table)
             for _ in range(3):
-                # Schema and storage must be of one moment, and no lock makes them so.
+                # Schema and storage must be of one moment, and no lock ensures that.
                 before, found = storage, self._finder.find(connection, table)
                 storage = storage_of(connection, table)
                 if before == storage:
@@ -106,47 +108,49 @@ class MySqlCatalogue:
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`. A query for each database."""
-        with self._lock, translated("looking up estimates"):
-            return estimated_rows(self._connected(), tables)
+        with self._lock, translate_errors("looking up estimates"):
+            return estimated_rows(self._get_connection(), tables)
 
     def check_condition(self, table: TableName, condition: str) -> None:
         """See `tidelog.ports.Catalogue`."""
         name = quote_name(table.namespace, table.name)
-        with self._lock, only_refusals(), chunk_errors(str(table)):
-            # Names and types are looked up before LIMIT 0 ends it; no row is read.
-            where = checked(condition)
-            self._connected().rows(f"SELECT 1 FROM {name} WHERE ({where}) LIMIT 0")  # noqa: S608
+        with self._lock, only_condition_errors(), chunk_errors(str(table)):
+            # The server looks up names and types before LIMIT 0 ends the query; it reads no row.
+            where = checked_condition(condition)
+            self._get_connection().rows(f"SELECT 1 FROM {name} WHERE ({where}) LIMIT 0")  # noqa: S608
 
     def stamp(self) -> str | None:
-        """None: there is nothing cheaper than `versions`."""
+        """None: there is no cheaper query than `versions`."""
         return None
 
     def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("looking at information_schema"):
-            found = self._all(versions_of)
-            return {table: found[table] for table in self._listed(patterns, list(found))}
+        with self._lock, translate_errors("reading information_schema"):
+            found = self._read_all(versions_of)
+            return {table: found[table] for table in self._matching(patterns, list(found))}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
-        """May rows have changed without row events between two of a table's storages?"""
+        """Return True if rows may have changed without row events between two storages
+        of a table.
+        """
         return rows_may_differ(before, after)
 
     def cascades(self, tables: Sequence[TableName]) -> list[Cascade]:
-        """Foreign keys that change rows of these tables unseen."""
-        with self._lock, translated("listing foreign keys"):
-            return cascades(self._connected(), set(tables))
+        """The foreign keys that change rows of these tables without a trace in the log."""
+        with self._lock, translate_errors("listing foreign keys"):
+            return cascades(self._get_connection(), set(tables))
 
     def position(self) -> int:
-        """The end of the source's log: all that is committed by now lies before it."""
-        with self._lock, translated("asking for the binlog's end"):
-            return binlog_end(self._connected())
+        """The end of the source's log: all transactions that are committed by now are before it."""
+        with self._lock, translate_errors("reading the binlog's end"):
+            return binlog_end(self._get_connection())
 
     def load(self, reached: int) -> SourceLoad:
-        """See `tidelog.ports.Catalogue`; a replica tells how far it is behind itself, and a primary
-        does not know how far its replicas are.
+        """See `tidelog.ports.Catalogue`. A replica reports its own lag; a primary does not know the
+        lag of its replicas.
         """
-        with self._lock, translated("asking for the server's load"):
-            connection = self._connected()
+        with self._lock, translate_errors("reading the server's load"):
+            connection = self._get_connection()
             log = log_end(connection)
             end = log.position
             lag = end - reached
@@ -162,7 +166,7 @@ class MySqlCatalogue:
             )
 
     def _kept_s(self, connection: Connection) -> float | None:
-        """`_expiry`, asked for now and then: it goes through all of the server's variables."""
+        """`_expiry`, cached for `EXPIRY_EVERY_S`: its query reads all of the server's variables."""
         now = time.monotonic()
         if now >= self._expiry_due:
             self._expiry = _expiry(connection)
@@ -175,30 +179,31 @@ class MySqlCatalogue:
                 self._connection.abandon()
                 self._connection = None
 
-    def _all(self, read: Callable[[Connection], dict[TableName, str]]) -> dict[TableName, str]:
-        """What ``read`` gives of all tables.
+    def _read_all(self, read: Callable[[Connection], dict[TableName, str]]) -> dict[TableName, str]:
+        """The result of ``read`` for all tables.
 
-        MariaDB lists no table whose ALTER TABLE is at its renames, as if it were dropped. A table
-        that was listed before is asked for by its name, for which MariaDB waits for the renames.
+        While ALTER TABLE renames its tables, MariaDB does not list the table, as if it were
+        dropped. So a table of the last listing is queried by its name, for which MariaDB waits for
+        the renames.
         """
-        connection = self._connected()
+        connection = self._get_connection()
         found = read(connection)
         if connection.flavor is not Flavor.MARIADB:
             return found
-        if self._before is None:
-            self._before = set(found)
+        if self._last_listed is None:
+            self._last_listed = set(found)
             time.sleep(_RENAMED_S)
             found = read(connection)
         for _ in range(_LISTINGS):
-            missing = self._before - found.keys()
+            missing = self._last_listed - found.keys()
             if not any(storage_of(connection, table) for table in missing):
                 break
             time.sleep(_RENAMED_S)
             found = read(connection)
-        self._before = set(found)
+        self._last_listed = set(found)
         return found
 
-    def _listed(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
+    def _matching(self, patterns: Sequence[str], tables: Sequence[TableName]) -> list[TableName]:
         """The tables that match and are not hidden, sorted."""
         fold = str.lower if self._folds_case else str
         hidden = {fold(name) for name in self._hidden}
@@ -213,7 +218,7 @@ class MySqlCatalogue:
                 found.append(table)
         return sorted(found)
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or not self._connection.open:
             connection = connect(self._url, purpose="catalogue", database="")
             if connection.flavor is Flavor.MYSQL:
@@ -226,7 +231,9 @@ class MySqlCatalogue:
 
 
 def _key_spelling(schema: TableSchema) -> str:
-    """See `tidelog.ports.TableShape`: keys with `exact_texts`, which older versions had not."""
+    """See `tidelog.ports.TableShape`: marks keys with `exact_texts`, which older versions did not
+    write.
+    """
     columns = (schema.columns[schema.column_index(name)] for name in schema.match_key)
     return EXACT_KEYS if any(map(needs_exact, columns)) else ""
 
@@ -238,14 +245,14 @@ def _seconds_behind(connection: Connection) -> float | None:
     except pymysql.MySQLError as error:
         if number_of(error) != ER.SPECIFIC_ACCESS_DENIED_ERROR:
             raise
-        return None  # MariaDB wants SLAVE MONITOR, which capture can do without
+        return None  # MariaDB requires SLAVE MONITOR; capture works without it
     behind = [channel[name] for channel in channels for name in _BEHIND if name in channel]
     known = [float(seconds) for seconds in behind if seconds is not None]
     return max(known) if known else None
 
 
 def _expiry(connection: Connection) -> float | None:
-    """Seconds after which the server removes a file of the binlog; None: it does not."""
+    """Seconds after which the server deletes a binlog file; None if it never does."""
     found = connection.rows(
         "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
         "('binlog_expire_logs_seconds', 'binlog_expire_logs_auto_purge', 'expire_logs_days')"
@@ -258,7 +265,7 @@ def _expiry(connection: Connection) -> float | None:
 
 
 def _commits(connection: Connection) -> int | None:
-    """Transactions that went through the binlog's cache, as nearly all do; both servers count
+    """The number of transactions that used the binlog's cache, as nearly all do; both servers count
     them.
     """
     row = connection.row("SHOW GLOBAL STATUS LIKE 'Binlog_cache_use'")

@@ -1,10 +1,10 @@
-"""`tidelog.ports.BlockingReader` over MySQL and MariaDB: whole tables under one snapshot that
-stands exactly at a position of the binlog.
+"""`tidelog.ports.BlockingReader` for MySQL and MariaDB: reads whole tables under one snapshot at an
+exact binlog position.
 
-MariaDB says where a consistent snapshot stands. MySQL does not: there the snapshot is taken between
-two looks at the binlog's end, and counts if nothing was logged between them and all that was logged
-is visible. On a server that never rests for so long ``FLUSH TABLES WITH READ LOCK`` makes it rest,
-for the instant that the snapshot takes.
+MariaDB reports the position of a consistent snapshot. MySQL does not: the binlog's end is read
+before and after the snapshot, and the snapshot counts if nothing was logged in between and all that
+was logged is visible. If the server never pauses long enough, ``FLUSH TABLES WITH READ LOCK`` stops
+the writers while the snapshot is taken.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
-from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
@@ -39,9 +39,9 @@ from tidelog.sources.mysql.chunks.reader import (
     open_reading,
 )
 from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
-from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.watermarks import (
     BEGIN,
+    BinlogSnapshot,
     binlog_end,
     check_commit_order,
     snapshot_position,
@@ -49,9 +49,9 @@ from tidelog.sources.mysql.chunks.watermarks import (
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
 
 QUIET_TRIES = 50
-"""How often the snapshot is tried before writers are held up."""
+"""Number of attempts before writers are blocked."""
 REST_S = 1.0
-"""How long writers may be held up at most."""
+"""Longest time that writers may be blocked, in seconds."""
 LOCK_ADVICE = (
     "the server writes without a pause, and FLUSH TABLES WITH READ LOCK, which would make one for "
     "an instant, was not given: grant RELOAD, end statements that run for long, or dump "
@@ -67,12 +67,12 @@ class MySqlBlockingReader:
     first `read` until `close`.
 
     Args:
-        url: of the server.
+        url: the server.
         registry: numbers the schema that rows were read under.
-        tables: lock these in `begin`, and take another snapshot if one of them changed meanwhile.
+        tables: the tables to lock in `begin`, which takes another snapshot if one of them changed.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
-        lock_timeout_ms: how long a lock may wait; whole seconds.
-        statement_timeout_ms: how long a SELECT may take.
+        lock_timeout_ms: longest wait for a lock; rounded up to whole seconds.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(
@@ -101,7 +101,9 @@ class MySqlBlockingReader:
     # ------------------------------------------------------------------ port
 
     def begin(self, timeout_s: float) -> int:
-        """Take the snapshot. What committed at a lower position is visible, nothing else."""
+        """Take the snapshot; the returned position: what committed before it is visible, nothing
+        else.
+        """
         try:
             with chunk_errors("taking the snapshot of a blocking dump"):
                 return self._begin(time.monotonic() + timeout_s, timeout_s)
@@ -110,7 +112,7 @@ class MySqlBlockingReader:
             raise
 
     def read(self, request: ChunkRequest) -> ChunkRows:
-        """Read a range. An error leaves the snapshot, and the other tables' locks, as they are."""
+        """Read a range. An error does not end the snapshot or release other tables' locks."""
         if request.keys is not None:
             raise ValueError("a blocking dump reads ranges")
         connection = self._reads
@@ -124,7 +126,7 @@ class MySqlBlockingReader:
         return rows
 
     def close(self) -> None:
-        """Give up the snapshot and the locks, in any state."""
+        """End the snapshot and release the locks, in any state."""
         for connection in (self._reads, self._now):
             if connection is not None:
                 with suppress(pymysql.MySQLError, OSError):
@@ -149,8 +151,8 @@ class MySqlBlockingReader:
                 self._position = snapshot_position(connection)
             else:
                 check_commit_order(connection)
-                self._position = self._quiet(connection, deadline, timeout_s)
-            if self._lock_early():
+                self._position = self._snapshot_in_pause(connection, deadline, timeout_s)
+            if self._lock_given_tables():
                 return self._position
             if time.monotonic() > deadline:
                 raise ChunkError(
@@ -158,10 +160,10 @@ class MySqlBlockingReader:
                     "it could be locked; try again when no DDL runs"
                 )
 
-    def _quiet(self, connection: Connection, deadline: float, timeout_s: float) -> int:
-        """MySQL: begin at a moment when nothing is written; the binlog's end then."""
+    def _snapshot_in_pause(self, connection: Connection, deadline: float, timeout_s: float) -> int:
+        """MySQL: begin at a moment without writes; returns the binlog's end."""
         for _ in range(QUIET_TRIES):
-            position = self._between(connection)
+            position = self._try_snapshot(connection)
             if position is not None:
                 return position
             if time.monotonic() > deadline:
@@ -170,23 +172,25 @@ class MySqlBlockingReader:
         locker = connect(self._url, purpose="blocking", settings=self._settings, database="")
         try:
             locker.rows("FLUSH TABLES WITH READ LOCK")
-            # Commits wait for the lock now; those that did not may still become visible.
+            # Commits wait for the lock now; earlier ones may still become visible.
             deadline = time.monotonic() + REST_S
             while time.monotonic() <= deadline:
-                position = self._between(connection)
+                position = self._try_snapshot(connection)
                 if position is not None:
                     return position
                 time.sleep(0.005)
         except pymysql.MySQLError as error:
-            raise _refused(error) from None
+            raise _snapshot_error(error) from None
         finally:
             with suppress(pymysql.MySQLError, OSError):
                 locker.rows("UNLOCK TABLES")
             locker.abandon()
         raise ChunkBusyError(f"no snapshot within {timeout_s:.0f} s: {LOCK_ADVICE}")
 
-    def _between(self, connection: Connection) -> int | None:
-        """Begin between two looks at the binlog; its end if nothing moved and all is visible."""
+    def _try_snapshot(self, connection: Connection) -> int | None:
+        """Begin between two reads of the binlog's end; returns the end if it did not move and all
+        is visible.
+        """
         before = self._end()
         if before is None:
             return None
@@ -197,9 +201,10 @@ class MySqlBlockingReader:
         return None
 
     def _end(self) -> tuple[int, str] | None:
-        """Where the binlog ends and which transactions are visible; None while one is between.
+        """The binlog's end and the visible transactions; None while a transaction is logged and not
+        yet visible.
 
-        Without GTIDs that can't be asked: only the lock makes sure then.
+        Only GTIDs show that; without them only the lock ensures it.
         """
         assert self._now is not None
         row = self._now.row(
@@ -216,9 +221,10 @@ class MySqlBlockingReader:
 
     # ------------------------------------------------------------------ locks
 
-    def _lock_early(self) -> bool:
-        """Lock the tables named beforehand; False if one changed since the snapshot. One that
-        can't be locked fails when it is read, and does not hold up the rest.
+    def _lock_given_tables(self) -> bool:
+        """Lock the tables given in advance; False if one changed since the snapshot.
+
+        A table that can't be locked fails when it is read, and does not stop the others.
         """
         assert self._reads is not None
         for table in self._tables:
@@ -233,35 +239,37 @@ class MySqlBlockingReader:
         return True
 
     def _lock(self, connection: Connection, table: TableName) -> TableSchema:
-        """Lock the table against DDL unless it is, and see that the snapshot can read it."""
+        """Lock the table against DDL unless it is locked, and check that the snapshot
+        can read it.
+        """
         if table in self._locked:
             return self._locked[table]
         assert self._now is not None
         name = quote_name(table.namespace, table.name)
         storage = storage_of(self._now, table)
         try:
-            # A table that was made anew after the snapshot refuses to be read under it (1412).
+            # The server refuses to read a table that was recreated after the snapshot (1412).
             connection.rows(f"SELECT 1 FROM {name} LIMIT 1")  # noqa: S608 - quoted
         except pymysql.MySQLError as error:
             if error.args and error.args[0] == 1412:
-                raise _altered(table) from None
+                raise _altered_error(table) from None
             raise
         found = self._finder.find(connection, table)
         now = storage_of(self._now, table)
         if found is None or storage is None or now is None or storage.text != now.text:
-            raise _altered(table)
+            raise _altered_error(table)
         self._locked[table] = self._registry.register(found.schema)
         return self._locked[table]
 
 
-def _altered(table: TableName) -> ChunkVoidError:
+def _altered_error(table: TableName) -> ChunkVoidError:
     return ChunkVoidError(
         f"{table} was created, altered or emptied after the snapshot of the blocking dump was "
         "taken: dump it again"
     )
 
 
-def _refused(error: pymysql.MySQLError) -> ChunkError:
+def _snapshot_error(error: pymysql.MySQLError) -> ChunkError:
     number = error.args[0] if error.args else 0
     kind = ChunkRefusedError if number in (1044, 1045, 1142, 1227) else ChunkBusyError
     return kind(f"taking the snapshot of a blocking dump: {LOCK_ADVICE} (error {number})")

@@ -1,8 +1,9 @@
-"""A dump's condition as MySQL reads it: one expression that ends where its text ends.
+"""Checks that MySQL reads a dump's condition as one expression that ends where its text ends.
 
-What commands carry was checked as other databases read it (`tidelog.control.conditions`); here a
-backslash escapes, quotes of both kinds make strings, and # begins a comment (manual, "Language
-Structure"). A condition that ended early would void the chunk's bounds.
+The condition of a command was checked by the rules of other databases
+(`tidelog.control.conditions`). Here a backslash escapes, quotes of both kinds delimit strings, and
+# begins a comment (manual, "Language Structure"). A condition that ended early would void the
+chunk's bounds.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _TOKEN = re.compile(
 )
 
 
-def checked(condition: str) -> str:
-    """The condition, if it is one expression in sessions with our sql_mode.
+def checked_condition(condition: str) -> str:
+    """Return the condition if it is one expression under the sql_mode of Tidelog's sessions.
 
     Raises:
-        ChunkRefusedError: says what it may not hold; never the condition.
+        ChunkRefusedError: names what the condition may not contain, never the condition itself.
     """
     depth = 0
     for token in _TOKEN.finditer(condition):

@@ -1,4 +1,4 @@
-"""`tidelog.ports.DigestReader` over MySQL and MariaDB: a range's rows summed up by one SELECT."""
+"""`tidelog.ports.DigestReader` for MySQL and MariaDB: one SELECT computes the digest of a range."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 
 import pymysql
 
-from tidelog.codecs import unreal_dates
+from tidelog.codecs import invalid_dates
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkBusyError
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import ChunkRequest, Digest
-from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
@@ -24,9 +24,9 @@ from tidelog.sources.mysql.chunks.reader import (
     MySqlChunkReader,
     open_reading,
 )
-from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index, selected
 from tidelog.sources.mysql.chunks.watermarks import (
+    BinlogSnapshot,
     binlog_end,
     check_commit_order,
     commit_watermark,
@@ -38,9 +38,9 @@ from tidelog.sources.null_registry import NullRegistry
 
 OWNED_TIMEOUT_S: Final = 10.0
 _DAY_OF_1970: Final = 719_528  # as TO_DAYS counts
-# Neither server can say a float's bits, and its text is not Spark's; a geometry's WKB without its
-# SRID is not what SQL gives.
-_UNSPEAKABLE: Final = {
+# Neither server can return a float's bits, and its text differs from Spark's. SQL returns a
+# geometry's WKB without its SRID.
+_WITHOUT_EXACT_TEXT: Final = {
     types.FLOAT: "floating-point numbers",
     types.DOUBLE: "floating-point numbers",
     types.GEOMETRY: "geometries",
@@ -59,7 +59,7 @@ def _in_calendar(name: str) -> str:
 
 
 def _real(name: str, text: str) -> str:
-    """A date that no calendar has decodes to NULL."""
+    """NULL for a date that no calendar has, as the decoder does."""
     return f"IF(YEAR({name}) > 0 AND {_in_calendar(name)}, {text}, NULL)"
 
 
@@ -73,12 +73,14 @@ def _time(name: str) -> str:
 
 
 def _key_days(name: str) -> str:
-    """The days of a key column; each date has its own: `tidelog.codecs.unreal_dates`."""
+    """The number of days for a key column; invalid dates too have distinct numbers:
+    `tidelog.codecs.invalid_dates`.
+    """
     year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
-    first, of_a_year = unreal_dates.FIRST, unreal_dates.OF_A_YEAR
+    first, of_a_year = invalid_dates.FIRST, invalid_dates.OF_A_YEAR
     of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
     number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, {of_month}))"
-    # These servers' year 0 has no February 29th: its days before are a day too late.
+    # These servers' year 0 has no February 29th: earlier days of it are a day too late.
     early = f"({year} = 0 AND {month} < 3)"
     real = f"TO_DAYS({name}) - {_DAY_OF_1970} - {early}"
     return f"IF({_in_calendar(name)}, {real}, {first} + {year} * {of_a_year} + {number})"
@@ -107,7 +109,7 @@ _BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
 }
 
 
-_OF_KEYS: Mapping[str, Callable[[str], str]] = {
+_BY_LOGICAL_IN_KEYS: Mapping[str, Callable[[str], str]] = {
     "date": _key_days,
     "timestamp": _key_time,
     "timestamptz": _key_time,
@@ -115,13 +117,16 @@ _OF_KEYS: Mapping[str, Callable[[str], str]] = {
 
 
 def column_text(column: Column, key: bool = False) -> str:
-    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`. ``key``: it is a
-    key's column.
+    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`.
+
+    ``key``: True for a column of the key.
     """
     name = quote_name(column.name)
     if column.logical.startswith("decimal("):
         return f"COALESCE({_number(name)}, '~')"
-    form = (_OF_KEYS if key else _BY_LOGICAL).get(column.logical, _BY_LOGICAL.get(column.logical))
+    form = (_BY_LOGICAL_IN_KEYS if key else _BY_LOGICAL).get(
+        column.logical, _BY_LOGICAL.get(column.logical)
+    )
     if form is not None:
         return f"COALESCE({form(name)}, '~')"
     text = f"CONVERT({selected(column, key)} USING utf8mb4)"
@@ -129,14 +134,14 @@ def column_text(column: Column, key: bool = False) -> str:
 
 
 class MySqlDigests:
-    """See the port.
+    """`tidelog.ports.DigestReader`.
 
     Args:
-        url: of the server.
-        watermark_schema: database of the watermark table, which is written to only on a MySQL
-            server without GTIDs, where nothing else tells what a SELECT can see.
-        keys: surrogate keys by table pattern, see `SchemaFinder`.
-        statement_timeout_ms: how long a SELECT may take.
+        url: the server.
+        watermark_schema: database of the watermark table. It is written only on MySQL without
+            GTIDs, where nothing else shows what a SELECT can see.
+        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(
@@ -165,8 +170,8 @@ class MySqlDigests:
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
         for name in columns:
             column = schema.columns[schema.column_index(name)]
-            if column.type_id in _UNSPEAKABLE:
-                what = _UNSPEAKABLE[column.type_id]
+            if column.type_id in _WITHOUT_EXACT_TEXT:
+                what = _WITHOUT_EXACT_TEXT[column.type_id]
                 return f"column {name}: the server has no exact text of {what}"
         return None
 
@@ -178,22 +183,22 @@ class MySqlDigests:
         keys = {*schema.key, *schema.match_key}
         text = ", ',', ".join(column_text(column, column.name in keys) for column in chosen)
         row_hash = f"CONV(LEFT(MD5(CONCAT({text}, ',')), 15), 16, 10)"
-        with chunk_errors(f"summing up rows of {request.table}"):
-            connection = self._connected()
+        with chunk_errors(f"computing a digest of {request.table}"):
+            connection = self._get_connection()
             try:
                 sql = self._sql(connection, schema)
                 total = f"SUM(CAST({row_hash} AS UNSIGNED))"
                 listed = f"COUNT(*), CAST(COALESCE({total}, 0) AS CHAR)"
                 row = connection.row(sql.digest(listed, request.after, request.upto))
             except pymysql.MySQLError:
-                self._indexes.clear()  # one may be gone
+                self._indexes.clear()  # one may have been dropped
                 raise
         assert row is not None
         return Digest(int(row[0]), int(row[1]))
 
     def snapshot(self) -> BinlogSnapshot:
         with chunk_errors("taking a snapshot"):
-            connection = self._connected()
+            connection = self._get_connection()
             if connection.flavor is Flavor.MARIADB:
                 return BinlogSnapshot(current_position(connection))
             check_commit_order(connection)
@@ -205,8 +210,8 @@ class MySqlDigests:
             return BinlogSnapshot(end)
 
     def position(self) -> int:
-        with chunk_errors("asking for the log's end"):
-            return binlog_end(self._connected())
+        with chunk_errors("reading the log's end"):
+            return binlog_end(self._get_connection())
 
     def close(self) -> None:
         self._plans.close()
@@ -215,18 +220,19 @@ class MySqlDigests:
             self._connection = None
 
     def _await_visible(self, connection: Connection) -> None:
-        """Wait until all is visible that is in the binlog by now: a transaction owns its GTID from
-        before it is written there until after it is visible.
+        """Wait until all transactions in the binlog are visible.
+
+        A transaction owns its GTID from before it is logged until after it is visible.
         """
         deadline = time.monotonic() + OWNED_TIMEOUT_S
-        owned = _owned(connection)
+        owned = _owned_gtids(connection)
         while owned:
             if time.monotonic() > deadline:
                 raise ChunkBusyError(
-                    "a transaction stands in the binlog and is not visible: it waits for a replica"
+                    "a transaction is in the binlog and not visible yet: it waits for a replica"
                 )
             time.sleep(0.005)
-            owned &= _owned(connection)
+            owned &= _owned_gtids(connection)
 
     def _sql(self, connection: Connection, schema: TableSchema) -> MySqlChunkSql:
         key = schema.match_key
@@ -234,7 +240,7 @@ class MySqlDigests:
             self._indexes[schema.fingerprint] = key_index(connection, schema.table, key)
         return MySqlChunkSql(schema, key, self._indexes[schema.fingerprint])
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or not self._connection.open:
             self._connection = open_reading(
                 self._url,
@@ -245,11 +251,11 @@ class MySqlDigests:
         return self._connection
 
 
-def _owned(connection: Connection) -> set[str]:
-    """GTIDs with their owners, of ``uuid:1#7:2#9, uuid:3#8``."""
+def _owned_gtids(connection: Connection) -> set[str]:
+    """The GTIDs in ``gtid_owned``, e.g. of ``uuid:1#7:2#9, uuid:3#8``."""
     found = set()
     for part in str(connection.value("SELECT @@GLOBAL.gtid_owned") or "").split(","):
         source, *numbers = part.strip().split(":")
-        # A tag (8.3 and later) stands where numbers do, without an owner.
+        # A tag (8.3 and later) is in the place of a number, without an owner.
         found |= {f"{source}:{number}" for number in numbers if "#" in number}
     return found

@@ -1,4 +1,6 @@
-"""How many rows a table has, or meet a condition, by the engine's statistics: before a dump."""
+"""Estimates before a dump, from the engine's statistics, how many rows a table has or match a
+condition.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
-from tidelog.sources.mysql.chunks.conditions import checked
-from tidelog.sources.mysql.chunks.failures import chunk_errors
+from tidelog.sources.mysql.chunks.conditions import checked_condition
+from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.reader import SQL_MODE, open_reading
 from tidelog.sources.mysql.connect import Connection, quote_name
 
@@ -23,17 +25,18 @@ STATEMENT_TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class MySqlRowsEstimate:
-    """``rows`` of the table; ``basis`` says what from."""
+    """The estimated ``rows`` of a table; ``basis`` names the source of the estimate."""
 
     rows: int
     basis: str
 
 
 class MySqlEstimates:
-    """Asks the engine and the planner. Used by one thread. Raises ChunkError with what to do.
+    """Gets estimates from the engine and the planner. Used by one thread. Raises ChunkError with
+    what to do.
 
     Args:
-        url: of the server.
+        url: the server.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
     """
 
@@ -45,13 +48,13 @@ class MySqlEstimates:
         self._connection: Connection | None = None
 
     def rows(self, table: TableName, where: str | None) -> MySqlRowsEstimate | None:
-        """About how many rows a dump reads; None if there is no such table."""
+        """The estimated number of rows that a dump reads; None if there is no such table."""
         with chunk_errors(f"planning a dump of {table}"):
-            connection = self._connected()
+            connection = self._get_connection()
             storage = storage_of(connection, table)
             if storage is None or self._finder.find(connection, table) is None:
                 return None
-            # InnoDB dives into a few pages: off by up to a half at times.
+            # InnoDB samples a few pages: the estimate may be off by half.
             estimate = MySqlRowsEstimate(storage.estimated_rows, "the engine's statistics")
             if where is None:
                 return estimate
@@ -64,7 +67,7 @@ class MySqlEstimates:
             self._connection.abandon()
             self._connection = None
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or not self._connection.open:
             self._connection = open_reading(
                 self._url,
@@ -72,21 +75,21 @@ class MySqlEstimates:
                 settings={**SQL_MODE, "lock_wait_timeout": "2"},
                 statement_timeout_ms=STATEMENT_TIMEOUT_MS,
             )
-            with suppress(pymysql.MySQLError):  # MySQL from 8.0 on: not as it was a day ago
+            with suppress(pymysql.MySQLError):  # MySQL 8.0 and later: no estimates of a day ago
                 self._connection.rows("SET SESSION information_schema_stats_expiry = 0")
         return self._connection
 
 
 def _selectivity(connection: Connection, source: str, where: str) -> float:
-    """The share of the table's rows that meet the condition, by the planner's estimate."""
+    """The share of the table's rows that match the condition, by the planner's estimate."""
     every = _planned_rows(connection, f"SELECT 1 FROM {source}")  # noqa: S608 - quoted
-    some = _planned_rows(connection, f"SELECT 1 FROM {source} WHERE ({checked(where)})")  # noqa: S608
+    some = _planned_rows(connection, f"SELECT 1 FROM {source} WHERE ({checked_condition(where)})")  # noqa: S608
     return min(1.0, some / every) if every else 1.0
 
 
 def _planned_rows(connection: Connection, query: str) -> float:
-    """Rows that the first table of the plan is read for, less what its condition filters."""
-    # MariaDB shows the filtered share with EXTENDED alone; MySQL 9 has another format by default.
+    """The number of rows that the plan's first table returns after its condition."""
+    # MariaDB shows the filtered share only with EXTENDED; MySQL 9 has another default format.
     how = "EXTENDED" if connection.flavor is Flavor.MARIADB else "FORMAT=TRADITIONAL"
     row = connection.named(f"EXPLAIN {how} {query}")[0]
     filtered = row.get("filtered")

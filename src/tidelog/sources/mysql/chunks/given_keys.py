@@ -1,8 +1,8 @@
-"""Given keys, spelled as the log spells them.
+"""Spells requested keys as the log spells them.
 
-The server finds ``7`` by ``007`` and a datetime by any number of noughts behind its point. But what
-is told of a key that it lacks is compared with the log's records by text: a row that is created
-meanwhile must be known as the same one. So the server is asked by the text that would be told.
+The server finds ``7`` by ``007``, and a datetime with any number of zeros after its point. But a
+key without a row is compared with the log's records by text: if the row is created in the meantime,
+it must be recognized. So keys are sent to the server in the log's spelling.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ _DATES = (types.DATE, types.NEWDATE)
 _TIMES = (types.TIME, types.TIME2)
 _INSTANTS = (types.DATETIME, types.DATETIME2, types.TIMESTAMP, types.TIMESTAMP2)
 _WITH_DIGITS = (types.TIME2, types.DATETIME2, types.TIMESTAMP2)
-_WORDS: dict[str, Callable[[str], bytes]] = {
+_NORMALIZERS: dict[str, Callable[[str], bytes]] = {
     "uuid": lambda text: uuid_text(uuid.UUID(text).bytes),
     "inet4": lambda text: inet4_text(ipaddress.IPv4Address(text).packed),
     "inet6": lambda text: inet6_text(ipaddress.IPv6Address(text).packed),
 }
 
 
-def spelled(keys: Sequence[Key], schema: TableSchema, columns: Sequence[str]) -> tuple[Key, ...]:
-    """Each of the keys of ``columns``, in its place. Texts, whose collation may find more than one
-    spelling, and bytes are as they were given.
+def normalize_keys(
+    keys: Sequence[Key], schema: TableSchema, columns: Sequence[str]
+) -> tuple[Key, ...]:
+    """The keys of ``columns`` in the log's spelling, in the same order.
 
-    Raises ChunkRefusedError if no row can have one: it is none of the columns' types.
+    Text values, for which a collation may match several spellings, and bytes are unchanged.
+
+    Raises:
+        ChunkRefusedError: no row can have this key: a value does not fit its column's type.
     """
     of = [schema.columns[schema.column_index(name)] for name in columns]
     return tuple(tuple(map(_value, of, key)) for key in keys)
@@ -54,15 +58,15 @@ def _value(column: Column, text: str | None) -> str | None:
     if text is None or column.logical == bytes_keys.LOGICAL:
         return text
     try:
-        return _spelled(column, text)
+        return _normalize(column, text)
     except ValueError:
         raise ChunkRefusedError(
             f"no row has such a key: a value is not of column {column.name}'s type"
         ) from None
 
 
-def _spelled(column: Column, text: str) -> str:
-    """Raises ValueError if the column can't hold it."""
+def _normalize(column: Column, text: str) -> str:
+    """Raises ValueError if the column can't hold the value."""
     kind = column.type_id
     if kind in _BITS or kind in (types.YEAR, types.BIT):
         return _integer(column, text)
@@ -71,7 +75,7 @@ def _spelled(column: Column, text: str) -> str:
     if kind in _DATES or kind in _INSTANTS:
         return _instant(column, text)
     if kind in _TIMES:
-        sign, hours, minutes, seconds, fraction = _matched(_TIME, text)
+        sign, hours, minutes, seconds, fraction = _match(_TIME, text)
         clock = _clock(hours, minutes, seconds, _fraction(column, fraction), most=838)
         return sign + clock if sign and clock.strip("0:.") else clock
     if kind == types.SET:
@@ -79,16 +83,16 @@ def _spelled(column: Column, text: str) -> str:
         labels = types.labels(column)
         _require(chosen <= set(labels))
         return ",".join(label for label in labels if label in chosen)
-    if kind == types.STRING and column.type_name in _WORDS:
-        return _WORDS[column.type_name](text).decode()
+    if kind == types.STRING and column.type_name in _NORMALIZERS:
+        return _NORMALIZERS[column.type_name](text).decode()
     if kind == types.STRING:
-        return text.rstrip(" ")  # CHAR(n) keeps none
+        return text.rstrip(" ")  # CHAR(n) stores no trailing spaces
     return text
 
 
 def _integer(column: Column, text: str) -> str:
     kind = column.type_id
-    number = int(_matched(_INTEGER, _TRUTHS.get(text, text))[0])
+    number = int(_match(_INTEGER, _TRUTHS.get(text, text))[0])
     if kind == types.YEAR:
         _require(number == 0 or 1901 <= number <= 2155)
         return f"{number:04d}"
@@ -121,7 +125,7 @@ def _decimal(column: Column, text: str) -> str:
 
 
 def _instant(column: Column, text: str) -> str:
-    year, month, day, hours, minutes, seconds, fraction = _matched(_INSTANT, text)
+    year, month, day, hours, minutes, seconds, fraction = _match(_INSTANT, text)
     _require(int(month) <= 12 and int(day) <= 31)
     date = f"{year}-{int(month):02d}-{int(day):02d}"
     clock = _clock(hours or "0", minutes or "0", seconds, _fraction(column, fraction), most=23)
@@ -138,7 +142,9 @@ def _clock(hours: str, minutes: str, seconds: str | None, fraction: str, *, most
 
 
 def _fraction(column: Column, digits: str | None) -> str:
-    """As many digits as the column has. A text with more is no value of the column, and is not
+    """The fraction with as many digits as the column has.
+
+    Raises ValueError for a text with more digits: it is not a value of the column, and is not
     rounded.
     """
     kept = column.type_mod if column.type_id in _WITH_DIGITS else types.old_digits(column)
@@ -147,7 +153,7 @@ def _fraction(column: Column, digits: str | None) -> str:
     return digits.ljust(kept, "0")
 
 
-def _matched(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+def _match(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
     found = pattern.fullmatch(text)
     _require(found is not None)
     assert found is not None

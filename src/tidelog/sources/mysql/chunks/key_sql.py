@@ -1,10 +1,10 @@
-"""Conditions on a table's key: where a range begins and ends, and which keys are asked for.
+"""Builds conditions on a table's key: the bounds of a range, and lists of requested keys.
 
 Row comparisons, ``(a, b) > (1, 2)``, would read the whole index (manual, "Row Constructor
-Expression Optimization"), so they are spelled out. Comparisons are made in the columns' own
-collation: a literal's is weaker (manual, "Collation Coercibility in Expressions").
+Expression Optimization"), so they are written out. Comparisons use the columns' own collation: a
+literal's is weaker (manual, "Collation Coercibility in Expressions").
 
-NULL comes first in an ascending index and last in a descending one; None is its text.
+NULL comes first in an ascending index and last in a descending one; its text is None.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Key = tuple[str | None, ...]
 
 NEVER = "FALSE"
 MOST_LISTED = 512
-"""An ENUM or SET of more values than these is compared as a number, which no index serves."""
+"""An ENUM or SET with more values is compared as a number, which no index serves."""
 
 _INTEGERS = {types.TINY, types.SHORT, types.INT24, types.LONG, types.LONGLONG, types.YEAR}
 _FLOATS = {types.FLOAT, types.DOUBLE}
@@ -34,7 +34,7 @@ _TEMPORAL = {
     types.DATE, types.NEWDATE, types.TIME, types.TIME2, types.DATETIME, types.DATETIME2,
     types.TIMESTAMP, types.TIMESTAMP2,
 }  # fmt: skip
-_WORDS = {"uuid", "inet4", "inet6"}  # MariaDB's types that are read and written as texts
+_WORDS = {"uuid", "inet4", "inet6"}  # MariaDB's types that are read and written as text
 _DIGITS = re.compile(r"[+-]?\d+(\.\d*)?")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _TIME = re.compile(r"(-?[0-9][0-9:. -]*?)(?:Z|\+00(?::?00)?)?")
@@ -43,12 +43,12 @@ _WORD = re.compile(r"[0-9A-Fa-f:.{}-]+")
 
 @dataclass(frozen=True, slots=True)
 class MySqlKeySql:
-    """Conditions over one table's key.
+    """Conditions on one table's key.
 
     Args:
-        schema: gives the columns' types, and whether they are nullable.
-        columns: the key's columns, in its order.
-        descending: of each column, whether the key's index counts down.
+        schema: the columns' types, and whether they are nullable.
+        columns: the key's columns, in order.
+        descending: for each column, whether the key's index is descending.
     """
 
     schema: TableSchema
@@ -61,22 +61,22 @@ class MySqlKeySql:
 
     @property
     def order(self) -> str:
-        """For ORDER BY: as the key's index has it."""
+        """The ORDER BY list in the order of the key's index."""
         return ", ".join(
             f"{quote_name(name)} DESC" if down else quote_name(name)
             for name, down in zip(self.columns, self.descending, strict=True)
         )
 
     def after(self, key: Key) -> str:
-        """The condition that says ``key < columns``, in the index's order."""
-        return self._beside(key, beyond=True, and_equal=False)
+        """The condition ``key < columns``, in the index's order."""
+        return self._compare(key, beyond=True, and_equal=False)
 
     def upto(self, key: Key) -> str:
-        """The condition that says ``columns <= key``."""
-        return self._beside(key, beyond=False, and_equal=True)
+        """The condition ``columns <= key``."""
+        return self._compare(key, beyond=False, and_equal=True)
 
     def same(self, key: Key) -> str:
-        """The condition that the row has this very key."""
+        """The condition that the row has exactly this key."""
         return " AND ".join(self._equal(place, text) for place, text in enumerate(key))
 
     def among(self, keys: Sequence[Key]) -> str:
@@ -97,11 +97,11 @@ class MySqlKeySql:
 
     # ------------------------------------------------------------------ one column
 
-    def _beside(self, key: Key, *, beyond: bool, and_equal: bool) -> str:
+    def _compare(self, key: Key, *, beyond: bool, and_equal: bool) -> str:
         found = []
         equal: list[str] = []
         for place, text in enumerate(key):
-            strictly = self._strictly(place, text, beyond)
+            strictly = self._compare_strictly(place, text, beyond)
             if strictly is not None:
                 found.append(" AND ".join([*equal, strictly]))
             equal.append(self._equal(place, text))
@@ -109,15 +109,17 @@ class MySqlKeySql:
             found.append(" AND ".join(equal))
         return "(" + " OR ".join(f"({term})" for term in found) + ")" if found else NEVER
 
-    def _strictly(self, place: int, text: str | None, beyond: bool) -> str | None:
-        """The column comes behind (or before) the value in the index; None: no value does."""
+    def _compare_strictly(self, place: int, text: str | None, beyond: bool) -> str | None:
+        """The condition that the column is after (or before) the value in the index; None if that
+        is impossible.
+        """
         name = quote_name(self.columns[place])
         greater = beyond != self.descending[place]
         if text is None:
             return f"{name} IS NOT NULL" if greater else None
         column = self._column(place)
         if column.type_id in (types.ENUM, types.SET):
-            compared = _beside_number(name, column, number_of(column, text), greater)
+            compared = _compare_number(name, column, number_of(column, text), greater)
         else:
             compared = f"{name} {'>' if greater else '<'} {literal(column, text)}"
         if greater or not self._nullable(place):
@@ -140,9 +142,10 @@ class MySqlKeySql:
         return self._column(place).nullable
 
 
-def _beside_number(name: str, column: Column, number: int, greater: bool) -> str | None:
-    """An ENUM or SET as the number that it is ordered by. Only equality finds the index, so the
-    numbers are listed while they are few.
+def _compare_number(name: str, column: Column, number: int, greater: bool) -> str | None:
+    """Compare an ENUM or SET by number, which is its order.
+
+    Only equality uses the index, so the numbers are listed if there are few.
     """
     count = len(types.labels(column))
     highest = count if column.type_id == types.ENUM else (1 << count) - 1
@@ -155,36 +158,36 @@ def _beside_number(name: str, column: Column, number: int, greater: bool) -> str
 
 
 def number_of(column: Column, text: str) -> int:
-    """The number that stands for an ENUM's or SET's text; 0 is ENUM's error value."""
+    """The number of an ENUM's or SET's text; 0 is ENUM's error value."""
     labels = types.labels(column)
     try:
         if column.type_id == types.ENUM:
             return labels.index(text) + 1 if text or "" in labels else 0
         return sum({1 << labels.index(label) for label in text.split(",")}) if text else 0
     except ValueError:
-        raise _misfit(column) from None
+        raise _type_error(column) from None
 
 
 def literal(column: Column, text: str) -> str:
-    """The value as SQL, made of digits, hexadecimal digits or a date's characters alone.
+    """The value as SQL, made only of digits, hexadecimal digits or a date's characters.
 
-    Raises ChunkRefusedError if the text is none of the column's type.
+    Raises ChunkRefusedError if the text does not fit the column's type.
     """
     kind = column.type_id
     if kind in _INTEGERS or kind in (types.NEWDECIMAL, types.BIT):
         if column.logical == "bool" and text in ("t", "f", "true", "false"):
             return "1" if text[0] == "t" else "0"
-        return _checked(_DIGITS, column, text)
+        return _require_match(_DIGITS, column, text)
     if kind in _FLOATS:
-        number = _checked(_NUMBER, column, text)
+        number = _require_match(_NUMBER, column, text)
         return number if "e" in number.lower() else f"{number}e0"
     if kind in _TEMPORAL:
         match = _TIME.fullmatch(text.replace("T", " "))
         if match is None:
-            raise _misfit(column)
+            raise _type_error(column)
         return f"'{match[1]}'"
     if kind == types.STRING and column.type_name in _WORDS:
-        return f"'{_checked(_WORD, column, text)}'"
+        return f"'{_require_match(_WORD, column, text)}'"
     if kind not in types.CHARACTER:
         raise ChunkRefusedError(f"a column of type {column.type_name} can't be part of a key")
     if types.collation(column) != BINARY_COLLATION:
@@ -195,7 +198,7 @@ def literal(column: Column, text: str) -> str:
 def _text_literal(charset: str | None, text: str) -> str:
     value = exact_texts.value_of(charset, text)
     if value is None and charset == "sjis" and "\\" in text:
-        with suppress(UnicodeEncodeError):  # the server would take another backslash
+        with suppress(UnicodeEncodeError):  # the server would read another backslash
             value = text.encode("shift_jis")
     if value is not None:
         return f"_{charset} X'{value.hex()}'"
@@ -203,8 +206,8 @@ def _text_literal(charset: str | None, text: str) -> str:
 
 
 def bytes_value(column: Column, text: str) -> bytes:
-    """What a key's text says of a column of bytes. BINARY(n) is padded to its length, and compared
-    with its padding.
+    """The bytes of a key's text. BINARY(n) is padded to its length, and compared with
+    its padding.
     """
     try:
         value = bytes_keys.bytes_of(text)
@@ -218,11 +221,11 @@ def bytes_value(column: Column, text: str) -> bytes:
     return value
 
 
-def _checked(pattern: re.Pattern[str], column: Column, text: str) -> str:
+def _require_match(pattern: re.Pattern[str], column: Column, text: str) -> str:
     if pattern.fullmatch(text) is None:
-        raise _misfit(column)
+        raise _type_error(column)
     return text
 
 
-def _misfit(column: Column) -> ChunkRefusedError:
+def _type_error(column: Column) -> ChunkRefusedError:
     return ChunkRefusedError(f"a key's value is none of column {column.name}'s type")

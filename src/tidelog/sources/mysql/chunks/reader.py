@@ -1,4 +1,6 @@
-"""`tidelog.ports.ChunkReader` over MySQL and MariaDB: watermarks, and short reads between them."""
+"""`tidelog.ports.ChunkReader` for MySQL and MariaDB: writes watermarks and reads chunks by short
+SELECTs.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
-from tidelog.sources.mysql.chunks.failures import chunk_errors, time_limit
+from tidelog.sources.mysql.chunks.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
-from tidelog.sources.mysql.chunks.snapshot import BinlogSnapshot
 from tidelog.sources.mysql.chunks.watermarks import (
     BEGIN,
+    BinlogSnapshot,
     Strategy,
     binlog_end,
     check_commit_order,
@@ -35,10 +37,10 @@ from tidelog.sources.mysql.stream.gtids import GtidSet, SeenGtids
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
-PLAN_TRANSACTION_S = 0.5  # then DDL, and purge, get their turn
+PLAN_TRANSACTION_S = 0.5  # then DDL and purge can run
 KILL_TIMEOUT_S = 2.0
 
-# A date that some ALLOW_INVALID_DATES let in may be part of a key.
+# A key may hold an invalid date that was written under ALLOW_INVALID_DATES.
 SQL_MODE = {"sql_mode": "'ALLOW_INVALID_DATES'"}
 
 
@@ -46,15 +48,15 @@ class MySqlChunkReader:
     """Reads chunks over connections of its own. Used by one thread at a time.
 
     Args:
-        url: of the server.
+        url: the server.
         registry: numbers the schema that a chunk was read under.
         strategy: how chunks are placed in the log, see `tidelog.sources.mysql.chunks.watermarks`.
         watermark_schema: database of the watermark table.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
-        seen: what the log's reader has seen; `gtid` on MySQL can't do without.
-        lock_timeout_ms: how long a watermark, or a read's lock against DDL, may wait; whole
-            seconds.
-        statement_timeout_ms: how long a SELECT may take.
+        seen: the transactions that the log reader has read; required by `gtid` on MySQL.
+        lock_timeout_ms: longest wait of a watermark, or of a read's lock against DDL; rounded up to
+            whole seconds.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class MySqlChunkReader:
         self._watermark_timeout_s = max(lock_timeout_ms * 5 / 1000, 10.0)
         self._statement_timeout_ms = statement_timeout_ms
         self._select = MySqlChunkSelect(lambda connection: end_statement(url, connection))
-        self._bound = 0  # all before it is visible
+        self._bound = 0  # all transactions before it are visible
         self._closed = False
         self._busy: Connection | None = None
         self._marks: Connection | None = None
@@ -93,8 +95,8 @@ class MySqlChunkReader:
         if self._strategy == "gtid":
             return
         with chunk_errors("writing a watermark", too_slow=ChunkError):
-            connection = self._marking()
-            # Read before the watermark is written, hence visible once it is committed.
+            connection = self._watermark_connection()
+            # The end is read before the watermark is written, so it is visible once that commits.
             check_commit_order(connection)
             end = binlog_end(connection)
             commit_watermark(connection, self._watermark_schema, watermark)
@@ -102,11 +104,11 @@ class MySqlChunkReader:
 
     def read(self, request: ChunkRequest) -> ChunkRows:
         with chunk_errors(f"reading a chunk of {request.table}"):
-            connection = self._busy = self._reading()
+            connection = self._busy = self._read_connection()
             schema: TableSchema | None = None
             try:
                 snapshot, emit_at = self._begin(connection)
-                schema = self._registry.register(self._found(connection, request.table))
+                schema = self._registry.register(self._find_schema(connection, request.table))
                 select = self._select.range if request.keys is None else self._select.keys
                 chunk = select(connection, request, schema, snapshot)
             except pymysql.MySQLError as error:
@@ -130,19 +132,19 @@ class MySqlChunkReader:
             self._reads = None
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
-        """See `tidelog.ports.ChunkReader.boundaries`. Over a connection of its own."""
+        """See `tidelog.ports.ChunkReader.boundaries`. Uses a connection of its own."""
         with chunk_errors(f"planning chunks of {request.table}"):
-            connection = self._busy = self._planning()
+            connection = self._busy = self._plan_connection()
             try:
                 connection.rows(BEGIN)
-                schema = self._found(connection, request.table)
+                schema = self._find_schema(connection, request.table)
                 begun = time.monotonic()
                 ends: list[tuple[str | None, ...]] = []
                 while len(ends) < count:
                     if time.monotonic() - begun > PLAN_TRANSACTION_S:
                         connection.rows("COMMIT")
                         connection.rows(BEGIN)
-                        schema = self._found(connection, request.table)
+                        schema = self._find_schema(connection, request.table)
                         begun = time.monotonic()
                     end = self._select.boundary(connection, request, schema)
                     if end is None:
@@ -159,18 +161,20 @@ class MySqlChunkReader:
                     connection.rows("COMMIT")
 
     def current_snapshot(self) -> BinlogSnapshot:
-        """What is visible by now. With `table` on MySQL a watermark is written to know it: call it
-        as rarely as transactions must be forgotten.
+        """What is visible now.
+
+        The strategy `table` on MySQL writes a watermark for this, so call it no more often than
+        transactions must be forgotten.
         """
         with chunk_errors("taking a snapshot"):
-            connection = self._marking()
+            connection = self._watermark_connection()
             if connection.flavor is Flavor.MARIADB:
                 return BinlogSnapshot(current_position(connection))
             if self._strategy == "gtid" or self._seen is not None:
                 with suppress(ChunkBusyError):
                     return BinlogSnapshot(self._visible_before(connection))
                 if self._strategy == "gtid":
-                    raise ChunkBusyError(_UNKNOWN)
+                    raise ChunkBusyError(_VISIBILITY_UNKNOWN)
             check_commit_order(connection)
             end = binlog_end(connection)
             commit_watermark(connection, self._watermark_schema, f"{uuid.uuid4().hex}:now")
@@ -180,7 +184,7 @@ class MySqlChunkReader:
         self._closed = True
         busy = self._busy
         if busy is not None:
-            # In the midst of a statement of another thread, which will close it.
+            # Another thread is running a statement, and will close the connection.
             self._kill(busy)
         for connection in (self._marks, self._reads, self._plans):
             if connection is not None and connection.open:
@@ -189,7 +193,9 @@ class MySqlChunkReader:
     # ------------------------------------------------------------------ reading
 
     def _begin(self, connection: Connection) -> tuple[BinlogSnapshot, int | None]:
-        """Begin; the snapshot, and where its rows are emitted (None: at the high watermark)."""
+        """Begin the transaction; returns the snapshot and where its rows are emitted (None: at the
+        high watermark).
+        """
         if connection.flavor is Flavor.MARIADB:
             connection.rows(BEGIN)
             position = snapshot_position(connection)
@@ -201,26 +207,26 @@ class MySqlChunkReader:
             return BinlogSnapshot(self._bound), None
         visible = self._visible_before(connection)
         connection.rows(BEGIN)
-        # What is visible was logged before it became so.
+        # What is visible was logged before it became visible.
         return BinlogSnapshot(visible), binlog_end(connection)
 
     def _visible_before(self, connection: Connection) -> int:
-        """MySQL: all before this position is visible to a snapshot that is taken now."""
+        """MySQL: the position before which all is visible to a snapshot that is taken now."""
         seen = self._seen
         if seen is None:
-            return 0  # nobody reads the log beside: all counts as newer
+            return 0  # nobody reads the log at the same time: all counts as newer
         end = seen.end
         row = connection.row("SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_owned")
         assert row is not None
         executed, owned = row
         visible = seen.visible_before(GtidSet.parse(str(executed)), end, none_owned=not owned)
         if visible is None:
-            raise ChunkBusyError(_UNKNOWN)
+            raise ChunkBusyError(_VISIBILITY_UNKNOWN)
         return visible
 
-    def _found(self, connection: Connection, table: TableName) -> TableSchema:
-        """The table as it is, locked against DDL until the transaction ends (a metadata lock, which
-        no write waits for).
+    def _find_schema(self, connection: Connection, table: TableName) -> TableSchema:
+        """The table's current schema; locks the table against DDL until the transaction ends (a
+        metadata lock, which no write waits for).
         """
         name = quote_name(table.namespace, table.name)
         connection.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - quoted
@@ -230,11 +236,13 @@ class MySqlChunkReader:
         return found.schema
 
     def _check_columns(self, table: TableName, schema: TableSchema) -> None:
-        """Raise ChunkBusyError if the table has other columns by now: the next snapshot fits them.
-        What information_schema says is as old as the transaction's snapshot, while the table itself
-        is opened as it is; a read that waited for DDL to end always meets both.
+        """Raise ChunkBusyError if the table has other columns by now; the next snapshot will fit
+        them.
+
+        information_schema is as old as the transaction's snapshot, while the table itself is opened
+        in its current state; a read that waited for DDL always sees both.
         """
-        connection = self._planning()
+        connection = self._plan_connection()
         connection.rows("COMMIT")
         found = self._finder.find(connection, table)
         if found is None or found.schema.columns != schema.columns:
@@ -242,7 +250,7 @@ class MySqlChunkReader:
 
     # ------------------------------------------------------------------ connections
 
-    def _marking(self) -> Connection:
+    def _watermark_connection(self) -> Connection:
         self._check_open()
         if self._marks is None or not self._marks.open:
             self._bound = 0  # it may be another server
@@ -256,13 +264,13 @@ class MySqlChunkReader:
             )
         return self._marks
 
-    def _planning(self) -> Connection:
+    def _plan_connection(self) -> Connection:
         self._check_open()
         if self._plans is None or not self._plans.open:
             self._plans = self._open("planning")
         return self._plans
 
-    def _reading(self) -> Connection:
+    def _read_connection(self) -> Connection:
         self._check_open()
         if self._reads is None or not self._reads.open:
             self._reads = self._open("chunks")
@@ -281,19 +289,22 @@ class MySqlChunkReader:
             raise ChunkLostError("the reader of chunks is closed")
 
     def _kill(self, connection: Connection) -> None:
-        """Let the server end what it does for a connection: it would not notice that we left."""
+        """Make the server end the connection's statement: it does not notice that the client has
+        left.
+        """
         _kill(self._url, connection, "KILL")
 
 
-_UNKNOWN = (
+_VISIBILITY_UNKNOWN = (
     "it is not known yet which transactions a SELECT would see: the log's reader has to catch up "
     "with the server's end, or its last transaction waits for a replica"
 )
 
 
 def end_statement(url: str | ServerUrl, connection: Connection) -> None:
-    """Have the server end what it does for the connection; its transaction goes on. Where that
-    can't be, the statement comes to its own end.
+    """Make the server end the connection's current statement; the transaction continues.
+
+    If that fails, the statement runs to its end.
     """
     _kill(url, connection, "KILL QUERY")
 
@@ -302,7 +313,7 @@ def _kill(url: str | ServerUrl, connection: Connection, command: str) -> None:
     with suppress(TidelogError, pymysql.MySQLError, OSError):
         killer = connect(url, purpose="end", read_timeout_s=KILL_TIMEOUT_S, database="")
         try:
-            if killer.server == connection.server:  # elsewhere the number is somebody else's
+            if killer.server == connection.server:  # on another server the id is another session's
                 killer.rows(f"{command} {connection.connection_id:d}")
         finally:
             killer.abandon()
@@ -311,7 +322,7 @@ def _kill(url: str | ServerUrl, connection: Connection, command: str) -> None:
 def open_reading(
     url: str | ServerUrl, *, purpose: str, settings: Mapping[str, str], statement_timeout_ms: int
 ) -> Connection:
-    """A connection whose transactions read one snapshot each, within a time limit a statement."""
+    """A connection with one snapshot per transaction and a time limit per statement."""
     connection = connect(
         url, purpose=purpose, settings=settings, isolation="REPEATABLE READ", database=""
     )

@@ -1,4 +1,4 @@
-"""The rows of a chunk: its SELECTs over a connection, and their result in dump rows."""
+"""Runs a chunk's SELECTs, and converts their results to dump rows."""
 
 from __future__ import annotations
 
@@ -6,45 +6,135 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+import pymysql
+from pymysql.constants import COMMAND, CR
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows import bytes_keys
+from tidelog.codecs.mysql.rows.dump_rows import ResultError, ResultRows
 from tidelog.codecs.mysql.texts.exact_texts import value_of
-from tidelog.codecs.postgres.tuples import absent_rows, joined
+from tidelog.codecs.postgres.tuples import absent_rows, concatenate
 from tidelog.errors import ChunkError, ChunkRefusedError
-from tidelog.model.records import LogBatch, Snapshot
+from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.mysql.chunks.given_keys import spelled
+from tidelog.sources.mysql.chunks.given_keys import normalize_keys
 from tidelog.sources.mysql.chunks.key_sql import Key, bytes_value
-from tidelog.sources.mysql.chunks.result_rows import RowReader
 from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
 
+BUFFER_BYTES = 1 << 20
+_EOF = 0xFE
+
+T = TypeVar("T", bytes, int)
+
+
+class RowReader:
+    """Runs SELECTs over one connection at a time; uses one buffer and the rows' own memory.
+
+    Used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._buffer: UInt8s = np.empty(BUFFER_BYTES, dtype=np.uint8)
+        # TLS sockets of early Python 3.11 test a buffer's truth value, which arrays do not have.
+        self._view = self._buffer.data
+        self.cut = False
+        """True if the last statement was ended at its limit."""
+
+    def read(
+        self,
+        connection: Connection,
+        query: str,
+        schema: TableSchema,
+        limit_bytes: int = 0,
+        stop: Callable[[], None] | None = None,
+    ) -> LogBatch:
+        """DUMP_ROW records of the rows, with the schema's columns.
+
+        Once they take ``limit_bytes`` (0: no limit), ``stop`` makes the server end the statement,
+        and later rows are dropped (`cut`).
+
+        Raises PyMySQL's error for a server error. ``query`` is a single statement: without
+        CLIENT_MULTI_STATEMENTS the server refuses more, so a condition can't smuggle in a second
+        one.
+        """
+        rows = ResultRows(schema)
+        source: Any = connection
+        source._execute_command(COMMAND.COM_QUERY, query)
+        _skip_definitions(source)
+        self.cut = False
+        kept: LogBatch | None = None
+        try:
+            # The first rows may be in the buffer of the definitions; the rest is read from the
+            # socket.
+            rows.feed(_receive(source, lambda: source._rfile.read1(BUFFER_BYTES)))
+            while not rows.ended:
+                count = _receive(source, lambda: source._sock.recv_into(self._view))
+                rows.feed(self._buffer[:count])
+                if kept is not None:
+                    rows.take()
+                elif limit_bytes and rows.payload_bytes >= limit_bytes and not rows.ended:
+                    kept, self.cut = rows.take(), True
+                    if stop is not None:
+                        stop()
+        except ResultError as error:
+            if kept is not None:  # the error usually says that we or the time limit ended it
+                return kept
+            # The message is left out: it may hold values.
+            raise pymysql.err.OperationalError(error.code, "") from None
+        except BaseException:
+            connection.abandon()  # the remaining rows would be taken for the next result
+            raise
+        return rows.batch() if kept is None else kept
+
+
+def _receive(source: Any, receive: Callable[[], T]) -> T:
+    """The result of ``receive``; raises PyMySQL's error if the connection is lost."""
+    try:
+        received = receive()
+    except (OSError, ValueError, AttributeError):  # the latter: another thread closed it
+        received = None
+    if not received:
+        source._force_close()
+        raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, "the connection was lost")
+    return received
+
+
+def _skip_definitions(source: Any) -> None:
+    """Read everything before the rows: the number of columns, their definitions, an EOF packet."""
+    columns = source._read_packet().read_length_encoded_integer()
+    for _ in range(columns + 1):
+        packet = source._read_packet()
+    if packet.get_all_data()[:1] != bytes([_EOF]):
+        raise pymysql.err.InternalError(0, "a result set's definitions do not end")
+
+
 KEYS_AT_ONCE = (
-    500  # MariaDB makes a join of 1000 values and more (in_predicate_conversion_threshold)
+    500  # MariaDB makes a join of 1000 or more values (in_predicate_conversion_threshold)
 )
 
 
 class MySqlChunkSelect:
-    """Reads ranges and keys of tables within transactions of the caller's. Used by one thread.
+    """Reads ranges and keys of tables within the caller's transactions. Used by one thread.
 
     Args:
-        end_statement: has the server end what it does for a connection, and nothing else.
+        end_statement: makes the server end a connection's current statement, and nothing else.
     """
 
     def __init__(self, end_statement: Callable[[Connection], None]) -> None:
         self._end_statement = end_statement
         self._rows = RowReader()
-        self._widths: dict[TableName, float] = {}  # bytes of a row, when it was read last
+        self._widths: dict[TableName, float] = {}  # bytes per row of the last read
         self._indexes: dict[tuple[str, tuple[str, ...]], KeyIndex] = {}
 
     def forget(self) -> None:
-        """Look indexes up again: one may be gone."""
+        """Clear the cache of indexes: one may have been dropped."""
         self._indexes.clear()
 
     def range(
@@ -73,8 +163,8 @@ class MySqlChunkSelect:
     def boundary(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema
     ) -> Key | None:
-        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may be
-        without a number.
+        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may have
+        no number.
         """
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key)
@@ -90,10 +180,10 @@ class MySqlChunkSelect:
         snapshot: Snapshot,
     ) -> ChunkRows:
         columns, _ = given_keys(request, schema)
-        request = replace(request, keys=spelled(request.keys or (), schema, columns))
+        request = replace(request, keys=normalize_keys(request.keys or (), schema, columns))
         _, given = given_keys(request, schema)
         sql = self._sql(connection, schema, columns)
-        absent = self._unspeakable(connection, schema, columns, given)
+        absent = self._unencodable_keys(connection, schema, columns, given)
         found: list[LogBatch] = []
         missing: list[Key] = []
         steps = KeySteps(request, self._widths.get(schema.table, 0.0), KEYS_AT_ONCE)
@@ -104,7 +194,7 @@ class MySqlChunkSelect:
                 query = sql.of_keys(some, request.where)
                 rows = self._read(connection, query, schema, steps.room)
                 if self._rows.cut:
-                    if steps.overflowed():
+                    if steps.note_overflow():
                         continue
                     break
                 found.append(rows)
@@ -114,11 +204,11 @@ class MySqlChunkSelect:
                     present = {int(row[0]) for row in connection.rows(sql.present_keys(some))}
                     absent |= {key for place, key in enumerate(some) if place not in present}
             missing += [key for key in step.keys or () if key in absent]
-            steps.took(size)
+            steps.count_step(size)
         self._widths[schema.table] = steps.row_bytes
         known = [_cells_of(key, schema, columns) for key in dict.fromkeys(missing)]
         found.append(absent_rows(known, schema, columns if missing else None))
-        rows = joined(found)
+        rows = concatenate(found)
         if len(found) > 2:  # a row may have two spellings of its key, in two batches
             rows = _distinct(rows)
         return ChunkRows(schema, rows, snapshot, None, True, keys_read=steps.read)
@@ -126,8 +216,8 @@ class MySqlChunkSelect:
     def _range(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema, sql: MySqlChunkSql
     ) -> tuple[LogBatch, float, bool]:
-        """The rows, how long it rested between slices, and whether the last ones were left out for
-        lack of room.
+        """The rows, the seconds of pauses between slices, and whether the limit of bytes cut the
+        last slice.
         """
         slices = Slices(request, schema, sql.key)
         found: list[LogBatch] = []
@@ -141,7 +231,7 @@ class MySqlChunkSelect:
             more = slices.more(len(rows), size)
             if self._rows.cut or not more:
                 self._widths[schema.table] = size / max(slices.count, 1)
-                return joined(found), slices.rested_s, self._rows.cut
+                return concatenate(found), slices.rested_s, self._rows.cut
             after = _key_of(rows, len(rows) - 1, schema, sql.key)
 
     def _read(
@@ -159,7 +249,7 @@ class MySqlChunkSelect:
                 "can't be told apart: name NOT NULL columns in source.keys"
             )
 
-    def _unspeakable(
+    def _unencodable_keys(
         self,
         connection: Connection,
         schema: TableSchema,
@@ -167,7 +257,7 @@ class MySqlChunkSelect:
         keys: Sequence[Key],
     ) -> set[Key]:
         """Keys with characters that a column's character set does not have: no row has such a key,
-        and comparing with them is an error.
+        and comparing with it is an error.
         """
         found: set[Key] = set()
         for place, name in enumerate(columns):
@@ -183,7 +273,7 @@ class MySqlChunkSelect:
             odd = [t for t in odd if value_of(charset, t) is None]
             for at in range(0, len(odd), KEYS_AT_ONCE):
                 some = odd[at : at + KEYS_AT_ONCE]
-                tests = ", ".join(_survives(text, charset) for text in some)
+                tests = ", ".join(_round_trip_sql(text, charset) for text in some)
                 row = connection.row(f"SELECT {tests}")
                 lost = {text for text, kept in zip(some, row or (), strict=True) if not kept}
                 found |= {key for key in keys if key[place] in lost}
@@ -204,7 +294,7 @@ class MySqlChunkSelect:
 
 
 def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:
-    """The texts of a row's cells: of bytes, the bytes, with their padding."""
+    """The texts of a row's cells; a cell of bytes holds the bytes with their padding."""
     return tuple(
         text
         if text is None or column.logical != bytes_keys.LOGICAL
@@ -215,7 +305,7 @@ def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:
     )
 
 
-def _survives(text: str, charset: str) -> str:
+def _round_trip_sql(text: str, charset: str) -> str:
     value = f"_utf8mb4 X'{text.encode().hex()}'"
     converted = f"CONVERT(CONVERT({value} USING {charset}) USING utf8mb4)"
     return f"{converted} = {value} COLLATE utf8mb4_bin"
@@ -233,11 +323,11 @@ def _key_text(column: Column, text: str | None) -> str | None:
 
 
 def cells(rows: LogBatch, place: int) -> list[str | None]:
-    """One dump row's texts."""
+    """The texts of one dump row."""
     start, end = rows.payload_offsets[place], rows.payload_offsets[place + 1]
     data = rows.payload[start:end].tobytes()
     texts: list[str | None] = []
-    at = 8  # behind tag, relation, tuple tag and the number of columns
+    at = 8  # after tag, relation, tuple tag and the number of columns
     while at < len(data):
         tag = data[at : at + 1]
         at += 1
@@ -252,7 +342,7 @@ def cells(rows: LogBatch, place: int) -> list[str | None]:
 
 
 def _distinct(rows: LogBatch) -> LogBatch:
-    """Without the second one of equal rows."""
+    """Remove duplicate rows."""
     bounds = rows.payload_offsets.tolist()
     data = rows.payload.tobytes()
     seen: set[bytes] = set()

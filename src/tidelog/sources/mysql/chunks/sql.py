@@ -1,5 +1,7 @@
-"""The SQL of one chunk. Every identifier is quoted, every key value is a literal of its type, and
-the key's index is named, so that the server walks it whatever its statistics say.
+"""Builds the SQL of one chunk.
+
+Every identifier is quoted, every key value is a literal of its type, and the key's index is named,
+so that the server uses it whatever its statistics say.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.codecs.mysql.texts.exact_texts import needs_exact
 from tidelog.codecs.mysql.texts.exact_texts import sql as exact_sql
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.mysql.chunks.conditions import checked
+from tidelog.sources.mysql.chunks.conditions import checked_condition
 from tidelog.sources.mysql.chunks.key_sql import NEVER, Key, MySqlKeySql
 from tidelog.sources.mysql.connect import Connection, quote_name
 
-# Not CARDINALITY: asking for that reads statistics of the engine.
+# Not CARDINALITY: that query reads statistics of the engine.
 _INDEX_COLUMNS = """
 SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, COLLATION, SUB_PART
 FROM information_schema.STATISTICS
@@ -32,10 +34,10 @@ class KeyIndex:
     """The index that serves a key.
 
     Attributes:
-        name: None if there is none that begins with the key's columns.
-        descending: of each column of the key.
-        ordered: does it give rows in the key's order? One over prefixes of values does not.
-        unique: no two rows share a key (unless it holds NULL).
+        name: None if no index begins with the key's columns.
+        descending: for each column of the key, whether the index is descending.
+        ordered: whether it returns rows in the key's order; an index of value prefixes does not.
+        unique: whether no two rows share a key (unless it holds NULL).
     """
 
     name: str | None
@@ -74,12 +76,12 @@ def key_index(connection: Connection, table: TableName, columns: Sequence[str]) 
 
 @dataclass(frozen=True, slots=True)
 class MySqlChunkSql:
-    """Statements over one table.
+    """Statements for one table.
 
     Args:
-        schema: its columns are selected, in their order.
+        schema: the columns to select, in order.
         key: the columns to order and compare by.
-        index: serves them.
+        index: the index that serves the key.
     """
 
     schema: TableSchema
@@ -102,20 +104,23 @@ class MySqlChunkSql:
     def boundary(
         self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None
     ) -> str:
-        """The key of the last row that `range` would give if it is ``limit_rows`` long; else
-        nothing. Of the key's index alone, but for a condition on other columns.
+        """The key of the last row of `range` if that has ``limit_rows`` rows, else nothing.
+
+        Reads only the key's index, unless a condition needs other columns.
         """
         rows = self._range(self.key_schema.columns, after, upto, where)
         return f"{rows} LIMIT {limit_rows - 1:d}, 1"
 
     def digest(self, listed: str, after: Key | None, upto: Key | None) -> str:
-        """``listed``, aggregates, of the rows ``after < key <= upto``."""
+        """``listed``, a list of aggregates, over the rows ``after < key <= upto``."""
         bounds = self._bounds(after, upto)
         filtered = f" WHERE {' AND '.join(bounds)}" if bounds else ""
         return f"SELECT {listed} FROM {self._source}{filtered}"  # noqa: S608 - quoted
 
     def shared_keys(self, after: Key | None, last: Key) -> str:
-        """A row if rows of the range share a key that holds NULL; such a key is not unique."""
+        """Selects a row if rows of the range share a key that holds NULL; such a key is
+        not unique.
+        """
         conditions = self.conditions
         bounds = [conditions.null_in_key(), *self._bounds(after, last)]
         return (
@@ -130,7 +135,7 @@ class MySqlChunkSql:
         return f"{select} ORDER BY {conditions.order}"
 
     def present_keys(self, keys: Sequence[Key]) -> str:
-        """The places of those keys that a row has. The database decides what is equal."""
+        """Selects the indexes of those keys that a row has. The database decides what is equal."""
         conditions = self.conditions
         return " UNION ALL ".join(
             f"(SELECT {place:d} FROM {self._source} "  # noqa: S608 - quoted
@@ -158,7 +163,7 @@ class MySqlChunkSql:
     def _select(
         self, columns: Sequence[Column], conditions: Sequence[str], where: str | None
     ) -> str:
-        every = [*conditions, *([f"({checked(where)})"] if where else [])]
+        every = [*conditions, *([f"({checked_condition(where)})"] if where else [])]
         if NEVER in conditions:
             every = [NEVER]
         filtered = f" WHERE {' AND '.join(every)}" if every else ""
@@ -168,7 +173,7 @@ class MySqlChunkSql:
 
 
 def key_schema(schema: TableSchema, key: Sequence[str]) -> TableSchema:
-    """The table as if it had the key's columns alone."""
+    """The table's schema with only the key's columns."""
     columns = tuple(schema.columns[schema.column_index(name)] for name in key)
     return TableSchema(
         schema.table, 0, columns, tuple(key), tuple(key), "f", schema.wire_format, schema.schema_id
@@ -176,9 +181,10 @@ def key_schema(schema: TableSchema, key: Sequence[str]) -> TableSchema:
 
 
 def selected(column: Column, key: bool = False) -> str:
-    """The column in a SELECT's list, so that it is written as `tidelog.codecs.mysql.rows.dump_rows`
-    wants it: a FLOAT would lose digits. Adding 0 would make 0 of a -0, which the log has as it is.
-    ``key``: it is the key's, and what UTF-8 has no text for must not be lost.
+    """The column in a SELECT list, in the form that `tidelog.codecs.mysql.rows.dump_rows` reads.
+
+    A FLOAT would lose digits, so it is multiplied by 1; adding 0 would turn -0 into 0, while the
+    log keeps it. ``key``: True for a key column, which must keep text that UTF-8 can't represent.
     """
     name = quote_name(column.name)
     charset = charset_of(types.collation(column))

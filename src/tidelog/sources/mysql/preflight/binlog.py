@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about the binlog."""
+"""Checks the binlog for `tidelog check`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.positions import log_status
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.examined import Examined
+    from tidelog.sources.mysql.preflight.context import CheckContext
 
 RETENTION_LEAST_S = 86_400
 AZURE = ".mysql.database.azure.com"
@@ -32,8 +32,8 @@ _TO_GTIDS = (
 )
 
 
-def binlog_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
-    """In the order in which they depend on each other."""
+def binlog_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
+    """The checks, each after those that it depends on."""
     return [
         _log_bin,
         _rows,
@@ -47,16 +47,16 @@ def binlog_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
     ]
 
 
-def _log_bin(examined: Examined) -> Iterator[Finding]:
-    if not examined.on("log_bin"):
+def _log_bin(context: CheckContext) -> Iterator[Finding]:
+    if not context.on("log_bin"):
         fix = "log_bin = binlog  # in the server's configuration, section mysqld; then restart it"
         yield Finding("log_bin", "fail", "the server writes no binlog", fix)
         return
     yield Finding("log_bin", "ok", "the server writes a binlog")
     try:
-        status = log_status(examined.connection)
+        status = log_status(context.connection)
     except pymysql.MySQLError:
-        return  # the missing privilege has a finding of its own
+        return  # the missing privilege has its own finding
     for option in ("Binlog_Do_DB", "Binlog_Ignore_DB"):
         if status.get(option):
             text = f"{option.lower()} is set ({status[option]}): changes may be missing in the log"
@@ -64,16 +64,16 @@ def _log_bin(examined: Examined) -> Iterator[Finding]:
             yield Finding("log filter", "fail", text, fix)
 
 
-def _rows(examined: Examined) -> Iterator[Finding]:
-    """Changes must be in the log as rows; whole ones are better."""
-    variables = examined.variables
+def _rows(context: CheckContext) -> Iterator[Finding]:
+    """The log must hold changes as rows, preferably whole ones."""
+    variables = context.variables
     form = variables.get("binlog_format", "ROW")
     if form == "ROW":
         yield Finding("binlog_format", "ok", "binlog_format is ROW")
     else:
         fix = (
             "SET GLOBAL binlog_format = 'ROW';  -- and in the server's configuration; sessions "
-            "that are open keep theirs until they connect anew"
+            "that are open keep theirs until they reconnect"
         )
         text = f"binlog_format is {form}"
         yield Finding("binlog_format", "fail", text, fix, ADMINISTRATOR)
@@ -82,7 +82,7 @@ def _rows(examined: Examined) -> Iterator[Finding]:
         yield Finding("row image", "ok", f"binlog_row_image is {image}")
     else:
         text = f"binlog_row_image is {image}: records lack columns, whose rows are read again"
-        if examined.connection.flavor is Flavor.MARIADB:
+        if context.connection.flavor is Flavor.MARIADB:
             text += ", with MariaDB after each update"
         fix = "SET GLOBAL binlog_row_image = 'FULL';  -- and in the server's configuration"
         yield Finding("row image", "warn", text, fix, ADMINISTRATOR, by_hand=True)
@@ -102,8 +102,8 @@ def _rows(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def _row_metadata(examined: Examined) -> Iterator[Finding]:
-    found = examined.variables.get("binlog_row_metadata")
+def _row_metadata(context: CheckContext) -> Iterator[Finding]:
+    found = context.variables.get("binlog_row_metadata")
     if found == "FULL":
         yield Finding("row metadata", "ok", "binlog_row_metadata is FULL")
         return
@@ -119,15 +119,15 @@ def _row_metadata(examined: Examined) -> Iterator[Finding]:
     yield Finding("row metadata", "warn", text, fix, role, by_hand=True)
 
 
-def _retention(examined: Examined) -> Iterator[Finding]:
-    variables = examined.variables
+def _retention(context: CheckContext) -> Iterator[Finding]:
+    variables = context.variables
     seconds = float(variables.get("binlog_expire_logs_seconds", 0) or 0)
     days = float(variables.get("expire_logs_days", 0) or 0)
     kept = seconds or days * 86_400
     variable = "binlog_expire_logs_seconds"
     if variable not in variables:
         variable = "expire_logs_days"
-    hours = _rds_hours(examined.connection)
+    hours = _rds_hours(context.connection)
     if hours is not None:
         if 0 < hours * 3600 < RETENTION_LEAST_S or not hours:
             text = f"RDS keeps binlogs for {hours:g} h: a capture down for longer loses data"
@@ -140,14 +140,14 @@ def _retention(examined: Examined) -> Iterator[Finding]:
             yield Finding("retention", "warn", text, fix, ADMINISTRATOR, by_hand=True)
         else:
             yield Finding("retention", "ok", f"RDS keeps binlogs for {hours / 24:.1f} days")
-    elif not kept and parse_url(examined.url).host.endswith(AZURE):
+    elif not kept and parse_url(context.url).host.endswith(AZURE):
         text = (
             "binlog_expire_logs_seconds is 0, with which Azure purges a binlog once it has no use "
             "for it itself: a capture that is down loses data"
         )
         fix = "the server parameter binlog_expire_logs_seconds = 604800"
         yield Finding("retention", "warn", text, fix)
-    # MySQL 8.0.29 and later can leave the seconds set and purge nothing.
+    # MySQL 8.0.29 and later can keep the seconds set and purge nothing.
     elif not kept or variables.get("binlog_expire_logs_auto_purge", "ON").upper() == "OFF":
         yield Finding("retention", "ok", "binlogs are kept until they are purged by hand")
     elif kept < RETENTION_LEAST_S:
@@ -160,10 +160,10 @@ def _retention(examined: Examined) -> Iterator[Finding]:
         yield Finding("retention", "ok", text)
 
 
-def _retention_size(examined: Examined) -> Iterator[Finding]:
-    """What MariaDB and Percona's server have beside times."""
+def _retention_size(context: CheckContext) -> Iterator[Finding]:
+    """MariaDB and Percona's server can also purge by size."""
     for variable in ("max_binlog_total_size", "binlog_space_limit"):
-        total = int(examined.variables.get(variable, 0) or 0)
+        total = int(context.variables.get(variable, 0) or 0)
         if total:
             text = f"binlogs are purged beyond {total / 2**20:,.0f} MiB ({variable})"
             fix = "let it hold the changes of at least the longest time that capture may be down"
@@ -171,8 +171,10 @@ def _retention_size(examined: Examined) -> Iterator[Finding]:
 
 
 def _rds_hours(connection: Connection) -> float | None:
-    """Amazon RDS and Aurora keep binlogs by a setting of their own, which overrides the server's: 0
-    as long as it is NULL. None: it is no such server, or the account may not ask.
+    """The retention of Amazon RDS and Aurora, whose own setting overrides the server's; NULL counts
+    as 0.
+
+    None if the server is neither, or the account may not read it.
     """
     for statement in _RDS:
         with suppress(pymysql.MySQLError):
@@ -183,13 +185,13 @@ def _rds_hours(connection: Connection) -> float | None:
     return None
 
 
-def _server_id(examined: Examined) -> Iterator[Finding]:
-    """No two readers of a binlog may have the same id."""
-    ours = examined.server_id
-    theirs = int(examined.variables.get("server_id", 0) or 0)
+def _server_id(context: CheckContext) -> Iterator[Finding]:
+    """Every reader of a binlog must have its own id."""
+    ours = context.server_id
+    theirs = int(context.variables.get("server_id", 0) or 0)
     if theirs == 0:
         fix = (
-            "SET GLOBAL server_id = 1;  -- or another number that no server beside it has; and in "
+            "SET GLOBAL server_id = 1;  -- or another number that no other server has; and in "
             "the server's configuration"
         )
         text = "server_id is 0: the server serves no replica"
@@ -199,8 +201,8 @@ def _server_id(examined: Examined) -> Iterator[Finding]:
         fix = "another number in source.server_id"
         yield Finding("server id", "fail", f"{ours} is the server's own id", fix)
         return
-    connection = examined.connection
-    modern = examined.mysql and connection.version >= (8, 0, 22)
+    connection = context.connection
+    modern = context.mysql and connection.version >= (8, 0, 22)
     try:
         replicas = connection.named("SHOW REPLICAS" if modern else "SHOW SLAVE HOSTS")
     except pymysql.MySQLError:
@@ -215,34 +217,32 @@ def _server_id(examined: Examined) -> Iterator[Finding]:
         fix = "another number in source.server_id, unless the replica is this capture, running"
         yield Finding("server id", "warn", text, fix)
     else:
-        yield Finding("server id", "ok", f"no other has the id {ours}")
+        yield Finding("server id", "ok", f"no other replica has the id {ours}")
 
 
-def _gtids(examined: Examined) -> Iterator[Finding]:
-    if not examined.mysql:
-        text = f"MariaDB's are always on; gtid_domain_id is {examined.variables['gtid_domain_id']}"
+def _gtids(context: CheckContext) -> Iterator[Finding]:
+    if not context.mysql:
+        text = f"MariaDB's are always on; gtid_domain_id is {context.variables['gtid_domain_id']}"
         yield Finding("GTID", "ok", text)
         return
-    mode = examined.variables.get("gtid_mode", "OFF").upper()
+    mode = context.variables.get("gtid_mode", "OFF").upper()
     if mode == "ON":
         yield Finding("GTID", "ok", "gtid_mode is ON")
-    elif examined.strategy == "gtid":
+    elif context.strategy == "gtid":
         text = f"gtid_mode is {mode}, and source.watermarks: gtid needs it"
         yield Finding("GTID", "fail", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
     else:
         text = (
-            f"gtid_mode is {mode}: capture can't go on on a replica that is promoted, and a server "
-            "restored from a copy can't be told from the one that was captured"
+            f"gtid_mode is {mode}: capture can't continue on a promoted replica, and a restored "
+            "copy of the server can't be distinguished from the captured one"
         )
         yield Finding("GTID", "warn", text, _TO_GTIDS, ADMINISTRATOR, by_hand=True)
 
 
-def _commit_order(examined: Examined) -> Iterator[Finding]:
-    """What stands in the binlog before a watermark must be visible once the watermark is
-    committed.
-    """
-    if examined.mysql:
-        if examined.on("binlog_order_commits"):
+def _commit_order(context: CheckContext) -> Iterator[Finding]:
+    """What is before a watermark in the binlog must be visible once the watermark is committed."""
+    if context.mysql:
+        if context.on("binlog_order_commits"):
             text = "transactions become visible in the binlog's order"
             yield Finding("commit order", "ok", text)
         else:
@@ -253,21 +253,22 @@ def _commit_order(examined: Examined) -> Iterator[Finding]:
     yield Finding("commit order", "ok", "MariaDB commits in the binlog's order")
 
 
-def _semi_sync(examined: Examined) -> Iterator[Finding]:
-    variables = examined.variables
-    # MySQL has the newer name from 8.0.26 on, by another plugin; the default is not MariaDB's.
+def _semi_sync(context: CheckContext) -> Iterator[Finding]:
+    variables = context.variables
+    # MySQL 8.0.26 and later have the newer name, of another plugin; its default differs from
+    # MariaDB's.
     for side in ("source", "master"):
-        if examined.on(f"rpl_semi_sync_{side}_enabled"):
+        if context.on(f"rpl_semi_sync_{side}_enabled"):
             break
     else:
         return
     waits = variables.get(f"rpl_semi_sync_{side}_wait_point", "AFTER_COMMIT").upper()
-    if examined.strategy == "gtid" or waits != "AFTER_SYNC":
+    if context.strategy == "gtid" or waits != "AFTER_SYNC":
         yield Finding("semi-sync", "ok", f"semi-sync waits {waits}")
         return
     limit_s = int(variables.get(f"rpl_semi_sync_{side}_timeout", 0)) / 1000
     text = (
-        "semi-sync waits AFTER_SYNC: a replica that does not answer holds up the marks of dumps, "
-        f"for up to {limit_s:g} s each"
+        "semi-sync waits AFTER_SYNC: a replica that does not answer delays the watermarks of "
+        f"dumps, for up to {limit_s:g} s each"
     )
     yield Finding("semi-sync", "warn", text, "source.watermarks: gtid  # waits for no replica")

@@ -1,6 +1,6 @@
-"""What `tidelog check` finds out about a MySQL or MariaDB source; every failure with what mends it.
+"""Runs `tidelog check` for a MySQL or MariaDB source; every failure comes with its fix.
 
-Nothing is changed, and no transaction outlasts a statement.
+It changes nothing, and no transaction outlasts a statement.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tidelog.sources.findings import (
 )
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import SESSION_FIX, connect, session_fault
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
-from tidelog.sources.mysql.preflight.examined import Check, Examined
+from tidelog.sources.mysql.preflight.context import Check, CheckContext
 from tidelog.sources.mysql.preflight.privileges import privilege_checks
 from tidelog.sources.mysql.preflight.tables import table_checks
 
@@ -32,7 +32,7 @@ OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 3)}
 TESTED = {Flavor.MYSQL: ((8, 0), (9, 7)), Flavor.MARIADB: ((10, 11), (11, 4))}
 CLOCK_SKEW_LIMIT_S = 5.0
 LEAST_CONNECTIONS = 6
-"""With one fewer a dump reads nothing."""
+"""With one connection fewer, a dump reads nothing."""
 SETTINGS = {"lock_wait_timeout": "2"}
 
 
@@ -40,16 +40,16 @@ class MySqlPreflight:
     """Checks a source.
 
     Args:
-        url: of the server, with the password.
-        server_id: under which capture will read the binlog.
-        kind: which family of servers the configuration expects.
+        url: the server, with the password.
+        server_id: the id with which capture will read the binlog.
+        kind: the kind of server that the configuration expects.
         tables: patterns of the tables to capture.
         watermark_schema: database of the watermark table.
         strategy: ``source.watermarks``.
         signal_table: ``database.table``.
         keys: surrogate keys by table pattern.
-        cascades: ``dump`` or ``accept`` makes foreign keys that cascade no error.
-        snapshot_mode: of the dump at start.
+        cascades: ``dump`` or ``accept`` allows foreign keys that cascade.
+        snapshot_mode: the mode of the dump at start.
     """
 
     def __init__(
@@ -78,8 +78,9 @@ class MySqlPreflight:
         self._snapshot_mode = snapshot_mode
 
     def check(self) -> list[Finding]:
-        """All findings, in the order in which things depend on each other. Never raises for what
-        it checks; a connection that can't be made is the only finding then.
+        """All findings, each after those that it depends on.
+
+        Never raises for what it checks; if the connection fails, that is the only finding.
         """
         try:
             connection = connect(self._url, purpose="check", settings=SETTINGS, verify=False)
@@ -88,11 +89,11 @@ class MySqlPreflight:
         findings = [Finding("connection", "ok", "the server accepts the connection")]
         with connection:
             try:
-                with translated("reading the server's variables"):
+                with translate_errors("reading the server's variables"):
                     rows = connection.rows("SHOW GLOBAL VARIABLES")
             except TidelogError as error:
                 return [*findings, Finding("variables", "fail", str(error))]
-            examined = Examined(
+            context = CheckContext(
                 url=self._url,
                 connection=connection,
                 variables={str(name).lower(): str(value) for name, value in rows},
@@ -108,29 +109,29 @@ class MySqlPreflight:
             )
             checks: list[Check] = [_replica, _sessions, _connections, _clock, *privilege_checks()]
             for part in (_version, *binlog_checks(), *checks, *table_checks()):
-                findings += _run(examined, part)
+                findings += _run(context, part)
         return findings
 
 
-def _run(examined: Examined, part: Check) -> list[Finding]:
+def _run(context: CheckContext, part: Check) -> list[Finding]:
     name = part.__name__.strip("_").replace("_", " ")
     found: list[Finding] = []
     try:
-        with translated(f"checking {name}"):
-            # One by one: what was found before an error stays found.
-            for finding in part(examined):
+        with translate_errors(f"checking {name}"):
+            # One by one: findings before an error are kept.
+            for finding in part(context):
                 found.append(finding)
     except TidelogError as error:
         found.append(Finding(name, "fail", str(error)))
     return found
 
 
-def _version(examined: Examined) -> Iterator[Finding]:
-    connection, flavor = examined.connection, examined.connection.flavor
+def _version(context: CheckContext) -> Iterator[Finding]:
+    connection, flavor = context.connection, context.connection.flavor
     text = f"{flavor.product} {'.'.join(map(str, connection.version))}"
-    if flavor is not examined.kind:
+    if flavor is not context.kind:
         fix = f"source.kind: {flavor.value}"
-        yield Finding("kind", "fail", f"the server is {text}, not {examined.kind.value}", fix)
+        yield Finding("kind", "fail", f"the server is {text}, not {context.kind.value}", fix)
     oldest = OLDEST[flavor]
     if connection.version < oldest:
         least = ".".join(map(str, oldest))
@@ -142,33 +143,35 @@ def _version(examined: Examined) -> Iterator[Finding]:
         yield Finding("version", "ok", text)
 
 
-def _replica(examined: Examined) -> Iterator[Finding]:
-    """A replica's own binlog must hold what it replicates; watermarks can't be written to it."""
-    connection = examined.connection
-    modern = examined.mysql and connection.version >= (8, 0, 22)
+def _replica(context: CheckContext) -> Iterator[Finding]:
+    """A replica's own binlog must hold what it replicates; it can't take watermarks."""
+    connection = context.connection
+    modern = context.mysql and connection.version >= (8, 0, 22)
     try:
         follows = bool(connection.rows("SHOW REPLICA STATUS" if modern else "SHOW SLAVE STATUS"))
-    except pymysql.MySQLError:  # not granted: then by what replicas are set to
-        follows = examined.on("read_only")
+    except pymysql.MySQLError:  # not granted: judge by the settings of a replica
+        follows = context.on("read_only")
     variable = "log_replica_updates"
-    if variable not in examined.variables:
+    if variable not in context.variables:
         variable = "log_slave_updates"
-    if follows and not examined.on(variable):
+    if follows and not context.on(variable):
         fix = f"{variable} = ON  # in the server's configuration; then restart it"
-        text = f"the server is a replica, and {variable} is OFF: its binlog lacks what it receives"
+        text = (
+            f"the server is a replica, and {variable} is OFF: its binlog lacks the source's changes"
+        )
         yield Finding("replica", "fail", text, fix)
     elif follows:
         yield Finding("replica", "ok", "a replica that logs what it receives")
-    read_only = next((v for v in ("super_read_only", "read_only") if examined.on(v)), None)
-    if read_only is not None and examined.strategy == "table":
-        text = f"{read_only} is ON: no marks can be written"
+    read_only = next((v for v in ("super_read_only", "read_only") if context.on(v)), None)
+    if read_only is not None and context.strategy == "table":
+        text = f"{read_only} is ON: no watermarks can be written"
         fix = "source.watermarks: gtid"
         yield Finding("read only", "fail", text, f"{fix}  # or let source.url lead to the primary")
 
 
-def _sessions(examined: Examined) -> Iterator[Finding]:
-    """Reads must not be stale, and what we write must be logged: by what a session of ours has."""
-    connection = examined.connection
+def _sessions(context: CheckContext) -> Iterator[Finding]:
+    """A new session must read committed rows, and its writes must be logged."""
+    connection = context.connection
     fault = session_fault(connection)
     if fault is not None:
         yield Finding("sessions", "fail", fault, SESSION_FIX)
@@ -192,23 +195,23 @@ def _sessions(examined: Examined) -> Iterator[Finding]:
         fix = "skip_character_set_client_handshake = OFF  # in the server's configuration"
         yield Finding("charset", "fail", f"a new session's character set is {charset}", fix)
     else:
-        server_charset = examined.variables.get("character_set_server", "?")
+        server_charset = context.variables.get("character_set_server", "?")
         text = f"the server's is {server_charset}; sessions of Tidelog use utf8mb4"
         yield Finding("charset", "ok", text)
 
 
-def _connections(examined: Examined) -> Iterator[Finding]:
-    """The session's value is the account's limit, or else the server's for every account."""
-    ((limit,),) = examined.connection.rows("SELECT @@SESSION.max_user_connections")
-    account = Grants.of(examined.connection).account
+def _connections(context: CheckContext) -> Iterator[Finding]:
+    """The session's value is the account's limit, or the server's limit for every account."""
+    ((limit,),) = context.connection.rows("SELECT @@SESSION.max_user_connections")
+    account = Grants.of(context.connection).account
     enough = LEAST_CONNECTIONS + SPARE_CONNECTIONS
     fix = f"ALTER USER {account} WITH MAX_USER_CONNECTIONS {enough};"
     yield connections(int(limit), LEAST_CONNECTIONS, fix, ADMINISTRATOR)
 
 
-def _clock(examined: Examined) -> Iterator[Finding]:
+def _clock(context: CheckContext) -> Iterator[Finding]:
     before = time.time()
-    server = float(examined.connection.value("SELECT UNIX_TIMESTAMP(SYSDATE(6))"))
+    server = float(context.connection.value("SELECT UNIX_TIMESTAMP(SYSDATE(6))"))
     skew = server - (before + time.time()) / 2
     text = f"the server's clock differs from ours by {skew:+.2f} s"
     level: Level = "ok" if abs(skew) < CLOCK_SKEW_LIMIT_S else "warn"

@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about the account; every lack with the GRANT to run."""
+"""Checks the account's privileges for `tidelog check`; every missing one comes with its GRANT."""
 
 from __future__ import annotations
 
@@ -11,95 +11,99 @@ from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
 from tidelog.sources.mysql.connect import quote_name
-from tidelog.sources.mysql.failures import number_of, words
+from tidelog.sources.mysql.errors import number_of, server_message
 from tidelog.sources.mysql.stream.positions import log_status
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.examined import Examined
+    from tidelog.sources.mysql.preflight.context import CheckContext
 
 _DENIED = (1044, 1142, 1227)
 WATERMARK_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "CREATE")
 
 
-def privilege_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
-    """In the order in which they depend on each other."""
+def privilege_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
+    """The checks, each after those that it depends on."""
     return [_replication, _watermark_table, _blocking_dumps]
 
 
-def _replication(examined: Examined) -> Iterator[Finding]:
-    """Tried where trying does nothing. Registering as a replica without reading the log would:
-    MySQL keeps the registration when the connection ends, and shows it from freed memory.
+def _replication(context: CheckContext) -> Iterator[Finding]:
+    """Try the statements that change nothing.
+
+    Registering as a replica without reading the log is not tried: MySQL keeps the registration when
+    the connection ends, and shows it from freed memory.
     """
-    grants = Grants.of(examined.connection)
-    lacks = []
+    grants = Grants.of(context.connection)
+    missing = []
     reasons = []
-    events = "SHOW BINLOG EVENTS LIMIT 1"  # MySQL wants REPLICATION SLAVE for it, MariaDB not
-    reason = _refused(lambda: examined.connection.rows(events)) if examined.mysql else ""
-    if not examined.mysql and grants.missing(["REPLICATION SLAVE"]):
+    events = "SHOW BINLOG EVENTS LIMIT 1"  # needs REPLICATION SLAVE on MySQL, not on MariaDB
+    reason = _refused(lambda: context.connection.rows(events)) if context.mysql else ""
+    if not context.mysql and grants.missing(["REPLICATION SLAVE"]):
         reason = f"{grants.account} lacks REPLICATION SLAVE"
     if reason:
-        lacks.append("REPLICATION SLAVE")
+        missing.append("REPLICATION SLAVE")
         reasons.append(reason)
-    reason = _refused(lambda: log_status(examined.connection))
+    reason = _refused(lambda: log_status(context.connection))
     if reason:
-        modern = not examined.mysql and examined.connection.version >= (10, 5, 2)
-        lacks.append("BINLOG MONITOR" if modern else "REPLICATION CLIENT")
+        modern = not context.mysql and context.connection.version >= (10, 5, 2)
+        missing.append("BINLOG MONITOR" if modern else "REPLICATION CLIENT")
         reasons.append(reason)
-    if lacks:
-        fix = grants.statement(lacks)
+    if missing:
+        fix = grants.statement(missing)
         yield Finding("replication", "fail", "; ".join(reasons), fix, ADMINISTRATOR)
     else:
         yield Finding("replication", "ok", f"{grants.account} may read the binlog")
 
 
-def _refused(ask: Callable[[], object]) -> str:
-    """Why the account may not ask; "" if it may."""
+def _refused(run: Callable[[], object]) -> str:
+    """Why the account may not run the statement; "" if it may."""
     try:
-        ask()
+        run()
     except pymysql.MySQLError as error:
         if number_of(error) in _DENIED:
-            return words(number_of(error), str(error.args[-1]))
+            return server_message(number_of(error), str(error.args[-1]))
     return ""
 
 
-def _watermark_table(examined: Examined) -> Iterator[Finding]:
-    if examined.strategy != "table":
+def _watermark_table(context: CheckContext) -> Iterator[Finding]:
+    if context.strategy != "table":
         return
-    grants = Grants.of(examined.connection)
-    schema = examined.watermark_schema
-    there = bool(
-        examined.connection.rows(
+    grants = Grants.of(context.connection)
+    schema = context.watermark_schema
+    exists = bool(
+        context.connection.rows(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
             (schema, "watermark"),
         )
     )
-    if is_view(examined.connection, schema):
+    if is_view(context.connection, schema):
         fix = f"DROP VIEW {quote_name(schema, WATERMARK_TABLE)};"
         text = VIEW.format(table=f"{schema}.{WATERMARK_TABLE}")
         yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR, by_hand=True)
         return
-    needed = [p for p in WATERMARK_PRIVILEGES if not (there and p == "CREATE")]
-    table = "watermark" if there else None
-    lacks = grants.missing(needed, schema, table)
-    if lacks:
-        text = f"{schema}.watermark can't be {'written' if there else 'created and written'}"
+    needed = [p for p in WATERMARK_PRIVILEGES if not (exists and p == "CREATE")]
+    table = "watermark" if exists else None
+    missing = grants.missing(needed, schema, table)
+    if missing:
+        text = f"{schema}.watermark can't be {'written' if exists else 'created and written'}"
         fix = grants.statement(needed, schema, table)
         yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR)
     else:
-        text = f"{schema}.watermark {'is there' if there else 'will be created'}"
+        text = f"{schema}.watermark {'exists' if exists else 'will be created'}"
         yield Finding("watermark table", "ok", text)
 
 
-def _blocking_dumps(examined: Examined) -> Iterator[Finding]:
-    """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots tell their position."""
-    if not examined.mysql:
+def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
+    """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots report their position without
+    it.
+    """
+    if not context.mysql:
         return
-    grants = Grants.of(examined.connection)
-    lacks = grants.missing(["RELOAD"])
-    if not lacks:
+    grants = Grants.of(context.connection)
+    missing = grants.missing(["RELOAD"])
+    if not missing:
         yield Finding("blocking dumps", "ok", f"{grants.account} may make them")
         return
-    asked = examined.snapshot_mode == "blocking"
+    asked = context.snapshot_mode == "blocking"
     text = f"{grants.account} lacks RELOAD, which blocking dumps need if writes never pause"
-    fix = grants.statement(lacks) if asked else ""
+    fix = grants.statement(missing) if asked else ""
     yield Finding("blocking dumps", "warn" if asked else "ok", text, fix, ADMINISTRATOR)

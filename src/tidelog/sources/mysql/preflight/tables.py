@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about tables: those to capture, and the signal table."""
+"""Checks the captured tables and the signal table for `tidelog check`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pymysql
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.sources.findings import ADMINISTRATOR, Finding, matched
+from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.catalogue.row_images import check_row_image
@@ -22,14 +22,14 @@ from tidelog.sources.mysql.catalogue.schemas import (
     hidden_columns,
 )
 from tidelog.sources.mysql.connect import quote_name
-from tidelog.sources.mysql.failures import number_of, words
+from tidelog.sources.mysql.errors import number_of, server_message
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.examined import Examined
+    from tidelog.sources.mysql.preflight.context import CheckContext
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 SIGNAL_COLUMNS = {"id", "type", "data"}
-LAST_THAT_LOGS_HIDDEN = (8, 0, 15)  # that is known to; MySQL
+LAST_THAT_LOGS_HIDDEN = (8, 0, 15)  # the last known MySQL version that does
 TRANSACTIONAL = ("InnoDB", "ROCKSDB", "TokuDB")
 
 _TABLES = (
@@ -48,26 +48,26 @@ _UNIQUE = (
 class _Table:
     name: TableName
     engine: str | None
-    unique: dict[str, dict[str, bool]]  # index → its columns: may they be NULL?
+    unique: dict[str, dict[str, bool]]  # index → its columns → nullable?
 
 
-def table_checks() -> list[Callable[[Examined], Iterator[Finding]]]:
-    """In the order in which they depend on each other."""
+def table_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
+    """The checks, each after those that it depends on."""
     return [_signal_table, _tables, _foreign_keys]
 
 
-def _signal_table(examined: Examined) -> Iterator[Finding]:
-    if examined.signal_table is None:
+def _signal_table(context: CheckContext) -> Iterator[Finding]:
+    if context.signal_table is None:
         return
-    table = TableName.parse(examined.signal_table)
-    rows = examined.connection.rows(
+    table = TableName.parse(context.signal_table)
+    rows = context.connection.rows(
         "SELECT lower(column_name) FROM information_schema.columns "
         "WHERE table_schema = %s AND table_name = %s",
         (table.namespace, table.name),
     )
     lacking = SIGNAL_COLUMNS - {str(row[0]) for row in rows}
     if not lacking:
-        yield Finding("signal table", "ok", f"{table} is there")
+        yield Finding("signal table", "ok", f"{table} exists")
         return
     if rows:
         text = f"{table} lacks columns: {', '.join(sorted(lacking))}"
@@ -78,30 +78,30 @@ def _signal_table(examined: Examined) -> Iterator[Finding]:
         f"CREATE TABLE IF NOT EXISTS {quote_name(table.namespace, table.name)} "
         "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"
     )
-    grants = Grants.of(examined.connection)
+    grants = Grants.of(context.connection)
     if grants.missing(["SELECT"], table.namespace, table.name):
         fix += "\n" + grants.statement(["SELECT"], table.namespace, table.name)
     text = f"{table} does not exist, or the account may not see it"
     yield Finding("signal table", "fail", text, fix, ADMINISTRATOR)
 
 
-def _tables(examined: Examined) -> Iterator[Finding]:
-    """Can each captured table be read, and be dumped?"""
-    captured = _captured(examined)
+def _tables(context: CheckContext) -> Iterator[Finding]:
+    """Check that each captured table can be read and dumped."""
+    captured = _captured(context)
     if not captured:
-        text = f"no table matches {', '.join(examined.tables)}, of those that the account may see"
-        grants = Grants.of(examined.connection)
+        text = f"no table matches {', '.join(context.tables)}, of those that the account may see"
+        grants = Grants.of(context.connection)
         fix = f"correct source.tables, create the tables, or {grants.statement(['SELECT'])}"
         yield Finding("tables", "warn", text, fix)
         return
-    yield Finding("tables", "ok", matched(len(captured)))
-    finder = MySqlSchemaFinder(examined.keys)
+    yield Finding("tables", "ok", matching_message(len(captured)))
+    finder = MySqlSchemaFinder(context.keys)
     for table in captured:
-        yield from _table(examined, table)
-        yield from _hidden_columns(examined, table.name)
+        yield from _table(context, table)
+        yield from _hidden_columns(context, table.name)
         try:
-            check_row_image(examined.connection, table.name, finder.surrogate)
-            found = finder.find(examined.connection, table.name)
+            check_row_image(context.connection, table.name, finder.surrogate)
+            found = finder.find(context.connection, table.name)
         except TableRefusedError as error:
             fix = error.remedy or ""
             yield Finding(
@@ -114,35 +114,35 @@ def _tables(examined: Examined) -> Iterator[Finding]:
                 yield Finding(f"table {table.name}", "fail", found.unfit)
 
 
-def _hidden_columns(examined: Examined, table: TableName) -> Iterator[Finding]:
-    connection = examined.connection
+def _hidden_columns(context: CheckContext, table: TableName) -> Iterator[Finding]:
+    connection = context.connection
     if connection.version <= LAST_THAT_LOGS_HIDDEN and (
         indexes := expression_indexes(connection, table)
     ):
         yield Finding(f"table {table}", "fail", hidden_columns(table, indexes))
 
 
-def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
+def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
     name = f"table {table.name}"
     quoted = quote_name(table.name.namespace, table.name.name)
     try:
-        examined.connection.rows(f"SELECT * FROM {quoted} LIMIT 0")  # noqa: S608 - quoted
+        context.connection.rows(f"SELECT * FROM {quoted} LIMIT 0")  # noqa: S608 - quoted
     except pymysql.MySQLError as error:
-        grants = Grants.of(examined.connection)
+        grants = Grants.of(context.connection)
         fix = grants.statement(["SELECT"], table.name.namespace, table.name.name)
-        reason = words(number_of(error), str(error.args[-1]))
+        reason = server_message(number_of(error), str(error.args[-1]))
         denied = number_of(error) in (1142, 1143)
         fix = fix if denied else ""
         yield Finding(name, "fail", f"can't be read: {reason}", fix, ADMINISTRATOR)
     if table.engine not in TRANSACTIONAL:
         text = (
-            f"its engine {table.engine} has no transactions: a dump beside writes may show rows "
-            "that the log has not, and the other way round"
+            f"its engine {table.engine} has no transactions: a dump during writes may have rows "
+            "that the log does not have, and vice versa"
         )
         fix = f"ALTER TABLE {quoted} ENGINE = InnoDB;"
         yield Finding(name, "warn", text, fix, ADMINISTRATOR, by_hand=True)
     wanted = next(
-        (columns for pattern, columns in examined.keys.items() if matches([pattern], table.name)),
+        (columns for pattern, columns in context.keys.items() if matches([pattern], table.name)),
         None,
     )
     if "PRIMARY" in table.unique:
@@ -166,18 +166,19 @@ def _table(examined: Examined, table: _Table) -> Iterator[Finding]:
         yield Finding(name, "warn", text, f"make {listed} NOT NULL")
 
 
-def _foreign_keys(examined: Examined) -> Iterator[Finding]:
-    captured = {table.name for table in _captured(examined)}
-    for found in cascades(examined.connection, captured):
+def _foreign_keys(context: CheckContext) -> Iterator[Finding]:
+    captured = {table.name for table in _captured(context)}
+    for found in cascades(context.connection, captured):
         name = f"table {found.child}"
-        text = f"{described(found)} changes rows without a trace in the binlog"
-        if examined.cascades == "dump":
+        text = f"{describe_cascade(found)} changes rows without a trace in the binlog"
+        if context.cascades == "dump":
             text += (
-                f"; the table is dumped again when rows of {found.parent} go or change their key"
+                f"; the table is dumped again when rows of {found.parent} are deleted or change "
+                "their key"
             )
             yield Finding(name, "ok", text)
             continue
-        if examined.cascades == "accept":
+        if context.cascades == "accept":
             text += "; source.cascades accepts it: dump the table again now and then"
             yield Finding(name, "warn", text)
             continue
@@ -187,35 +188,35 @@ def _foreign_keys(examined: Examined) -> Iterator[Finding]:
             "set source.cascades: dump, or leave the table out of source.tables"
         )
         yield Finding(name, "fail", text, fix, ADMINISTRATOR, by_hand=True)
-    if examined.cascades == "dump":
-        yield from _unseen_parents(examined, captured)
+    if context.cascades == "dump":
+        yield from _unseen_parents(context, captured)
 
 
-def _unseen_parents(examined: Examined, captured: set[TableName]) -> Iterator[Finding]:
-    """Tables between whose own foreign keys the account can't see: a cascade ends at them."""
-    rows = examined.connection.rows(
-        "SELECT table_schema, table_name FROM information_schema.tables"
-    )
+def _unseen_parents(context: CheckContext, captured: set[TableName]) -> Iterator[Finding]:
+    """Report parent tables whose own foreign keys the account can't see: cascades through them are
+    missed.
+    """
+    rows = context.connection.rows("SELECT table_schema, table_name FROM information_schema.tables")
     seen = {TableName(str(schema), str(table)) for schema, table in rows}
-    parents = {found.parent for found in cascades(examined.connection, captured)}
+    parents = {found.parent for found in cascades(context.connection, captured)}
     for parent in sorted(parents - seen):
         text = (
-            "captured tables refer to it, and the account may not see it: what foreign keys of "
-            "its own do to it, and so to them, is not noticed"
+            "captured tables refer to it, and the account may not see it: changes by its own "
+            "foreign keys, and their effects on these tables, are not noticed"
         )
-        grants = Grants.of(examined.connection)
+        grants = Grants.of(context.connection)
         fix = grants.statement(["SELECT"], parent.namespace, parent.name)
         yield Finding(f"table {parent}", "warn", text, fix, ADMINISTRATOR)
 
 
-def described(cascade: Cascade) -> str:
-    """E.g. ``orders_of_customers (ON DELETE CASCADE)``."""
+def describe_cascade(cascade: Cascade) -> str:
+    """The constraint's name and rules, e.g. ``orders_of_customers (ON DELETE CASCADE)``."""
     return f"{cascade.constraint} ({', '.join(cascade.rules)})"
 
 
-def _captured(examined: Examined) -> list[_Table]:
-    connection = examined.connection
-    hidden = (*SYSTEM_DATABASES, examined.watermark_schema)
+def _captured(context: CheckContext) -> list[_Table]:
+    connection = context.connection
+    hidden = (*SYSTEM_DATABASES, context.watermark_schema)
     unique: dict[TableName, dict[str, dict[str, bool]]] = defaultdict(lambda: defaultdict(dict))
     for schema, table, index, column, nullable in connection.rows(_UNIQUE, (hidden,)):
         columns = unique[TableName(str(schema), str(table))][str(index)]
@@ -223,6 +224,6 @@ def _captured(examined: Examined) -> list[_Table]:
     found = []
     for schema, table, engine in connection.rows(_TABLES, (hidden,)):
         name = TableName(str(schema), str(table))
-        if matches(examined.tables, name) and str(name) != examined.signal_table:
+        if matches(context.tables, name) and str(name) != context.signal_table:
             found.append(_Table(name, engine, unique.get(name, {})))
     return found

@@ -1,13 +1,14 @@
-"""Which captured tables a statement may have changed whose rows the log does not hold.
+"""Finds captured tables that a statement may have changed without row events in the log.
 
 A statement names one table and may change others: by triggers, views, stored functions, foreign
-keys. What proves that none of them is captured:
+keys. Two things prove that none of them is captured:
 
-- MySQL lists the databases that a statement used, those of its triggers, views and functions too.
-- Else the catalogue: the only table that the statement writes is a base table without triggers,
-  and nothing that it reads can call a stored function. The catalogue is of now and the statement of
-  then, so the log up to now must hold no statement that took such a thing away. The account must be
-  allowed to see all of it: a server hides triggers from those who lack TRIGGER.
+- MySQL logs the databases that a statement used, including those of its triggers, views and
+  functions.
+- Otherwise the catalogue: the only table that the statement writes is a base table without
+  triggers, and nothing that it reads can call a stored function. The catalogue is the current one,
+  so the log from the statement to its end must hold no statement that removed such an object. The
+  account must be able to see all of it: a server hides triggers from accounts without TRIGGER.
 
 Everything else counts as a change of captured tables.
 """
@@ -27,18 +28,18 @@ from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph, all_cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import Connection
-from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.stream.captured import CapturedTables
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement
 from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.tokens import Token, tokens
 from tidelog.sources.mysql.stream.log_parts import queries, read_part
+from tidelog.sources.mysql.stream.log_tables import CapturedTables
 from tidelog.sources.mysql.stream.positions import log_end, log_files
 
 WRITES = frozenset({Effect.WRITTEN, Effect.EMPTIED})
-_NO_TRIGGERS_IN = "mysql"  # the servers refuse to make them there
+_NO_TRIGGERS_IN = "mysql"  # the servers refuse to create them there
 _BASE_TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
-# Of these engines a table has its own rows; a MERGE or FEDERATED table changes those of others.
+# A table of these engines has its own rows; a MERGE or FEDERATED table changes those of others.
 _ENGINES = frozenset(
     "INNODB MYISAM ARIA MEMORY ARCHIVE CSV BLACKHOLE ROCKSDB TOKUDB COLUMNSTORE NDBCLUSTER".split()
 )
@@ -65,8 +66,8 @@ _BEFORE_TABLE = frozenset(
     "INTO INSERT REPLACE IGNORE DELAYED LOW_PRIORITY HIGH_PRIORITY TABLE EXISTS".split()
 )
 _READS = frozenset({"SELECT", "TABLE", "WITH"})
-# What may stand before a bracket and is no stored function: words of the grammar, and functions of
-# both servers that are common. A function that is not here counts as a stored one.
+# Words before a bracket that are no stored function: words of the grammar, and common functions of
+# both servers. Any other function counts as a stored one.
 # ruff: noqa: SIM905
 _NOT_STORED = frozenset(
     """
@@ -103,24 +104,25 @@ _NOT_STORED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TouchedTables:
-    """What a statement may have changed besides the tables that it names.
+    """The tables that a statement may have changed besides those that it names.
 
-    ``objection``: why captured tables can't be ruled out; None if they can be. ``below``: the
-    captured tables whose rows foreign keys change with those of the tables that it names.
+    Attributes:
+        objection: why captured tables can't be ruled out; None if they can.
+        below: captured tables whose rows foreign keys change with those of the named tables.
     """
 
     objection: str | None = None
-    below: tuple[TableName, ...] = ()
+    cascaded: tuple[TableName, ...] = ()
 
 
 class AffectedTables:
-    """Of one log reader. Used by one thread.
+    """Finds the tables that statements affect, for one log reader. Used by one thread.
 
     Args:
-        url: of the server, to read the log ahead.
-        connected: gives an SQL connection.
-        captured: which tables are.
-        cascades: tell of tables that foreign keys change.
+        url: the server, to read the log ahead.
+        connected: returns an SQL connection.
+        captured: the captured tables.
+        cascades: report tables that foreign keys change.
     """
 
     def __init__(
@@ -132,66 +134,68 @@ class AffectedTables:
         cascades: bool,
     ) -> None:
         self._url = url
-        self._connected = connected
+        self._get_connection = connected
         self._captured = captured
         self._cascades = cascades
         self._tables: dict[TableName, TouchedTables] = {}
         self._views: frozenset[TableName] | None = None
         self._grants: Grants | None = None
-        self._end = 0  # of the log when it was searched for `_hiding`
-        self._hiding: list[tuple[int, Statement, bool]] = []
+        self._end = 0  # the log's end when `_catalogue_changes` was read
+        self._catalogue_changes: list[tuple[int, Statement, bool]] = []
 
     def note(self, seen: QuerySeen) -> None:
-        """Take a statement of the stream: what changes the catalogue has it read again."""
+        """Clear the cached catalogue if a statement of the stream changes the catalogue."""
         if seen.keyword in _CHANGES_CATALOGUE and seen.end > self._end:
             self.forget()
 
     def forget(self) -> None:
-        """Read the catalogue and the log again, e.g. as the stream begins elsewhere."""
+        """Read the catalogue and the log again, e.g. when the stream starts at another position."""
         self._tables.clear()
         self._views = self._grants = None
         self._end = 0
-        self._hiding = []
+        self._catalogue_changes = []
 
-    def of_statement(
+    def by_statement(
         self, seen: QuerySeen, named: Statement, permanent: Statement
     ) -> TouchedTables:
-        """What a statement may have changed besides the tables that it names.
+        """The tables that a statement may have changed besides those that it names.
 
         Args:
             seen: the statement.
-            named: what it does to the tables that it names.
-            permanent: the same, but for temporary tables.
+            named: its effects on the tables that it names.
+            permanent: its effects on permanent tables.
         """
         if self._databases_are_not_captured(seen) or self._emptied_by_restart(seen):
             return TouchedTables()
         if named.unclear:
             return TouchedTables("which tables it writes can't be told from its text")
         targets = [e.table for e in permanent.effects if e.effect in WRITES]
-        objection = self._calls(seen, named)
+        objection = self._function_objection(seen, named)
         if objection is not None:
             return TouchedTables(objection)
-        below: list[TableName] = []
+        cascaded: list[TableName] = []
         for table in targets:
             if table.namespace == _NO_TRIGGERS_IN:
                 continue
             found = self._tables.get(table)
             if found is None:
-                with translated(f"finding what writes of {table} change"):
+                with translate_errors(f"finding what writes of {table} change"):
                     found = self._tables[table] = self._read_table(table)
                 self._search(seen.position)
-            hidden = self._hidden(seen, table)
+            hidden = self._catalogue_objection(seen, table)
             if found.objection is not None or hidden is not None:
                 return TouchedTables(found.objection or hidden)
-            below += found.below
-        return TouchedTables(None, tuple(below))
+            cascaded += found.cascaded
+        return TouchedTables(None, tuple(cascaded))
 
-    def of_emptied_memory(self, table: TableName) -> tuple[TableName, ...]:
-        """All captured tables if this one is of the engine MEMORY, else none. Older versions of
-        MariaDB write a DELETE of all its rows after a restart, which looks as a session's does.
+    def by_emptied_memory_table(self, table: TableName) -> tuple[TableName, ...]:
+        """All captured tables if this table's engine is MEMORY, else none.
+
+        Older versions of MariaDB write a DELETE of all its rows after a restart, which looks like a
+        session's DELETE.
         """
-        with translated(f"finding what a DELETE of {table} changed"):
-            rows = self._connected().rows(_ALL_TABLES)
+        with translate_errors(f"finding what a DELETE of {table} changed"):
+            rows = self._get_connection().rows(_ALL_TABLES)
         engines = {TableName(str(schema), str(name)): engine for schema, name, engine in rows}
         if str(engines.get(table)).upper() != "MEMORY":
             return ()
@@ -200,28 +204,32 @@ class AffectedTables:
     # ------------------------------------------------------------------ by the log
 
     def _databases_are_not_captured(self, seen: QuerySeen) -> bool:
-        return bool(seen.databases) and not any(map(self._captured.may_be_in, seen.databases or ()))
+        return bool(seen.databases) and not any(
+            map(self._captured.may_include, seen.databases or ())
+        )
 
     def _emptied_by_restart(self, seen: QuerySeen) -> bool:
-        """Is it what MySQL writes when it finds a MEMORY table empty after a restart? Of what a
-        session runs it would say which databases were used.
+        """Return True for the DELETE that MySQL logs when it finds a MEMORY table empty after a
+        restart.
+
+        A session's statement would carry the databases that it used.
         """
-        mysql = self._connected().flavor is Flavor.MYSQL
+        mysql = self._get_connection().flavor is Flavor.MYSQL
         return mysql and seen.databases is None and _BY_SERVER.fullmatch(seen.sql) is not None
 
     # ------------------------------------------------------------------ by the catalogue
 
     def _read_table(self, table: TableName) -> TouchedTables:
-        sql = self._connected()
+        sql = self._get_connection()
         pair = (table.namespace, table.name)
         row = sql.row(_TABLE, pair)
-        missing = self._granted().missing(["TRIGGER"], *pair)
+        missing = self._get_grants().missing(["TRIGGER"], *pair)
         if row is None and not missing:
-            return TouchedTables(f"{table} is not there any more")
+            return TouchedTables(f"{table} no longer exists")
         if row is not None and str(row[0]) not in _BASE_TABLES:
             return TouchedTables(f"{table} is a {str(row[0]).lower()}")
         if missing:
-            grant = self._granted().statement(missing, *pair)
+            grant = self._get_grants().statement(missing, *pair)
             return TouchedTables(
                 f"whether {table} has triggers is hidden from this account ({grant})"
             )
@@ -237,13 +245,13 @@ class AffectedTables:
         if not self._cascades:
             return TouchedTables()
         graph = CascadeGraph(tuple(all_cascades(sql, logged_too=True)))
-        below = sorted(graph.below(table, deleted=True, updated=True))
-        return TouchedTables(None, tuple(child for child in below if child in self._captured))
+        cascaded = sorted(graph.affected_tables(table, deleted=True, updated=True))
+        return TouchedTables(None, tuple(child for child in cascaded if child in self._captured))
 
-    def _calls(self, seen: QuerySeen, named: Statement) -> str | None:
-        """Why what the statement reads may call a stored function, which may write any table."""
+    def _function_objection(self, seen: QuerySeen, named: Statement) -> str | None:
+        """Why the statement's reads may call a stored function, which may write any table."""
         words = list(tokens(seen.sql, seen.sql_mode))
-        called = _first_call(words, _spellings(named))
+        called = _first_call(words, _lower_names(named))
         if called is not None:
             return f"{called} may be a stored function that writes"
         if not any(token.kind == "word" and token.upper in _READS for token in words):
@@ -253,12 +261,12 @@ class AffectedTables:
             names |= {name.lower() for name in names}
         qualified = any(token.text == "." for token in words)
         database = None if qualified or not seen.database else seen.database
-        missing = self._granted().missing(["SELECT"], database)
+        missing = self._get_grants().missing(["SELECT"], database)
         if missing:
             return "which views it reads is hidden from this account"
         if self._views is None:
-            with translated("reading which views there are"):
-                rows = self._connected().rows(_VIEWS)
+            with translate_errors("reading which views there are"):
+                rows = self._get_connection().rows(_VIEWS)
             self._views = frozenset(
                 TableName(str(schema), str(name))
                 for schema, name in rows
@@ -268,19 +276,19 @@ class AffectedTables:
         for view in sorted(self._views):
             if view.name in names and database in (None, view.namespace):
                 return f"it may read the view {view}, which may call a stored function"
-        return self._hidden(seen, None)
+        return self._catalogue_objection(seen, None)
 
-    def _granted(self) -> Grants:
+    def _get_grants(self) -> Grants:
         if self._grants is None:
-            with translated("reading what the account may do"):
-                self._grants = Grants.of(self._connected())
+            with translate_errors("reading what the account may do"):
+                self._grants = Grants.of(self._get_connection())
         return self._grants
 
     # ------------------------------------------------------------------ from then to now
 
-    def _hidden(self, seen: QuerySeen, table: TableName | None) -> str | None:
-        """Why the catalogue may have been another when the statement ran."""
-        for at, statement, hides in self._hiding:
+    def _catalogue_objection(self, seen: QuerySeen, table: TableName | None) -> str | None:
+        """Why the catalogue may have been different when the statement ran."""
+        for at, statement, hides in self._catalogue_changes:
             if at > seen.end and (
                 hides
                 or statement.database is not None
@@ -290,11 +298,11 @@ class AffectedTables:
         return None
 
     def _search(self, position: int) -> None:
-        """Search the log from ``position`` to its end of now, after the catalogue was read."""
-        with translated("reading the log ahead of a statement"):
-            sql = self._connected()
+        """Search the log from ``position`` to its current end, after the catalogue was read."""
+        with translate_errors("reading the log ahead of a statement"):
+            sql = self._get_connection()
             files, self._end = log_files(sql), log_end(sql).position
-        self._hiding = []
+        self._catalogue_changes = []
         if self._end > position:
             for _, part in read_part(self._url, files, position, self._end):
                 for at, _, query in queries(part):
@@ -308,11 +316,11 @@ class AffectedTables:
         replaces = keyword != "CREATE" or _REPLACES.search(sql) is not None
         hides = replaces and _HIDES.search(sql) is not None
         if hides or statement.effects or statement.database is not None:
-            self._hiding.append((at, statement, hides))
+            self._catalogue_changes.append((at, statement, hides))
 
 
 def _first_call(words: list[Token], written: set[str]) -> str | None:
-    """The first name before a bracket that is none of the written table, nor known."""
+    """The first name before a bracket that is neither a written table nor a known word."""
     for at, (token, following) in enumerate(pairwise(words)):
         if following.text != "(" or following.kind != "mark" or token.kind not in ("word", "name"):
             continue
@@ -326,6 +334,6 @@ def _first_call(words: list[Token], written: set[str]) -> str | None:
     return None
 
 
-def _spellings(statement: Statement) -> set[str]:
-    """The names of its tables, in lower case."""
+def _lower_names(statement: Statement) -> set[str]:
+    """The names of the statement's tables, in lower case."""
     return {effect.table.name.lower() for effect in statement.effects}

@@ -1,7 +1,7 @@
-"""Reads a stretch of the binlog over a connection of its own: events again, or ahead of the stream.
+"""Reads a part of the binlog over its own connection: events again, or ahead of the stream.
 
-Used for prepared XA transactions (read again once they commit), for DDL between here and the log's
-end, and for the GTIDs up to a position.
+Used for prepared XA transactions (read again once they commit), for DDL between the current
+position and the log's end, and for the GTIDs up to a position.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ _SLICE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Whole events back to back, valid until the next one is taken.
+    """Whole events back to back, valid until the next part is read.
 
-    ``data``, ``offsets``: as `BinlogScanner.feed` takes them. ``ends``: int64[n], the position
-    behind each event; 0 for those that the server made up. ``checksum``: whether the server now
-    ends events in one; those of an older file it may not.
+    Attributes:
+        data, offsets: as `BinlogScanner.feed` takes them.
+        ends: int64[n], the position after each event; 0 for events that the server made up.
+        checksum: whether the server now adds checksums to events; events of an older file may
+            differ.
     """
 
     data: UInt8s
@@ -58,13 +60,13 @@ class LogPart:
         return found
 
     def header(self, index: int) -> Header:
-        """An event's header."""
+        """The event's header."""
         start = int(self.offsets[index])
         return parse_header(self.data[start : start + HEADER_BYTES].tobytes())
 
     def body(self, index: int) -> bytes:
-        """An event behind its header, without its checksum if it has one: ``binlog_checksum`` may
-        have been another when its file was written.
+        """The event's body, without its checksum if it has one: ``binlog_checksum`` may have been
+        different when its file was written.
         """
         event = self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
         return without_checksum(event)[HEADER_BYTES:]
@@ -84,8 +86,10 @@ def read_part(
         while at < end:
             received = stream.receive(WAIT_S)
             if received is None:
-                raise ConnectionLostError("reading a part of the binlog: the server fell silent")
-            part, at = _cut(received, stream.checksum, files, at, end)
+                raise ConnectionLostError(
+                    "reading a part of the binlog: the server stopped sending"
+                )
+            part, at = _events_before(received, stream.checksum, files, at, end)
             if len(part.ends):
                 yield stream, part
             if received.ended:
@@ -93,14 +97,16 @@ def read_part(
 
 
 def queries(part: LogPart) -> Iterator[tuple[int, Header, Query]]:
-    """The statements of a part but BEGIN, and but those that only announce or give up an ALTER,
-    each with the position behind it and its event's header.
+    """The statements of a part, each with the position after it and its event's header.
+
+    BEGIN is left out, and so are statements that only announce or abandon an ALTER.
     """
     text_ends = part.offsets[1:] - (CHECKSUM_BYTES if part.checksum else 0)
     for event_type in (EventType.QUERY, EventType.QUERY_COMPRESSED):
         found = np.flatnonzero(part.types == event_type)
         if event_type == EventType.QUERY:
-            # Most by far: one a transaction on MySQL. The database's final 0 stands before.
+            # BEGIN is by far the most frequent: one per transaction on MySQL. The database's final
+            # 0 precedes it.
             last = part.data[text_ends[found][:, None] + np.arange(-len(_BEGIN), 0)]
             found = found[~(last == np.frombuffer(_BEGIN, np.uint8)).all(axis=1)]
         for index in found.tolist():
@@ -118,9 +124,9 @@ GROUP_BEGINS = (
 )
 
 
-def prepared(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
-    """The XA transactions that parts of the log, one after the other, prepare: where the group
-    begins and ends, and its xid.
+def prepared_groups(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
+    """The XA transactions that consecutive parts of the log prepare: begin and end of the group,
+    and xid.
     """
     begin = 0
     for part in parts:
@@ -133,7 +139,7 @@ def prepared(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
             if kind == EventType.XA_PREPARE:
                 body = part.body(index)
             elif kind == EventType.TRANSACTION_PAYLOAD:
-                body = _prepared_inside(part.body(index))
+                body = _payload_prepare(part.body(index))
             else:
                 begin = end - int(part.offsets[index + 1] - part.offsets[index])
             if body is not None:
@@ -142,8 +148,8 @@ def prepared(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
                     yield begin, end, xid
 
 
-def _prepared_inside(body: bytes) -> bytes | None:
-    """The body of the XA_PREPARE event that ends a compressed transaction, if one does."""
+def _payload_prepare(body: bytes) -> bytes | None:
+    """The body of the XA_PREPARE event at the end of a compressed transaction, if there is one."""
     payload = parse_transaction_payload(body)
     last = b""
     inner = memoryview(body)[payload.start :]
@@ -156,10 +162,10 @@ def _prepared_inside(body: bytes) -> bytes | None:
     return last[HEADER_BYTES:] if last[4:5] == bytes([EventType.XA_PREPARE]) else None
 
 
-def _cut(
+def _events_before(
     received: ReceivedEvents, checksum: bool, files: LogFiles, at: int, end: int
 ) -> tuple[LogPart, int]:
-    """The events that end at or before ``end``, and the position behind them."""
+    """The events that end at or before ``end``, and the position after them."""
     data, offsets = received.data, received.offsets
     count = len(offsets) - 1
     ends = np.zeros(count, dtype=np.int64)
@@ -169,7 +175,8 @@ def _cut(
     for rotate in [*np.flatnonzero(types == EventType.ROTATE).tolist(), count]:
         number, here = unpack(at)
         told = first + np.flatnonzero(in_file[first:rotate])
-        # The header has the low 32 bits of the offset; no batch is long enough to confuse them.
+        # The header has only the low 32 bits of the offset; no batch is long enough to confuse
+        # them.
         ends[told] = pack(number, 0) | (here + (log_pos[told] - here & 0xFFFF_FFFF))
         if len(told):
             if ends[told[-1]] > end:

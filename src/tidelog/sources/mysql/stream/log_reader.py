@@ -1,7 +1,8 @@
-"""The log reader: MySQL's and MariaDB's binlog as `LogEvent`s."""
+"""Reads MySQL's and MariaDB's binlog as `LogEvent`s."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,7 +16,6 @@ from tidelog.codecs.mysql.binlog.events.header import (
     without_checksum,
 )
 from tidelog.codecs.mysql.binlog.items import (
-    BinlogRowOf,
     FormatSeen,
     GtidsSeen,
     QuerySeen,
@@ -23,9 +23,10 @@ from tidelog.codecs.mysql.binlog.items import (
     RowsNoticed,
     Scanned,
     TableMapSeen,
+    WatchedBinlogRow,
     XaSeen,
 )
-from tidelog.codecs.mysql.binlog.position import file_number, unpack
+from tidelog.codecs.mysql.binlog.position import file_number, text, unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.errors import (
@@ -45,54 +46,89 @@ from tidelog.ports import (
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.failures import translated
-from tidelog.sources.mysql.identity import check_log, file_created, identify, source_log
+from tidelog.sources.mysql.errors import translate_errors
+from tidelog.sources.mysql.identity import check_log, file_created, identify, log_recreated_error
 from tidelog.sources.mysql.stream.affected_tables import AffectedTables
-from tidelog.sources.mysql.stream.captured import CapturedTables
 from tidelog.sources.mysql.stream.ddl.temporary import TemporaryTables
-from tidelog.sources.mysql.stream.executed import LoggedGtids
-from tidelog.sources.mysql.stream.failover import place_on, shift_behind
-from tidelog.sources.mysql.stream.gtids import SeenGtids
+from tidelog.sources.mysql.stream.failover import file_shift, find_resume_position
+from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_statements import LogStatements
-from tidelog.sources.mysql.stream.log_tables import LogTables
+from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables
 from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
-from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
+from tidelog.sources.mysql.stream.positions import RESET, LogFiles, log_end, log_files
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
 from tidelog.sources.mysql.stream.replication.stream import (
     DEFAULT_BUFFER_BYTES,
     BinlogStream,
     ReceivedEvents,
 )
-from tidelog.sources.mysql.stream.schemas.ahead import DdlAhead
+from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlLookahead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
-from tidelog.sources.mysql.stream.stalls import StallWatch
 from tidelog.sources.mysql.stream.xa_rows import XaRows
 
+# Seconds between comparisons of an idle stream with the log's end.
+CHECK_S = 5.0
+
+
+class StallWatch:
+    """Detects a server whose log ends before the stream's position. Used by one thread.
+
+    Args:
+        connected: returns an SQL connection.
+    """
+
+    def __init__(self, connected: Callable[[], Connection]) -> None:
+        self._get_connection = connected
+        self._position = -1
+        self._checked_at = 0.0
+
+    def check(self, position: int) -> None:
+        """Compare the position with the log's end; call it after each poll.
+
+        Raises ConnectionLostError if the server's log ends before the position.
+        """
+        now = time.monotonic()
+        if position != self._position:
+            self._position, self._checked_at = position, now
+            return
+        if now - self._checked_at < CHECK_S:
+            return
+        self._checked_at = now
+        with translate_errors("reading the binlog's end"):
+            end = log_end(self._get_connection()).position
+        if end < position:
+            raise ConnectionLostError(
+                f"the binlog ends at {text(end)}, but was read up to {text(position)}: it was "
+                f"reset ({RESET}), or the server is another one"
+            )
+
+
 MOST_TABLES = 16_384
-"""Most table maps that are kept; a table has one for each time that the server opened it."""
+"""Maximum number of table maps kept; a table has one for each time that the server opened it."""
 
 
 class MySqlLogReader:
     """Streams one server's changes. Used by one thread.
 
     Args:
-        url: of the server; the user needs REPLICATION SLAVE, REPLICATION CLIENT, and SELECT on the
+        url: the server; the user needs REPLICATION SLAVE, REPLICATION CLIENT, and SELECT on the
             captured tables.
         registry: numbers the schemas that the log shows.
-        kind: which flavour the server must be of; None: any.
+        kind: the flavour that the server must have; None: any.
         tables: patterns of the tables to capture.
         watermark_schema: database of the watermark table; never captured.
         signal_table: ``database.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
-        server_id: ours, as a replica; None: follows from the URL, ``name`` and the event log.
-        name: tells captures of one source apart, e.g. the event log's path.
-        state: keeps what is known of schemas (`SchemaHistory`); None: memory.
-        seen: told which GTIDs stand where.
-        logged: the same, for places that the event log goes on from.
-        watch_cascades: tell of tables whose rows foreign keys change without a trace in the log.
-        buffer_bytes: how much one `poll` takes at most (a larger single event apart).
+        server_id: Tidelog's id as a replica; None: derived from the URL, ``name`` and the event
+            log.
+        name: distinguishes captures of one source, e.g. the event log's path.
+        state: the store of schema notes (`SchemaHistory`); None: memory.
+        seen: receives the positions of GTIDs.
+        logged: the same, for resume positions of the event log.
+        watch_cascades: report tables whose rows foreign keys change without a trace in the log.
+        buffer_bytes: most bytes that one `poll` takes (except a larger single event).
     """
 
     def __init__(
@@ -135,8 +171,8 @@ class MySqlLogReader:
         self._scanner: BinlogScanner | None = None
         self._cascades: CascadeWatch | None = None
         if watch_cascades:
-            self._cascades = CascadeWatch(self._connected, self._captured.__contains__)
-        self._stalls = StallWatch(self._connected)
+            self._cascades = CascadeWatch(self._get_connection, self._captured.__contains__)
+        self._stalls = StallWatch(self._get_connection)
         self._tables = LogTables(
             self._captured, self._metadata_tables, registry, self._history, self._cascades
         )
@@ -147,35 +183,39 @@ class MySqlLogReader:
             self._history,
             self._temporary,
             self._cascades,
-            AffectedTables(self._url, self._connected, self._captured, cascades=watch_cascades),
+            AffectedTables(
+                self._url, self._get_connection, self._captured, cascades=watch_cascades
+            ),
         )
-        self._xa = XaRows(self._url, self._connected, self._events)
-        self._idle_at = 0  # the furthest that may be acknowledged
-        self._told = 0
+        self._xa = XaRows(self._url, self._get_connection, self._events)
+        self._idle_at = 0  # the furthest position that may be acknowledged
+        self._reported_to = 0
         self._number = 0
         self._source: SourceId | None = None
 
     # ------------------------------------------------------------------ port
 
     def start(self, resume: Resume | None) -> Resume:
-        """Check the source and stream from after ``resume`` (None: from the log's end). On another
-        server than before it is the place behind the same transactions, by their GTIDs.
+        """Check the source and stream from ``resume`` (None: from the log's end).
+
+        On another server than before, the position after the same transactions is found by their
+        GTIDs.
 
         Raises:
-            ConfigError, PreflightError: the set-up is wrong; the message holds what mends it.
-            SourceChangedError: a server that lacks what the event log holds, or whose log began
-                anew.
+            ConfigError, PreflightError: the set-up is wrong; the message says how to fix it.
+            SourceChangedError: the server's log was reset, or transactions of the event log are
+                missing.
             GapError: the binlog no longer has all changes after ``resume``.
             ConnectionLostError: trying again may help.
         """
         return self._start(resume, None)
 
     def _start(self, resume: Resume | None, missed: Resume | None) -> Resume:
-        """``missed``: behind which the log begins anew, at its end."""
+        """``missed``: the position before a gap after which the log restarts at its end."""
         self._disconnect()
-        sql = self._connected()
+        sql = self._get_connection()
         before = self._source or self._expected
-        with translated("starting to read the binlog"):
+        with translate_errors("starting to read the binlog"):
             self._flavor = self._temporary.flavor = sql.flavor
             self._check_kind(sql)
             self._captured.set_fold(bool(sql.value("SELECT @@lower_case_table_names")))
@@ -183,13 +223,13 @@ class MySqlLogReader:
             moved = before is not None and before.member != source.member
             self._url.pin.shift = 0 if moved else source.timeline
             if moved and (last := resume or missed) is not None:
-                self._url.pin.shift = shift_behind(log_files(sql), last)
+                self._url.pin.shift = file_shift(log_files(sql), last)
             files = log_files(sql)
             end = log_end(sql).position
-            settled = self._none_between_log_and_view(sql)
+            settled = self._all_logged_visible(sql)
         if moved and resume is not None:
             assert before is not None
-            resume = place_on(sql, self._url, files, end, resume, before, source)
+            resume = find_resume_position(sql, self._url, files, end, resume, before, source)
         source = replace(source, timeline=self._url.pin.shift)
         begin = Resume(end, 0, -1) if resume is None else resume
         check_log(files, resume, end)
@@ -208,8 +248,8 @@ class MySqlLogReader:
             self._finder,
             self._registry,
             self._history,
-            self._connected,
-            DdlAhead(self._url, fold=self._captured.fold, temporary=self._temporary),
+            self._get_connection,
+            DdlLookahead(self._url, fold=self._captured.fold, temporary=self._temporary),
         )
         self._scanner = BinlogScanner(
             self._flavor,
@@ -228,7 +268,7 @@ class MySqlLogReader:
         if resume is None:
             schemas.note_all(self._captured.__contains__, begin.acknowledge)
         self._seen.start(at, settled=settled and resume is None)
-        self._idle_at = self._told = begin.acknowledge
+        self._idle_at = self._reported_to = begin.acknowledge
         return begin
 
     def poll(self, timeout_s: float) -> Iterator[LogEvent]:
@@ -241,22 +281,22 @@ class MySqlLogReader:
             yield from self._events(scanner, scanner.feed(received.data, received.offsets))
             self._seen.reach(scanner.position)
             if not scanner.in_transaction and (
-                scanner.tables > MOST_TABLES or self._tables.refused_are_due()
+                scanner.tables > MOST_TABLES or self._tables.retry_is_due()
             ):
                 scanner.forget_tables()
                 self._metadata_tables.clear()
         self._stalls.check(scanner.position)
-        if not scanner.in_transaction and scanner.position > self._told:
-            # Also after transactions that held nothing for us.
-            self._told = scanner.position
-            resume = scanner.resume  # before `_told` while an XA transaction is prepared
+        if not scanner.in_transaction and scanner.position > self._reported_to:
+            # Also after transactions without captured changes.
+            self._reported_to = scanner.position
+            resume = scanner.resume  # before `_reported_to` while an XA transaction is prepared
             self._idle_at = max(self._idle_at, resume.acknowledge)
             self._temporary.save()
-            yield IdleAt(resume, self._told)
+            yield IdleAt(resume, self._reported_to)
 
     def acknowledge(self, position: int) -> None:
-        """The server keeps binlogs by time, not for us: nothing is told."""
-        self._temporary.durable_to(position)
+        """The server keeps binlogs by time: it is not notified."""
+        self._temporary.set_durable(position)
 
     def close(self) -> None:
         self._disconnect()
@@ -264,31 +304,33 @@ class MySqlLogReader:
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:
-        """Which event log it reads for. Before `start`: the server ends what has our ids, so those
-        of a configuration that was copied, with its paths, must not be the same.
+        """Set the event log's generation before `start`.
+
+        The server closes an existing connection with the same ids, so a copied configuration, with
+        its paths, must get other ids.
         """
         del last
         self._replica = ReplicaId.derived(f"{self._name} {generation}", self._server_id)
 
     def start_over(self, missed: Resume) -> Resume:
-        """Begin anew at the log's end, behind a gap that was consented to. Errors as `start`."""
+        """Restart at the log's end after an accepted gap. Errors as `start`."""
         return self._start(None, missed)
 
     def keepalive(self) -> None:
-        """The server expects no word from a replica; the connection is kept by TCP."""
+        """Does nothing: the server expects no message from a replica; TCP keeps the connection."""
 
     def identify(self) -> SourceId:
-        """Which log this is; connects if need be."""
+        """The log's source; connects if necessary."""
         if self._source is None:
-            sql = self._connected()
-            with translated("asking who the source is"):
+            sql = self._get_connection()
+            with translate_errors("identifying the source"):
                 self._check_kind(sql)
                 return identify(sql, self._expected)
         return self._source
 
     @property
     def seen(self) -> SeenGtids:
-        """For chunk readers of the strategy ``gtid``."""
+        """The GTIDs read, for chunk readers of the strategy ``gtid``."""
         return self._seen
 
     # ------------------------------------------------------------------ start
@@ -300,13 +342,15 @@ class MySqlLogReader:
                 f"({sql.version_text}): set source.kind: {sql.flavor.value}"
             )
 
-    def _none_between_log_and_view(self, sql: Connection) -> bool:
-        """Is every transaction that the log holds visible? (MySQL; False: not known.)"""
+    def _all_logged_visible(self, sql: Connection) -> bool:
+        """Return True if every logged transaction is visible. (MySQL; False: not known.)"""
         return self._flavor is Flavor.MYSQL and not sql.value("SELECT @@GLOBAL.gtid_owned")
 
     def _stream_from(self, files: LogFiles, begin: Resume) -> int:
-        """Where the stream begins: at the last durable transaction, so that its GTID is seen again,
-        or before, at what is not acknowledged.
+        """The position where the stream begins.
+
+        It is the last durable transaction, so that its GTID is read again, or an earlier one that
+        is not acknowledged.
         """
         at = begin.acknowledge
         if files.first <= begin.position < at:
@@ -314,20 +358,20 @@ class MySqlLogReader:
         return at
 
     def _check_file(self, files: LogFiles, number: int, *, fresh: bool) -> None:
-        """Is it the very file that we read before, not one that RESET MASTER began anew?"""
+        """Check that the file is the one read before, not one recreated by RESET MASTER."""
         created = file_created(self._url, files, number)
         if fresh:
             self._history.clear()
             self._temporary.clear()
         known = self._history.created(number)
         if known is not None and known != created:
-            raise source_log(files.name(number))
+            raise log_recreated_error(files.name(number))
         self._history.note_file(number, created)
 
     # ------------------------------------------------------------------ stream
 
     def _note_files(self, received: ReceivedEvents) -> None:
-        """Note when each file was made that the stream comes to."""
+        """Store the creation time of each file that the stream reaches."""
         starts = received.offsets[:-1]
         types = received.data[starts + 4]
         for index in np.flatnonzero(
@@ -346,13 +390,13 @@ class MySqlLogReader:
         for item in items:
             if isinstance(item, LogBatch):
                 self._temporary.save()
-                yield from self._tables.with_keys(item)
+                yield from self._tables.split_keyless(item)
             elif isinstance(item, TableMapSeen):
                 yield from self._tables.bind(scanner, item)
             elif isinstance(item, GtidsSeen):
                 self._seen.publish(item)
                 self._logged.publish(item)
-            elif isinstance(item, BinlogRowOf):
+            elif isinstance(item, WatchedBinlogRow):
                 yield from self._metadata_tables.read(item)
             elif isinstance(item, QuerySeen):
                 yield from self._statements.read(scanner, item)
@@ -362,7 +406,7 @@ class MySqlLogReader:
                 assert self._cascades is not None
                 yield from self._cascades.rows(item)
             elif isinstance(item, RolledBackSeen):
-                yield from self._statements.rolled_back(item)
+                yield from self._statements.report_rollback(item)
             elif isinstance(item, FormatSeen):
                 self._xa.version = version_numbers(item.server_version)
                 if item.server_start:
@@ -376,7 +420,7 @@ class MySqlLogReader:
             raise ConnectionLostError("the log reader is not started")
         return self._stream, self._scanner
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._sql is None or not self._sql.open:
             self._sql = connect(self._url, purpose="capture-sql", database="", read_timeout_s=60)
         return self._sql

@@ -1,4 +1,4 @@
-"""Statements of a stream: which rows changed for which the log holds no row events."""
+"""Finds rows that statements of the stream changed without row events."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from tidelog.model.schema import TableName
 from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
 from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
 from tidelog.sources.mysql.stream.affected_tables import WRITES, AffectedTables
-from tidelog.sources.mysql.stream.captured import CapturedTables
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect
 from tidelog.sources.mysql.stream.ddl.statements import read_statement
 from tidelog.sources.mysql.stream.ddl.temporary import StatementPosition, TemporaryTables
-from tidelog.sources.mysql.stream.log_tables import LogTables
+from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 TEMPORARY_OR_NOT = (
@@ -28,16 +27,16 @@ ROW_FORMAT = "SET GLOBAL binlog_format = 'ROW'; -- sessions that are open keep t
 
 
 class LogStatements:
-    """The statements of one log. Used by one thread.
+    """Processes the statements of one log. Used by one thread.
 
     Args:
-        captured: which tables are.
-        tables: what the stream has shown of them.
-        registry: holds their versions.
-        history: which version each had where.
-        temporary: which tables of a session are temporary.
-        cascades: told of DDL, if foreign keys are watched.
-        affected: finds what statements change besides the tables that they name.
+        captured: the captured tables.
+        tables: the tables that the stream has shown.
+        registry: the tables' versions.
+        history: the version of each table by position.
+        temporary: the temporary tables of each session.
+        cascades: receives DDL, if foreign keys are watched.
+        affected: finds tables that statements change besides those that they name.
     """
 
     def __init__(
@@ -59,35 +58,35 @@ class LogStatements:
         self._affected = affected
 
     def start(self) -> None:
-        """The stream begins, maybe elsewhere."""
+        """Clear caches: the stream starts, possibly at another position."""
         self._affected.forget()
 
     def read(self, scanner: BinlogScanner, seen: QuerySeen) -> Iterator[LogEvent]:
-        """What a statement of the stream tells."""
+        """The events of one statement of the stream."""
         if seen.alter in (Alter.START, Alter.ROLLBACK):
-            return  # nothing has come of it yet, or nothing will
+            return  # the statement has no effect yet, or was abandoned
         named = read_statement(
             seen.sql, seen.database, fold=self._captured.fold, sql_mode=seen.sql_mode
         )
         place = StatementPosition(
             seen.server_id, seen.thread, seen.end, seen.uses_temporary, seen.keyword
         )
-        statement = self._temporary.without(named, place)
+        statement = self._temporary.permanent_effects(named, place)
         self._affected.note(seen)
         schemas = self._tables.schemas
-        schemas.changed(statement, seen.end)
+        schemas.note_statement(statement, seen.end)
         if not seen.durable:
             yield from self._unlogged_writes(seen, named, statement)
         if self._cascades is not None:
             yield from self._cascades.statement(scanner, statement, seen)
         if statement.database is not None:
-            self._history.dropped(statement.database, seen.position)
+            self._history.note_dropped(statement.database, seen.position)
         for effect in statement.effects:
             table = effect.table
             if table not in self._captured:
                 continue
             if effect.effect is Effect.TRUNCATED:
-                schema = schemas.of_statement(table)
+                schema = schemas.any_version(table)
                 batch = None if schema is None else scanner.truncate(schema.schema_id)
                 if batch is not None and schema is not None:
                     self._temporary.save()
@@ -103,24 +102,24 @@ class LogStatements:
         """Why the table's rows may have changed without row events."""
         table, kind = effect.table, effect.effect
         if kind in (Effect.DROPPED, Effect.RENAMED_AWAY):
-            self._history.dropped(table, position)
+            self._history.note_dropped(table, position)
             return None
         created = kind in (Effect.CREATED, Effect.CREATED_IF_MISSING)
         again = False
         if created or kind in (Effect.REPLACED, Effect.RENAMED_HERE):
-            again = self._history.made(table, position)
+            again = self._history.note_created(table, position)
         if created:
             known = kind is Effect.CREATED and self._registry.latest(table) is not None
-            return "the table was dropped and made anew" if again or known else effect.unlogged
-        if effect.unlogged is None and self._had(table, effect.added):
+            return "the table was dropped and recreated" if again or known else effect.unlogged
+        if effect.unlogged is None and self._had_column(table, effect.added):
             return "a column was dropped and added again"
         return effect.unlogged
 
-    def _had(self, table: TableName, columns: Sequence[str]) -> bool:
-        """Did any version of the table have one of these columns?
+    def _had_column(self, table: TableName, columns: Sequence[str]) -> bool:
+        """Return True if any version of the table had one of these columns.
 
-        Also one that a chunk has met by now, ahead of the log: what only chunks have shown counts,
-        so a dump too many is due where one reads a column before the log adds it.
+        This includes versions that a chunk has read ahead of the log, so an unneeded dump follows
+        where a chunk reads a column before the log adds it.
         """
         if not columns:
             return False
@@ -134,7 +133,7 @@ class LogStatements:
     def _unlogged_writes(
         self, seen: QuerySeen, named: Statement, statement: Statement
     ) -> Iterator[LogEvent]:
-        """A statement may have changed rows, and the log holds the statement alone."""
+        """Report rows that a statement may have changed when the log holds only the statement."""
         filled = any(effect.filled for effect in named.effects)
         if not seen.changes_rows and not filled:
             return
@@ -143,27 +142,31 @@ class LogStatements:
         emptied = any(effect.effect is Effect.EMPTIED for effect in statement.effects)
         what = ", ".join(map(str, tables)) or "tables"
         if captured and not emptied and not seen.uses_temporary:
-            raise _instead_of_rows(seen, what)
-        affected = self._affected.of_statement(seen, named, statement)
+            raise _statement_error(seen, what)
+        affected = self._affected.by_statement(seen, named, statement)
         if affected.objection is not None:
-            touched = self._affected.of_emptied_memory(captured[0]) if captured and emptied else ()
+            touched = (
+                self._affected.by_emptied_memory_table(captured[0]) if captured and emptied else ()
+            )
             if not touched:
-                raise _instead_of_rows(seen, what, affected.objection)
+                raise _statement_error(seen, what, affected.objection)
             captured = list(touched)
-        for table in affected.below:
+        for table in affected.cascaded:
             reason = f"a foreign key changes its rows with those of {what}"
             yield RowsUnlogged(table, reason, seen.position)
         for table in captured:
             if seen.uses_temporary:
-                # Maybe of a temporary table of that name, made before the log was read: told in
-                # the same words each time, and made good by a dump.
+                # Possibly a temporary table of that name, created before the log was read: reported
+                # with the same text each time, and fixed by a dump.
                 yield TableRefused(table, Refusal(TEMPORARY_OR_NOT, ROW_FORMAT))
             else:
-                # Part of its transaction may have been rolled back: no TRUNCATE.
+                # Part of its transaction may have been rolled back, so this is no TRUNCATE.
                 yield RowsUnlogged(table, EMPTIED, seen.position)
 
-    def rolled_back(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
-        """Rows of the tables were yielded already: they need a dump."""
+    def report_rollback(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
+        """Report tables whose rows were yielded before their transaction was rolled back: they need
+        a dump.
+        """
         if seen.durable:
             return
         for database, name in seen.tables:
@@ -176,12 +179,14 @@ class LogStatements:
                 )
 
 
-def _instead_of_rows(seen: QuerySeen, what: str, objection: str | None = None) -> SourceError:
-    """Capture can't go on: which rows of captured tables the statement changed is not known."""
+def _statement_error(seen: QuerySeen, what: str, objection: str | None = None) -> SourceError:
+    """The error that stops capture: it is unknown which rows of captured tables the statement
+    changed.
+    """
     why = "" if objection is None else f", which may have changed captured tables: {objection}"
     return SourceError(
-        f"at {text(seen.position)} of the binlog stands a {seen.keyword} of {what} as a "
+        f"at {text(seen.position)} the binlog has a {seen.keyword} of {what} as a "
         f"statement, not as rows{why}: SET GLOBAL binlog_format = ROW (in the server's "
-        "configuration as well; sessions that are open keep theirs), then begin a new event log "
-        "behind it, which dumps the tables again"
+        "configuration as well; sessions that are open keep theirs), then start a new event log "
+        "after it, which dumps the tables again"
     )

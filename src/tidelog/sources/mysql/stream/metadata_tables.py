@@ -1,8 +1,8 @@
-"""Rows of the log that are for Tidelog itself: watermarks, and signals. They are never records.
+"""Reads log rows that are meant for Tidelog itself: watermarks and signals. They are never records.
 
-Others may write to these tables too, and change their shape. What stands in the log is read again
-at every start, so nothing in it may end capture: a column that is missing, or of a type that is not
-read here, reads as NULL.
+Others may write to these tables too, and change their columns. The log is read again at every
+start, so nothing in it may stop capture: a column that is missing, or has an unsupported type,
+reads as NULL.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.items import BinlogRowOf, TableMapSeen
+from tidelog.codecs.mysql.binlog.items import TableMapSeen, WatchedBinlogRow
 from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
@@ -26,12 +26,12 @@ SIGNAL_COLUMNS = ("id", "type", "data")
 
 _INTEGERS = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types.LONGLONG: 8}
 _BEFORE, _AFTER, _PARTIAL = 1, 2, 4  # bits of a payload's flags
-_MAX_WATERMARK_BYTES = 190  # as the column has them: what is longer is none of ours
-_CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to see that a text is too long
+_MAX_WATERMARK_BYTES = 190  # the column's size: Tidelog writes nothing longer
+_CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to notice that a text is too long
 
 
 class MySqlMetadataTables:
-    """Knows the metadata tables of the stream, and reads their rows.
+    """Finds the metadata tables in the stream, and reads their rows.
 
     Args:
         watermark_schema: the database of the watermark table.
@@ -52,23 +52,23 @@ class MySqlMetadataTables:
         self._places: dict[int, list[int | None]] = {}
 
     def fold(self) -> None:
-        """The server logs names in lower case."""
+        """Compare names in lower case, as the server logs them."""
         self.namespace = self.namespace.lower()
-        self.watermark = _folded(self.watermark)
-        self.signals = None if self.signals is None else _folded(self.signals)
+        self.watermark = _lower_case(self.watermark)
+        self.signals = None if self.signals is None else _lower_case(self.signals)
 
     def clear(self) -> None:
-        """Table ids begin anew."""
+        """Forget all table ids: the server starts to number tables again."""
         self._maps.clear()
         self._watermarks.clear()
         self._places.clear()
 
     def watches(self, table: TableName) -> bool:
-        """Is it one of ours, whose rows `read` wants?"""
+        """Return True for a table whose rows `read` needs."""
         return table in (self.watermark, self.signals)
 
     def bind(self, seen: TableMapSeen, names: Sequence[str] | None) -> None:
-        """Rows of the table follow. ``names``: its columns, needed for the signal table."""
+        """Prepare for rows of the table. ``names``: its columns, needed for the signal table."""
         table = TableName(seen.database, seen.table)
         self._maps[seen.table_id] = seen
         if table == self.watermark:
@@ -78,7 +78,7 @@ class MySqlMetadataTables:
         else:
             self._watermarks.discard(seen.table_id)
             wanted, columns = SIGNAL_COLUMNS, names or ()
-        # A column behind one that can't be passed over can't be found.
+        # Columns after one of unknown width can't be located.
         readable = next(
             (i for i in range(len(seen.types)) if _width(seen.types[i], seen.metas[i]) is None),
             len(seen.types),
@@ -95,8 +95,8 @@ class MySqlMetadataTables:
             )
         self._places[seen.table_id] = places
 
-    def read(self, row: BinlogRowOf) -> Iterator[WatermarkSeen | SignalSeen]:
-        """What the row of one of our tables says; nothing if it is no watermark and no signal."""
+    def read(self, row: WatchedBinlogRow) -> Iterator[WatermarkSeen | SignalSeen]:
+        """The watermark or signal in a row; nothing if the row holds neither."""
         if row.table_id in self._watermarks:
             if row.kind in (Kind.INSERT, Kind.UPDATE):
                 (watermark,) = self._texts(row)
@@ -106,8 +106,8 @@ class MySqlMetadataTables:
             signal_id, type_, data = self._texts(row)
             yield SignalSeen(signal_id or "", type_ or "", data, row.position, row.ordinal)
 
-    def _texts(self, row: BinlogRowOf) -> list[str | None]:
-        """The columns that are wanted of a row's new state as texts; None: NULL, or not there."""
+    def _texts(self, row: WatchedBinlogRow) -> list[str | None]:
+        """The wanted columns of a row's new state as text; None for NULL or a missing column."""
         seen, places = self._maps[row.table_id], self._places[row.table_id]
         known = [place for place in places if place is not None]
         if not known:
@@ -122,12 +122,12 @@ class MySqlMetadataTables:
         ]
 
 
-def _folded(table: TableName) -> TableName:
+def _lower_case(table: TableName) -> TableName:
     return TableName(table.namespace.lower(), table.name.lower())
 
 
 def _new_image(payload: bytes, seen: TableMapSeen, wanted: int) -> list[str | None]:
-    """The first columns of an after image, as many as are wanted."""
+    """The first ``wanted`` columns of an after image."""
     flags, count = payload[1], int.from_bytes(payload[2:4], "little")
     at = 4
     if flags & _BEFORE:
@@ -140,8 +140,10 @@ def _new_image(payload: bytes, seen: TableMapSeen, wanted: int) -> list[str | No
 def _image(
     payload: bytes, at: int, count: int, seen: TableMapSeen, wanted: int, *, partial: bool = False
 ) -> tuple[list[str | None], int]:
-    """``partial``: as MySQL writes all updates under ``binlog_row_value_options``, also those of
-    tables without documents.
+    """Read one row image; returns its texts and the offset after it.
+
+    ``partial``: True for updates under ``binlog_row_value_options``, where MySQL writes all updates
+    in this form, also those of tables without documents.
     """
     bitmap = payload[at : at + (count + 7) // 8]
     at += len(bitmap)
@@ -172,7 +174,7 @@ def _image(
 
 
 def _width(type_code: int, meta: int) -> int | None:
-    """Bytes of an integer, or of a text's length; None for other types."""
+    """The bytes of an integer, or of a text's length; None for other types."""
     if type_code in _INTEGERS:
         return _INTEGERS[type_code]
     kind, meta = types.resolve(type_code, meta)

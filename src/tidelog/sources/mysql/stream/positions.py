@@ -1,4 +1,4 @@
-"""Where the server's binlog begins and ends: SHOW BINARY LOGS and its kin, as positions."""
+"""Reads the binlog's files, beginning and end as positions, with SHOW BINARY LOGS and similar."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import PreflightError
 from tidelog.sources.mysql.connect import Connection
 
-FILE_START = 4  # behind the magic number
+FILE_START = 4  # after the magic number
 RESET = "RESET MASTER or RESET BINARY LOGS AND GTIDS"
-"""What makes a binlog begin anew: MySQL 8.2 gave the statement another name, 8.4 has that alone."""
+"""The statement that resets a binlog: MySQL 8.2 renamed it, and 8.4 has only the new name."""
 NO_BINLOG = (
     "the server writes no binlog: set log_bin (on a replica log_replica_updates, or "
     "log_slave_updates, too) in its configuration and restart it"
@@ -21,7 +21,7 @@ NO_BINLOG = (
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of the binlog: a file's name and the offset in it; ``shift``: as `LogFiles`."""
+    """The end of the binlog: a file's name and the offset in it; ``shift`` as in `LogFiles`."""
 
     file: str
     offset: int
@@ -32,20 +32,20 @@ class LogEnd:
         return pack(file_number(self.file)[1] + self.shift, self.offset)
 
     def describe(self, position: int) -> str:
-        """As `LogFiles.describe`."""
+        """See `LogFiles.describe`."""
         base, _ = file_number(self.file)
-        return _spelled(base, len(self.file) - len(base) - 1, position, self.shift)
+        return _position_text(base, len(self.file) - len(base) - 1, position, self.shift)
 
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """The files that the server has.
+    """The server's binlog files.
 
     Attributes:
-        base: what their names share, e.g. ``binlog``.
-        digits: how many digits the first one's number is written with.
+        base: the common prefix of their names, e.g. ``binlog``.
+        digits: the number of digits of the first file's number.
         sizes: bytes by file number, in order.
-        shift: what file numbers of positions are ahead of those in names (`ServerPin.shift`).
+        shift: the difference between file numbers in positions and in names (`ServerPin.shift`).
     """
 
     base: str
@@ -57,11 +57,11 @@ class LogFiles:
         return _name(self.base, self.digits, number - self.shift)
 
     def number(self, name: str) -> int:
-        """A file's number in positions."""
+        """The file's number in positions."""
         return file_number(name)[1] + self.shift
 
     def begin(self, number: int) -> int:
-        """The position where a file begins."""
+        """The position where the file begins."""
         return pack(number, FILE_START)
 
     @property
@@ -71,12 +71,12 @@ class LogFiles:
 
     @property
     def end(self) -> int:
-        """The position where the newest file ended when it was asked for."""
+        """The end of the newest file when the list was read."""
         number, size = list(self.sizes.items())[-1]
         return pack(number, size)
 
     def bytes_between(self, start: int, end: int) -> int:
-        """How much of the binlog lies between two positions, as far as the files are there."""
+        """The bytes of the binlog between two positions, as far as the files exist."""
         (first, begin), (last, stop) = unpack(start), unpack(end)
         return sum(
             (stop if number == last else size) - (begin if number == first else 0)
@@ -85,21 +85,21 @@ class LogFiles:
         )
 
     def describe(self, position: int) -> str:
-        """A position as the server writes it, for messages: ``binlog.000012:4567``."""
-        return _spelled(self.base, self.digits, position, self.shift)
+        """The position as the server writes it, for messages: ``binlog.000012:4567``."""
+        return _position_text(self.base, self.digits, position, self.shift)
 
 
 def _name(base: str, digits: int, number: int) -> str:
     return f"{base}.{number:0{digits}}"
 
 
-def _spelled(base: str, digits: int, position: int, shift: int) -> str:
+def _position_text(base: str, digits: int, position: int, shift: int) -> str:
     number, offset = unpack(position)
     return f"{_name(base, digits, number - shift)}:{offset}"
 
 
 def log_end(connection: Connection) -> LogEnd:
-    """The end of the binlog: what is committed by now lies before it. Needs REPLICATION CLIENT.
+    """The end of the binlog: what is committed by now is before it. Needs REPLICATION CLIENT.
 
     Raises PreflightError if the server writes no binlog; PyMySQL's errors otherwise.
     """
@@ -110,17 +110,18 @@ def log_end(connection: Connection) -> LogEnd:
 
 
 def log_status(connection: Connection) -> dict[str, Any]:
-    """The row of SHOW MASTER STATUS; {} if the server writes no binlog. Raises PyMySQL's errors,
-    also where the account may not ask.
+    """The row of SHOW MASTER STATUS; {} if the server writes no binlog.
+
+    Raises PyMySQL's errors, also if the account lacks the privilege.
     """
-    # 8.2 renamed it, and 8.4 took the old name away; MariaDB 10.5.2 added a name of its own.
+    # MySQL 8.2 renamed it, and 8.4 removed the old name; MariaDB 10.5.2 added another name.
     renamed = connection.flavor is Flavor.MYSQL and connection.version >= (8, 2)
     rows = connection.named("SHOW BINARY LOG STATUS" if renamed else "SHOW MASTER STATUS")
     return rows[0] if rows else {}
 
 
 def log_files(connection: Connection) -> LogFiles:
-    """The binlog's files. Errors as `log_end`; the same privilege."""
+    """The binlog's files. Same errors and privilege as `log_end`."""
     rows = connection.named("SHOW BINARY LOGS")
     if not rows:
         raise PreflightError(NO_BINLOG)
@@ -136,7 +137,7 @@ def log_files(connection: Connection) -> LogFiles:
 
 
 def has_gtids(connection: Connection) -> bool:
-    """Does each transaction of the binlog have a GTID? Raises PyMySQL's errors."""
+    """Return True if each transaction of the binlog has a GTID. Raises PyMySQL's errors."""
     if connection.flavor is Flavor.MARIADB:
         return True
     return str(connection.value("SELECT @@GLOBAL.gtid_mode")).upper() == "ON"

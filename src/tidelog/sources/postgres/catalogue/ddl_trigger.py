@@ -1,17 +1,17 @@
-"""The event trigger that acts in the very transaction of a DDL statement.
+"""The optional event trigger that runs in the transaction of a DDL statement.
 
-It is of use twice, and capture does without it:
+It has two uses, and capture works without it:
 
-- A table that loses what identifies its rows, while its updates are published, refuses every UPDATE
-  and DELETE of the application. The trigger moves it to the publication of inserts in the same
-  transaction, also while capture is down; without it that is left to capture's next look.
-- It writes an empty logical message, at which capture looks at the catalogue at once. Anyone can
-  write such a message, so it is a hint and says nothing.
+- A table that loses its replica identity while its updates are published refuses every UPDATE and
+  DELETE of the application. The trigger moves it to the publication of inserts in the same
+  transaction, even while capture is down; without the trigger, capture does that at its next check.
+- It writes an empty logical message, which makes capture check the catalogue at once. Anyone can
+  write such a message, so it is only a hint.
 
-Only a superuser (on managed servers its stand-in, e.g. ``rds_superuser``) can create an event
-trigger, and it runs at everybody's DDL: so it is never made by Tidelog, but by whoever runs the SQL
-that ``tidelog check --json`` prints. Its function belongs to that user and not to the capture's
-role, who could else replace it and have a superuser run it.
+Only a superuser (on managed servers its equivalent, e.g. ``rds_superuser``) can create an event
+trigger, and it runs for everybody's DDL. So Tidelog never creates it: an administrator runs the SQL
+that ``tidelog check --json`` prints. The trigger's function belongs to that administrator and not
+to the capture's role, which could otherwise replace it and have a superuser run it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from collections.abc import Iterator
 from tidelog.sources.findings import SUPERUSER, Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
-from tidelog.sources.postgres.preflight.findings import Connection
+from tidelog.sources.postgres.preflight.report import Connection
 
 DDL_PREFIX = "tidelog.ddl"
 """The prefix of the logical messages."""
 
-# Does the server take updates of these tables, each with its partitions (CheckCmdReplicaIdentity)?
-# From 18 on it refuses them if the identity has a generated column that is not published.
+# Selects whether the server accepts updates of these tables and their partitions
+# (CheckCmdReplicaIdentity). PostgreSQL 18 and later refuse them if the identity has a generated
+# column that is not published.
 _IDENTIFIED = """
 WITH RECURSIVE tree AS (
   SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.oid = ANY (touched)
@@ -55,9 +56,9 @@ FROM tree JOIN pg_class c ON c.oid = tree.oid
 GROUP BY tree.root
 """
 
-# The tables that DDL touched are known, but for statements that drop: their tables are looked for
-# among all. SECURITY DEFINER, for who alters a table need not own the publication. No statement of
-# ours may wait long or fail: a lock is waited for less long than it takes to look for deadlocks.
+# The tables of a DDL statement are known, except for statements that drop objects: those check all
+# tables. SECURITY DEFINER: the user who alters a table need not own the publication. No statement
+# here may wait long or fail: lock_timeout is shorter than deadlock_timeout.
 _FUNCTION = """
 CREATE OR REPLACE FUNCTION {function}() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET client_min_messages = 'error'
@@ -111,7 +112,7 @@ JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid WHERE e.evtname = %s
 
 
 def install_sql(publications: Publications) -> str:
-    """What a superuser runs to have the trigger; again, to replace it."""
+    """The SQL with which a superuser creates or replaces the trigger."""
     name, function = _names(publications)
     schema = quote_ident(publications.watermark.namespace)
     return (
@@ -123,14 +124,14 @@ def install_sql(publications: Publications) -> str:
 
 
 def findings(connection: Connection, publications: Publications) -> Iterator[Finding]:
-    """Is the trigger there, and as this release wants it?"""
+    """Check that the trigger exists, in this release's version."""
     name, _ = _names(publications)
     row = connection.execute(_TRIGGER.encode(), (name,)).fetchone()
     sql = install_sql(publications)
     if row is None:
         text = (
             "there is no event trigger: a table that loses its key refuses UPDATE and DELETE until "
-            "capture's next look. With --json its SQL is shown, if you want it"
+            "capture's next check. --json shows the SQL that creates one"
         )
         yield Finding("event trigger", "ok", text, sql, SUPERUSER)
     elif not row[0]:
@@ -139,11 +140,13 @@ def findings(connection: Connection, publications: Publications) -> Iterator[Fin
     elif row[1] not in _function(publications):
         yield Finding("event trigger", "warn", f"{name} is of another release", sql, SUPERUSER)
     else:
-        yield Finding("event trigger", "ok", f"{name} is there")
+        yield Finding("event trigger", "ok", f"{name} exists")
 
 
 def _names(publications: Publications) -> tuple[str, str]:
-    """The trigger's and its function's, quoted: of the publication, for there may be several."""
+    """The names of the trigger and its function (quoted); they contain the publication's, as there
+    may be several.
+    """
     name = f"{publications.name[:59]}_ddl"
     return name, quote_ident(publications.watermark.namespace, name)
 

@@ -1,10 +1,11 @@
-"""Can a table's updates and deletes be published, and which columns do they then carry?
+"""Determines whether a table's updates and deletes can be published, and the columns that they
+carry.
 
-The server logs the old state of a changed row as the replica identity *of the partition that holds
-it* says, and sends it under the root's relation message, which flags the root's identity. So a
-partitioned table is identified by columns that every one of its partitions logs. And publishing
-updates that the server can't log makes the application's UPDATE and DELETE fail
-(``CheckCmdReplicaIdentity``): such a table comes with the reason, and the SQL that mends it.
+The server logs the old state of a changed row by the replica identity *of the partition that holds
+it*, and sends it under the root's relation message, which flags the root's identity. So a
+partitioned table is identified by columns that every one of its partitions logs. If updates are
+published that the server can't log, the application's UPDATE and DELETE fail
+(``CheckCmdReplicaIdentity``): such a table is reported with the reason and the SQL that fixes it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from tidelog.sources.postgres.connect import quote_ident
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# The first version that logs generated columns, and that refuses updates whose identity needs ones
-# that are not published.
+# The first version that logs generated columns, and that refuses updates whose identity has
+# generated columns that are not published.
 GENERATED_VERSION = 180000
 
-# RelationGetReplicaIndex wants a valid index that is not deferrable. What the columns of an
-# identity are made of matters only for FULL, where it is all of them.
+# RelationGetReplicaIndex requires a valid index that is not deferrable. Whether an identity's
+# columns are generated matters only for FULL, which has all columns.
 _TREES = """
 WITH RECURSIVE tree AS (
   SELECT c.oid AS root, c.oid, c.relkind FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
@@ -56,21 +57,21 @@ _QUERY = _TREES.format(
     primary=_INDEX.format(flag="indisprimary"), identity=_INDEX.format(flag="indisreplident")
 )
 
-# All columns that are published: what FULL logs.
+# The published columns of old states; None means all of them, as with FULL.
 Columns = frozenset[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityTrouble:
-    """Why a table's updates and deletes can't be published, and the statements that mend it."""
+    """Why a table's updates and deletes can't be published, and the statements that fix it."""
 
     why: str
     fix: tuple[str, ...] = ()
-    advice: str = ""  # where no statement does, or besides
+    advice: str = ""  # if no statement fixes it, or in addition
 
     @property
     def remedy(self) -> str:
-        """Statements, with the advice as a comment."""
+        """The statements, with the advice as a comment."""
         sql = " ".join(self.fix)
         if not self.advice:
             return sql
@@ -79,10 +80,13 @@ class IdentityTrouble:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """How the log tells rows of a table apart.
+    """How the log identifies rows of a table.
 
-    ``columns`` are those that each old state in the log carries (None: all), ``kind`` says how they
-    were chosen, as `TableSchema.identity_kind` does. With ``trouble`` both are of no use.
+    Attributes:
+        kind: how the columns were chosen, as in `TableSchema.identity_kind`.
+        columns: the columns in each old state of the log; None: all.
+        trouble: why updates can't be published; kind and columns are then of no use.
+        needs_generated: True if it is valid only where stored generated columns are published.
     """
 
     kind: str
@@ -93,26 +97,26 @@ class ReplicaIdentity:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A table or one of its partitions; columns are (name, generated?)."""
+    """A table or one of its partitions; columns are (name, is generated)."""
 
     quoted: str
     name: str
     kind: str
     primary: tuple[tuple[str, bool], ...]
     index: tuple[tuple[str, bool], ...]
-    keyed: bool  # has a primary key, be it one that identifies nothing
-    stored: bool  # FULL takes in a stored generated column
+    keyed: bool  # has a primary key, valid as identity or not
+    stored: bool  # FULL includes a stored generated column
     virtual: bool
 
 
 def identities(
     connection: Connection, relation_ids: Sequence[int], *, generated: bool = False
 ) -> dict[int, ReplicaIdentity]:
-    """The identity of each of these tables, with their partitions, by one query.
+    """The identity of each of these tables, including their partitions, by one query.
 
     Args:
-        connection: of the source.
-        relation_ids: tables' oids; those that are gone have no identity.
+        connection: the source.
+        relation_ids: the tables' oids; tables that no longer exist are left out.
         generated: whether the publications publish stored generated columns.
     """
     trees: dict[int, tuple[list[_Member], list[_Member]]] = {}
@@ -149,52 +153,52 @@ def _member(values: Sequence[Any]) -> _Member:
 def _identity(
     table: _Member, partitions: Sequence[_Member], logs_generated: bool, generated: bool
 ) -> ReplicaIdentity:
-    own, trouble = _logged(table, logs_generated, generated)
+    own, trouble = _logged_columns(table, logs_generated, generated)
     if not partitions:
         return ReplicaIdentity(table.kind, own, trouble)
     common: Columns = None
     for partition in partitions:
-        columns, trouble = _logged(partition, logs_generated, generated)
+        columns, trouble = _logged_columns(partition, logs_generated, generated)
         if trouble is not None:
             why = f"{partition.name}: {trouble.why}"
             return ReplicaIdentity(
                 table.kind, own, IdentityTrouble(why, trouble.fix, trouble.advice)
             )
-        common = _both(common, columns)
+        common = _common(common, columns)
     primary: Columns = frozenset(name for name, _ in table.primary)
     for kind, wanted in ((table.kind, own), ("d", primary)):
-        if (wanted is None or wanted) and _both(common, wanted) == wanted:
+        if (wanted is None or wanted) and _common(common, wanted) == wanted:
             return ReplicaIdentity(kind, wanted)
     differ = _partitions_differ(table, partitions, own, primary, logs_generated)
     return ReplicaIdentity(table.kind, own, differ)
 
 
-def _both(one: Columns, other: Columns) -> Columns:
-    """Columns that are in both."""
+def _common(one: Columns, other: Columns) -> Columns:
+    """The columns that are in both."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
 
 
-def _logged(
+def _logged_columns(
     member: _Member, logs_generated: bool, generated: bool
 ) -> tuple[Columns, IdentityTrouble | None]:
-    """The columns of old states, or why there are none (no columns then)."""
+    """The columns of old states, or none and the reason."""
     nothing: Columns = frozenset()
     if member.kind == "f":
         if logs_generated and (member.virtual or (member.stored and not generated)):
             how = "virtual generated columns" if member.virtual else "generated columns"
             return nothing, IdentityTrouble(
                 f"REPLICA IDENTITY FULL takes in {how}, which are not published",
-                _by_default(member, generated),
-                "" if _by_default(member, generated) else _NEED_KEY,
+                _default_identity_sql(member, generated),
+                "" if _default_identity_sql(member, generated) else _NEED_KEY,
             )
         return None, None
     columns = {"d": member.primary, "i": member.index}.get(member.kind, ())
     if any(of for _, of in columns) and not (logs_generated and generated):
         return nothing, IdentityTrouble(
             "its replica identity has a generated column, which is not published",
-            _in_full(member, logs_generated),
+            _full_identity_sql(member, logs_generated),
             _NEED_KEY,
         )
     if columns:
@@ -205,21 +209,21 @@ def _logged(
     }.get(member.kind)
     if why is None:
         why = "its primary key is deferrable" if member.keyed else "it has no primary key"
-    mend = _by_default(member, generated) or _in_full(member, logs_generated)
-    return nothing, IdentityTrouble(why, mend, "" if member.primary else _NEED_KEY)
+    fix = _default_identity_sql(member, generated) or _full_identity_sql(member, logs_generated)
+    return nothing, IdentityTrouble(why, fix, "" if member.primary else _NEED_KEY)
 
 
 _NEED_KEY = "or give it a primary key of plain columns that is not deferrable"
 
 
-def _by_default(member: _Member, generated: bool) -> tuple[str, ...]:
-    """Back to the primary key, where that identifies rows."""
+def _default_identity_sql(member: _Member, generated: bool) -> tuple[str, ...]:
+    """The statement that sets the primary key as identity, if that identifies rows."""
     if not member.primary or (any(of for _, of in member.primary) and not generated):
         return ()
     return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY DEFAULT;",)
 
 
-def _in_full(member: _Member, logs_generated: bool) -> tuple[str, ...]:
+def _full_identity_sql(member: _Member, logs_generated: bool) -> tuple[str, ...]:
     if logs_generated and member.virtual:
         return ()
     return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY FULL;",)
@@ -232,19 +236,19 @@ def _partitions_differ(
     primary: Columns,
     logs_generated: bool,
 ) -> IdentityTrouble:
-    """No columns of the table are in the old states of all partitions."""
+    """The trouble: no columns of the table are in the old states of all partitions."""
     if not primary and own is not None and not own:
         everywhere = [table, *partitions]
         return IdentityTrouble(
             "the partitioned table itself has no primary key and no replica identity",
-            tuple(sql for each in everywhere for sql in _in_full(each, logs_generated)),
+            tuple(sql for each in everywhere for sql in _full_identity_sql(each, logs_generated)),
             _NEED_KEY,
         )
     differ = [each for each in partitions if not _carries(each, primary or own)]
     return IdentityTrouble(
         f"{len(differ)} of its partitions have a replica identity that leaves out columns of the "
         f"table's own, {differ[0].name} for one",
-        tuple(sql for each in differ for sql in _mend(each, primary, logs_generated)),
+        tuple(sql for each in differ for sql in _fix_identity_sql(each, primary, logs_generated)),
         "" if primary else _NEED_KEY,
     )
 
@@ -256,10 +260,12 @@ def _carries(partition: _Member, wanted: Columns) -> bool:
     else:
         named = partition.primary if partition.kind == "d" else partition.index
         columns = frozenset(name for name, _ in named)
-    return _both(columns, wanted) == wanted
+    return _common(columns, wanted) == wanted
 
 
-def _mend(partition: _Member, primary: Columns, logs_generated: bool) -> tuple[str, ...]:
+def _fix_identity_sql(
+    partition: _Member, primary: Columns, logs_generated: bool
+) -> tuple[str, ...]:
     if primary and primary <= {name for name, _ in partition.primary}:
         return (f"ALTER TABLE {partition.quoted} REPLICA IDENTITY DEFAULT;",)
-    return _in_full(partition, logs_generated)
+    return _full_identity_sql(partition, logs_generated)

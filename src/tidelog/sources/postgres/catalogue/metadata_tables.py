@@ -1,4 +1,4 @@
-"""The tables of Tidelog's own in a PostgreSQL database: watermarks and signals."""
+"""Tidelog's own tables in a PostgreSQL database: the watermark table and the signal table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidelog.ports import Refusal
 from tidelog.sources.postgres.catalogue.table_rights import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.watermark_trust import distrusted
+from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
 
-# Debezium's signal table: what a signal is made of.
+# The columns of Debezium's signal table.
 SIGNAL_COLUMNS = ("id", "type", "data")
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -22,15 +22,18 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 def prepare_watermark_table(
     connection: Connection, table: TableName, strict: bool
 ) -> Refusal | None:
-    """Make it if need be. Why watermarks can't be written to it, then no table is dumped, and the
-    log goes on; None: they can. ``strict``: raise psycopg's error if it may not be made.
+    """Create the watermark table if it is missing.
+
+    Returns why watermarks can't be written to it (then no table is dumped, and log capture
+    continues); None if they can. With ``strict``, raises psycopg's error if the table can't be
+    created.
     """
     try:
-        refusal = distrusted(connection, table)
+        refusal = watermark_table_refusal(connection, table)
         if refusal is None:
             if not _exists(connection, table):
-                _make_watermark_table(connection, table)
-            refusal = distrusted(connection, table)
+                _create_missing_table(connection, table)
+            refusal = watermark_table_refusal(connection, table)
     except psycopg.errors.InsufficientPrivilege as error:
         if strict:
             raise
@@ -40,7 +43,7 @@ def prepare_watermark_table(
 
 
 def _exists(connection: Connection, table: TableName) -> bool:
-    """Asks for no right to the schema."""
+    """Return True if the table exists; needs no right to its schema."""
     row = connection.execute(
         b"SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
         b"ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
@@ -49,8 +52,8 @@ def _exists(connection: Connection, table: TableName) -> bool:
     return row is not None
 
 
-def _make_watermark_table(connection: Connection, table: TableName) -> None:
-    """Create the table, and its schema if need be."""
+def _create_missing_table(connection: Connection, table: TableName) -> None:
+    """Create the table, and its schema if it is missing."""
     has_schema = connection.execute(
         b"SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (table.namespace,)
     ).fetchone()
@@ -60,8 +63,8 @@ def _make_watermark_table(connection: Connection, table: TableName) -> None:
 
 
 def create_watermark_table(table: TableName) -> str:
-    """The SQL that makes it, where its schema is there."""
-    # Room on the page keeps each new watermark a HOT update.
+    """The SQL that creates the table in an existing schema."""
+    # Free space on the page keeps each new watermark a HOT update.
     return (
         f"CREATE TABLE IF NOT EXISTS {quote_ident(table.namespace, table.name)} "
         f"(id int PRIMARY KEY CHECK (id = 1), {WATERMARK_COLUMN} text NOT NULL) "
@@ -83,7 +86,7 @@ def signal_columns(connection: Connection, table: TableName) -> set[str]:
 
 
 def create_signal_table(table: TableName) -> str:
-    """The SQL that makes it, as Debezium's manual has it."""
+    """The SQL that creates the table, as in Debezium's manual."""
     return (
         f"CREATE TABLE {quote_ident(table.namespace, table.name)} "
         "(id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048));"

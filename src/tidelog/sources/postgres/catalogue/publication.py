@@ -1,12 +1,13 @@
-"""The publications that a capture streams, and the watermark table.
+"""Maintains the publications that a capture streams, and the watermark table.
 
 There are two publications. Publishing updates of a table without a usable replica identity makes
-the application's UPDATE and DELETE fail, so such tables go to a second one that publishes inserts
+the application's UPDATE and DELETE fail, so such tables are in a second publication, for inserts
 and truncates only. Both publish partitioned tables as their root.
 
-A publication has one owner, the slot that its comment names. Its capture keeps it as it should be.
-In a publication of another capture, or of the operator's, a capture adds its tables and changes
-nothing. No capture takes out a table that its patterns don't name: another one may read it.
+A publication has one owner, the slot that its comment names. The owner's capture keeps the
+publication correct. In a publication of another capture or of the operator, a capture adds its
+tables and changes nothing else. No capture removes a table that its patterns don't match: another
+one may read it.
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ from tidelog.sources.postgres.catalogue.identity import (
     IdentityTrouble,
     identities,
 )
-from tidelog.sources.postgres.catalogue.members import managed_for, members_of, publications_now
 from tidelog.sources.postgres.catalogue.metadata_tables import (
     SIGNAL_COLUMNS,
     create_signal_table,
     prepare_watermark_table,
     signal_columns,
 )
-from tidelog.sources.postgres.catalogue.publication_inputs import inputs
+from tidelog.sources.postgres.catalogue.publication_members import (
+    managed_for,
+    members_of,
+    publications_now,
+)
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
     PublicationStep,
     PublicationView,
     PublishedTable,
 )
+from tidelog.sources.postgres.catalogue.storage import FIRST_USER_OID
 from tidelog.sources.postgres.catalogue.table_rights import (
     not_owned,
     publishing_refused,
@@ -49,16 +54,86 @@ from tidelog.sources.postgres.catalogue.table_rights import (
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translate_errors
+
+_NAMESPACES_SINCE = 150_000
+
+_SUM = "(SELECT coalesce(sum(pg_catalog.hash_record_extended(ROW({columns}), 0)), 0) FROM {rows})"
+
+_PUBLICATIONS = """
+SELECT p.oid::text, p.pubname, pg_catalog.obj_description(p.oid, 'pg_publication'),
+  pg_catalog.pg_has_role(p.pubowner, 'USAGE'), p.puballtables, p.pubviaroot, p.pubinsert,
+  p.pubupdate, p.pubdelete, p.pubtruncate, to_jsonb(p) ->> 'pubgencols'
+FROM pg_catalog.pg_publication p WHERE p.pubname = ANY (%s) ORDER BY 1
+"""
+# Without temporary tables, which are often created and dropped, and TOAST tables.
+_LASTING = f"c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND c.oid >= {FIRST_USER_OID}"
+_IDENTIFYING = (
+    "pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indrelid "
+    f"AND (i.indisprimary OR i.indisreplident) AND {_LASTING}"
+)
+# (columns, rows); a table's columns matter only if they are generated or identify rows.
+_READ = (
+    ("r.prpubid, r.prrelid, {filtered}, {listed}", "pg_catalog.pg_publication_rel r"),
+    (
+        "n.oid, n.nspname, pg_catalog.has_schema_privilege(n.oid, 'USAGE')",
+        "pg_catalog.pg_namespace n WHERE n.nspname !~ '^pg_'",
+    ),
+    (
+        "c.oid, c.relname, c.relnamespace, c.relkind, c.relpersistence, c.relispartition, "
+        "c.relreplident, c.relowner, pg_catalog.pg_has_role(c.relowner, 'USAGE')",
+        f"pg_catalog.pg_class c WHERE {_LASTING}",
+    ),
+    ("i.inhrelid, i.inhparent", "pg_catalog.pg_inherits i"),
+    (
+        "i.indexrelid, i.indrelid, i.indisprimary, i.indisreplident, i.indisvalid, "
+        "i.indimmediate, i.indnkeyatts, i.indkey::text",
+        _IDENTIFYING,
+    ),
+    (
+        "a.attrelid, a.attnum, a.attname",
+        f"{_IDENTIFYING} JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid "
+        "AND a.attnum = ANY (i.indkey)",
+    ),
+    (
+        "a.attrelid, a.attnum, a.attgenerated, a.attisdropped",
+        "pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+        f"AND a.attnum > 0 AND a.attgenerated <> '' AND {_LASTING}",
+    ),
+)
+_OF_NAMESPACES = ("s.pnpubid, s.pnnspid", "pg_catalog.pg_publication_namespace s")
+
+
+def inputs(connection: Connection, names: Sequence[str]) -> str:
+    """A text that changes with everything that affects the publications of these names: their
+    tables, and the rights of the role.
+    """
+    since_15 = connection.info.server_version >= _NAMESPACES_SINCE
+    filtered = "r.prqual IS NOT NULL" if since_15 else "false"
+    listed = "r.prattrs IS NOT NULL" if since_15 else "false"
+    read = [*_READ, _OF_NAMESPACES] if since_15 else _READ
+    sums = ", ".join(
+        _SUM.format(columns=columns.format(filtered=filtered, listed=listed), rows=rows)
+        for columns, rows in read
+    )
+    with connection.transaction():
+        connection.execute(b"SET LOCAL jit = off")  # compiling takes longer than running
+        publications = connection.execute(_PUBLICATIONS.encode(), (list(names),)).fetchall()
+        row = connection.execute(
+            "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'), "
+            f"concat_ws(' ', {sums})".encode()
+        ).fetchone()
+    return repr((publications, row))
+
 
 __all__ = ["Publications", "PublishedTable"]
 
 logger = logging.getLogger(__name__)
 
-WHOLE_EVERY_S = 600.0
-"""How often everything is looked at, even if no input has changed."""
+FULL_CHECK_S = 600.0
+"""Seconds between complete checks, even if no input has changed."""
 
-# Whatever the slot, before publications were named after it.
+# The default name before publications were named after their slot.
 _FORMER_DEFAULT = "tidelog"
 
 _TABLES = """
@@ -75,16 +150,17 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Publications:
-    """Keeps both publications in step with the table patterns. Holds no connection; thread-safe.
+    """Keeps both publications in line with the table patterns. Thread-safe; has no connection of
+    its own.
 
     Args:
         name: the publication; the second one is called ``<name>_inserts``.
-        patterns: tables to capture.
-        watermark_schema: where the watermark table is, also published.
-        strategy: only ``table`` needs a watermark table, and with ``snapshot`` nothing is ever
-            created or altered.
+        patterns: patterns of the tables to capture.
+        watermark_schema: schema of the watermark table, which is also published.
+        strategy: ``table`` needs a watermark table; with ``snapshot`` nothing is ever created or
+            altered.
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
-        slot: the capture's, whose publications these are to be. None: whoever manages them.
+        slot: the slot of the capture that owns the publications; None: any owner.
     """
 
     def __init__(
@@ -107,10 +183,10 @@ class Publications:
         self.refused: dict[TableName, Refusal] = {}
         self.inserts_only: dict[TableName, Refusal] = {}
         self._lock = threading.Lock()
-        self._untold: list[TableName] = []  # newly published, and no `sync` has said so
-        self._lossy: set[TableName] = set()  # not published as they should be at the last look
-        self._said: set[str] = set()
-        self._settled: object = None  # what decided, when nothing was left to try again
+        self._unreported: list[TableName] = []  # newly published, not yet returned by `sync`
+        self._lossy: set[TableName] = set()  # not published correctly at the last check
+        self._warned: set[str] = set()
+        self._settled: object = None  # the inputs of the last check that left nothing to retry
         self._settled_at = 0.0
         self._refused_then: dict[TableName, Refusal] = {}
 
@@ -118,14 +194,16 @@ class Publications:
     def names(self) -> list[str]:
         return [self.name, self.inserts_name]
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ reading
 
     def captured(self, connection: Connection) -> list[PublishedTable]:
-        """Tables of the catalogue that match now, sorted."""
+        """The tables of the catalogue that match now, sorted."""
         return list(self.planner(connection).view.captured)
 
     def planner(self, connection: Connection) -> Planner:
-        """What there is, and what must be done. A few queries, however many tables there are."""
+        """The current state and the steps to do. Runs a few queries, whatever the
+        number of tables.
+        """
         publications = publications_now(connection, self.names)
         captured = matching_tables(
             connection, self.patterns, ["information_schema", self.watermark.namespace]
@@ -134,7 +212,7 @@ class Publications:
         own = [self.watermark] if self.strategy == "table" else []
         own += [self.signals] if self.signals else []
         held: set[TableName] = set().union(*(state.members for state in publications.values()))
-        tables = self._described(
+        tables = self._published_tables(
             connection,
             {*captured, *own, *held},
             bool(publications) and all(state.generated for state in publications.values()),
@@ -158,28 +236,30 @@ class Publications:
         return members_of(connection, self.names)
 
     def check_name(self, connection: Connection) -> None:
-        """Raises PreflightError if it seems that another name was meant, before anything is made:
-        a slot can't decode changes that are older than its publication.
+        """Raise PreflightError if another name was probably meant, before anything is created: a
+        slot can't decode changes that are older than its publication.
         """
         if not self.members(connection) and members_of(connection, [_FORMER_DEFAULT]):
             raise PreflightError(
                 f"publication {self.name!r} does not exist, but {_FORMER_DEFAULT!r} does: an "
-                "event log that was begun while that was the default goes on with source."
+                "event log that was started while that was the default continues with source."
                 f"publication: {_FORMER_DEFAULT}. If it was not, the publication was dropped, and "
-                "changes with it: begin a new event log"
+                "changes with it: start a new event log"
             )
 
     def exist(self, connection: Connection) -> bool:
         return len(self.members(connection)) == len(self.names)
 
     def set_up(self, connection: Connection) -> list[str]:
-        """The SQL that publishes what is not published; nothing if all is."""
+        """The SQL that publishes what is not published; empty if all is."""
         return [sql for step in self.planner(connection).steps() for sql in step.statements]
 
-    def _described(
+    def _published_tables(
         self, connection: Connection, names: Collection[TableName], generated: bool
     ) -> dict[TableName, PublishedTable]:
-        """These tables, as far as they exist; not partitions, which are their roots'."""
+        """The existing tables among these names; partitions are left out, as they belong to their
+        roots.
+        """
         namespaces = sorted({name.namespace for name in names})
         rows = connection.execute(_TABLES.encode(), (namespaces,)).fetchall()
         rows = [row for row in rows if TableName(row[0], row[1]) in names]
@@ -195,91 +275,95 @@ class Publications:
     # ------------------------------------------------------------------ changing
 
     def sync(
-        self, connection: Connection, *, strict: bool = False, told: bool = True
+        self, connection: Connection, *, strict: bool = False, report: bool = True
     ) -> list[TableName]:
-        """Create what is missing, add tables, mend what is ours; which captured tables' changes
-        were not all published until now: new ones, and those that something was mended for.
+        """Create missing publications, add tables, and fix the publications that this capture owns.
 
-        What is not ours to do is logged, once, with the SQL for it. With strategy ``snapshot``
-        that is everything. `refused` says then which tables can't be published, and why, and
-        `inserts_only` of which only inserts can be.
+        Returns the captured tables whose changes were not all published until now: new tables, and
+        tables that were fixed. Steps that this capture may not do are logged once, with their SQL;
+        with strategy ``snapshot`` these are all steps. Afterwards `refused` has the tables that
+        can't be published, and `inserts_only` the tables of which only inserts can be.
 
         Args:
-            connection: with autocommit.
-            strict: raise PreflightError if the watermark table is refused, or all that are
-                captured; with strategy ``snapshot``, for anything that is not as it should be.
-            told: False: the tables are for the next call to return.
+            connection: a connection with autocommit.
+            strict: raise PreflightError if the watermark table or all captured tables are refused;
+                with strategy ``snapshot``, for anything that is not correct.
+            report: True to return the tables now; False: the next call returns them.
 
-        Raises PreflightError if the user may not, SourceError if a lock could not be had.
+        Raises PreflightError if the user lacks a right, SourceError if a lock was not available.
         """
         self.refused = {}
         self._require_signal_table(connection)
         with self._lock:
             if self.strategy == "table":
-                with translated(f"preparing {self.watermark}"):
+                with translate_errors(f"preparing {self.watermark}"):
                     refusal = prepare_watermark_table(connection, self.watermark, strict)
                 if refusal is not None:
                     self.refused[self.watermark] = refusal
-            with translated(f"looking at publication {self.name!r}"):
+            with translate_errors(f"reading publication {self.name!r}"):
                 decides = inputs(connection, self.names), dict(self.refused)
-            if strict or not self._stands(decides):
-                self._bring_in_step(connection, decides, strict)
-            tables = list(dict.fromkeys(self._untold))
-            if told:
-                self._untold.clear()
+            if strict or not self._is_unchanged(decides):
+                self._update(connection, decides, strict)
+            tables = list(dict.fromkeys(self._unreported))
+            if report:
+                self._unreported.clear()
             return tables
 
-    def _stands(self, decides: object) -> bool:
-        """Would all come out as it did when it was looked at last?"""
-        if decides != self._settled or time.monotonic() > self._settled_at + WHOLE_EVERY_S:
+    def _is_unchanged(self, decides: object) -> bool:
+        """Return True if a check would have the same result as the last one."""
+        if decides != self._settled or time.monotonic() > self._settled_at + FULL_CHECK_S:
             return False
         self.refused = {**self._refused_then, **self.refused}
         return True
 
-    def _bring_in_step(self, connection: Connection, decides: object, strict: bool) -> None:
+    def _update(self, connection: Connection, decides: object, strict: bool) -> None:
         self._settled, self._settled_at = None, time.monotonic()
         if self.strategy == "snapshot":
-            with translated(f"looking at publication {self.name!r}"):
+            with translate_errors(f"reading publication {self.name!r}"):
                 planner = self.planner(connection)
                 self._note_troubles(planner.view)
                 steps = planner.steps()
                 if any(step.kind == "create" for step in steps):
-                    raise self._refused(steps)
-                self._leave(steps, strict)
-            all_taken = True
+                    raise self._left_error(steps)
+                self._report_left(steps, strict)
+            all_run = True
         else:
-            all_taken = self._change(connection, strict)
-        if all_taken:  # what the server refused now it may allow in a moment, and no row tells
+            all_run = self._change(connection, strict)
+        if all_run:  # a step refused now may succeed soon, which no catalogue row shows
             self._settled, self._refused_then = decides, dict(self.refused)
 
     def _change(self, connection: Connection, strict: bool) -> bool:
-        """True: the server took all steps that were tried."""
-        all_taken = True
-        with translated(f"preparing publication {self.name!r} and {self.watermark}"):
+        """Run the automatic steps; True if the server accepted all of them."""
+        all_run = True
+        with translate_errors(f"preparing publication {self.name!r} and {self.watermark}"):
             planner = self.planner(connection)
             self._claim(connection, planner.view)
             steps = planner.steps(automatic=True)
             for step in steps:
-                if self._taken(connection, step, planner.view):
-                    if step.kind == "mend":
-                        logger.warning("%s: mended", step.why)
-                    self._untold += step.lost
+                if self._run_step(connection, step, planner.view):
+                    if step.kind == "fix":
+                        logger.warning("%s: fixed", step.why)
+                    self._unreported += step.lost
                 else:
-                    all_taken = False
+                    all_run = False
             if steps:
                 planner = self.planner(connection)
             self._note_troubles(planner.view)
             left = planner.steps()
             if any(step.kind == "create" for step in left):
-                raise self._refused(left)  # nothing could be captured
-            self._refuse(connection, left, planner.view)
+                raise self._left_error(left)  # nothing could be captured
+            self._note_refused(connection, left, planner.view)
             if strict:
                 self._require_any(planner.view)
-            self._leave(left, strict=False)
-        return all_taken
+            self._report_left(left, strict=False)
+        return all_run
 
-    def _taken(self, connection: Connection, step: PublicationStep, view: PublicationView) -> bool:
-        """Run it; False if the server refuses it for this table, which `refused` tells."""
+    def _run_step(
+        self, connection: Connection, step: PublicationStep, view: PublicationView
+    ) -> bool:
+        """Run the step; False if the server refuses it for this table, which is then in
+        `refused`.
+        """
         try:
             with connection.transaction():
                 for statement in step.statements:
@@ -292,14 +376,16 @@ class Publications:
             refusal = publishing_refused(connection, error, table.relation_id, name)
             if refusal is None:
                 raise
-            self._note(table.table, refusal)
+            self._add_refused(table.table, refusal)
             return False
         return True
 
-    def _refuse(
+    def _note_refused(
         self, connection: Connection, left: Sequence[PublicationStep], view: PublicationView
     ) -> None:
-        """Tables that are not published and that this capture may not publish."""
+        """Add to `refused` the tables that are not published and that this capture may
+        not publish.
+        """
         tables = view.by_name
         found = [(step, tables[step.table]) for step in left if step.table in tables]
         found = [
@@ -311,15 +397,15 @@ class Publications:
         why = not_owned(connection, wanted) if wanted else {}
         for step, table in found:
             refusal = why.get(table.relation_id)
-            self._note(table.table, refusal or Refusal(step.why, " ".join(step.statements)))
+            self._add_refused(table.table, refusal or Refusal(step.why, " ".join(step.statements)))
 
     def _note_troubles(self, view: PublicationView) -> None:
         self.inserts_only = {
             table: Refusal(trouble.why, trouble.remedy)
-            for table, trouble in _troubles(view).items()
+            for table, trouble in _identity_troubles(view).items()
         }
 
-    def _note(self, table: TableName, refusal: Refusal) -> None:
+    def _add_refused(self, table: TableName, refusal: Refusal) -> None:
         self.refused[table] = replace(refusal, all_dumps=table == self.watermark)
 
     def _require_any(self, view: PublicationView) -> None:
@@ -329,38 +415,40 @@ class Publications:
             refusal = self.refused[table]
             raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
 
-    def _leave(self, steps: Sequence[PublicationStep], strict: bool) -> None:
-        """Say what is left to others; tables that were theirs to mend and are mended are news."""
+    def _report_left(self, steps: Sequence[PublicationStep], strict: bool) -> None:
+        """Log the steps left to others; tables that others have fixed since are
+        reported by `sync`.
+        """
         harmful = [step for step in steps if step.table is not None or step.lost]
         if strict and harmful:
-            raise self._refused(harmful)
+            raise self._left_error(harmful)
         lossy = {table for step in steps for table in step.lost}
-        self._untold += sorted(self._lossy - lossy)
+        self._unreported += sorted(self._lossy - lossy)
         self._lossy = lossy
         for step in steps:
             what = " ".join(step.statements)
-            self._say(f"{step.why}; it is not for this capture to change: {what}")
+            self._warn_once(f"{step.why}; this capture may not change it: {what}")
 
-    def _say(self, message: str) -> None:
-        """Once for each capture: looks are frequent."""
-        if message not in self._said:
-            self._said.add(message)
+    def _warn_once(self, message: str) -> None:
+        """Log a message once for each capture, as checks are frequent."""
+        if message not in self._warned:
+            self._warned.add(message)
             logger.warning("%s", message)
 
-    def _refused(self, steps: Sequence[PublicationStep]) -> PreflightError:
+    def _left_error(self, steps: Sequence[PublicationStep]) -> PreflightError:
         missing = " ".join(sql for step in steps for sql in step.statements)
         if self.strategy == "snapshot":
             return PreflightError(
-                "not everything is published as it should be, and with source.watermarks: snapshot "
+                "not everything is published correctly, and with source.watermarks: snapshot "
                 f"Tidelog changes nothing in the source: let the owner run: {missing}"
             )
         return PreflightError(
-            f"{steps[0].why}, and it is not for this capture to change: let a superuser, or who "
-            f"owns both table and publication, run: {missing}"
+            f"{steps[0].why}, and this capture may not change it: let a superuser, or the owner "
+            f"of both table and publication, run: {missing}"
         )
 
     def _claim(self, connection: Connection, view: PublicationView) -> None:
-        """Note whose publications these are, if they were made before that was noted."""
+        """Set the owner's slot in the comments of publications that were created without one."""
         if self.slot is None:
             return
         for name, state in view.publications.items():
@@ -370,12 +458,12 @@ class Publications:
                     f"{quote_literal(managed_for(self.slot))}".encode()
                 )
             elif state.slot and state.slot != self.slot:
-                self._say(foreign(name, state.slot))
+                self._warn_once(foreign_warning(name, state.slot))
 
     def _require_signal_table(self, connection: Connection) -> None:
         if self.signals is None:
             return
-        with translated(f"looking up {self.signals}"):
+        with translate_errors(f"looking up {self.signals}"):
             columns = signal_columns(connection, self.signals)
         if not set(SIGNAL_COLUMNS) <= columns:
             raise PreflightError(
@@ -384,7 +472,7 @@ class Publications:
             )
 
 
-def _troubles(view: PublicationView) -> dict[TableName, IdentityTrouble]:
+def _identity_troubles(view: PublicationView) -> dict[TableName, IdentityTrouble]:
     return {
         table.table: table.identity.trouble
         for table in view.captured
@@ -392,9 +480,10 @@ def _troubles(view: PublicationView) -> dict[TableName, IdentityTrouble]:
     }
 
 
-def foreign(name: str, slot: str) -> str:
-    """What to say of a publication that another capture owns."""
+def foreign_warning(name: str, slot: str) -> str:
+    """The warning about a publication that another capture owns."""
     return (
         f"publication {name} belongs to the capture of slot {slot}: this one adds its tables to it "
-        "and mends nothing there; give each capture a publication of its own (source.publication)"
+        "and changes nothing else there; give each capture a publication of its own "
+        "(source.publication)"
     )

@@ -1,7 +1,7 @@
-"""What must be done so that the publications publish every captured table as they should. Pure.
+"""Plans the steps after which the publications publish every captured table correctly. Pure.
 
-`Publications.sync` takes the steps that are Tidelog's to take; the others are printed as SQL, by
-`tidelog check` and in errors. Either way a step comes after those that it needs.
+`Publications.sync` runs the steps that Tidelog may do; `tidelog check` and errors print the others
+as SQL. Each step comes after those that it needs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from typing import Literal
 
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity
-from tidelog.sources.postgres.catalogue.members import Member, PublicationState, managed_for
+from tidelog.sources.postgres.catalogue.publication_members import (
+    Member,
+    PublicationState,
+    managed_for,
+)
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
 
 KINDS = {True: ("insert", "update", "delete", "truncate"), False: ("insert", "truncate")}
@@ -22,7 +26,7 @@ _GENERATED = "publish_generated_columns = stored"
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table, what identifies its rows, and whether the role that asks may publish it."""
+    """A table, its replica identity, and whether the session's role may publish it."""
 
     table: TableName
     relation_id: int
@@ -37,24 +41,26 @@ class PublishedTable:
 
     @property
     def target(self) -> str:
-        """In ALTER PUBLICATION. ONLY: without inheritors, which are tables of their own."""
+        """The table in ALTER PUBLICATION. ONLY: without inheriting tables, which are tables of
+        their own.
+        """
         return self.quoted if self.partitioned else f"ONLY {self.quoted}"
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationView:
-    """The source as it is now, as far as publications matter."""
+    """The current state of the source, as far as publications need it."""
 
     publications: dict[str, PublicationState]
-    own: Sequence[PublishedTable]  # our tables that are to be published too
+    own: Sequence[PublishedTable]  # Tidelog's own tables that are published too
     captured: Sequence[PublishedTable]
-    others: Sequence[PublishedTable]  # what the publications hold besides
+    others: Sequence[PublishedTable]  # other tables of the publications
     may_create: bool  # publications
     logs_generated: bool  # the server can log generated columns
 
     @property
     def by_name(self) -> dict[TableName | None, PublishedTable]:
-        """All tables that matter; made anew at each call."""
+        """All tables by name; built at each call."""
         return {table.table: table for table in [*self.own, *self.captured, *self.others]}
 
 
@@ -62,25 +68,27 @@ class PublicationView:
 class PublicationStep:
     """Statements of one transaction.
 
-    ``kind``: ``create`` a publication, ``add`` a table that none holds, ``mend`` what is wrong.
-    ``lost``: captured tables of which changes were not published until now.
+    ``kind``: ``create`` a publication, ``add`` a table that is in none, ``fix`` something
+    wrong. ``lost``: captured tables whose changes were not all published until now.
     """
 
-    kind: Literal["create", "add", "mend"]
+    kind: Literal["create", "add", "fix"]
     publications: tuple[str, ...]
     why: str
     statements: tuple[str, ...]
-    allowed: bool  # may the role that asks run it?
+    allowed: bool  # whether the session's role may run it
     table: TableName | None = None
     lost: tuple[TableName, ...] = ()
 
 
 @dataclass
 class Planner:
-    """Args:
-    view: the source.
-    name, inserts_name: the publications.
-    slot: of their owner. None: any owner.
+    """Plans the steps for two publications.
+
+    Args:
+        view: the state of the source.
+        name, inserts_name: the publications.
+        slot: the owner's slot; None: any owner.
     """
 
     view: PublicationView
@@ -90,7 +98,7 @@ class Planner:
     _automatic: bool = field(default=False, init=False)
 
     def steps(self, *, automatic: bool = False) -> list[PublicationStep]:
-        """All steps; with ``automatic`` as far as Tidelog takes them itself."""
+        """All steps; with ``automatic`` only those that Tidelog runs itself."""
         self._automatic = automatic
         generated = self._generated()
         steps = [*self._create(generated), *self._options(generated)]
@@ -98,25 +106,25 @@ class Planner:
             steps += self._table(table, generated)
         for table in self.view.others:
             steps += self._other(table, generated)
-        return [step for step in steps if self.takes(step)] if automatic else steps
+        return [step for step in steps if self.is_automatic(step)] if automatic else steps
 
-    def takes(self, step: PublicationStep) -> bool:
-        """Is it Tidelog's to take? It adds to any publication that it may alter, and changes what
-        is there only in its own.
+    def is_automatic(self, step: PublicationStep) -> bool:
+        """Return True if Tidelog runs the step itself: it adds to any publication that it may
+        alter, and changes existing things only in its own.
         """
         return step.allowed and (
-            step.kind != "mend" or all(self.owns(name) for name in step.publications)
+            step.kind != "fix" or all(self.owns(name) for name in step.publications)
         )
 
     def owns(self, name: str) -> bool:
-        """Was the publication made for this capture (or is it to be made)?"""
+        """Return True if the publication was, or will be, created for this capture."""
         state = self.view.publications.get(name)
         if state is None or state.slot is None:
             return state is None
         return self.slot is None or state.slot in ("", self.slot)
 
-    def stuck(self) -> list[PublishedTable]:
-        """Tables whose updates and deletes fail, and which can't be taken out by name."""
+    def stuck_tables(self) -> list[PublishedTable]:
+        """Tables whose updates and deletes fail, and which can't be removed by name."""
         main = self.view.publications.get(self.name)
         if main is None:
             return []
@@ -124,7 +132,7 @@ class Planner:
         return [
             table
             for table in tables
-            if not self._sound(table, main.generated)
+            if not self._can_publish_updates(table, main.generated)
             and (member := main.members.get(table.table)) is not None
             and not member.direct
             and self._publishes_updates(main)
@@ -187,7 +195,7 @@ class Planner:
         self, state: PublicationState, what: str, option: str, lost: Sequence[PublishedTable]
     ) -> PublicationStep:
         return PublicationStep(
-            "mend",
+            "fix",
             (state.name,),
             f"publication {state.name} {what}",
             (f"ALTER PUBLICATION {quote_ident(state.name)} SET ({option});",),
@@ -196,8 +204,10 @@ class Planner:
         )
 
     def _generated(self) -> bool:
-        """Are stored generated columns to be published? By both publications or none, so that a
-        table's columns do not depend on which one holds it; and once they are, for good.
+        """Whether to publish stored generated columns.
+
+        Both publications do or none, so that a table's columns do not depend on its publication;
+        once they do, they always do.
         """
         if not self.view.logs_generated:
             return False
@@ -214,8 +224,8 @@ class Planner:
 
     # ------------------------------------------------------------------ tables
 
-    def _sound(self, table: PublishedTable, generated: bool) -> bool:
-        """Can its updates be published?"""
+    def _can_publish_updates(self, table: PublishedTable, generated: bool) -> bool:
+        """Return True if the table's updates can be published."""
         identity = table.identity
         return identity.trouble is None or (identity.needs_generated and generated)
 
@@ -227,7 +237,7 @@ class Planner:
         return None if state is None else state.members.get(table.table)
 
     def _table(self, table: PublishedTable, generated: bool) -> Iterator[PublicationStep]:
-        sound = self._sound(table, generated)
+        sound = self._can_publish_updates(table, generated)
         right, wrong = self.name, self.inserts_name
         if not sound:
             right, wrong = wrong, right
@@ -248,15 +258,15 @@ class Planner:
                 )
                 both = (right, wrong) if drop else (right,)
                 statements = [drop, add] if drop else [add]
-                yield self._step("mend", both, f"{table.table}: {why}", statements, table, ours)
+                yield self._step("fix", both, f"{table.table}: {why}", statements, table, ours)
             return
         if drop is not None:
             both_hold = f"{table.table} is in both publications"
-            yield self._step("mend", (wrong,), both_hold, [drop], table)
+            yield self._step("fix", (wrong,), both_hold, [drop], table)
         if there.filtered or there.listed:
             what = "a row filter" if there.filtered else "a column list"
             yield self._step(
-                "mend",
+                "fix",
                 (right,),
                 f"publication {right} holds {table.table} with {what}",
                 [self._drop(right, table), self._add(right, table)],
@@ -265,9 +275,11 @@ class Planner:
             )
 
     def _other(self, table: PublishedTable, generated: bool) -> Iterator[PublicationStep]:
-        """What no pattern names is let be, unless it breaks the application."""
+        """Leave tables alone that no pattern matches, unless they make the application's statements
+        fail.
+        """
         member = self._member(self.name, table)
-        if member is None or not member.direct or self._sound(table, generated):
+        if member is None or not member.direct or self._can_publish_updates(table, generated):
             return
         if not self._publishes_updates(self.view.publications[self.name]):
             return
@@ -277,11 +289,11 @@ class Planner:
             names.append(self.inserts_name)
             statements.append(self._add(self.inserts_name, table))
         why = f"{table.table}: its updates and deletes fail: {_why(table)}"
-        yield self._step("mend", tuple(names), why, statements, table)
+        yield self._step("fix", tuple(names), why, statements, table)
 
     def _step(
         self,
-        kind: Literal["add", "mend"],
+        kind: Literal["add", "fix"],
         names: tuple[str, ...],
         why: str,
         statements: list[str],

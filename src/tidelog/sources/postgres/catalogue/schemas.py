@@ -1,8 +1,8 @@
-"""Table schemas, from the catalogue and from the log's relation messages.
+"""Builds table schemas from the catalogue and from the log's relation messages.
 
 Both ways give equal `TableSchema`s for one shape of a table, so that rows of the log and of a chunk
-are records of one schema version. What pgoutput does not publish is in neither: dropped columns,
-and generated ones unless they are stored and the publications publish them (PostgreSQL 18).
+are records of one schema version. Columns that pgoutput does not publish are in neither: dropped
+columns, and generated ones unless they are stored and published (PostgreSQL 18).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import psycopg
 from tidelog.codecs.postgres.pgoutput import RelationSeen
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.postgres.catalogue.identity import identities
-from tidelog.sources.surrogates import surrogate_key, unfit_key
+from tidelog.sources.surrogate_keys import surrogate_key, unfit_key
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 WIRE_FORMAT = "pgoutput"
 
-# Built-in types that decode to something else than text, by oid.
+# Built-in types that decode to something other than text, by oid.
 LOGICAL = {
     16: "bool",
     17: "binary",
@@ -39,8 +39,8 @@ LOGICAL = {
 NUMERIC = 1700
 MAX_DECIMAL_PRECISION = 38
 
-# Columns as pgoutput sends them, in its order. attidentity etc. don't matter to it. Not all
-# versions have pubgencols, hence the JSON.
+# Columns as pgoutput sends them, in order; attidentity etc. don't matter to it. Not all versions
+# have pubgencols, hence the JSON.
 _SHAPE = """
 WITH published AS (
   SELECT coalesce(bool_and(to_jsonb(p) ->> 'pubgencols' = 's'), false) AS generated
@@ -86,7 +86,7 @@ SELECT t, m, pg_catalog.format_type(t::oid, m), oid::int8, typmod FROM base WHER
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """A table's row of the catalogue; columns are (attnum, name, type oid, typmod, not null)."""
+    """A table's catalogue row; columns are (attnum, name, type oid, typmod, not null)."""
 
     oid: int
     kind: str
@@ -100,9 +100,10 @@ class _Relation:
 
 @dataclass(frozen=True, slots=True)
 class PostgresFoundTable:
-    """A table's schema and what a SELECT must know besides.
+    """A table's schema and what a SELECT needs in addition.
 
-    ``unfit``: why ``source.keys`` gives it no key, though a pattern names it.
+    ``unfit``: why ``source.keys`` gives the table no key although a pattern matches it; None if all
+    is well.
     """
 
     schema: TableSchema
@@ -111,12 +112,11 @@ class PostgresFoundTable:
 
 
 class PostgresSchemaFinder:
-    """Builds schemas. Holds no connection; the caller's transaction decides what is seen.
+    """Builds schemas over the caller's connection, whose transaction decides what is visible.
 
     Args:
-        keys: for tables that match a pattern, the columns of a surrogate key, used where the
-            table has no primary key.
-        publications: whether stored generated columns belong to a table is theirs to say.
+        keys: by table pattern, the columns of a surrogate key for tables without a primary key.
+        publications: decide whether stored generated columns belong to a table.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class PostgresSchemaFinder:
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
 
     def find(self, connection: Connection, table: TableName) -> PostgresFoundTable | None:
-        """The table as this transaction's snapshot has it."""
+        """The table in this transaction's snapshot; None if there is none."""
         row = connection.execute(
             _SHAPE.format(condition="n.nspname = %s AND c.relname = %s").encode(),
             (self._publications, table.namespace, table.name),
@@ -153,10 +153,10 @@ class PostgresSchemaFinder:
         unfit = None if schema.key else unfit_key(self._keys, table, names)
         return PostgresFoundTable(schema, relation.kind == "p", unfit)
 
-    def of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
-        """The schema of a relation message, which may be older than the catalogue's.
+    def schema_of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
+        """The schema of a relation message, which may be older than the catalogue.
 
-        Columns, types and identity are the message's; the catalogue adds the primary key and
+        Columns, types and identity are from the message; the catalogue adds the primary key and
         nullability, as far as it still fits.
         """
         table = TableName(seen.namespace, seen.name)
@@ -189,7 +189,9 @@ class PostgresSchemaFinder:
     def _of_partitions(
         self, connection: Connection, relation: _Relation, names: Sequence[str]
     ) -> tuple[str, tuple[str, ...]] | None:
-        """The identity that a partitioned table has by its partitions; None: as its own says."""
+        """The identity of a partitioned table by its partitions; None: its own identity
+        is right.
+        """
         if relation.kind != "p":
             return None
         found = identities(connection, [relation.oid], generated=relation.generated)
@@ -204,7 +206,7 @@ class PostgresSchemaFinder:
     def _default_key(
         self, relation: _Relation | None, identity: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """Identity "default" is the primary key; the catalogue, if it agrees, knows its order."""
+        """The primary key in its own order, from the catalogue if that agrees with the identity."""
         key = () if relation is None else _names(relation, relation.key)
         return key if set(key) == set(identity) else identity
 
@@ -229,7 +231,7 @@ class PostgresSchemaFinder:
         types = {(row[0], row[1]): row[2:] for row in rows}
         built = []
         for name, type_oid, typmod, not_null in columns:
-            # A type that was dropped since is delivered as text, as all unknown types are.
+            # A type that was dropped since is delivered as text, like all unknown types.
             type_name, base, base_mod = types.get((type_oid, typmod), (f"oid {type_oid}", 0, -1))
             logical = logical_type(base, base_mod)
             built.append(Column(name, type_oid, typmod, type_name, logical, not not_null))
@@ -237,7 +239,7 @@ class PostgresSchemaFinder:
 
 
 def logical_type(type_oid: int, typmod: int) -> str:
-    """What a built-in type decodes to; everything else is text."""
+    """The logical type of a built-in type; every other type is text."""
     if type_oid == NUMERIC and typmod >= 4:
         precision = (typmod - 4) >> 16
         scale = ((typmod - 4) & 0x7FF ^ 1024) - 1024  # 11 bits, signed since PostgreSQL 15
@@ -261,7 +263,7 @@ def _relation(row: tuple[Any, ...]) -> _Relation:
 
 
 def _names(relation: _Relation, attnums: Sequence[int]) -> tuple[str, ...]:
-    """The columns' names; none at all if one is not published (a generated column)."""
+    """The columns' names; empty if one is not published (a generated column)."""
     by_number = {column[0]: column[1] for column in relation.columns}
     if not all(number in by_number for number in attnums):
         return ()
@@ -269,7 +271,7 @@ def _names(relation: _Relation, attnums: Sequence[int]) -> tuple[str, ...]:
 
 
 def _identity_columns(relation: _Relation) -> tuple[str, ...]:
-    """What the relation message flags, in column order."""
+    """The columns that the relation message flags, in column order."""
     if relation.identity == "f":
         return tuple(column[1] for column in relation.columns)
     if relation.identity == "d":

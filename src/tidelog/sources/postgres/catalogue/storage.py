@@ -1,20 +1,19 @@
-"""Did rows of a table change without row events? What the catalogue shows of that.
+"""Detects from the catalogue that rows of a table may have changed without row events.
 
-A rewrite alone changes no row: VACUUM FULL and CLUSTER keep all, and a TRUNCATE stands in the log.
+A rewrite alone changes no row: VACUUM FULL and CLUSTER keep all rows, and the log holds TRUNCATE.
 ``ALTER COLUMN … TYPE`` and a new column with a volatile default rewrite the table *and* the
-column's row of ``pg_attribute``, so an ordinary table is taken to have changed if both are new. A
-default that is stored instead of a rewrite shows as the column's missing value. A column that was
-renamed, or dropped and added again, leaves its values under the old name in what was read before.
+column's row of ``pg_attribute``, so an ordinary table counts as changed if both are new. A default
+that is stored instead of a rewrite appears as the column's missing value. A column that was
+renamed, or dropped and added again, leaves its values under the old name in rows read before.
 
-Partitions that are rewritten may have been truncated, attached or detached, which
+Rewritten partitions may have been truncated, attached or detached, which
 ``publish_via_partition_root`` does not show: any difference counts there.
 
-What was done and undone between two looks leaves a trace where the rows of the catalogue that it
-replaced are told apart by their oid or by the transaction that wrote them (``xmin``; neither VACUUM
-nor a rewrite of the catalogue changes it): partitions by ``pg_inherits``, what is published by
-``pg_publication_rel`` and ``pg_publication``, the texts of a type's values by ``pg_enum`` and the
-composite's columns. Rows that a GRANT, ANALYZE or COMMENT replaces are not taken for a trace. A
-table that bears another name for a while shows in the log:
+What was done and undone between two checks leaves a trace where replaced catalogue rows have
+another oid or writing transaction (``xmin``; neither VACUUM nor a rewrite of the catalogue changes
+it): ``pg_inherits`` for partitions, ``pg_publication_rel`` and ``pg_publication`` for published
+tables, ``pg_enum`` and the composite's columns for the text of a type's values. Rows that GRANT,
+ANALYZE or COMMENT replace don't count. The log shows a table that has another name for some time:
 `tidelog.capture.catalogue.relation_names`.
 """
 
@@ -33,9 +32,9 @@ from tidelog.model.schema import TableName
 FIRST_USER_OID = 16_384
 _NAMESPACES_SINCE = 150_000
 
-# The leaves of a table, itself if it has no partitions. attmissingval is what ADD COLUMN with a
-# default stores instead of rewriting rows. A table that is named in a publication can't be made
-# unlogged; one that no publication names may have been, and changed meanwhile.
+# The leaves of a table, or the table itself if it has no partitions. attmissingval is what ADD
+# COLUMN with a default stores instead of rewriting rows. A table that a publication names can't be
+# made unlogged; a table that none names may have been unlogged and changed in the meantime.
 _LEAVES = """
 WITH RECURSIVE tree AS (
   SELECT %s::oid AS oid, ''::text AS inherits
@@ -52,7 +51,7 @@ FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 ORDER BY c.oid
 """
 
-# As of `_LEAVES`, of many tables.
+# Like `_LEAVES`, for many tables.
 _ESTIMATES = """
 WITH RECURSIVE tree AS (
   SELECT c.oid AS root, n.nspname, c.relname, c.oid
@@ -70,10 +69,10 @@ WHERE c.relkind <> 'p' AND c.reltuples >= 0 AND (c.reltuples > 0 OR c.relpages >
 GROUP BY 1, 2
 """
 
-# Columns are [name, xmin, oid of what generates it or 0], and a 1 behind a generated one that is
-# published; members are the publications that are
-# asked for and hold the table, as [publication, its xmin, what makes the table a member, ...].
-# SET SCHEMA replaces the row of pg_depend, which only matters to publications of schemas.
+# Columns are [name, xmin, oid of the generating expression or 0], and a 1 at the end for a
+# published generated one; members are the given publications that include the table, as
+# [publication, its xmin, what includes the table, ...]. SET SCHEMA replaces the row of pg_depend,
+# which matters only to publications of schemas.
 _TABLE = """
 SELECT
   (SELECT coalesce(json_object_agg(a.attnum, json_build_array(a.attname, a.xmin::text,
@@ -103,8 +102,8 @@ _BY_NAMESPACE = {
 }
 _BY_NO_NAMESPACE = dict.fromkeys(_BY_NAMESPACE, "")
 
-# Types that are not built in and that columns are made of, whose texts the catalogue decides:
-# labels of enums, and columns of composites (also dropped ones, whose numbers are not used again).
+# The columns' types that are not built in and whose text depends on the catalogue: labels of enums,
+# and columns of composites (also dropped ones, whose numbers are not reused).
 _TYPES = """
 WITH RECURSIVE used AS (
   SELECT a.atttypid AS oid FROM pg_catalog.pg_attribute a
@@ -136,8 +135,8 @@ WHERE y.oid >= %s AND y.typtype IN ('e', 'c')
 class PostgresTableStorage:
     """How a table is stored now.
 
-    ``text`` is for `rows_may_differ`, and holds no space, whatever columns are named. Estimates
-    are of the last VACUUM or ANALYZE.
+    ``text`` is for `rows_may_differ`, and contains no space, whatever the columns' names. The
+    estimates are from the last VACUUM or ANALYZE.
     """
 
     text: str
@@ -154,11 +153,11 @@ def storage_of(
     """The table's storage as the connection's transaction sees it.
 
     Args:
-        connection: of the source.
+        connection: the source.
         relation_id: the table's oid.
-        publications: what the log shows is what these publish: a table that left one of them and
-            came back has changes that the log never showed.
-        columns: those that are published; a new expression of a generated one counts then.
+        publications: the log shows what these publish: a table that left one of them and came back
+            has changes that the log never showed.
+        columns: the published columns; for generated ones a new expression counts as a change.
     """
     rows = connection.execute(_LEAVES.encode(), (relation_id,)).fetchall()
     namespaces = connection.info.server_version >= _NAMESPACES_SINCE
@@ -196,8 +195,8 @@ def storage_of(
 def estimated_rows(
     connection: psycopg.Connection[tuple[Any, ...]], tables: Sequence[TableName]
 ) -> dict[TableName, int]:
-    """The rows of each table that was vacuumed or analyzed; of a partitioned one, those of such
-    partitions.
+    """The row estimates of tables that were vacuumed or analyzed; for a partitioned table, the sum
+    over such partitions.
     """
     names = ([table.namespace for table in tables], [table.name for table in tables])
     rows = connection.execute(_ESTIMATES.encode(), names).fetchall()
@@ -205,11 +204,11 @@ def estimated_rows(
 
 
 def rows_may_differ(before: str, after: str) -> bool:
-    """May rows have changed without row events between two of a table's
-    `PostgresTableStorage.text`s?
+    """Return True if rows may have changed without row events between two of a table's
+    `PostgresTableStorage.text`.
 
-    One needless yes remains: VACUUM FULL and CLUSTER of a table with missing values rewrite these
-    columns' rows of the catalogue as well.
+    One case is reported needlessly: VACUUM FULL and CLUSTER of a table with missing values also
+    rewrite these columns' rows of the catalogue.
     """
     if before == after:
         return False
@@ -220,7 +219,9 @@ def rows_may_differ(before: str, after: str) -> bool:
         return True
     if any(then["missing"].get(column) != md5 for column, md5 in now["missing"].items()):
         return True
-    if _renamed(then["columns"], now["columns"]) or _filled_in(then["columns"], now["columns"]):
+    if _renamed(then["columns"], now["columns"]) or _generated_values_changed(
+        then["columns"], now["columns"]
+    ):
         return True
     if _texts_differ(then.get("types", {}), now["types"]):
         return True
@@ -235,8 +236,10 @@ def rows_may_differ(before: str, after: str) -> bool:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """None: of a partitioned table, as it was stored before there were traces of what was undone.
-    One that has no partitions was stored as a list then.
+    """The parsed text; None for a partitioned table in an early form that kept no traces of undone
+    changes.
+
+    The early form of a table without partitions is a list.
     """
     if text.startswith("["):
         oid, file, columns, missing, published, _ = json.loads(text)
@@ -253,7 +256,9 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def _renamed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
-    """Does a name stand for another column than before? Rows read before have values under it."""
+    """Return True if a name now belongs to another column: rows read before have values
+    under it.
+    """
     before = {name: number for number, (name, _, made, *_) in columns.items() if not made}
     now = {name: number for number, (name, _, made, *_) in columns_now.items() if not made}
     moved = any(before[name] != now[name] for name in before.keys() & now.keys())
@@ -264,9 +269,9 @@ def _renamed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool
     )
 
 
-def _filled_in(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
-    """Did a generated column become an ordinary one, which keeps its values, or is one that is
-    published generated by something else?
+def _generated_values_changed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
+    """Return True if a generated column became an ordinary one, which keeps its values, or if a
+    published generated column has a new expression.
     """
     return any(
         columns[number][2]
@@ -277,7 +282,7 @@ def _filled_in(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bo
 
 
 def _texts_differ(types: Mapping[str, Any], types_now: Mapping[str, Any]) -> bool:
-    """May a value have another text than before? Labels of enums may be added."""
+    """Return True if the text of a value may have changed. Added labels of enums don't count."""
     return any(
         types_now[oid].get(part) != version
         for oid in types.keys() & types_now.keys()

@@ -1,4 +1,4 @@
-"""Why a table can't be published, or watermarks not be written: rights that the role lacks."""
+"""Explains which missing rights prevent publishing a table or writing watermarks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from tidelog.sources.postgres.connect import quote_ident
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 BYPASS_POLICIES = "ALTER ROLE … BYPASSRLS;"
-"""What shows a role all rows. One more policy would not: it can't be known that none hides a row,
-so sessions of ours read with ``row_security`` off, and the server refuses where any applies.
+"""Lets a role see all rows. Another policy would not be enough: whether any policy hides a row
+can't be known, so Tidelog's sessions read with ``row_security`` off, and the server refuses where a
+policy applies.
 """
 _HIDES_ROWS = "check_enable_rls"  # the server's function that refuses; messages are translated
 _LOCKED = "55P03"
 _DENIED = "42501"
-# The table's own: it is gone by now, or of a kind that can't be published.
+# Errors of the table itself: it no longer exists, or is of a kind that can't be published.
 _OF_TABLE = {"42P01", "3F000", "22023", "0A000", "42809", "55000", "42710", "40P01"}
 
 
 def publishing_refused(
     connection: Connection, error: psycopg.Error, relation_id: int, publication: str
 ) -> Refusal | None:
-    """Why the server does not let the role publish one table; None: it is not the table's fault."""
+    """Why the server does not let the role publish one table; None if the table is not
+    the cause.
+    """
     state, message = error.sqlstate, error.diag.message_primary
     if state == _LOCKED:
         return Refusal("another session holds a lock on it, so it is not published yet")
@@ -40,8 +43,10 @@ def publishing_refused(
 
 
 def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Refusal]:
-    """What rights the role lacks to publish tables, by relation, each in the publication that it
-    names; of those that are left out it lacks none, so it is the publication that it does not own.
+    """The rights that the role lacks to publish tables, by relation.
+
+    ``wanted``: the publication of each relation. A relation that is missing in the result lacks no
+    right; then the role does not own the publication.
     """
     rows = connection.execute(
         b"SELECT c.oid::int8, n.nspname, c.relname, pg_catalog.pg_get_userbyid(c.relowner), "
@@ -53,7 +58,7 @@ def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Re
     user = quote_ident(connection.info.user)
     found = dict.fromkeys(wanted, Refusal("it is gone"))
     for relation_id, *row in rows:
-        refusal = _lacking(user, wanted[relation_id], *row)
+        refusal = _publish_refusal(user, wanted[relation_id], *row)
         if refusal is None:
             del found[relation_id]
         else:
@@ -62,19 +67,19 @@ def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Re
 
 
 def hides_rows(error: psycopg.Error) -> bool:
-    """Did the server refuse to read a table because a policy would hide rows of it?"""
+    """Return True if the server refused to read a table because a policy would hide rows."""
     return error.diag.source_function == _HIDES_ROWS
 
 
-def _lacking(
+def _publish_refusal(
     user: str, publication: str, namespace: str, name: str, owner: str, owned: bool, usage: bool
 ) -> Refusal | None:
     if not usage:
         return Refusal(
-            "the role may not use its schema, so not publish it",
+            "the role may not use its schema, so it can't publish it",
             f"GRANT USAGE ON SCHEMA {quote_ident(namespace)} TO {user};",
         )
-    if owned:  # then it is the publication that the role does not own
+    if owned:  # then the role does not own the publication
         return None
     return Refusal(
         f"it is not published, because the role does not own it (its owner is {owner})",
@@ -84,7 +89,7 @@ def _lacking(
 
 
 def watermarks_refused(connection: Connection, watermark: TableName) -> Refusal | None:
-    """Why watermarks can't be written to the watermark table, which is there; None: they can."""
+    """Why watermarks can't be written to the existing watermark table; None if they can."""
     row = connection.execute(
         b"SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'), "
         b"pg_catalog.has_table_privilege(c.oid, 'SELECT') "

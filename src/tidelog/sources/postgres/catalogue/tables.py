@@ -1,4 +1,4 @@
-"""What tables a PostgreSQL database has, without taking any lock that writers wait for."""
+"""Lists and describes a PostgreSQL database's tables, without any lock that writers wait for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import Retention, SourceLoad, TableShape
-from tidelog.sources.postgres.catalogue.members import members_of
+from tidelog.sources.condition_check import only_condition_errors
+from tidelog.sources.postgres.catalogue.publication_members import members_of
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.storage import (
     estimated_rows,
@@ -22,18 +23,17 @@ from tidelog.sources.postgres.catalogue.storage import (
 from tidelog.sources.postgres.catalogue.versions import stamp, versions
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.connect import (
-    LOOKING,
+    CATALOGUE_SETTINGS,
     connect,
     lsn_text,
     lsn_value,
     quote_ident,
 )
-from tidelog.sources.postgres.failures import translated
-from tidelog.sources.refusals import only_refusals
+from tidelog.sources.postgres.errors import translate_errors
 
 BLOCK_BYTES = 8192
 
-# Ordinary and partitioned tables; a partition is part of its root and never a table of its own.
+# Ordinary and partitioned tables; a partition belongs to its root and is never listed.
 _TABLES = """
 SELECT n.nspname, c.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -42,11 +42,11 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
 ORDER BY 1, 2
 """
 
-# What is committed in all databases of the server, which share its cores and disk; how far the
-# furthest physical standby is behind in replaying; NULL if there is none, or if the
-# user may not see (pg_monitor). One that has caught up on an idle source reports no lag; one that
-# is behind and says nothing (it does so every 10 s, wal_receiver_status_interval) has that much.
-# Then what the slot keeps, and what may be written until that is removed (NULL: no such limit).
+# Commits in all databases of the server, which share its cores and disk; the replay lag of the
+# slowest physical standby; NULL if there is none, or if the user may not see it (pg_monitor). A
+# standby that has caught up on an idle source reports no lag; one that is behind and sends nothing
+# (it normally does every 10 s, wal_receiver_status_interval) lags by that time. Then the log that
+# the slot keeps, and what may be written until that is removed (NULL: no such limit).
 _LOAD = """
 SELECT (SELECT sum(xact_commit)::int8 FROM pg_catalog.pg_stat_database),
   (SELECT extract(epoch FROM max(greatest(
@@ -76,12 +76,12 @@ class PostgresCatalogue:
     Args:
         dsn: connection string.
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
-        metadata_tables: of other names, as ``schema.name``, never listed: the signal table.
+        metadata_tables: other tables that are never listed, as ``schema.name``: the signal table.
         keys: surrogate keys by table pattern, see `PostgresSchemaFinder`.
-        publications: what the log shows is what these publish.
-        published_by_others: tables that none of ``publications`` holds are not listed. Else all
-            are, for Tidelog publishes them itself.
-        slot: whose retention `load` tells.
+        publications: the publications that the log shows.
+        published_by_others: list only tables of ``publications``; otherwise Tidelog publishes the
+            tables itself, and all are listed.
+        slot: the slot whose retention `load` reports.
     """
 
     def __init__(
@@ -106,18 +106,18 @@ class PostgresCatalogue:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
-        """Tables that match, sorted; roots of partitioned tables, not their partitions."""
-        with self._lock, translated("listing tables"):
-            connection = self._connected()
+        """The tables that match, sorted; roots of partitioned tables, not their partitions."""
+        with self._lock, translate_errors("listing tables"):
+            connection = self._get_connection()
             return self._listed(connection, matching_tables(connection, patterns, self._hidden))
 
     def shape(self, table: TableName) -> TableShape | None:
-        """The table as it is now; ``storage`` is for `rows_may_differ`.
+        """The table's current shape; ``storage`` is for `rows_may_differ`.
 
         Raises TableRefusedError if the role may not read it, or ``source.keys`` does not fit it.
         """
-        with self._lock, translated(f"looking up {table}"):
-            connection = self._connected()
+        with self._lock, translate_errors(f"looking up {table}"):
+            connection = self._get_connection()
             # Schema and storage must be of one moment.
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -128,41 +128,43 @@ class PostgresCatalogue:
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("looking up estimates"):
-            return estimated_rows(self._connected(), tables)
+        with self._lock, translate_errors("looking up estimates"):
+            return estimated_rows(self._get_connection(), tables)
 
     def check_condition(self, table: TableName, condition: str) -> None:
         """See `tidelog.ports.Catalogue`."""
         name = quote_ident(table.namespace, table.name)
-        with self._lock, only_refusals(), chunk_errors(str(table)):
-            connection = self._connected()
+        with self._lock, only_condition_errors(), chunk_errors(str(table)):
+            connection = self._get_connection()
             with connection.transaction():
                 connection.execute("SET TRANSACTION READ ONLY")
-                # The newline ends a comment. Planning looks names and types up; no row is read.
+                # The newline ends a comment. Planning looks up names and types; no row is read.
                 connection.execute(f"SELECT FROM {name} WHERE ({condition}\n) LIMIT 0".encode())
 
     def stamp(self) -> str | None:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("looking at the catalogue"):
-            return stamp(self._connected())
+        with self._lock, translate_errors("reading the catalogue"):
+            return stamp(self._get_connection())
 
     def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("looking at the catalogue"):
-            connection = self._connected()
+        with self._lock, translate_errors("reading the catalogue"):
+            connection = self._get_connection()
             found = versions(connection, patterns, self._hidden)
             listed = self._listed(connection, list(found))
             return {name: found[name] for name in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
-        """May rows have changed without row events between two of a table's storages?"""
+        """Return True if rows may have changed without row events between two storages
+        of a table.
+        """
         return rows_may_differ(before, after)
 
     def position(self) -> int:
-        """The end of the source's log: all that is committed by now lies before it."""
-        with self._lock, translated("asking for the source's position"):
+        """The end of the source's log: all transactions that are committed by now are before it."""
+        with self._lock, translate_errors("reading the source's position"):
             row = (
-                self._connected()
+                self._get_connection()
                 .execute(
                     "SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() "
                     "THEN pg_catalog.pg_last_wal_replay_lsn() "
@@ -175,8 +177,8 @@ class PostgresCatalogue:
 
     def load(self, reached: int) -> SourceLoad:
         """See `tidelog.ports.Catalogue`."""
-        with self._lock, translated("asking for the server's load"):
-            row = self._connected().execute(_LOAD.encode(), (self._slot,)).fetchone()
+        with self._lock, translate_errors("reading the server's load"):
+            row = self._get_connection().execute(_LOAD.encode(), (self._slot,)).fetchone()
         assert row is not None
         commits, replica_lag_s, flushed, retained, spare = row
         end = lsn_value(flushed)
@@ -198,15 +200,17 @@ class PostgresCatalogue:
     def _listed(
         self, connection: psycopg.Connection[tuple[Any, ...]], found: list[TableName]
     ) -> list[TableName]:
-        """Without the metadata tables, and without what is not published where others publish."""
+        """The tables without metadata tables and, where others publish, without
+        unpublished ones.
+        """
         if self._published_by_others:
             published = set().union(*members_of(connection, self._publications).values())
             found = [name for name in found if name in published]
         return [name for name in found if name not in self._metadata_tables]
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _get_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = connect(self._dsn, purpose="catalogue", settings=LOOKING)
+            self._connection = connect(self._dsn, purpose="catalogue", settings=CATALOGUE_SETTINGS)
         return self._connection
 
 
@@ -215,7 +219,7 @@ def matching_tables(
     patterns: Sequence[str],
     hidden_schemas: Sequence[str],
 ) -> list[TableName]:
-    """Permanent tables that match and are in none of the hidden schemas, sorted."""
+    """The permanent tables that match and are in none of the hidden schemas, sorted."""
     rows = connection.execute(_TABLES.encode(), (list(hidden_schemas),)).fetchall()
     names = (TableName(namespace, name) for namespace, name in rows)
     return sorted(name for name in names if matches(patterns, name))
@@ -227,7 +231,7 @@ def table_shape(
     table: TableName,
     publications: Sequence[str] = (),
 ) -> TableShape | None:
-    """The table as the connection's transaction sees it; None if it sees none.
+    """The table's shape as the connection's transaction sees it; None if it does not exist.
 
     Raises TableRefusedError if ``source.keys`` does not fit it.
     """
@@ -266,4 +270,6 @@ def _require_readable(
         ),
     ]
     if grants:
-        raise TableRefusedError(table, "the role may not read it, so not dump it", " ".join(grants))
+        raise TableRefusedError(
+            table, "the role may not read it, so it can't dump it", " ".join(grants)
+        )

@@ -1,10 +1,10 @@
-"""Did the catalogue change at all, and for which tables? Asked often, so it has to cost little.
+"""Detects cheaply whether the catalogue changed, and for which tables, as it is checked often.
 
-Every row of a catalogue bears the transaction that wrote it (``xmin``), which neither VACUUM nor a
+Every catalogue row carries the transaction that wrote it (``xmin``), which neither VACUUM nor a
 rewrite of the catalogue changes. So sums of hashes of ``xmin`` differ once a row was added, altered
 or dropped: over whole catalogues (`stamp`, one scan of each and one row of result), and by table
-(`versions`). Both only say that something changed; what it was and whether it matters is for
-`tidelog.sources.postgres.catalogue.storage`.
+(`versions`). Both only show that something changed; `tidelog.sources.postgres.catalogue.storage`
+finds out what it was and whether it matters.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from tidelog.sources.postgres.catalogue.storage import FIRST_USER_OID
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# By its text: there is no cast from xid to a number, and age() moves with every transaction for
+# Hashed as text: there is no cast from xid to a number, and age() moves with every transaction for
 # rows that initdb wrote.
 _XMIN = "pg_catalog.hashtextextended({alias}.xmin::text, {seed})"
 
-# What `tidelog.sources.postgres.catalogue.storage`, `publication` and `schemas` read.
+# The catalogues that `tidelog.sources.postgres.catalogue.storage`, `publication` and `schemas`
+# read.
 _STAMPED = (
     "pg_class",
     "pg_attribute",
@@ -35,7 +36,7 @@ _STAMPED = (
     "pg_enum",
     "pg_publication",
     "pg_publication_rel",
-    "pg_auth_members",  # what could not be published for lack of rights may be by now
+    "pg_auth_members",  # a table may have become publishable by a new membership
     "pg_database",
 )
 _SUM = (
@@ -115,11 +116,13 @@ def stamp(connection: Connection) -> str:
 def versions(
     connection: Connection, patterns: Sequence[str], hidden_schemas: Sequence[str]
 ) -> dict[TableName, str]:
-    """Permanent tables that match and are in none of the hidden schemas, sorted, each with a text
-    that stays equal only while the catalogue says the same of it.
+    """The permanent tables that match and are in none of the hidden schemas, sorted.
+
+    Each has a text that stays equal only while its catalogue rows are the same.
     """
     query = _query(connection.info.server_version)
-    # A plan for the catalogues' usual size is fine, and compiling it costs more than running it.
+    # A plan for the catalogues' usual size is good enough, and JIT compilation costs more than the
+    # query.
     with connection.transaction():
         connection.execute(b"SET LOCAL jit = off")
         rows = connection.execute(query.encode(), {"hidden": list(hidden_schemas)}).fetchall()

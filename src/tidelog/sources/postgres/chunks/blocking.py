@@ -1,8 +1,9 @@
-"""`tidelog.ports.BlockingReader` over PostgreSQL: whole tables under one exported snapshot.
+"""`tidelog.ports.BlockingReader` for PostgreSQL: reads whole tables under one exported snapshot.
 
-A temporary logical slot begins where all transactions are known: its consistent point. The server
-exports a snapshot that sees what committed before that point in the log, and nothing else (manual,
-"Logical Decoding Concepts", Exported Snapshots). The slot goes once the snapshot is imported.
+A temporary logical slot starts at its consistent point, where all transactions are known. The
+server exports a snapshot that sees what committed before that point in the log, and nothing else
+(manual, "Logical Decoding Concepts", Exported Snapshots). The slot is dropped once the snapshot is
+imported.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.tables import table_shape
 from tidelog.sources.postgres.chunks.reader import (
@@ -51,16 +52,16 @@ class PostgresBlockingReader:
     `close`. Used by one thread.
 
     A table is locked against DDL (ACCESS SHARE, which no write waits for) from `begin` or its first
-    `read` until `close`. What was rewritten or altered between the snapshot and that lock is never
-    read: an older snapshot sees a rewritten table as empty.
+    `read` until `close`. A table that was rewritten or altered between the snapshot and that lock
+    is never read: an older snapshot sees a rewritten table as empty.
 
     Args:
         dsn: connection string; the user needs REPLICATION.
         registry: numbers the schema that rows were read under.
-        tables: lock these in `begin`, and take another snapshot if one of them changed meanwhile.
+        tables: the tables to lock in `begin`, which takes another snapshot if one of them changed.
         keys, publications: see `PostgresSchemaFinder`.
-        lock_timeout_ms: how long a lock against DDL may wait.
-        statement_timeout_ms: how long a SELECT may take.
+        lock_timeout_ms: longest wait for a lock against DDL.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class PostgresBlockingReader:
     # ------------------------------------------------------------------ port
 
     def begin(self, timeout_s: float) -> int:
-        """Take the snapshot. What committed at a lower position is visible, nothing else.
+        """Take the snapshot; the returned position: what committed before it is visible, nothing
+        else.
 
         Nothing is locked while the server waits for the transactions that are open now.
         """
@@ -105,7 +107,7 @@ class PostgresBlockingReader:
             raise
 
     def read(self, request: ChunkRequest) -> ChunkRows:
-        """Read a range. An error leaves the snapshot, and the other tables' locks, as they are."""
+        """Read a range. An error does not end the snapshot or release other tables' locks."""
         if request.keys is not None:
             raise ValueError("a blocking dump reads ranges")
         if self._reads is None or self._snapshot is None:
@@ -122,7 +124,7 @@ class PostgresBlockingReader:
         return rows
 
     def close(self) -> None:
-        """Give up the snapshot, the locks and the slot, in any state."""
+        """End the snapshot, release the locks and drop the slot, in any state."""
         exporter, self._exporter = self._exporter, None
         if exporter is not None:
             exporter.finish()
@@ -141,7 +143,7 @@ class PostgresBlockingReader:
             self._position, name = self._export(deadline, timeout_s)
             self._import(name)
             self._wait_until_ended(deadline, timeout_s)
-            if self._lock_early():
+            if self._lock_given_tables():
                 return self._position
             if time.monotonic() > deadline:
                 raise ChunkError(
@@ -150,7 +152,7 @@ class PostgresBlockingReader:
                 )
 
     def _export(self, deadline: float, timeout_s: float) -> tuple[int, str]:
-        """Make the slot; its consistent point and the snapshot's name."""
+        """Create the slot; returns its consistent point and the snapshot's name."""
         pgconn = self._exporter = connect_replication(self._dsn, purpose="blocking")
         slot = f"tidelog_blocking_{secrets.token_hex(6)}"
         pgconn.send_query(create_slot_command(slot, pgconn.server_version).encode())
@@ -167,7 +169,7 @@ class PostgresBlockingReader:
                 else ""
             )
             raise ChunkError(
-                f"no slot could be made for a blocking dump: {message.decode(errors='replace')}"
+                f"no slot could be created for a blocking dump: {message.decode(errors='replace')}"
                 f"{advice} (SQLSTATE {state})"
             )
         # slot_name, consistent_point, snapshot_name, output_plugin
@@ -177,7 +179,7 @@ class PostgresBlockingReader:
         )
 
     def _import(self, name: str) -> None:
-        """See the exported snapshot in a transaction of ours; the slot is not needed any more."""
+        """Import the exported snapshot into a transaction; the slot is no longer needed."""
         connection = self._reads = connect(self._dsn, purpose="blocking", settings=self._settings)
         cursor = connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
@@ -196,8 +198,8 @@ class PostgresBlockingReader:
     def _wait_until_ended(self, deadline: float, timeout_s: float) -> None:
         """Wait until all transactions that the snapshot counts as committed have ended.
 
-        It was built from the log, where a commit stands before the commit log (pg_xact) knows of
-        it: until then a row of such a transaction would be taken for one that was rolled back.
+        The snapshot was built from the log, where a commit appears before the commit log (pg_xact)
+        has it: until then a row of such a transaction would count as rolled back.
         """
         assert self._now is not None
         assert self._snapshot is not None
@@ -205,7 +207,7 @@ class PostgresBlockingReader:
             row = self._now.execute(b"SELECT pg_catalog.pg_current_snapshot()::text").fetchone()
             assert row is not None
             now = PgSnapshot.from_text(row[0])
-            # Nothing below the greatest that has ended runs unlisted; above it anything may run.
+            # Every running transaction below xmax is listed; above it any transaction may run.
             if now.xmax >= self._snapshot.xmax and not self._snapshot.visible(now.xip).any():
                 return
             if time.monotonic() > deadline:
@@ -213,9 +215,9 @@ class PostgresBlockingReader:
             time.sleep(POLL_S)
 
     def _cancel(self, pgconn: pq.abc.PGconn) -> None:
-        """End the walsender's wait: it would not notice that its client is gone."""
+        """End the walsender's wait: it does not notice that its client has left."""
         try:
-            answers.cancel(pgconn, CANCEL_TIMEOUT_S)
+            async_results.cancel(pgconn, CANCEL_TIMEOUT_S)
             _result(pgconn, time.monotonic() + CANCEL_TIMEOUT_S)
         except (psycopg.Error, TidelogError):
             pass  # it ends with the transaction that it waits for
@@ -234,9 +236,10 @@ class PostgresBlockingReader:
 
     # ------------------------------------------------------------------ locks
 
-    def _lock_early(self) -> bool:
-        """Lock the tables named beforehand; False if one changed since the snapshot. One that
-        can't be locked fails when it is read, and does not hold up the rest.
+    def _lock_given_tables(self) -> bool:
+        """Lock the tables given in advance; False if one changed since the snapshot.
+
+        A table that can't be locked fails when it is read, and does not stop the others.
         """
         assert self._reads is not None
         connection = self._reads
@@ -254,7 +257,9 @@ class PostgresBlockingReader:
     def _lock(
         self, connection: Connection, table: TableName
     ) -> tuple[PostgresFoundTable, TableSchema]:
-        """Lock the table against DDL unless it is, and see that it is as the snapshot has it."""
+        """Lock the table against DDL unless it is locked, and check that it is unchanged since the
+        snapshot.
+        """
         if table in self._locked:
             return self._locked[table]
         # Without ONLY: partitions are locked too.
@@ -276,7 +281,7 @@ class PostgresBlockingReader:
 
 @contextmanager
 def _savepoint(connection: Connection) -> Iterator[None]:
-    """An error inside must not end the transaction, whose snapshot can't be had again."""
+    """Protect the transaction from an error inside: its snapshot can't be taken again."""
     connection.execute(b"SAVEPOINT tidelog")
     try:
         yield
@@ -288,14 +293,14 @@ def _savepoint(connection: Connection) -> Iterator[None]:
 
 
 def create_slot_command(slot: str, server_version: int) -> str:
-    """CREATE_REPLICATION_SLOT of a temporary slot with an exported snapshot."""
+    """The CREATE_REPLICATION_SLOT command of a temporary slot with an exported snapshot."""
     option = "(SNAPSHOT 'export')" if server_version >= 150_000 else "EXPORT_SNAPSHOT"
     return f"CREATE_REPLICATION_SLOT {quote_ident(slot)} TEMPORARY LOGICAL pgoutput {option}"
 
 
 def _result(pgconn: pq.abc.PGconn, deadline: float) -> pq.abc.PGresult | None:
-    """The answer to what was sent; None if there is none by then."""
+    """The result of the sent command; None if there is none by the deadline."""
     try:
-        return pgconn.get_result() if answers.arrives(pgconn, deadline) else None
+        return pgconn.get_result() if async_results.wait_result(pgconn, deadline) else None
     except psycopg.OperationalError:
         raise ConnectionLostError("the replication connection was lost") from None

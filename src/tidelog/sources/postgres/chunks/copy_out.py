@@ -1,4 +1,6 @@
-"""What ``COPY … TO STDOUT`` sends, as one buffer. Hot path of dumps: benchmarks/bench_dumps.py."""
+"""Reads the data of ``COPY … TO STDOUT`` into one buffer. Hot path of dumps:
+benchmarks/bench_dumps.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.model.records import Int64s, UInt8s
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.encodings import encoded
 from tidelog.sources.postgres.stream import libpq
 
@@ -24,7 +26,7 @@ class CopyReader:
     """Runs COPY statements over one connection at a time, reusing its buffer.
 
     Args:
-        buffer_bytes: what the buffer begins with, and shrinks to after larger results.
+        buffer_bytes: the buffer's initial size, to which it shrinks after larger results.
     """
 
     def __init__(self, buffer_bytes: int = 4 << 20) -> None:
@@ -32,7 +34,9 @@ class CopyReader:
         self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
         self._functions = libpq.find_functions()
         self.cut = False
-        """Was the last statement ended at its limit? Then the transaction needs a savepoint."""
+        """True if the last statement was ended at its limit; its transaction then needs a
+        savepoint.
+        """
 
     def read(
         self,
@@ -41,25 +45,27 @@ class CopyReader:
         keep: int = 0,
         limit_bytes: int = 0,
     ) -> tuple[UInt8s, int]:
-        """The bytes, valid until the next `read`, and the number of rows. The first ``keep`` bytes
-        of what the last `read` gave stand before them. They are in the session's encoding.
+        """Run a COPY; returns its bytes, valid until the next `read`, and the number of rows.
 
-        A statement whose rows, those kept included, are more than ``limit_bytes`` is ended at the
-        row that would be too much, but for the first one (`cut`); 0: there is no limit.
+        The first ``keep`` bytes of the last result precede them. They are in the session's
+        encoding.
 
-        Raises psycopg's error for what the server says, or if it says nothing for longer than it
-        may (`answers.Session`). ``query`` is a single statement: the
-        extended protocol refuses more, so a condition can't smuggle in a second one.
+        A statement whose rows take more than ``limit_bytes``, including the kept ones, is ended
+        before the first row that exceeds it, but not before the first row (`cut`); 0: no limit.
+
+        Raises psycopg's error for a server error, or if the server sends nothing for too long
+        (`async_results.Session`). ``query`` is a single statement: the extended protocol refuses
+        more, so a condition can't smuggle in a second one.
         """
-        pgconn, silence_s = connection.pgconn, answers.silence_s(connection)
-        result = answers.sent(pgconn, encoded(pgconn, query), timeout_s=silence_s)
+        pgconn, silence_s = connection.pgconn, async_results.silence_s(connection)
+        result = async_results.run_query(pgconn, encoded(pgconn, query), timeout_s=silence_s)
         if result.status != pq.ExecStatus.COPY_OUT:
             raise psycopg.errors.error_from_result(result)
         if not keep and len(self._buffer) > self._initial_bytes:
             self._buffer = np.empty(self._initial_bytes, dtype=np.uint8)
         self.cut = False
         used, rows = self._drain(pgconn, keep, limit_bytes, silence_s)
-        for last in list(answers.results(pgconn, answers.END_S)):
+        for last in list(async_results.results(pgconn, async_results.END_S)):
             if last.status != pq.ExecStatus.FATAL_ERROR:
                 continue
             state = last.error_field(pq.DiagnosticField.SQLSTATE)
@@ -73,7 +79,7 @@ class CopyReader:
         functions = self._functions
         address = pgconn.pgconn_ptr  # type: ignore[attr-defined]
         if functions is None or address is None:
-            return self._drain_plainly(pgconn, keep, limit, silence_s)
+            return self._drain_in_python(pgconn, keep, limit, silence_s)
         state: Int64s = np.zeros(libpq.STATE_SIZE, dtype=np.int64)
         state[libpq.BYTES] = keep
         libpq.wait_for(state, pgconn.socket)
@@ -91,7 +97,7 @@ class CopyReader:
                 silence_ms,
             )
             if outcome == libpq.DRAINED:
-                answers.give_up(pgconn)
+                async_results.close_silent(pgconn)
             if outcome != libpq.GROW:
                 break
             if not self.cut:
@@ -105,7 +111,7 @@ class CopyReader:
                 buffer = np.empty(max(DISCARD_BYTES, needed), dtype=np.uint8)
             elif len(buffer) < state[libpq.PENDING_LENGTH]:
                 buffer = np.empty(int(state[libpq.PENDING_LENGTH]), dtype=np.uint8)
-            state[libpq.BYTES] = 0  # what comes still is passed over
+            state[libpq.BYTES] = 0  # later rows are dropped
         if self.cut:
             return used, rows
         return int(state[libpq.BYTES]), int(state[libpq.MESSAGES])
@@ -114,12 +120,12 @@ class CopyReader:
         return self._buffer[: max(limit, least)] if limit else self._buffer
 
     def _cancel(self, pgconn: pq.abc.PGconn) -> None:
-        """Have the server send no more. Where it can't be told, the rest comes for nothing."""
+        """Ask the server to stop sending. If the request fails, the remaining rows are dropped."""
         self.cut = True
         with suppress(psycopg.Error):
-            answers.cancel(pgconn)
+            async_results.cancel(pgconn)
 
-    def _drain_plainly(
+    def _drain_in_python(
         self, pgconn: pq.abc.PGconn, keep: int, limit: int, silence_s: float | None
     ) -> tuple[int, int]:
         used, rows = keep, 0
@@ -155,12 +161,12 @@ def _rows(pgconn: pq.abc.PGconn, silence_s: float | None) -> Iterator[bytes]:
         if length:
             yield bytes(data)
             reads, moved = 0, time.monotonic()
-        elif reads < answers.READS:
+        elif reads < async_results.READS:
             pgconn.consume_input()
             reads += 1
         else:
             reads = 0
-            if answers.comes(pgconn):
+            if async_results.wait_readable(pgconn):
                 moved = time.monotonic()
             elif silence_s is not None and time.monotonic() - moved > silence_s:
-                answers.give_up(pgconn)
+                async_results.close_silent(pgconn)

@@ -1,4 +1,4 @@
-"""`tidelog.ports.DigestReader` over PostgreSQL: a range's rows summed up by one SELECT."""
+"""`tidelog.ports.DigestReader` for PostgreSQL: one SELECT computes the digest of a range."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tidelog.sources.postgres.chunks.reader import (
     PostgresChunkReader,
     chunk_errors,
 )
-from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, read_snapshot
 from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schemas
 from tidelog.sources.postgres.chunks.watermarks import WalLayout, emission_point
 from tidelog.sources.postgres.connect import connect, quote_ident
 
 _TEXT, _VARCHAR = 25, 1043
-# What is sent has the same bytes for the same value, in every version of the server.
+# The send functions return the same bytes for the same value, in every version of the server.
 _TO_1970: Final = 946_684_800_000_000  # microseconds from 1970 to 2000
-# As `tidelog.codecs.columns.time_kernels` has them: of infinity and -infinity.
+# The days of infinity and -infinity in `tidelog.codecs.columns.time_kernels`.
 _LAST_DAY, _FIRST_DAY = 2_932_896, -719_160
 _DAY_US: Final = 86_400_000_000
 
@@ -71,24 +71,24 @@ _BY_LOGICAL: Mapping[str, Callable[[str], str]] = {
 }
 
 
-# Where a standby is, and whether it has more than it replayed; nothing of a primary.
+# A standby's replay position, and whether it has received more; no row on a primary.
 _REPLAYED: Final = """
 SELECT pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_last_wal_receive_lsn()
   IS DISTINCT FROM pg_catalog.pg_last_wal_replay_lsn() WHERE pg_catalog.pg_is_in_recovery()
 """
-_RECORD_S, _LOOK_S = 1.0, 0.01
+_RECORD_S, _POLL_S = 1.0, 0.01
 
 
-def _record_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Wait until a standby is done with the record that it replays just now: what a commit did may
-    be seen a moment before the position says so. Not for long, for a standby may be paused.
+def _await_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+    """Wait until a standby has finished the record that it is replaying: a commit may be visible a
+    moment before the position includes it. The wait is short, as a standby may be paused.
     """
     deadline = time.monotonic() + _RECORD_S
     first = found = connection.execute(_REPLAYED).fetchone()
     while found is not None and first is not None and found[1] and found[0] == first[0]:
         if time.monotonic() >= deadline:
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
         found = connection.execute(_REPLAYED).fetchone()
 
 
@@ -103,7 +103,7 @@ def column_text(column: Column) -> str:
     if column.type_id in (_TEXT, _VARCHAR):
         return f"coalesce(octet_length({name}) || ':' || {name}, '~')"
     # concat writes any type by its output function, as COPY and the log do; a cast may not. A row
-    # of NULLs IS NULL, and is not one.
+    # of NULLs IS NULL, but its text is not NULL.
     text = f"concat({name})"
     return (
         f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN '~' "
@@ -112,12 +112,12 @@ def column_text(column: Column) -> str:
 
 
 class PostgresDigests:
-    """See the port. Writes nothing, and takes no lock that lasts.
+    """`tidelog.ports.DigestReader`. Writes nothing, and holds no lock after a statement.
 
     Args:
         dsn: connection string.
         keys, publications: see `PostgresSchemaFinder`.
-        statement_timeout_ms: how long a SELECT may take.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class PostgresDigests:
 
     def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
         del schema, columns  # every type has a text
-        with chunk_errors("asking for the encoding"):
-            encoding = self._connected().info.parameter_status("server_encoding")
+        with chunk_errors("reading the encoding"):
+            encoding = self._get_connection().info.parameter_status("server_encoding")
         return None if encoding == "UTF8" else f"the database's encoding is {encoding}"
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
@@ -157,8 +157,8 @@ class PostgresDigests:
     def digest(self, request: ChunkRequest, schema: TableSchema, columns: Sequence[str]) -> Digest:
         chosen = [schema.columns[schema.column_index(name)] for name in columns]
         text = " || ',' || ".join(map(column_text, chosen)) + " || ','"
-        with chunk_errors(f"summing up rows of {request.table}"):
-            connection = self._connected()
+        with chunk_errors(f"computing a digest of {request.table}"):
+            connection = self._get_connection()
             sql = self._sql_of(connection, request.table, schema)
             query = (
                 "SELECT count(*), coalesce(sum(('x' || h)::bit(60)::bigint), 0)::text FROM ("  # noqa: S608 - quoted
@@ -170,12 +170,12 @@ class PostgresDigests:
 
     def snapshot(self) -> PgSnapshot:
         with chunk_errors("taking a snapshot"):
-            return snapshot_taken(self._connected().execute(TAKE_SNAPSHOT.encode()))
+            return read_snapshot(self._get_connection().execute(TAKE_SNAPSHOT.encode()))
 
     def position(self) -> int:
-        with chunk_errors("asking for the log's end"):
-            connection = self._connected()
-            _record_replayed(connection)
+        with chunk_errors("reading the log's end"):
+            connection = self._get_connection()
+            _await_replayed(connection)
             return emission_point(connection, WalLayout.of(connection))
 
     def close(self) -> None:
@@ -193,7 +193,9 @@ class PostgresDigests:
         if schema.fingerprint not in self._sql:
             found = self._finder.find(connection, table)
             if found is None:
-                raise ChunkError(f"summing up rows of {table}: there is no such table (any more)")
+                raise ChunkError(
+                    f"computing a digest of {table}: there is no such table (any more)"
+                )
             key = schema.match_key
             operators = operator_schemas(connection, schema, key)
             self._sql[schema.fingerprint] = PostgresChunkSql(
@@ -201,7 +203,7 @@ class PostgresDigests:
             )
         return self._sql[schema.fingerprint]
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _get_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self._dsn, purpose="digests", settings=self._settings)
         return self._connection

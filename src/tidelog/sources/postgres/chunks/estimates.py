@@ -1,4 +1,6 @@
-"""How many rows a table has, or meet a condition, by statistics and a few pages: before a dump."""
+"""Estimates before a dump, from statistics and a few pages, how many rows a table has or match a
+condition.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.model.schema import TableName
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import chunk_errors
 from tidelog.sources.postgres.chunks.sql import table_reference
@@ -20,16 +22,16 @@ from tidelog.sources.postgres.encodings import encoded
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-SAMPLED_PAGES = 200  # of a table that was never analysed: about 1.6 MB
-SAMPLED_LEAVES = 10  # partitions of such a table; the others are taken to be as dense
+SAMPLED_PAGES = 200  # read from a table that was never analysed: about 1.6 MB
+SAMPLED_LEAVES = 10  # partitions read of such a table; the others count as equally dense
 SETTINGS = {
     "default_transaction_read_only": "on",
     "lock_timeout": "2000",
     "statement_timeout": "5000",
 }
 
-# The leaves of a table, itself if it has no partitions, with what ANALYZE or VACUUM found last and
-# the pages there are now.
+# The leaves of a table, or the table itself if it has no partitions, with the results of the last
+# ANALYZE or VACUUM and the current number of pages.
 _LEAVES = """
 WITH RECURSIVE tree AS (
   SELECT %s::oid AS oid
@@ -48,14 +50,16 @@ ORDER BY 5 DESC
 
 @dataclass(frozen=True, slots=True)
 class PostgresRowsEstimate:
-    """``rows`` of the table; ``basis`` says what from: statistics, or so many pages read."""
+    """The estimated ``rows`` of a table; ``basis`` names the source: statistics, or a number of
+    pages.
+    """
 
     rows: int
     basis: str
 
 
 class PostgresEstimates:
-    """Asks the catalogue and the planner; reads a few pages where there are no statistics.
+    """Gets estimates from the catalogue and the planner, or from a few pages without statistics.
 
     Used by one thread. Its session is read-only. Raises ChunkError with what to do.
     """
@@ -66,9 +70,9 @@ class PostgresEstimates:
         self._connection: Connection | None = None
 
     def rows(self, table: TableName, where: str | None) -> PostgresRowsEstimate | None:
-        """About how many rows a dump reads; None if there is no such table."""
+        """The estimated number of rows that a dump reads; None if there is no such table."""
         with chunk_errors(f"planning a dump of {table}"):
-            connection = self._connected()
+            connection = self._get_connection()
             found = self._finder.find(connection, table)
             if found is None:
                 return None
@@ -86,14 +90,16 @@ class PostgresEstimates:
             self._connection.close()
             self._connection = None
 
-    def _connected(self) -> Connection:
+    def _get_connection(self) -> Connection:
         if self._connection is None or self._connection.closed or self._connection.broken:
             self._connection = connect(self._dsn, purpose="plan", settings=SETTINGS)
         return self._connection
 
 
 def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEstimate:
-    """As the server's planner estimates it: the last known density, times the pages now."""
+    """Estimate like the server's planner: the last known density times the current
+    number of pages.
+    """
     leaves = connection.execute(_LEAVES.encode(), (found.schema.relation_id,)).fetchall()
     known = [leaf for leaf in leaves if leaf[2] >= 0 and leaf[3] > 0]
     rows = sum(tuples / pages * now for _, _, tuples, pages, now in known)
@@ -107,7 +113,7 @@ def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEsti
 
 
 def _sampled(connection: Connection, leaves: Sequence[tuple[Any, ...]]) -> tuple[int, float]:
-    """Rows found in, on average, so many pages of the leaves."""
+    """The rows found in a sample of the leaves, and the average number of pages of the sample."""
     rows, read = 0, 0.0
     each = SAMPLED_PAGES / len(leaves)
     for namespace, name, _, _, pages in leaves:
@@ -123,7 +129,7 @@ def _sampled(connection: Connection, leaves: Sequence[tuple[Any, ...]]) -> tuple
 
 
 def _selectivity(connection: Connection, source: str, where: str) -> float:
-    """The share of the table's rows that meet the condition, by the planner's estimate."""
+    """The share of the table's rows that match the condition, by the planner's estimate."""
     every = _planned_rows(connection, f"SELECT FROM {source}")
     some = _planned_rows(connection, f"SELECT FROM {source} WHERE ({where}\n)")
     return min(1.0, some / every) if every else 1.0
@@ -133,7 +139,9 @@ def _planned_rows(connection: Connection, query: str) -> float:
     # The extended protocol refuses a second statement that a condition might smuggle in.
     pgconn = connection.pgconn
     query = f"EXPLAIN (FORMAT JSON) {query}"
-    result = answers.sent(pgconn, encoded(pgconn, query), timeout_s=answers.silence_s(connection))
+    result = async_results.run_query(
+        pgconn, encoded(pgconn, query), timeout_s=async_results.silence_s(connection)
+    )
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
     plan = json.loads(result.get_value(0, 0) or b"[]")

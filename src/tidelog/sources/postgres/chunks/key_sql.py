@@ -1,7 +1,7 @@
-"""Conditions on a table's key: where a range begins and ends, and which keys are asked for.
+"""Builds conditions on a table's key: the bounds of a range, and lists of requested keys.
 
-NULL is the greatest value of a nullable key column, as ``ORDER BY`` has it, and None its text: so a
-walk over the key goes on into the rows whose key holds NULL.
+NULL is the greatest value of a nullable key column, as in ``ORDER BY``, and its text is None: so a
+walk over the key continues with the rows whose key holds NULL.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from tidelog.sources.postgres.connect import quote_ident, quote_literal
 
 Key = tuple[str | None, ...]
 
-# The subquery of wanted keys; no table of a condition is called so.
+# The subquery of wanted keys; no table of a condition has this name.
 _WANTED = quote_ident("tidelog wanted")
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresKeySql:
-    """Conditions over one table's key.
+    """Conditions on one table's key.
 
     Args:
-        schema: gives the columns' types, and whether they are nullable.
-        columns: the key's columns, in its order.
+        schema: the columns' types, and whether they are nullable.
+        columns: the key's columns, in order.
         operators: schema of each column's comparison operators.
-        table: how a condition qualifies the table's columns where it must.
+        table: the qualifier of the table's columns where a condition needs one.
     """
 
     schema: TableSchema
@@ -39,13 +39,15 @@ class PostgresKeySql:
         return ", ".join(quote_ident(name) for name in self.columns)
 
     def after(self, key: Key) -> list[str]:
-        """Conditions that together say ``key < columns``, no two of them true for one row; each is
-        a range of the key's index. None at all: nothing follows.
+        """Disjoint conditions that together mean ``key < columns``; each is a range of the key's
+        index.
+
+        Empty if nothing follows.
         """
         return self._after([], 0, key)
 
     def upto(self, key: Key) -> str:
-        """The condition that says ``columns <= key``, for the index and exact."""
+        """The condition ``columns <= key``, exact and usable by the index."""
         first_null = next((place for place, text in enumerate(key) if text is None), len(key))
         if first_null == len(key):
             return self._compare("<=", 0, key)
@@ -65,17 +67,17 @@ class PostgresKeySql:
         return " AND ".join([*bound, f"({alternatives})"])
 
     def same(self, key: Key) -> str:
-        """The condition that says ``columns = key``, NULL being equal to NULL."""
+        """The condition ``columns = key``, where NULL equals NULL."""
         return " AND ".join(self._equal(place, text) for place, text in enumerate(key))
 
     def among(self, keys: Sequence[Key]) -> list[str]:
-        """Conditions that together say that the row has one of the keys; no two are true for one
-        row, and each is served by the key's index.
+        """Disjoint conditions that together mean that the row has one of the keys; the key's index
+        serves each of them.
         """
         return [self._among(nulls, some) for nulls, some in _by_nulls(keys)]
 
     def absent(self, keys: Sequence[Key], source: str) -> list[str]:
-        """Queries that together give those of the keys that no row of ``source`` has."""
+        """Queries that together select those keys that no row of ``source`` has."""
         return [self._absent(nulls, some, source) for nulls, some in _by_nulls(keys)]
 
     # ------------------------------------------------------------------ ranges
@@ -99,10 +101,10 @@ class PostgresKeySql:
         return found
 
     def _compare(self, operator: str, begin: int, key: Key) -> str:
-        """A comparison of the columns from ``begin`` on as one row, which the key's index serves;
-        only if the columns' operators lie in different schemas it is spelled out.
+        """Compare the columns from ``begin`` on as one row, which the key's index serves; it is
+        written out only if the columns' operators are in different schemas.
 
-        Not true where a NULL decides: that row is greater, which `after` says by itself.
+        Not true where a NULL decides: that row is greater, which `after` handles separately.
         """
         places = range(begin, begin + len(key))
         names = [quote_ident(self.columns[place]) for place in places]
@@ -121,7 +123,7 @@ class PostgresKeySql:
                 f"({' AND '.join([*equal, f'{name} OPERATOR({space}.{last}) {value}'])})"
             )
         name, space, value = columns[0]
-        # Implied by the alternatives; it gives the index a range to begin with.
+        # Implied by the alternatives; it gives the index a range to start with.
         bound = f"{name} OPERATOR({space}.{strict}=) {value}"
         return f"({bound} AND ({' OR '.join(alternatives)}))"
 
@@ -144,40 +146,40 @@ class PostgresKeySql:
             place = given[0]
             spelled = f"OPERATOR({quote_ident(self.operators[place])}.=)"
             values = self._array(place, [key[place] for key in keys])
-            wanted = f"SELECT * FROM {self._wanted(given, keys)}" if values is None else values  # noqa: S608
+            wanted = f"SELECT * FROM {self._wanted_keys(given, keys)}" if values is None else values  # noqa: S608
             terms.append(f"{quote_ident(self.columns[place])} {spelled} ANY ({wanted})")
         elif given:
-            wanted = self._wanted(given, keys)
-            terms.append(f"EXISTS (SELECT FROM {wanted} WHERE {self._joined(given)})")
+            wanted = self._wanted_keys(given, keys)
+            terms.append(f"EXISTS (SELECT FROM {wanted} WHERE {self._join_condition(given)})")
         return " AND ".join(terms)
 
     def _absent(self, nulls: tuple[int, ...], keys: Sequence[Key], source: str) -> str:
         given = [place for place in range(len(self.columns)) if place not in nulls]
         terms = [f"{self._qualified(place)} IS NULL" for place in nulls]
         if given:
-            terms.append(self._joined(given))
+            terms.append(self._join_condition(given))
         listed = ", ".join(
             f"CAST(NULL AS {self._type(place)}) AS k{place}"
             if place in nulls
             else f"{_WANTED}.k{place}"
             for place in range(len(self.columns))
         )
-        wanted = f" FROM {self._wanted(given, keys)}" if given else ""
+        wanted = f" FROM {self._wanted_keys(given, keys)}" if given else ""
         return (
             f"SELECT DISTINCT {listed}{wanted} "  # noqa: S608 - quoted
             f"WHERE NOT EXISTS (SELECT FROM {source} WHERE {' AND '.join(terms)})"
         )
 
-    def _joined(self, places: Sequence[int]) -> str:
+    def _join_condition(self, places: Sequence[int]) -> str:
         return " AND ".join(
             f"{self._qualified(place)} OPERATOR({quote_ident(self.operators[place])}.=) "
             f"{_WANTED}.k{place}"
             for place in places
         )
 
-    def _wanted(self, places: Sequence[int], keys: Sequence[Key]) -> str:
-        """A FROM item of the keys' values: an array for each column, for their parsing is far
-        cheaper than that of an expression for each value.
+    def _wanted_keys(self, places: Sequence[int], keys: Sequence[Key]) -> str:
+        """A FROM item with the keys' values: one array for each column, which parses far faster
+        than one expression for each value.
         """
         alias = f"AS {_WANTED}({', '.join(f'k{place}' for place in places)})"
         arrays = [self._array(place, [key[place] for key in keys]) for place in places]
@@ -190,7 +192,9 @@ class PostgresKeySql:
         return f"(VALUES {rows}) {alias}"
 
     def _array(self, place: int, texts: Sequence[str | None]) -> str | None:
-        """The values as one literal; None for a column of arrays: arrays of those don't exist."""
+        """The values as one literal; None for a column of arrays, as arrays of arrays
+        don't exist.
+        """
         type_name = self._type(place)
         if type_name.endswith("[]"):
             return None
@@ -205,13 +209,13 @@ class PostgresKeySql:
         return self.schema.columns[self.schema.column_index(self.columns[place])].type_name
 
     def _literal(self, place: int, text: str | None) -> str:
-        """The type's own input function reads what its output function wrote."""
+        """The value as SQL: the type's own input function reads what its output function wrote."""
         value = "NULL" if text is None else quote_literal(text)
         return f"CAST({value} AS {self._type(place)})"
 
 
 def _by_nulls(keys: Sequence[Key]) -> list[tuple[tuple[int, ...], list[Key]]]:
-    """Keys by the places of their NULLs."""
+    """Keys grouped by the positions of their NULLs."""
     found: dict[tuple[int, ...], list[Key]] = {}
     for key in keys:
         nulls = tuple(place for place, text in enumerate(key) if text is None)

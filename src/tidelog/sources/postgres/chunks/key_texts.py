@@ -1,4 +1,4 @@
-"""Typed values as the texts that PostgreSQL's input functions read, column-wise."""
+"""Converts columns of typed values to the texts that PostgreSQL's input functions read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from tidelog.sources import key_texts as shared
 
-_SPELLING = shared.Spelling(
+_SPELLING = shared.KeySpelling(
     true="t", false="f", utc="+00", binary=lambda value: "\\x" + value.hex()
 )
 

@@ -1,4 +1,6 @@
-"""`tidelog.ports.ChunkReader` over PostgreSQL: watermarks, and short reads between them."""
+"""`tidelog.ports.ChunkReader` for PostgreSQL: writes watermarks and reads chunks by
+short SELECTs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES, hides_rows
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
-from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, snapshot_taken
+from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, read_snapshot
 from tidelog.sources.postgres.chunks.watermarks import (
     WATERMARK_TABLE,
     Strategy,
@@ -34,12 +36,12 @@ from tidelog.sources.postgres.chunks.watermarks import (
 )
 from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, quote_ident
-from tidelog.sources.postgres.watermark_trust import distrusted
+from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
 
 LOCK_TIMEOUT_MS = 2_000
 STATEMENT_TIMEOUT_MS = 600_000
-FIRST_NORMAL_OID = 16_384  # below it: types of PostgreSQL's own
-PLAN_TRANSACTION_S = 0.5  # then DDL, and vacuum, get their turn
+FIRST_NORMAL_OID = 16_384  # lower oids are PostgreSQL's own types
+PLAN_TRANSACTION_S = 0.5  # then DDL and vacuum can run
 
 # SQLSTATE → what happened and what to do. The server's own text may quote a key's value.
 _REASONS = {
@@ -50,14 +52,13 @@ _REASONS = {
     "3F000": "the table's schema does not exist (any more)",
     "40P01": "the server ended it to break a deadlock",
     "40001": "the server ended it for a conflict with recovery",
-    "25006": "the server is a standby, where no mark can be written: set source.watermarks: "
+    "25006": "the server is a standby, where no watermark can be written: set source.watermarks: "
     "snapshot",
 }
 
-_BUSY = {"55P03", "40P01", "40001"}  # others are in the way now, and will be gone
+_BUSY = {"55P03", "40P01", "40001"}  # caused by other sessions, and temporary
 
-# What only the dump's condition or keys can be to blame for: all else was
-# just looked up.
+# Only the dump's condition or keys can cause these: all else was looked up just before.
 _PERMANENT = {
     "42601",
     "42703",
@@ -81,8 +82,8 @@ class PostgresChunkReader:
             `tidelog.sources.postgres.chunks.watermarks`.
         watermark_schema: schema of the watermark table.
         keys, publications: see `PostgresSchemaFinder`.
-        lock_timeout_ms: how long a watermark, or a read's lock against DDL, may wait.
-        statement_timeout_ms: how long a SELECT may take.
+        lock_timeout_ms: longest wait of a watermark, or of a read's lock against DDL.
+        statement_timeout_ms: time limit of a SELECT.
     """
 
     def __init__(
@@ -101,11 +102,11 @@ class PostgresChunkReader:
         self._registry = registry
         self._finder = PostgresSchemaFinder(keys, publications)
         self._watermark_sql = watermark_statement(strategy, watermark_schema)
-        self._watermark: TableName | None = None  # where watermarks are written
+        self._watermark: TableName | None = None  # the table of watermarks
         if strategy == "table":
             self._watermark = TableName(watermark_schema, WATERMARK_TABLE)
         self._layout: WalLayout | None = None
-        self._placed: tuple[str, int] | None = None  # the last snapshot, its emission point
+        self._placed: tuple[str, int] | None = None  # the last snapshot and its emission point
         self._watermark_settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(max(lock_timeout_ms * 5, 10_000)),
@@ -116,7 +117,7 @@ class PostgresChunkReader:
             "jit": "off",  # compiling takes longer than a chunk
         }
         self._select = PostgresChunkSelect()
-        self._paths: dict[TableName, str] = {}  # SQL that tables' own functions need
+        self._paths: dict[TableName, str] = {}  # search_path settings that tables' functions need
         self._closed = False
         self._marks: psycopg.Connection[tuple[Any, ...]] | None = None
         self._reads: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -128,16 +129,16 @@ class PostgresChunkReader:
         if self._watermark_sql is None:
             return
         with chunk_errors("writing a watermark", too_slow=ChunkError):
-            self._marking().execute(self._watermark_sql, (watermark,))
+            self._watermark_connection().execute(self._watermark_sql, (watermark,))
 
     def read(self, request: ChunkRequest) -> ChunkRows:
         with chunk_errors(f"reading a chunk of {request.table}"):
-            connection = self._reading()
+            connection = self._read_connection()
             found, snapshot = self._begin(connection, request)
             emit_at = None if self._watermark_sql else self._emission_point(connection, snapshot)
             schema = self._registry.register(found.schema)
             select = self._select.range if request.keys is None else self._select.keys
-            with self._finding_functions(request, schema):
+            with self._retry_with_search_path(request, schema):
                 chunk = select(connection, request, schema, found.partitioned, snapshot)
             chunk.emit_at = emit_at
             return chunk
@@ -147,17 +148,17 @@ class PostgresChunkReader:
         if connection is None:
             return
         try:
-            # Not ROLLBACK: what the read itself logged (pruned pages, hint bits) is then flushed
-            # within moments, and an emission point behind it reached.
+            # Not ROLLBACK: then the log that the read itself wrote (pruned pages, hint bits) is
+            # flushed soon, and an emission point after it is reached.
             connection.execute(b"COMMIT")
         except psycopg.Error:
             connection.close()
             self._reads = None
 
     def boundaries(self, request: ChunkRequest, count: int) -> list[tuple[str | None, ...]]:
-        """See `tidelog.ports.ChunkReader.boundaries`. Over a connection of its own."""
+        """See `tidelog.ports.ChunkReader.boundaries`. Uses a connection of its own."""
         with chunk_errors(f"planning chunks of {request.table}"):
-            connection = self._planning()
+            connection = self._plan_connection()
             try:
                 found, _ = self._begin(connection, request)
                 begun = time.monotonic()
@@ -167,7 +168,7 @@ class PostgresChunkReader:
                         connection.execute(b"COMMIT")
                         found, _ = self._begin(connection, request)
                         begun = time.monotonic()
-                    with self._finding_functions(request, found.schema):
+                    with self._retry_with_search_path(request, found.schema):
                         end = self._select.boundary(
                             connection, request, found.schema, found.partitioned
                         )
@@ -182,7 +183,7 @@ class PostgresChunkReader:
 
     def current_snapshot(self) -> PgSnapshot:
         with chunk_errors("taking a snapshot"):
-            return snapshot_taken(self._marking().execute(TAKE_SNAPSHOT.encode()))
+            return read_snapshot(self._watermark_connection().execute(TAKE_SNAPSHOT.encode()))
 
     def close(self) -> None:
         self._closed = True
@@ -190,7 +191,7 @@ class PostgresChunkReader:
             if connection is None or connection.closed:
                 continue
             if connection.info.transaction_status == TransactionStatus.ACTIVE:
-                # In the midst of a statement of another thread, which will close it.
+                # Another thread is running a statement, and will close the connection.
                 with suppress(psycopg.Error):
                     connection.cancel_safe(timeout=2)
             else:
@@ -204,14 +205,14 @@ class PostgresChunkReader:
         """Begin, lock against DDL, *then* take the snapshot: rewrites are not MVCC-safe."""
         table = request.table
         path = "" if request.where_names is not None else self._paths.get(table, "")
-        # Without ONLY: it also locks partitions, and inheritors, which does no harm.
+        # Without ONLY: it also locks partitions, and inheriting tables, which is harmless.
         cursor = connection.execute(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;"
             f"{path}"
             f"LOCK TABLE {quote_ident(table.namespace, table.name)} IN ACCESS SHARE MODE;"
             f"{TAKE_SNAPSHOT}".encode()
         )
-        snapshot = snapshot_taken(cursor)
+        snapshot = read_snapshot(cursor)
         found = self._finder.find(connection, table)
         if found is None:
             raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
@@ -219,11 +220,13 @@ class PostgresChunkReader:
         return found, snapshot
 
     @contextmanager
-    def _finding_functions(self, request: ChunkRequest, schema: TableSchema) -> Iterator[None]:
-        """The planner looks into functions of the table's indexes and generated columns, and these
-        may rely on their authors' search_path. Then the next read has the table's schema in it, if
-        no value is written differently for that, as the name of a regclass is, and if nobody gave a
-        condition that would find operators there.
+    def _retry_with_search_path(self, request: ChunkRequest, schema: TableSchema) -> Iterator[None]:
+        """Let the next read set search_path if a function needs it.
+
+        The planner inlines functions of the table's indexes and generated columns, which may rely
+        on their author's search_path. The next read then has the table's schema in its search_path,
+        unless that would change a value's text, as for the name of a regclass, or unless a user's
+        condition would find operators there.
         """
         try:
             yield
@@ -245,13 +248,14 @@ class PostgresChunkReader:
     def _emission_point(
         self, connection: psycopg.Connection[tuple[Any, ...]], snapshot: PgSnapshot
     ) -> int:
-        """As early as possible: the position of the first of equal snapshots serves all of them.
+        """The emission point, as early as possible: equal snapshots share the position of the
+        first.
 
-        On an idle source a position in log that a transaction has written and nobody flushed may be
-        reached only after up to 20 s (the background writer's next look).
+        On an idle source, a position in log that a transaction wrote and nobody flushed may be
+        reached only after up to 20 s (the background writer's next flush).
         """
         text = snapshot.to_text()
-        # A standby's text does not tell all that its snapshot saw.
+        # A standby's text does not contain everything that its snapshot saw.
         if self._placed is None or self._placed[0] != text or type(snapshot) is not PgSnapshot:
             if self._layout is None:
                 self._layout = WalLayout.of(connection)
@@ -260,19 +264,19 @@ class PostgresChunkReader:
 
     # ------------------------------------------------------------------ connections
 
-    def _marking(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _watermark_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._marks is None or self._marks.closed or self._marks.broken:
             marks = connect(self._dsn, purpose="watermarks", settings=self._watermark_settings)
             if self._watermark is not None:
-                refusal = distrusted(marks, self._watermark)
+                refusal = watermark_table_refusal(marks, self._watermark)
                 if refusal is not None:
                     marks.close()
                     raise ChunkDeniedError(f"{self._watermark}: {refusal.reason}")
             self._marks = marks
         return self._marks
 
-    def _planning(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _plan_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._plans is None or self._plans.closed or self._plans.broken:
             self._plans = connect(self._dsn, purpose="planning", settings=self._read_settings)
@@ -282,7 +286,7 @@ class PostgresChunkReader:
         if self._closed:
             raise ChunkLostError("the reader of chunks is closed")
 
-    def _reading(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _read_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         self._check_open()
         if self._reads is None or self._reads.closed or self._reads.broken:
             self._reads = connect(self._dsn, purpose="chunks", settings=self._read_settings)
@@ -292,7 +296,7 @@ class PostgresChunkReader:
 
 @contextmanager
 def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) -> Iterator[None]:
-    """Turn psycopg's errors inside into a ChunkError of the kind that says what may help."""
+    """Convert psycopg's errors to the ChunkError that says what may help."""
     try:
         yield
     except psycopg.Error as error:

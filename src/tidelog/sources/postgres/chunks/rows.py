@@ -1,4 +1,4 @@
-"""The rows of a chunk: its SELECT over a connection, and the result in the log's wire format."""
+"""Runs a chunk's SELECTs, and converts their results to the log's wire format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import psycopg
 
 from tidelog.codecs.postgres.server_texts import ServerText
-from tidelog.codecs.postgres.tuples import absent_rows, copy_text_rows, joined
+from tidelog.codecs.postgres.tuples import absent_rows, concatenate, copy_text_rows
 from tidelog.errors import ChunkError, ChunkRefusedError
 from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import TableName, TableSchema
@@ -22,7 +22,7 @@ from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schem
 from tidelog.sources.postgres.encodings import texts_of
 from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
 
-# A few thousand keys of a large table are looked up, whatever the planner thinks of its cache.
+# Forces index lookups for a few thousand keys of a large table, whatever the planner estimates.
 _BY_INDEX = (
     b"SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; "
     b"SET LOCAL enable_mergejoin = off"
@@ -41,11 +41,11 @@ _UNESCAPED = {
 
 
 class PostgresChunkSelect:
-    """Reads ranges and keys of tables within transactions of the caller's. Used by one thread."""
+    """Reads ranges and keys of tables within the caller's transactions. Used by one thread."""
 
     def __init__(self) -> None:
         self._copy = CopyReader()
-        self._widths: dict[TableName, float] = {}  # bytes of a row, when it was read last
+        self._widths: dict[TableName, float] = {}  # bytes per row of the last read
         self._operators: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
 
     def range(
@@ -56,8 +56,8 @@ class PostgresChunkSelect:
         partitioned: bool,
         snapshot: Snapshot,
     ) -> ChunkRows:
-        # Not by the primary key where another key matches rows: an update that moves a row from an
-        # unread range to a read one, and lacks columns, would not show that its key moved.
+        # Not by the primary key where another key matches rows: an update with missing columns that
+        # moves a row from an unread range to a read one would not show that its key moved.
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
         data, count, rested_s, cut = self._range(connection, request, schema, key, sql)
@@ -69,7 +69,7 @@ class PostgresChunkSelect:
             exhausted=count < request.limit_rows and not cut,
             rested_s=rested_s,
         )
-        ambiguous = _share_a_key(data, key, schema)
+        ambiguous = _has_shared_key(data, key, schema)
         if not ambiguous and chunk.last_key is not None and None in chunk.last_key:
             _, alike = self._copy.read(connection, sql.same_key(chunk.last_key, 2))
             ambiguous = alike > 1
@@ -89,8 +89,8 @@ class PostgresChunkSelect:
         key: tuple[str, ...],
         sql: PostgresChunkSql,
     ) -> tuple[UInt8s, int, float, bool]:
-        """COPY's text, the number of rows, how long it rested between slices, and whether rows that
-        take more than there is room for were left out.
+        """COPY's text, the number of rows, the seconds of pauses between slices, and whether the
+        limit of bytes cut rows off.
         """
         slices = Slices(request, schema, key)
         data, after, limit_bytes = _NOTHING, request.after, request.limit_bytes
@@ -110,7 +110,7 @@ class PostgresChunkSelect:
     def _limited(
         self, connection: psycopg.Connection[tuple[Any, ...]], limit_bytes: int
     ) -> Iterator[None]:
-        """The transaction, and its lock, outlive a COPY that is cancelled at its limit."""
+        """Keep the transaction and its lock when a COPY is cancelled at its limit."""
         if not limit_bytes:
             yield
             return
@@ -127,8 +127,8 @@ class PostgresChunkSelect:
         schema: TableSchema,
         partitioned: bool,
     ) -> Key | None:
-        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may be
-        without a number.
+        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may have
+        no number.
         """
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
@@ -155,11 +155,11 @@ class PostgresChunkSelect:
             rows = self._of_keys(connection, step, schema, sql, steps.room)
             if rows is not None:
                 found += rows
-                steps.took(sum(part.payload_bytes for part in rows))
-            elif not steps.overflowed():
+                steps.count_step(sum(part.payload_bytes for part in rows))
+            elif not steps.note_overflow():
                 break
         self._widths[schema.table] = steps.row_bytes
-        return ChunkRows(schema, joined(found), snapshot, None, True, keys_read=steps.read)
+        return ChunkRows(schema, concatenate(found), snapshot, None, True, keys_read=steps.read)
 
     def _of_keys(
         self,
@@ -169,7 +169,7 @@ class PostgresChunkSelect:
         sql: PostgresChunkSql,
         limit_bytes: int,
     ) -> list[LogBatch] | None:
-        """Rows and absent keys; None if the rows take more than there is room for."""
+        """The rows and the absent keys; None if the rows exceed the limit of bytes."""
         columns, keys = given_keys(request, schema)
         texts = texts_of(connection.pgconn)
         query = sql.of_keys(keys, request.where)
@@ -206,8 +206,10 @@ class PostgresChunkSelect:
         return PostgresChunkSql(schema, key, self._operators[known], partitioned)
 
 
-def _share_a_key(data: UInt8s, names: Sequence[str], schema: TableSchema) -> bool:
-    """Do two rows in key order have one key, in a key that may hold NULL? No other key can."""
+def _has_shared_key(data: UInt8s, names: Sequence[str], schema: TableSchema) -> bool:
+    """Return True if two rows in key order share a key that may hold NULL; no other key can be
+    shared.
+    """
     if not may_hold_null(schema, names):
         return False
     places = [schema.column_index(name) for name in names]
@@ -230,7 +232,7 @@ def _rows(data: UInt8s, schema: TableSchema) -> LogBatch:
 def _last_key(
     data: UInt8s, schema: TableSchema, key: Sequence[str], texts: ServerText | None = None
 ) -> Key:
-    """The key of the last row; a newline inside a value is escaped in COPY's text format."""
+    """The key of the last row; COPY's text format escapes a newline inside a value."""
     tail = 4096
     while True:
         end = data[max(0, len(data) - tail) :].tobytes()
@@ -243,7 +245,7 @@ def _last_key(
 
 
 def _fields(line: bytes, texts: ServerText | None = None) -> Key:
-    """One row of COPY's text format (manual, "COPY", File Formats)."""
+    """Parse one row of COPY's text format (manual, "COPY", File Formats)."""
     return tuple(
         None if field == rb"\N" else _unescape(field, texts) for field in line.split(b"\t")
     )

@@ -1,6 +1,7 @@
 """PostgreSQL snapshots, as ``pg_current_snapshot()`` writes them: ``xmin:xmax:xip,xip,…``.
 
-On a standby that text lacks the transactions that are open on the primary (`StandbySnapshot`).
+On a standby that text does not list the transactions that are open on the primary
+(`StandbySnapshot`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import psycopg
 
 from tidelog.model.records import Bools, Int64s, XidRanges, ranges_of
 
-# SHOW takes no snapshot (PostgreSQL's analyze_requires_snapshot), so it tells how the server was
+# SHOW takes no snapshot (PostgreSQL's analyze_requires_snapshot), so it reports the server's state
 # before: a promotion in between makes a primary's snapshot count as a standby's, never the reverse.
-# age() counts from the next transaction id: xmax is only one more than the greatest that has ended.
+# age() counts from the next transaction id: xmax is only one more than the greatest ended one.
 TAKE_SNAPSHOT = (
     "SHOW in_hot_standby;"
     "SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.age('3'::xid)::int8 + 3"
@@ -24,11 +25,11 @@ TAKE_SNAPSHOT = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PgSnapshot:
-    """What a statement could see, in 64-bit transaction ids.
+    """The transactions that a statement could see, in 64-bit transaction ids.
 
-    ``xip`` holds the transactions in progress, sorted, all of them in ``[xmin, xmax)``. Others
-    may be in progress from ``xmax`` on, below ``next_xid``, which was read after the snapshot; 0 if
-    it is not known.
+    ``xip`` holds the transactions in progress, sorted, all of them in ``[xmin, xmax)``. Others may
+    be in progress from ``xmax`` on, below ``next_xid``, which was read after the snapshot; 0 if it
+    is not known.
     """
 
     xmin: int
@@ -38,20 +39,20 @@ class PgSnapshot:
 
     @classmethod
     def from_text(cls, text: str, next_xid_32: int | None = None) -> PgSnapshot:
-        """``next_xid_32``: the next transaction id, modulo 2³²."""
+        """Parse a snapshot. ``next_xid_32``: the next transaction id, modulo 2³²."""
         xmin, xmax, in_progress = text.split(":")
         xip = np.array([int(xid) for xid in in_progress.split(",") if xid], dtype=np.int64)
         xip.sort()
         next_xid = 0
         if next_xid_32 is not None:
             next_xid = int(xmax) + (next_xid_32 - int(xmax)) % (1 << 32)
-        # A slot's is built from the log, and its xmax may be below its xmin: what committed in the
-        # first steps of building it is counted by xmin alone (PostgreSQL's snapbuild.c).
+        # A slot's snapshot is built from the log, and its xmax may be below its xmin: xmin alone
+        # counts what committed in the first steps of building it (PostgreSQL's snapbuild.c).
         return cls(int(xmin), max(int(xmin), int(xmax)), xip, next_xid)
 
     def visible(self, xid: Int64s) -> Bools:
-        """bool[n]: as ``pg_visible_in_snapshot``, for transactions that are known to be committed
-        in the log; xid 0 (not a transaction's) is visible.
+        """bool[n]: like ``pg_visible_in_snapshot``, for transactions that are committed in the log;
+        xid 0 (no transaction) is visible.
         """
         old: Bools = xid < self.xmin
         if not len(self.xip):
@@ -62,12 +63,14 @@ class PgSnapshot:
         return seen
 
     def invisible_ranges(self, upto_xid: int) -> XidRanges:
-        """Transactions in progress, and those that began after the snapshot, up to ``upto_xid``."""
+        """The transactions in progress, and those that began after the snapshot, up to
+        ``upto_xid``.
+        """
         running = ranges_of(self.xip[self.xip <= upto_xid].tolist())
         return np.concatenate([running, _from(self.xmax, upto_xid)])
 
     def follows(self, earlier: PgSnapshot) -> bool:
-        """Have all transactions ended that had begun when ``earlier`` was taken?"""
+        """Return True if all transactions have ended that had begun when ``earlier`` was taken."""
         return self.xmin >= max(earlier.xmax, earlier.next_xid)
 
     def to_text(self) -> str:
@@ -81,18 +84,18 @@ class PgSnapshot:
 
 
 class StandbySnapshot(PgSnapshot):
-    """What a statement on a standby could surely see: transactions below ``xmin``.
+    """The transactions that a statement on a standby certainly saw: those below ``xmin``.
 
     A standby's snapshot knows the primary's open transactions, but ``pg_current_snapshot()`` does
-    not list them: ``xip`` is empty, and ``pg_visible_in_snapshot`` takes an open transaction for
-    visible. ``xmin`` is the oldest of them. What began later may be visible or not; it counts as
-    invisible, so that a record of it supersedes a chunk's row, which then tells nothing new.
+    not list them: ``xip`` is empty, and ``pg_visible_in_snapshot`` counts an open transaction as
+    visible. ``xmin`` is the oldest of them. Later transactions may be visible or not; they count as
+    invisible, so that their records supersede a chunk's row, which then adds nothing new.
     """
 
     __slots__ = ()
 
     def visible(self, xid: Int64s) -> Bools:
-        """bool[n]: was the transaction over before all that were open on the primary?"""
+        """bool[n]: True if the transaction ended before all that were open on the primary began."""
         seen: Bools = xid < self.xmin
         return seen
 
@@ -109,8 +112,8 @@ def _from(first: int, last: int) -> XidRanges:
     return np.array(ranges, np.int64).reshape(-1, 2)
 
 
-def snapshot_taken(cursor: psycopg.Cursor[tuple[Any, ...]]) -> PgSnapshot:
-    """The answer to statements that end in `TAKE_SNAPSHOT`."""
+def read_snapshot(cursor: psycopg.Cursor[tuple[Any, ...]]) -> PgSnapshot:
+    """The snapshot from statements that end with `TAKE_SNAPSHOT`."""
     rows: list[tuple[Any, ...]] = []
     while True:
         if cursor.description is not None:

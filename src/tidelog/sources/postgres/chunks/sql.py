@@ -1,5 +1,7 @@
-"""The SQL of one chunk. Every identifier is quoted, every key value is a typed literal, and every
-operator names its schema, because the session's search_path is empty.
+"""Builds the SQL of one chunk.
+
+Every identifier is quoted, every key value is a typed literal, and every operator names its schema,
+because the session's search_path is empty.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from tidelog.model.schema import TableSchema
 from tidelog.sources.postgres.chunks.key_sql import Key, PostgresKeySql
 from tidelog.sources.postgres.connect import quote_ident
 
-# Schemas of the operators < and > that belong to the order of the key's index: an extension type
-# such as citext brings its own. The index that begins with the key's columns, the primary first.
+# Schemas of the operators < and > that define the order of the key's index: an extension type such
+# as citext has its own. From the index that begins with the key's columns, the primary one first.
 _OPERATORS = """
 SELECT n.nspname
 FROM (
@@ -53,14 +55,14 @@ def operator_schemas(
 
 @dataclass(frozen=True, slots=True)
 class PostgresChunkSql:
-    """Statements over one table.
+    """Statements for one table.
 
     Args:
-        schema: its columns are selected, in their order.
+        schema: the columns to select, in order.
         key: the columns to order and compare by.
-        operators: `operator_schemas` of them.
-        partitioned: a partitioned table is read with its partitions, any other without the tables
-            that inherit from it (they are tables of their own).
+        operators: the key's `operator_schemas`.
+        partitioned: True for a partitioned table, which is read with its partitions; other tables
+            are read without the tables that inherit from them (they are tables of their own).
     """
 
     schema: TableSchema
@@ -80,14 +82,15 @@ class PostgresChunkSql:
     def boundary(
         self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None
     ) -> str:
-        """The key of the last row that `range` would give if it is ``limit_rows`` long; else
-        nothing. An index-only scan, but for a condition on other columns.
+        """The key of the last row of `range` if that has ``limit_rows`` rows, else nothing.
+
+        An index-only scan, unless a condition needs other columns.
         """
         last = f"LIMIT 1 OFFSET {limit_rows - 1:d}"
         return _copy(self._range(self._key.names, after, upto, limit_rows, where, last))
 
     def same_key(self, key: Key, limit_rows: int) -> str:
-        """A NULL column for each row, at most ``limit_rows``, that has this very key."""
+        """Selects a NULL column for each row that has exactly this key, at most ``limit_rows``."""
         return _copy(
             f"SELECT NULL FROM {self.source} WHERE {self._key.same(key)} "  # noqa: S608 - quoted
             f"LIMIT {limit_rows:d}"
@@ -112,7 +115,7 @@ class PostgresChunkSql:
             self._select(f"{expression} AS h", [*begin, *bounds], None)
             for begin in begins or [["false"]]
         ]
-        # Computed once, though it is looked at twice.
+        # OFFSET 0: computed once, although it is used twice.
         return f"{' UNION ALL '.join(parts)} OFFSET 0"
 
     @property
@@ -141,12 +144,12 @@ class PostgresChunkSql:
             begins = self._key.after(after) or ["false"]
             parts = [self._select(columns, [begin, *bounds], where) for begin in begins]
         ordered = f" ORDER BY {self._key.names} "
-        if len(parts) > 1:  # each a range of the index, instead of a filter over all of it
+        if len(parts) > 1:  # each a range of the index, instead of a filter over the whole index
             parts = [f"{part}{ordered}LIMIT {limit_rows:d}" for part in parts]
         return self._union(columns, parts) + ordered + some
 
     def _select(self, columns: str, conditions: Sequence[str], where: str | None) -> str:
-        every = [*conditions, *([f"({where}\n)"] if where else [])]  # a comment's end
+        every = [*conditions, *([f"({where}\n)"] if where else [])]  # the newline ends a comment
         filtered = f" WHERE {' AND '.join(every)}" if every else ""
         return f"SELECT {columns} FROM {self.source}{filtered}"  # noqa: S608 - quoted
 
@@ -162,6 +165,6 @@ def _copy(query: str) -> str:
 
 
 def table_reference(schema: TableSchema, partitioned: bool) -> str:
-    """How FROM names the table."""
+    """The table in a FROM clause."""
     name = quote_ident(schema.table.namespace, schema.table.name)
     return name if partitioned else f"ONLY {name}"

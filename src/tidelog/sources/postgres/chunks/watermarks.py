@@ -1,4 +1,4 @@
-"""How a chunk is placed in the log: the three strategies' statements and positions.
+"""Places chunks in the log: the statements and positions of the three strategies.
 
 =============  ==================================  =======================================
 strategy       the watermarks are                  the rows follow the log
@@ -23,7 +23,7 @@ Strategy = Literal["table", "message", "snapshot"]
 WATERMARK_TABLE = "watermark"
 WATERMARK_COLUMN = "mark"
 WATERMARK_PREFIX = "tidelog.watermark"  # of logical messages that are watermarks
-MAX_WATERMARK_BYTES = 190  # ours have 37: what is longer is none
+MAX_WATERMARK_BYTES = 190  # a watermark has 37: longer messages are not watermarks
 
 # XLogPageHeaderData and XLogLongPageHeaderData (access/xlog_internal.h), aligned to 8 bytes.
 SHORT_PAGE_HEADER_BYTES = 24
@@ -64,11 +64,11 @@ class WalLayout:
         return cls(*row)
 
     def end_of_records(self, insert_position: int) -> int:
-        """Where the last record ends if the next one would begin at ``insert_position``.
+        """The end of the last record if the next one would begin at ``insert_position``.
 
-        The next record begins behind a page's header, but the log is flushed, and keepalives
-        count, only up to the end of the last one: on an idle source nothing else would ever reach
-        the position. Exactly behind a header nothing but the header can stand before it.
+        The next record begins after a page's header, but the log is flushed, and keepalives count,
+        only up to the end of the last record: on an idle source nothing would ever reach the
+        position. Directly after a header, only the header can be in between.
         """
         at_segment = insert_position % self.segment_bytes
         if at_segment == LONG_PAGE_HEADER_BYTES:
@@ -80,11 +80,12 @@ class WalLayout:
 
 
 def emission_point(connection: psycopg.Connection[tuple[Any, ...]], layout: WalLayout) -> int:
-    """A position that all transactions visible in the connection's snapshot committed before.
+    """A position such that all transactions visible in the connection's snapshot committed before
+    it.
 
     Call it in the transaction of the snapshot, after the snapshot was taken: a commit is in the log
-    before it is visible. The *insert* position, for commits with ``synchronous_commit = off`` are
-    visible before they are flushed.
+    before it is visible. It is the *insert* position, as commits with ``synchronous_commit = off``
+    are visible before they are flushed.
     """
     row = connection.execute(
         b"SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() "
@@ -93,5 +94,5 @@ def emission_point(connection: psycopg.Connection[tuple[Any, ...]], layout: WalL
     ).fetchone()
     assert row is not None
     position = lsn_value(row[0])
-    # On a standby what is visible was replayed, and the position is the end of a record.
+    # On a standby all visible transactions were replayed, and the position is the end of a record.
     return position if row[1] else layout.end_of_records(position)

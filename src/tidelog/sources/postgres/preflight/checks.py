@@ -1,6 +1,6 @@
-"""What `tidelog check` finds out about a PostgreSQL source; every failure with what mends it.
+"""Runs `tidelog check` for a PostgreSQL source; every failure comes with its fix.
 
-Nothing is changed: all of it runs in one read-only transaction.
+It changes nothing: all of it runs in one read-only transaction.
 """
 
 from __future__ import annotations
@@ -21,17 +21,68 @@ from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal
-from tidelog.sources.postgres.failures import translated
-from tidelog.sources.postgres.preflight.findings import Connection, one_row, setting_of
+from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.preflight.publications import PublicationChecks
-from tidelog.sources.postgres.preflight.rights import superuser_reads_others
+from tidelog.sources.postgres.preflight.report import Connection, one_row, setting_of
 from tidelog.sources.postgres.preflight.tables import TableChecks
-from tidelog.sources.postgres.preflight.texts import naming_columns
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import MIN_VERSION
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
 from tidelog.sources.postgres.stream.slots import find_slot
 from tidelog.sources.postgres.stream.standby import standby_findings
+
+# By the element's type, for arrays. A regclass is stored as an oid and written as a name.
+_NAMING = """
+SELECT a.attrelid::int8, string_agg(a.attname, ', ' ORDER BY a.attnum)
+FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_type e ON e.oid = coalesce(nullif(t.typelem, 0), t.oid)
+JOIN pg_catalog.pg_namespace n ON n.oid = e.typnamespace AND n.nspname = 'pg_catalog'
+WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+  AND (e.typname LIKE 'reg%%' OR e.typname = 'aclitem')
+GROUP BY 1
+"""
+
+
+def naming_columns(connection: Connection, publications: Publications) -> Iterator[Finding]:
+    """Report captured tables with columns of ``regclass`` and similar types."""
+    tables = {table.relation_id: table.table for table in publications.captured(connection)}
+    rows = connection.execute(_NAMING.encode(), (list(tables),)).fetchall()
+    for relation_id, columns in sorted(rows):
+        yield Finding(
+            f"table {tables[relation_id]}",
+            "warn",
+            f"values of {columns} are names of other objects: when one is renamed, the copies of "
+            "rows that were read before keep the old name, and nothing reports it",
+            "after a rename dump the table again, or store the name as text",
+        )
+
+
+def superuser_reads_others(connection: Connection, publications: Publications) -> Iterator[Finding]:
+    """Report a superuser role that reads other owners' tables.
+
+    To plan a SELECT the server runs functions of the table's indexes with the reader's rights; SET
+    ROLE would not help, as such a function may undo it.
+    """
+    tables = [table.relation_id for table in publications.captured(connection)]
+    count, owner = one_row(
+        connection,
+        "SELECT count(*), min(o.rolname) FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_roles o ON o.oid = c.relowner "
+        "WHERE c.oid = ANY (%s::oid[]) AND NOT o.rolsuper AND EXISTS "
+        "(SELECT FROM pg_catalog.pg_roles u WHERE u.rolname = current_user AND u.rolsuper)",
+        (tables,),
+    )
+    if count:
+        yield Finding(
+            "role",
+            "warn",
+            f"capture's role is a superuser, and {count} captured tables have other owners "
+            f"(e.g. {owner}): to read a table the server may run functions of its owner, with "
+            "capture's rights",
+            "give capture a role of its own with REPLICATION and SELECT (the page on PostgreSQL "
+            "has the SQL)",
+        )
+
 
 __all__ = ["Finding", "Preflight"]
 
@@ -39,18 +90,20 @@ TESTED_VERSIONS = (15, 16, 18)
 CLOCK_SKEW_LIMIT_S = 5.0
 RETAINED_LIMIT_BYTES = 10 << 30
 LEAST_CONNECTIONS = 5
-"""With one fewer a dump reads nothing."""
+"""With one connection fewer, a dump reads nothing."""
 DECODING_MEMORY_BYTES = 256 << 20
 
 
-# The minor release of each major one from which a newly published table loses no changes to
+# The minor release of each major one from which a newly published table loses no changes of
 # transactions that were open then (PostgreSQL 18 has it from the start); see ADR 6.
 _PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
 
 
 class Preflight:
-    """Checks a source. Arguments as `PostgresLogReader`'s, and ``owner``: of the slot, which knows
-    its event log's generation, or that there is none yet; None: whose slot it is is not looked at.
+    """Checks a source.
+
+    Args as `PostgresLogReader`'s, and ``owner``: the slot's owner, which knows its event log's
+    generation, or that there is none yet; None: the slot's owner is not checked.
     """
 
     def __init__(
@@ -84,8 +137,9 @@ class Preflight:
         )
 
     def check(self) -> list[Finding]:
-        """All findings, in the order in which things depend on each other. Never raises for what
-        it checks; a connection that can't be made is the only finding then.
+        """All findings, each after those that it depends on.
+
+        Never raises for what it checks; if the connection fails, that is the only finding.
         """
         try:
             connection = connect(self._dsn, purpose="check", autocommit=False)
@@ -94,11 +148,11 @@ class Preflight:
         findings = [Finding("connection", "ok", "the server accepts the connection")]
         with connection:
             connection.read_only = True
-            for part in self._parts():
+            for part in self._checks():
                 findings += self._run(connection, part)
         return findings
 
-    def _parts(self) -> list[Callable[[Connection], Iterator[Finding]]]:
+    def _checks(self) -> list[Callable[[Connection], Iterator[Finding]]]:
         return [
             self._version,
             self._wal_level,
@@ -126,7 +180,7 @@ class Preflight:
     ) -> list[Finding]:
         name = part.__name__.strip("_").replace("_", " ")
         try:
-            with translated(f"checking {name}"), connection.transaction():
+            with translate_errors(f"checking {name}"), connection.transaction():
                 return list(part(connection))
         except TidelogError as error:
             return [Finding(name, "fail", str(error))]
@@ -162,17 +216,17 @@ class Preflight:
 
     def _standby(self, connection: Connection) -> Iterator[Finding]:
         for level, message, fix in standby_findings(connection, self._strategy):
-            # What warns is a statement for the primary, then one for here.
+            # A warning's fix is a statement for the primary, then one for this server.
             role = SUPERUSER if "ALTER SYSTEM" in fix else ""
             yield Finding("standby", level, message, fix, role, by_hand=level == "warn")
 
     def _replication(self, connection: Connection) -> Iterator[Finding]:
-        """Tried and not read from pg_roles: pg_hba.conf has a say too."""
+        """Try to stream instead of reading pg_roles: pg_hba.conf decides too."""
         user = quote_ident(connection.info.user)
         try:
             ReplicationStream(self._dsn, purpose="check").close()
         except TidelogError as error:
-            # Whoever is refused for want of a WAL sender may stream: `_capacity` has its SQL.
+            # Without a free WAL sender the role may still have the right: `_capacity` has the SQL.
             refused = isinstance(error, PreflightError)
             fix = f"ALTER ROLE {user} REPLICATION;" if refused else ""
             yield Finding("replication", "fail", str(error), fix, SUPERUSER if fix else "")
@@ -232,7 +286,7 @@ class Preflight:
         yield from superuser_reads_others(connection, self._publications)
 
     def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
-        if self._strategy != "snapshot":  # then others publish, and standbys take no DDL
+        if self._strategy != "snapshot":  # then others publish, and standbys run no DDL
             yield from ddl_trigger.findings(connection, self._publications)
 
     # ------------------------------------------------------------------ slot
@@ -249,10 +303,10 @@ class Preflight:
         elif state.database != connection.info.dbname:
             text = f"{self._slot} belongs to database {state.database}"
             yield Finding("slot", "fail", text, another)
-        elif (owned := self._owned(connection)) is not None:
-            yield owned
+        elif (ownership := self._ownership_finding(connection)) is not None:
+            yield ownership
         elif state.lost is not None:
-            yield self._lost(state.lost)
+            yield self._lost_finding(state.lost)
         else:
             level: Level = "warn" if state.retained_bytes > RETAINED_LIMIT_BYTES else "ok"
             active = "being read" if state.active_pid else "not being read"
@@ -263,8 +317,8 @@ class Preflight:
             fix = "start the capture, or drop the slot" if level == "warn" else ""
             yield Finding("slot", level, text, fix)
 
-    def _lost(self, why: str) -> Finding:
-        """What became of a slot that is ours, or may be ours: its owner is not known."""
+    def _lost_finding(self, why: str) -> Finding:
+        """The finding for a lost slot that is this capture's, or may be: its owner is not known."""
         text = f"{self._slot} is invalid: {why}; changes were lost"
         if self._owner is not None:
             return Finding("slot", "fail", text, "tidelog reset CONFIG")
@@ -272,8 +326,8 @@ class Preflight:
         fix = f"{drop} -- if it is this capture's; then a new event log and a new dump"
         return Finding("slot", "fail", text, fix, by_hand=True)
 
-    def _owned(self, connection: Connection) -> Finding | None:
-        """Why capture won't take the slot: it serves another event log, or may."""
+    def _ownership_finding(self, connection: Connection) -> Finding | None:
+        """Why capture won't use the slot: it serves another event log, or may."""
         if self._owner is None:
             return None
         reader = reader_of(connection, self._slot)
@@ -293,7 +347,7 @@ class Preflight:
             fix = "ALTER SYSTEM SET max_slot_wal_keep_size = '100GB'; SELECT pg_reload_conf();"
             yield Finding("disk", "warn", text, fix, SUPERUSER, by_hand=True)
         else:
-            text = f"a stopped capture loses its place after {kept} of WAL"
+            text = f"a stopped capture loses its position after {kept} of WAL"
             yield Finding("disk", "ok", text)
 
     def _decoding_memory(self, connection: Connection) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about the publications and the metadata tables."""
+"""Checks the publications and the metadata tables for `tidelog check`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.sources.postgres.catalogue.metadata_tables import (
 )
 from tidelog.sources.postgres.catalogue.publication import (
     Publications,
-    foreign,
+    foreign_warning,
 )
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
@@ -22,14 +22,18 @@ from tidelog.sources.postgres.catalogue.publication_plan import (
     PublishedTable,
 )
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
-from tidelog.sources.postgres.watermark_trust import distrusted
+from tidelog.sources.postgres.preflight.report import Connection, one_row, owner_of
+from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
 
-SHOWN = 3  # reasons, of many
+SHOWN = 3  # reasons shown, of many
 
 
 class PublicationChecks:
-    """Parts of a `Preflight`. Args: publications: what they should be."""
+    """Parts of a `Preflight`.
+
+    Args:
+        publications: the publications as they should be.
+    """
 
     def __init__(self, publications: Publications) -> None:
         self._publications = publications
@@ -38,11 +42,11 @@ class PublicationChecks:
     # ------------------------------------------------------------------ metadata tables
 
     def watermark_table(self, connection: Connection) -> Iterator[Finding]:
-        """Is it there, or can it be made?"""
+        """Check that the watermark table exists or can be created."""
         if self._publications.strategy != "table":
             return
         watermark = self._publications.watermark
-        refusal = distrusted(connection, watermark)
+        refusal = watermark_table_refusal(connection, watermark)
         if refusal is not None:
             text, fix = f"{watermark}: {refusal.reason}", refusal.remedy or ""
             yield Finding("watermark table", "fail", text, fix, SUPERUSER, by_hand=True)
@@ -66,7 +70,7 @@ class PublicationChecks:
                 (schema, name, name, name),
             )
             if writable:
-                yield Finding("watermark table", "ok", f"{watermark} is there")
+                yield Finding("watermark table", "ok", f"{watermark} exists")
             else:
                 fix = (
                     f"GRANT USAGE ON SCHEMA {quote_ident(schema)} TO {user};\n"
@@ -84,13 +88,13 @@ class PublicationChecks:
             yield Finding("watermark table", "fail", text, fix, SUPERUSER)
 
     def signal_table(self, connection: Connection) -> Iterator[Finding]:
-        """Is the table of signals there?"""
+        """Check that the signal table exists."""
         table = self._publications.signals
         if table is None:
             return
         columns = signal_columns(connection, table)
         if set(SIGNAL_COLUMNS) <= columns:
-            yield Finding("signal table", "ok", f"{table} is there")
+            yield Finding("signal table", "ok", f"{table} exists")
             return
         quoted = quote_ident(table.namespace, table.name)
         if columns:
@@ -107,10 +111,10 @@ class PublicationChecks:
     # ------------------------------------------------------------------ publications
 
     def publications(self, connection: Connection) -> Iterator[Finding]:
-        """Do they publish what they should, or will capture see to it?"""
+        """Check that the publications are correct, or that capture will fix them."""
         planner = self._publications.planner(connection)
         steps = planner.steps()
-        left = [step for step in steps if not (self._writes and planner.takes(step))]
+        left = [step for step in steps if not (self._writes and planner.is_automatic(step))]
         statements = self._statements(connection, planner, steps if left else [])
         if statements:
             allowed = self._writes and all(step.allowed for step in steps)
@@ -122,12 +126,12 @@ class PublicationChecks:
                 quote_ident(connection.info.user) if allowed else SUPERUSER,
             )
         else:
-            yield from self._sound(planner, steps)
+            yield from self._publication_findings(planner, steps)
         for state in planner.view.publications.values():
             if not planner.owns(state.name) and state.slot:
                 fix = f"source.publication: {self._publications.slot}"
-                yield Finding("publication", "warn", foreign(state.name, state.slot), fix)
-        for table in planner.stuck():
+                yield Finding("publication", "warn", foreign_warning(state.name, state.slot), fix)
+        for table in planner.stuck_tables():
             assert table.identity.trouble is not None
             yield Finding(
                 f"table {table.table}",
@@ -138,26 +142,28 @@ class PublicationChecks:
                 owner_of(connection, table.relation_id),
             )
 
-    def _sound(self, planner: Planner, steps: Sequence[PublicationStep]) -> Iterator[Finding]:
-        mended = [step for step in steps if step.kind == "mend"]
+    def _publication_findings(
+        self, planner: Planner, steps: Sequence[PublicationStep]
+    ) -> Iterator[Finding]:
+        fixes = [step for step in steps if step.kind == "fix"]
         for name in self._publications.names:
             if name not in planner.view.publications:
                 text = f"{name} will be created at the first start"
                 yield Finding("publication", "ok", text)
-            elif not any(name in step.publications for step in mended):
-                yield Finding("publication", "ok", f"{name} is as it should be")
-        for step in mended:
-            yield Finding("publication", "ok", f"{step.why}: capture mends that")
+            elif not any(name in step.publications for step in fixes):
+                yield Finding("publication", "ok", f"{name} is correct")
+        for step in fixes:
+            yield Finding("publication", "ok", f"{step.why}: capture fixes this")
         if planner.view.others:
             count = len(planner.view.others)
             held = "a table" if count == 1 else f"{count:,} tables"
-            text = f"what they hold besides stays: {held} that source.tables does not name"
+            text = f"other tables stay: {held} that source.tables does not name"
             yield Finding("publication", "ok", text)
 
     def _statements(
         self, connection: Connection, planner: Planner, steps: Sequence[PublicationStep]
     ) -> list[str]:
-        """The SQL of these steps, and of those that capture needs to go on from there."""
+        """The SQL of these steps, and the statements that let capture do the rest."""
         user = quote_ident(connection.info.user)
         missing = self._to_be_added(planner)
         found: list[str] = []
@@ -165,8 +171,8 @@ class PublicationChecks:
         if self._writes and main is not None and missing and not main.alterable:
             if all(member.direct for member in main.members.values()):
                 found.append(f"ALTER PUBLICATION {quote_ident(main.name)} OWNER TO {user};")
-            else:  # only a superuser may own one of schemas
-                found += self._made_for(user)
+            else:  # only a superuser may own a publication of schemas
+                found += self._grants_for(user)
         for step in steps:
             found += step.statements
             if step.kind == "create" and self._writes:
@@ -181,7 +187,7 @@ class PublicationChecks:
         return found
 
     def _to_be_added(self, planner: Planner) -> list[TableName]:
-        """Tables of our own that don't exist yet, or that the publication does not hold."""
+        """Metadata tables that don't exist yet, or are not in the publication."""
         watermark, signals = self._publications.watermark, self._publications.signals
         wanted = [watermark] if self._publications.strategy == "table" else []
         wanted += [signals] if signals is not None else []
@@ -192,7 +198,7 @@ class PublicationChecks:
         held = set() if main is None else set(main.members)
         return [name for name in wanted if name not in held and not (existing and name in existing)]
 
-    def _made_for(self, user: str) -> list[str]:
+    def _grants_for(self, user: str) -> list[str]:
         watermark = self._publications.watermark
         schema = quote_ident(watermark.namespace)
         table = quote_ident(watermark.namespace, watermark.name)
@@ -207,24 +213,26 @@ class PublicationChecks:
     # ------------------------------------------------------------------ identities
 
     def identities(self, connection: Connection) -> Iterator[Finding]:
-        """Tables of which only inserts and truncates are captured, and what changes that."""
+        """Report tables of which only inserts and truncates are captured, and how to
+        change that.
+        """
         planner = self._publications.planner(connection)
-        stuck = planner.stuck()
+        stuck_tables = planner.stuck_tables()
         for table in planner.view.captured:
             trouble = table.identity.trouble
-            if trouble is None or table.identity.needs_generated or table in stuck:
+            if trouble is None or table.identity.needs_generated or table in stuck_tables:
                 continue
             fix, role = trouble.remedy, owner_of(connection, table.relation_id)
-            if trouble.fix and not self._moves(planner, table):
-                moves = _moves(planner, table)
+            if trouble.fix and not self._capture_publishes_updates(planner, table):
+                moves = _move_sql(planner, table)
                 comment = f" -- {trouble.advice}" if trouble.advice else ""
                 fix = "\n".join([*trouble.fix, *moves]) + comment
                 role = SUPERUSER
             text = f"only inserts and truncates are captured: {trouble.why}"
             yield Finding(f"table {table.table}", "warn", text, fix, role if trouble.fix else "")
 
-    def _moves(self, planner: Planner, table: PublishedTable) -> bool:
-        """Will capture publish the updates by itself, once the table has an identity?"""
+    def _capture_publishes_updates(self, planner: Planner, table: PublishedTable) -> bool:
+        """Return True if capture itself publishes the updates once the table has an identity."""
         states = planner.view.publications
         return (
             self._writes
@@ -234,7 +242,7 @@ class PublicationChecks:
         )
 
 
-def _moves(planner: Planner, table: PublishedTable) -> list[str]:
+def _move_sql(planner: Planner, table: PublishedTable) -> list[str]:
     return [
         f"ALTER PUBLICATION {quote_ident(planner.inserts_name)} DROP TABLE {table.target};",
         f"ALTER PUBLICATION {quote_ident(planner.name)} ADD TABLE {table.target};",

@@ -1,4 +1,4 @@
-"""What `tidelog check` finds out about the tables to capture."""
+"""Checks the captured tables for `tidelog check`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.sources.findings import SUPERUSER, Finding, matched
+from tidelog.sources.findings import SUPERUSER, Finding, matching_message
 from tidelog.sources.postgres.catalogue.publication import Publications, PublishedTable
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.preflight.findings import Connection, one_row, owner_of
+from tidelog.sources.postgres.preflight.report import Connection, one_row, owner_of
 
-# Is there an index that lets no two rows have these columns alike? And are NULLs alike to it?
+# Whether a unique index has exactly these columns, and whether NULLs are not distinct in it.
 _UNIQUE = """
 SELECT coalesce(bool_or(true), false),
   coalesce(bool_or(coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false') = 'true'), false)
@@ -31,8 +31,8 @@ class TableChecks:
     """Parts of a `Preflight`.
 
     Args:
-        publications: which tables, and how they are published.
-        finder: their schemas.
+        publications: the captured tables, and how they are published.
+        finder: builds their schemas.
     """
 
     def __init__(self, publications: Publications, finder: PostgresSchemaFinder) -> None:
@@ -40,13 +40,13 @@ class TableChecks:
         self._finder = finder
 
     def tables(self, connection: Connection) -> Iterator[Finding]:
-        """Can each captured table be read, published and dumped?"""
+        """Check that each captured table can be read, published and dumped."""
         captured = self._publications.captured(connection)
         if not captured:
             text = f"no table matches {', '.join(self._publications.patterns)}"
             yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
             return
-        yield Finding("tables", "ok", matched(len(captured)))
+        yield Finding("tables", "ok", matching_message(len(captured)))
         for table in captured:
             yield from self._table(connection, table)
 
@@ -65,7 +65,7 @@ class TableChecks:
                 f"GRANT USAGE ON SCHEMA {quote_ident(table.table.namespace)} TO {user}; "
                 f"GRANT SELECT ON {quoted} TO {user};"
             )
-            text = "it can't be read, so not be dumped"
+            text = "it can't be read, so it can't be dumped"
             yield Finding(f"table {name}", "fail", text, fix, SUPERUSER)
         yield from _policies(connection, table)
         found = self._finder.find(connection, table.table)
@@ -80,7 +80,7 @@ class TableChecks:
             yield from self._surrogate(connection, found.schema)
 
     def unlogged(self, connection: Connection) -> Iterator[Finding]:
-        """Tables that match and never stand in the log."""
+        """Report matching tables that are unlogged, so never in the log."""
         rows = connection.execute(
             b"SELECT n.nspname, c.relname, c.relowner::regrole::text "
             b"FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -90,7 +90,7 @@ class TableChecks:
             table = TableName(namespace, name)
             if matches(self._publications.patterns, table):
                 fix = f"ALTER TABLE {quote_ident(namespace, name)} SET LOGGED;"
-                text = "unlogged: it is not captured. To log it is to rewrite it"
+                text = "unlogged: it is not captured. Making it logged rewrites it"
                 yield Finding(f"table {table}", "warn", text, fix, owner, by_hand=True)
 
     def _is_surrogate(self, connection: Connection, schema: TableSchema) -> bool:
@@ -102,14 +102,15 @@ class TableChecks:
         return bool(schema.key) and not primary
 
     def _surrogate(self, connection: Connection, schema: TableSchema) -> Iterator[Finding]:
-        """A key of source.keys must tell rows apart."""
+        """Check that a key of source.keys is unique."""
         name = f"table {schema.table}"
         quoted = quote_ident(schema.table.namespace, schema.table.name)
         listed = ", ".join(quote_ident(column) for column in schema.key)
         unique, nulls_alike = one_row(connection, _UNIQUE, (schema.relation_id, list(schema.key)))
         nullable = any(c.nullable for c in schema.columns if c.name in schema.key)
         alike = nullable and connection.info.server_version >= 150000
-        # So that it holds up no writer; the server has no such way for partitioned tables.
+        # Without CONCURRENTLY it blocks writers; the server does not offer it for partitioned
+        # tables.
         (whole,) = one_row(
             connection,
             "SELECT relkind = 'r' FROM pg_class WHERE oid = %s::oid",
@@ -133,7 +134,9 @@ class TableChecks:
 
 
 def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding]:
-    """Would row-level security hide rows from the role? A dump must not miss them in silence."""
+    """Check that row-level security hides no rows from the role: a dump must not miss them
+    silently.
+    """
     active, owned = one_row(
         connection,
         "SELECT row_security_active(c.oid), pg_has_role(c.relowner, 'USAGE') FROM pg_class c "
@@ -144,11 +147,11 @@ def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding
         return
     user = quote_ident(connection.info.user)
     text = (
-        "row-level security would hide rows from this role, so it is not dumped (nor would a "
-        "policy that shows all rows help)"
+        "row-level security would hide rows from this role, so it is not dumped (a policy "
+        "that shows all rows would not help)"
     )
     fix = BYPASS_POLICIES.replace("…", user)
-    if owned:  # FORCE ROW LEVEL SECURITY: only then is an owner subject to it
+    if owned:  # only FORCE ROW LEVEL SECURITY applies to an owner
         fix += f" -- or, as its owner: ALTER TABLE {table.quoted} NO FORCE ROW LEVEL SECURITY;"
     else:
         fix += f" -- or: GRANT {owner_of(connection, table.relation_id)} TO {user};"

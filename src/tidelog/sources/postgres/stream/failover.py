@@ -1,7 +1,8 @@
-"""The source's own failover: a physical standby is promoted, and capture goes on there.
+"""Prepares the slot for the source's failover, when a physical standby is promoted and capture
+continues there.
 
 PostgreSQL 17 and later copy a logical slot to the standbys if it has the property ``failover``
-(manual, "Logical Replication Failover"). So ours has it wherever it can be had. Earlier versions
+(manual, "Logical Replication Failover"). So the slot gets it wherever possible. Earlier versions
 lose the slot with the server.
 """
 
@@ -15,7 +16,7 @@ from psycopg import pq
 
 from tidelog.errors import ConnectionLostError, TidelogError
 from tidelog.ports import SourceId
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.connect import connect_replication, quote_ident
 from tidelog.sources.postgres.encodings import encoded
 from tidelog.sources.postgres.stream.standby import in_recovery
@@ -27,14 +28,18 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 MIN_VERSION = 17
 
 
-def copied_to_standbys(connection: Connection) -> bool:
-    """Can a slot that is made there have the property ``failover``? A standby's own can't."""
+def can_fail_over(connection: Connection) -> bool:
+    """Return True if a slot created there can have the property ``failover``; a standby's own slot
+    can't.
+    """
     return connection.info.server_version >= MIN_VERSION * 10_000 and not in_recovery(connection)
 
 
 def prepare(connection: Connection, dsn: str, slot: str) -> None:
-    """Give the slot the property if it was made without it. The slot must have no reader."""
-    if not copied_to_standbys(connection):
+    """Set the slot's property ``failover`` if it was created without it. The slot must have no
+    reader.
+    """
+    if not can_fail_over(connection):
         return
     _warn_of_idle_standbys(connection)
     row = connection.execute(
@@ -47,11 +52,13 @@ def prepare(connection: Connection, dsn: str, slot: str) -> None:
     except TidelogError as error:
         logger.warning("slot %r will be lost if a standby is promoted: %s", slot, error)
     else:
-        logger.info("slot %r is copied to standbys from now on (failover)", slot)
+        logger.info("slot %r is now copied to standbys (failover)", slot)
 
 
 def _warn_of_idle_standbys(connection: Connection) -> None:
-    """The server gives logical slots nothing that the slots which it waits for do not have."""
+    """Warn of standby slots without a reader: the server sends logical slots only what these slots
+    have received.
+    """
     rows = connection.execute(
         "SELECT name FROM unnest(string_to_array("
         "replace(current_setting('synchronized_standby_slots'), ' ', ''), ',')) name "
@@ -60,31 +67,32 @@ def _warn_of_idle_standbys(connection: Connection) -> None:
     ).fetchall()
     for (name,) in rows:
         logger.warning(
-            "synchronized_standby_slots names %s, which nobody streams from: the server gives "
-            "capture nothing until somebody does. Take it out of the list "
+            "synchronized_standby_slots names %s, which has no reader: the server sends "
+            "capture nothing until it has one. Take it out of the list "
             "(docs/how-to/source-failover.md)",
             name,
         )
 
 
-def check_told(told: SourceId | None, found: SourceId) -> None:
-    """Is it still the server whose timeline was told before? What is captured is noted with that.
+def check_same_timeline(reported: SourceId | None, found: SourceId) -> None:
+    """Check that the server still has the timeline reported before, under which captured changes
+    are recorded.
 
-    Raises ConnectionLostError: another one was promoted in between.
+    Raises ConnectionLostError: another server was promoted in between.
     """
-    if told is not None and told.timeline != found.timeline:
+    if reported is not None and reported.timeline != found.timeline:
         raise ConnectionLostError(
-            f"the source went from timeline {told.timeline} to {found.timeline} while capture "
-            "began: a standby was promoted; it is tried again"
+            f"the source went from timeline {reported.timeline} to {found.timeline} while capture "
+            "started: a standby was promoted; it is tried again"
         )
 
 
 def _set_failover(dsn: str, slot: str) -> None:
-    """Only a walsender's command changes a slot."""
+    """Set the property with a walsender's command: SQL can't change a slot."""
     pgconn = connect_replication(dsn, purpose="capture")
     try:
         command = f"ALTER_REPLICATION_SLOT {quote_ident(slot)} (FAILOVER true)"
-        result = answers.commanded(pgconn, encoded(pgconn, command))
+        result = async_results.run_command(pgconn, encoded(pgconn, command))
         if result.status != pq.ExecStatus.COMMAND_OK:
             message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
             raise TidelogError(f"the server refuses: {message.decode(errors='replace')}")

@@ -1,8 +1,8 @@
-"""Draining a COPY BOTH stream with libpq's own C functions inside one compiled loop.
+"""Reads a COPY BOTH stream with libpq's own C functions in one compiled loop.
 
-Hot path: benchmarks/bench_stream.py. A Python call for each message costs more than libpq itself
-does, so the loop over PQgetCopyData runs in a numba kernel that calls the libpq which psycopg has
-loaded, through its functions' addresses, without the GIL.
+Hot path: benchmarks/bench_stream.py. A Python call for each message costs more than libpq itself,
+so the loop over PQgetCopyData runs in a numba kernel without the GIL. It calls the functions of the
+libpq that psycopg has loaded, by their addresses.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from tidelog.codecs.columns.memory import copy_bytes
 from tidelog.codecs.postgres.messages import MAX_MESSAGE_BYTES
 from tidelog.model.records import Int64s, UInt8s
 
-# numba's own annotation is of the body, not of what a kernel calls.
+# numba annotates the body, not the function that a kernel calls.
 _intrinsic: Callable[[Any], Any] = intrinsic
 
 # What `drain` returns.
-DRAINED = 0  # nothing more to read now, or for as long as was to be waited
-FULL = 1  # the buffers are full; more may wait
-GROW = 2  # the next message alone is larger than the buffer: see PENDING_LENGTH
+DRAINED = 0  # nothing more to read now, or within the time limit
+FULL = 1  # the buffers are full; more may be available
+GROW = 2  # the next message is larger than the buffer: see PENDING_LENGTH
 REPLY = 3  # the server asks for a status now
 ENDED = -1  # the server ended the COPY
 FAILED = -2  # the connection or the stream failed: see PQerrorMessage
 
-# Slots of the int64 state vector that `drain` and its caller share.
+# Indexes of the int64 state vector that `drain` and its caller share.
 MESSAGES = 0  # messages in the buffer
 BYTES = 1  # bytes in the buffer
-KEEPALIVE_END = 2  # wal_end of the newest keepalive, 0 if none came
-KEEPALIVE_MESSAGE = 3  # how many messages came before that keepalive, in this buffer
+KEEPALIVE_END = 2  # wal_end of the newest keepalive, 0 if there was none
+KEEPALIVE_MESSAGE = 3  # number of messages before that keepalive, in this buffer
 SENT_AT = 4  # server's clock at the newest message, microseconds since 2000-01-01
-PENDING_ADDRESS = 5  # a message that was taken from libpq but has no place yet
+PENDING_ADDRESS = 5  # a message that was taken from libpq but not yet copied
 PENDING_LENGTH = 6
 SCRATCH = 7  # where PQgetCopyData writes the message's address
 POLLED = 8  # what poll() waits for: see `wait_for`
@@ -50,9 +50,9 @@ STATE_SIZE = 9
 _MANY_MORE = 4
 _MUCH_BYTES = 1024  # in one wait: many thousand rows a second
 
-# OpenSSL may hold decrypted bytes that poll() does not know of: at most this is lost by that.
+# OpenSSL may hold decrypted bytes that poll() does not see: the longest delay that this causes.
 _SLICE_MS = 1_000
-_READS = 2  # so many reads that complete no message, and none of it is left with OpenSSL
+_READS = 2  # after this many reads without a complete message, OpenSSL holds no more bytes
 
 # Protocol: "Streaming Replication Protocol", XLogData and Primary keepalive message.
 XLOG_DATA = ord("w")
@@ -74,7 +74,7 @@ class LibpqFunctions:
 
 
 def find_functions() -> LibpqFunctions | None:
-    """The functions of the libpq that psycopg uses; None if they can't be had (not fatal)."""
+    """The functions of the libpq that psycopg uses; None if they are not available (not fatal)."""
     for library in _candidates():
         try:
             return LibpqFunctions(
@@ -90,21 +90,21 @@ def find_functions() -> LibpqFunctions | None:
 
 
 def free(functions: LibpqFunctions, address: int) -> None:
-    """PQfreemem."""
+    """Call PQfreemem."""
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions.free_memory)(address)
 
 
 def wait_for(state: Int64s, socket: int) -> None:
-    """Let `drain_copy` wait for what can be read from ``socket`` (a struct pollfd)."""
+    """Let `drain_copy` wait until ``socket`` is readable (a struct pollfd)."""
     state[POLLED : POLLED + 1].view(np.int32)[0] = socket
     state[POLLED : POLLED + 1].view(np.int16)[2] = select.POLLIN
 
 
 def _candidates() -> list[ctypes.CDLL]:
-    """Handles through which the loader resolves symbols of psycopg's libpq."""
+    """Library handles that resolve symbols of psycopg's libpq."""
     libraries = []
-    # An extension module's handle finds its dependencies' symbols too; it must be the very libpq
-    # that made the connection, since PGconn's layout differs between versions.
+    # An extension module's handle finds its dependencies' symbols too; it must be exactly the libpq
+    # that opened the connection, since PGconn's layout differs between versions.
     for name in ("psycopg_binary._psycopg", "psycopg_c._psycopg"):
         try:
             path = importlib.import_module(name).__file__
@@ -115,7 +115,7 @@ def _candidates() -> list[ctypes.CDLL]:
     if not libraries:
         from ctypes.util import find_library
 
-        # psycopg's pure Python implementation loads what find_library names.
+        # psycopg's pure Python implementation loads the library that find_library names.
         path = find_library("pq")
         if path is not None:
             libraries.append(ctypes.CDLL(path))
@@ -185,7 +185,8 @@ def drain(
     naps: int,
     nap_us: int,
 ) -> Any:
-    """Append the payloads that have arrived to ``buffer``, back to back; one of the codes above.
+    """Append the payloads that have arrived to ``buffer``, back to back; returns one of the codes
+    above.
 
     Args:
         consume_input: address of PQconsumeInput.
@@ -196,11 +197,11 @@ def drain(
         buffer: uint8[capacity].
         offsets: int64[max_messages + 1], offsets[0] being 0.
         state: int64[STATE_SIZE], read and written.
-        naps: once something has arrived, how often to wait for more; `_MANY_MORE` times as often
-            while `_MUCH_BYTES` come in each wait. The walsender flushes its socket after every
-            message; a reader that waits in poll() is woken for each, which costs both sides more
-            than the message itself. What is done for each call costs as much as many messages.
-        nap_us: how long each wait is.
+        naps: number of waits for more after the first data; `_MANY_MORE` times as many while
+            `_MUCH_BYTES` arrive in each wait. The walsender flushes its socket after every message;
+            waking a reader in poll() for each of them costs both sides more than the message
+            itself. The work of each call costs as much as many messages.
+        nap_us: length of each wait.
     """
     scratch = state.ctypes.data + 8 * SCRATCH
     target = buffer.ctypes.data
@@ -273,12 +274,12 @@ def drain_copy(
     state: Int64s,
     silence_ms: int,
 ) -> Any:
-    """Append the rows of a COPY OUT to ``buffer``, waiting for them: ENDED, FAILED, GROW, or
-    DRAINED once not a byte has come for ``silence_ms`` (0: however long that is).
+    """Append the rows of a COPY OUT to ``buffer``, waiting for them.
 
-    The other arguments are as `drain`'s; MESSAGES counts rows. A row that has no place stays
-    pending. It is all done here, waiting included, since the lock of the interpreter may take
-    longer to get than a row takes to come.
+    Returns ENDED, FAILED, GROW, or DRAINED after ``silence_ms`` without a byte (0: no limit). The
+    other arguments are as in `drain`; MESSAGES counts rows. A row that does not fit stays pending.
+    Everything, including the waits, happens here, since getting the interpreter lock may take
+    longer than a row takes to arrive.
     """
     scratch = state.ctypes.data + 8 * SCRATCH
     polled = state.ctypes.data + 8 * POLLED

@@ -1,4 +1,4 @@
-"""`tidelog.ports.LogReader` over PostgreSQL's logical decoding."""
+"""`tidelog.ports.LogReader` for PostgreSQL's logical decoding."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
-from tidelog.codecs.postgres.pgoutput import LogicalMessage, PgoutputScanner, RelationSeen, RowOf
+from tidelog.codecs.postgres.pgoutput import (
+    LogicalMessage,
+    PgoutputScanner,
+    RelationSeen,
+    WatchedRow,
+)
 from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.codecs.postgres.texts import to_utf8
 from tidelog.errors import (
     ConnectionLostError,
     Policy,
+    SourceBusyError,
     SourceError,
 )
 from tidelog.model.patterns import matches
@@ -41,22 +47,47 @@ from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.stream import failover, slots
-from tidelog.sources.postgres.stream.busy import when_free
-from tidelog.sources.postgres.stream.messages import is_ours, message_batch, watermark_of
+from tidelog.sources.postgres.stream.messages import is_own_message, message_batch, watermark_of
 from tidelog.sources.postgres.stream.metadata_tables import PostgresMetadataTables
-from tidelog.sources.postgres.stream.past import check_past
 from tidelog.sources.postgres.stream.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
 from tidelog.sources.postgres.stream.server import check_server, identify, one_value
 from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
+from tidelog.sources.postgres.stream.timeline import check_history
 from tidelog.system import failpoints
+
+LOCKED_LIMIT_S = 30.0
+RETRY_S = 0.05
+
+_Result = TypeVar("_Result")
+
+
+def retry_while_locked(
+    doing: str, attempt: Callable[[], _Result], *, between_attempts: Callable[[], None]
+) -> _Result:
+    """The result of ``attempt``, tried again while another session holds a lock.
+
+    ``between_attempts`` is called between the short attempts: Tidelog's sessions give up a
+    lock before a deadlock is detected. Raises SourceBusyError if it takes too long.
+    """
+    deadline = time.monotonic() + LOCKED_LIMIT_S
+    while True:
+        try:
+            with translate_errors(doing):
+                return attempt()
+        except SourceBusyError:
+            if time.monotonic() > deadline:
+                raise
+            between_attempts()
+            time.sleep(RETRY_S)
+
 
 RETRY_REFUSED_S = 5.0
 
 
 class PostgresLogReader:
-    """Streams one database's changes from one slot. Used by one thread, but for `acknowledge`.
+    """Streams one database's changes from one slot. Used by one thread, except `acknowledge`.
 
     Args:
         dsn: connection string; the user needs REPLICATION.
@@ -64,16 +95,16 @@ class PostgresLogReader:
         slot, publication: created at the first `start` if they don't exist.
         tables: patterns of the tables to capture.
         watermark_schema: schema of the watermark table; never captured.
-        strategy: see `tidelog.sources.postgres.chunks.watermarks`; with ``snapshot`` nothing
-            but the slot is ever created.
+        strategy: see `tidelog.sources.postgres.chunks.watermarks`; with ``snapshot`` only the slot
+            is ever created.
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
         expected: the source that the event log was captured from, if there is one.
-        state: keeps what must be known of the slot after a restart; None: this object does.
-        buffer_bytes: how much one `poll` returns at most (a larger single message apart).
-        publications: instead of those that the arguments say: shared with who calls their `sync`,
-            which then also tells what `start` published.
-        which_copy: tells the event log from its copies, once it is there; see `SlotOwner`.
+        state: the store for what must be known of the slot after a restart; None: memory.
+        buffer_bytes: most bytes that one `poll` returns (except a larger single message).
+        publications: replaces those that the arguments describe; shared with the caller of `sync`,
+            which then also reports what `start` published.
+        which_copy: returns the event log's copy id once the log exists; see `SlotOwner`.
     """
 
     def __init__(
@@ -122,30 +153,30 @@ class PostgresLogReader:
         self._metadata_tables = PostgresMetadataTables(self._publications)
         self._idle_at = 0
         self._source: SourceId | None = None
-        self._told: SourceId | None = None
+        self._reported_source: SourceId | None = None
         self._promoted = False  # since the event log was written
 
     # ------------------------------------------------------------------ port
 
     def start(self, resume: Resume | None) -> Resume:
-        """Check the source, create what is missing, stream from after ``resume``.
+        """Check the source, create what is missing, and stream from ``resume``.
 
         Raises:
             ConfigError, PreflightError: the set-up is wrong, or another event log needs the slot;
-                the message holds what mends it.
+                the message says how to fix it.
             SourceChangedError: another server, database or timeline than the event log's.
-            GapError: the slot no longer gives all changes after ``resume``.
+            GapError: the slot no longer has all changes after ``resume``.
             ConnectionLostError: trying again may help.
         """
         stream = self._open_stream()
-        sql = self._connected()
-        with translated(f"starting to read slot {self._slot!r}"):
+        sql = self._get_connection()
+        with translate_errors(f"starting to read slot {self._slot!r}"):
             check_server(sql, self._publications.strategy)
-            # Before anything is made or altered: it may be another server.
-            # What an earlier start found holds all that `expected` holds.
+            # Before anything is created or altered: it may be another server. The source of an
+            # earlier start has everything that `expected` has.
             before = self._source or self._expected
             source = identify(stream, resume, before)
-            failover.check_told(self._told, source)
+            failover.check_same_timeline(self._reported_source, source)
             self._source = source
             if before is not None and before.timeline not in (0, source.timeline):
                 self._promoted = True
@@ -173,7 +204,7 @@ class PostgresLogReader:
         messages: list[LogicalMessage] = []
         resume = self._scanner.resume
         for item in self._scanner.feed(data, offsets):
-            if isinstance(item, LogicalMessage) and not is_ours(item):
+            if isinstance(item, LogicalMessage) and not is_own_message(item):
                 messages.append(item)
                 resume = self._scanner.resume
                 continue
@@ -186,7 +217,7 @@ class PostgresLogReader:
                 yield item
             elif isinstance(item, RelationSeen):
                 yield from self._relation(item)
-            elif isinstance(item, RowOf):
+            elif isinstance(item, WatchedRow):
                 yield from self._metadata_tables.read(item)
             elif isinstance(item, LogicalMessage):
                 if item.prefix == DDL_PREFIX:
@@ -200,7 +231,7 @@ class PostgresLogReader:
             return
         end = max(received.sent_up_to or 0, resume.acknowledge)
         if end > self._idle_at:
-            # Also after transactions that held nothing for us: the source may forget them.
+            # Also after transactions without captured changes: the source may remove them.
             self._idle_at = end
             yield IdleAt(replace(resume, acknowledge=end))
 
@@ -214,41 +245,47 @@ class PostgresLogReader:
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:
-        """Which event log it reads for: no other one's slot is taken. ``last``: its newest
-        transaction, looked for where the slot went back. Before `start`.
+        """Set the event log before `start`, so that no other log's slot is used.
+
+        ``last``: returns the log's newest transaction, which is searched if the slot went back.
         """
         self._owner.generation, self._last = generation, last
         self._owner.copy = self._which_copy()
 
     def start_over(self, missed: Resume) -> Resume:
-        """Begin anew behind a gap that was consented to, with a new slot. Errors as `start`;
-        SourceBusyError while somebody reads the old one.
+        """Restart after an accepted gap, with a new slot.
+
+        Errors as `start`; SourceBusyError while the old slot has a reader.
         """
         stream = self._open_stream()
         self._source = identify(stream, missed, self._source or self._expected)
-        with translated(f"beginning slot {self._slot!r} anew"):
-            slots.drop_useless(self._connected(), self._slot)
+        with translate_errors(f"recreating slot {self._slot!r}"):
+            slots.drop_unread_slot(self._get_connection(), self._slot)
         return self.start(None)
 
     def keepalive(self) -> None:
-        """Keep the connection alive while nothing is polled, from the polling thread."""
+        """Keep the connection alive while nothing is polled; called by the polling thread."""
         if self._stream is not None:
             self._stream.keepalive()
 
     def identify(self) -> SourceId:
-        """Which log this is; connects if need be."""
+        """The log's source; connects if necessary."""
         if self._source is None:
             with closing(ReplicationStream(self._dsn, purpose=self._slot)) as stream:
                 found = stream.identify()
-            self._told = SourceId("postgres", found.system, found.database, found.timeline)
-            return self._told
+            self._reported_source = SourceId(
+                "postgres", found.system, found.database, found.timeline
+            )
+            return self._reported_source
         return self._source
 
     def check_publications(
         self, connection: psycopg.Connection[tuple[Any, ...]], reached: int | None = None
     ) -> None:
-        """Are they those that the event log was read through so far, up to ``reached``, or to where
-        the slot is by now? Raises GapError. May be called from any thread.
+        """Check that the publications are those through which the event log was read up to
+        ``reached`` (None: up to the slot's position).
+
+        Raises GapError. May be called from any thread.
         """
         if reached is None:
             state = slots.find_slot(connection, self._slot)
@@ -264,10 +301,11 @@ class PostgresLogReader:
         if state is None and resume is not None:
             raise slots.missing_slot(self._slot, resume, self._promoted)
         if state is not None:
-            # All of this before anything is taken from whoever reads it.
+            # All checks come before the slot is taken from a reader.
             slots.check_slot(state, self._slot, sql.info.dbname)
             if resume is not None:
-                # First: of a copy that has fallen behind no gap is to be told, nor how to mend it.
+                # First: a copy of the log that has fallen behind must not learn how to accept the
+                # gap.
                 self._owner.require(reader_of(sql, self._slot))
                 slots.check_position(state, self._slot, resume)
                 if not self._owner.knows_publications:
@@ -277,36 +315,36 @@ class PostgresLogReader:
                 raise self._owner.refuse_new(reader_of(sql, self._slot))
             slots.take_over(sql, self._slot, self._owner)
             if resume is None and not self._publications.exist(sql):
-                slots.drop_useless(sql, self._slot)  # its first changes could not be decoded
+                slots.drop_unread_slot(sql, self._slot)  # its first changes can't be decoded
             state = slots.find_slot(sql, self._slot)
             if state is None and resume is not None:
                 raise slots.missing_slot(self._slot, resume, self._promoted)
-        # Before the slot: a publication must be older than the first change that is decoded.
-        # A new event log's tables are all dumped at first: what is published now is no news.
-        self._publications.sync(sql, strict=resume is None, told=resume is None)
+        # Before the slot: a publication must be older than the first decoded change. All tables of
+        # a new event log are dumped at first: newly published ones need no report.
+        self._publications.sync(sql, strict=resume is None, report=resume is None)
         if state is None:
             self._owner.claim()
 
-            def another() -> psycopg.Connection[tuple[Any, ...]]:
+            def open_connection() -> psycopg.Connection[tuple[Any, ...]]:
                 return connect(self.dsn, purpose="capture")
 
-            begin = Resume(slots.create_slot(sql, self._slot, another), 0, -1)
+            begin = Resume(slots.create_slot(sql, self._slot, open_connection), 0, -1)
             failpoints.hit("slot.created")
         elif resume is None:
             begin = Resume(state.confirmed, 0, -1)
         else:
             slots.check_position(state, self._slot, resume)
             if state.confirmed < max(resume.acknowledge, resume.position):
-                self._check_past(state.confirmed, resume)
+                self._check_history(state.confirmed, resume)
             begin = resume
         self._owner.note_publications(sql, self._publications.names)
         return begin
 
-    def _check_past(self, confirmed: int, resume: Resume) -> None:
+    def _check_history(self, confirmed: int, resume: Resume) -> None:
         stream = self._stream_from(self.dsn)
         try:
             names = self._publications.names
-            check_past(stream, self._slot, names, confirmed, resume, self._last())
+            check_history(stream, self._slot, names, confirmed, resume, self._last())
         finally:
             stream.close()
 
@@ -326,10 +364,10 @@ class PostgresLogReader:
         bound = self._bound.get(seen.relation_id)
         previous = bound or self._registry.latest(table)
         try:
-            schema = when_free(
+            schema = retry_while_locked(
                 f"looking up {table}",
-                lambda: self._finder.of_relation(self._connected(), seen),
-                meanwhile=self.keepalive,
+                lambda: self._finder.schema_of_relation(self._get_connection(), seen),
+                between_attempts=self.keepalive,
             )
         except SourceError as error:
             if error.policy is not Policy.STOP:
@@ -344,12 +382,12 @@ class PostgresLogReader:
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
             yield SchemaSeen(schema, previous)
             if bound is not None:
-                yield CatalogueChanged()  # e.g. its key went: its updates fail until we look
+                yield CatalogueChanged()  # e.g. without its key, updates fail until a check
         if self._refused.pop(seen.relation_id, None) is not None:
             yield RowsUnlogged(table, "its changes could not be captured for a while")
 
     def _retry_refused(self) -> Iterator[LogEvent]:
-        """Tables whose rows are left out: the log announces each only once."""
+        """Retry tables whose rows are left out: the log announces each only once."""
         if not self._refused or time.monotonic() - self._retried_at < RETRY_REFUSED_S:
             return
         self._retried_at = time.monotonic()
@@ -362,7 +400,9 @@ class PostgresLogReader:
             yield WatermarkSeen(watermark, item.position, item.ordinal)
 
     def _not_before_idle(self, resume: Resume) -> Resume:
-        """What was reported as idle may be acknowledged already: never resume before it."""
+        """The resume position, not before the position reported as idle, which may be acknowledged
+        already.
+        """
         if resume.acknowledge >= self._idle_at:
             return resume
         return replace(resume, acknowledge=self._idle_at)
@@ -374,14 +414,14 @@ class PostgresLogReader:
             raise ConnectionLostError("the log reader is not started")
         return self._stream
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _get_connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._sql is None or self._sql.closed or self._sql.broken:
             self._sql = connect(self.dsn, purpose="capture")
         return self._sql
 
     def _open_stream(self) -> ReplicationStream:
-        """The first connection: it tells whether the user has REPLICATION before anything is
-        created, and which server all others lead to.
+        """Open the first connection: it shows whether the user has REPLICATION before anything is
+        created, and sets the server for all others.
         """
         self._disconnect()
         self._stream = self._stream_from(self._dsn)

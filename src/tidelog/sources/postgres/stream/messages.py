@@ -1,8 +1,8 @@
-"""Logical messages: the application's become records, watermarks of ours are told from all others.
+"""Converts the application's logical messages to records, and recognizes Tidelog's own.
 
 Any role of the database may write any message (``pg_logical_emit_message`` needs no grant), also
-under our prefix. So a watermark is believed only where messages are the watermarks, and if it looks
-like one; that it is ours, only who waits for it can tell (`tidelog.capture.windows.windows`):
+with Tidelog's prefix. So a watermark counts only with the strategy ``message`` and if it has a
+watermark's form; only the code that waits for it can verify it (`tidelog.capture.windows.windows`):
 watermarks are random.
 """
 
@@ -23,16 +23,16 @@ from tidelog.sources.postgres.chunks.watermarks import MAX_WATERMARK_BYTES, WATE
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 MAX_PREFIX_CHARACTERS = 256
-"""How much of a prefix is recorded."""
+"""Number of characters of a prefix that are recorded."""
 
 
-def is_ours(message: LogicalMessage) -> bool:
-    """Does it stand under our name? Then it is no record, whoever wrote it."""
+def is_own_message(message: LogicalMessage) -> bool:
+    """Return True if the message has Tidelog's prefix; then it is no record, whoever wrote it."""
     return message.prefix in (WATERMARK_PREFIX, DDL_PREFIX)
 
 
 def watermark_of(message: LogicalMessage) -> str | None:
-    """The watermark that a message under our name may be; None: none that we write."""
+    """The watermark in a message with Tidelog's prefix; None if it can't be one."""
     content = message.content
     if not message.transactional or content is None or len(content) > MAX_WATERMARK_BYTES:
         return None
@@ -40,11 +40,11 @@ def watermark_of(message: LogicalMessage) -> str | None:
 
 
 def message_batch(messages: Sequence[LogicalMessage], resume: Resume) -> LogBatch:
-    """Logical messages of the application, in order, as records: kind MESSAGE, schema id 0, JSON
-    payloads. One outside a transaction has no time of its own: it has that of its capture.
+    """Convert the application's logical messages, in order, to records: kind MESSAGE, schema id 0,
+    JSON payloads. A message outside a transaction has no time: it gets the time of its capture.
 
-    The transaction's number is in the payload alone: as the record's it would take room in the
-    journal of what snapshots may not show, for any role's messages.
+    The transaction's number is only in the payload: as the record's number it would take room in
+    the journal of invisible transactions, for any role's messages.
     """
     count = len(messages)
     now = time.time_ns() // 1000

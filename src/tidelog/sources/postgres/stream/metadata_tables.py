@@ -1,7 +1,7 @@
-"""Rows of the log that are for Tidelog itself: watermarks, and signals. They are never records.
+"""Reads log rows that are meant for Tidelog itself: watermarks and signals. They are never records.
 
-Others may write to these tables too, and change their shape. What stands in the log is read again
-at every start, so nothing in it may end capture: a column that is missing reads as NULL.
+Others may write to these tables too, and change their columns. The log is read again at every
+start, so nothing in it may stop capture: a missing column reads as NULL.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import struct
 from collections.abc import Iterator, Sequence
 
-from tidelog.codecs.postgres.pgoutput import RelationSeen, RowOf
+from tidelog.codecs.postgres.pgoutput import RelationSeen, WatchedRow
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
@@ -21,14 +21,14 @@ from tidelog.sources.postgres.chunks.watermarks import MAX_WATERMARK_BYTES, WATE
 
 logger = logging.getLogger(__name__)
 
-_CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to see that a text is too long
+_CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to notice that a text is too long
 
 
 class PostgresMetadataTables:
-    """Knows the metadata tables of the stream, and reads their rows.
+    """Finds the metadata tables in the stream, and reads their rows.
 
     Args:
-        publications: names them.
+        publications: the names of the tables.
     """
 
     def __init__(self, publications: Publications) -> None:
@@ -37,7 +37,7 @@ class PostgresMetadataTables:
         self._signals: dict[int, list[int | None]] = {}
 
     def bind(self, seen: RelationSeen) -> bool:
-        """Is it one of ours, whose rows `read` wants?"""
+        """Return True for a table whose rows `read` needs."""
         table = TableName(seen.namespace, seen.name)
         names = [name for _, name, _, _ in seen.columns]
         self._watermarks.pop(seen.relation_id, None)
@@ -46,7 +46,7 @@ class PostgresMetadataTables:
             if self._publications.strategy != "table":
                 return False
             (self._watermarks[seen.relation_id],) = _places(
-                table, names, [WATERMARK_COLUMN], "drop the table, it is made anew"
+                table, names, [WATERMARK_COLUMN], "drop the table; it is created again"
             )
             return True
         if table == self._publications.signals:
@@ -56,8 +56,8 @@ class PostgresMetadataTables:
             return True
         return False
 
-    def read(self, row: RowOf) -> Iterator[WatermarkSeen | SignalSeen]:
-        """What the row of one of our tables says; nothing if it is no watermark and no signal."""
+    def read(self, row: WatchedRow) -> Iterator[WatermarkSeen | SignalSeen]:
+        """The watermark or signal in a row; nothing if the row holds neither."""
         if row.relation_id in self._watermarks and row.kind in (Kind.INSERT, Kind.UPDATE):
             (watermark,) = _columns(row.payload, [self._watermarks[row.relation_id]])
             if watermark is not None and len(watermark) <= MAX_WATERMARK_BYTES:
@@ -82,7 +82,7 @@ def _columns(payload: bytes, places: Sequence[int | None]) -> list[str | None]:
 
 
 def _new_texts(payload: bytes) -> list[str | None]:
-    """The new tuple of an insert or update as texts; None: NULL, or unchanged."""
+    """The new tuple of an insert or update as text; None for NULL or an unchanged value."""
     try:
         at = 5
         if payload[at : at + 1] in (b"K", b"O"):
@@ -91,7 +91,7 @@ def _new_texts(payload: bytes) -> list[str | None]:
             raise ValueError("tuple tag")
         return _texts(payload, at + 1)[0]
     except (struct.error, ValueError) as error:
-        raise DecodeError("a row of a table of Tidelog's own does not parse") from error
+        raise DecodeError("a row of one of Tidelog's own tables does not parse") from error
 
 
 def _texts(payload: bytes, at: int) -> tuple[list[str | None], int]:

@@ -1,6 +1,6 @@
-"""Who holds up a new slot: transactions that have changed something, in any database.
+"""Finds the transactions that a new slot waits for: those with changes, in any database.
 
-Making a slot waits until all of them have ended that were open when it began (PostgreSQL's
+Creating a slot waits until all transactions have ended that were open when it began (PostgreSQL's
 snapbuild.c). They are found by the lock on their own id, which every role may see, unlike the
 columns of pg_stat_activity. No statement's text is shown: it may hold values.
 """
@@ -17,7 +17,7 @@ import psycopg
 
 from tidelog.errors import TidelogError
 from tidelog.sources.postgres.connect import quote_literal
-from tidelog.sources.postgres.failures import translated
+from tidelog.sources.postgres.errors import translate_errors
 
 logger = logging.getLogger(__name__)
 
@@ -46,17 +46,17 @@ SELECT gid, pid, application, datname, seconds, count(*) OVER () FROM (
 
 
 def who_is_open(connection: Connection) -> str:
-    """A sentence about the oldest open transactions with changes, and what ends them."""
+    """A sentence about the oldest open transactions with changes, and how to end them."""
     rows = connection.execute(_HOLDERS.encode(), (SHOWN,)).fetchall()
     if not rows:
-        return "None with changes is open by now: try again"
-    told = [_told(*row[:-1]) for row in rows]
+        return "No transaction with changes is open now: try again"
+    descriptions = [_describe(*row[:-1]) for row in rows]
     total = int(rows[0][-1])
     more = f"; and {total - len(rows)} more" if total > len(rows) else ""
-    return f"Open, the oldest first: {'; '.join(told)}{more}"
+    return f"Open, the oldest first: {'; '.join(descriptions)}{more}"
 
 
-def _told(
+def _describe(
     gid: str | None, pid: int | None, application: str | None, database: str | None, age: int | None
 ) -> str:
     since = "" if age is None else f", open for {age:,} s"
@@ -72,14 +72,14 @@ def _told(
 
 
 @contextmanager
-def named_while_waiting(slot: str, connect: Callable[[], Connection]) -> Iterator[None]:
-    """If making a slot takes long, name in the log what it waits for."""
+def log_open_transactions(slot: str, connect: Callable[[], Connection]) -> Iterator[None]:
+    """Log the transactions that a new slot waits for, if creating it takes long."""
 
     def name() -> None:
         try:
-            with connect() as other, translated("looking for open transactions"):
+            with connect() as other, translate_errors("reading open transactions"):
                 logger.warning(
-                    "slot %r is made once all transactions have ended that were open. %s",
+                    "slot %r is created once all transactions have ended that were open. %s",
                     slot,
                     who_is_open(other),
                 )

@@ -1,7 +1,7 @@
-"""The streaming replication protocol: a walsender connection that gives pgoutput messages.
+"""The streaming replication protocol: a walsender connection that returns pgoutput messages.
 
 Manual: "Streaming Replication Protocol". The hot loop is
-    `tidelog.sources.postgres.stream.libpq.drain`.
+`tidelog.sources.postgres.stream.libpq.drain`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import psycopg
 from psycopg import pq
 
 from tidelog.codecs.postgres.server_texts import ServerText
-from tidelog.errors import ConnectionLostError, TidelogError
+from tidelog.errors import ConnectionLostError, GapError, PreflightError, SourceError, TidelogError
 from tidelog.model.records import Int64s, UInt8s
-from tidelog.sources.postgres import answers
+from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.connect import (
     connect_replication,
     lsn_text,
@@ -28,37 +28,77 @@ from tidelog.sources.postgres.connect import (
     quote_literal,
 )
 from tidelog.sources.postgres.encodings import encoded, texts_of
-from tidelog.sources.postgres.hosts import pinned
+from tidelog.sources.postgres.hosts import pin_host
 from tidelog.sources.postgres.stream import libpq
-from tidelog.sources.postgres.stream.refusals import refusal
-from tidelog.system.reach import peer_of
+from tidelog.sources.postgres.stream.slot_owner import NEW_LOG_ADVICE
+from tidelog.system.peer_check import peer_of
+
+
+def replication_error(
+    doing: str, state: str, message: str, streamed_to: int | None
+) -> TidelogError:
+    """Convert a server's error to Tidelog's error.
+
+    Args:
+        doing: what was attempted.
+        state: the error's SQLSTATE.
+        message: the error's text, without values.
+        streamed_to: the acknowledged position; None: streaming has not started.
+    """
+    if "requested WAL segment" in message or state == "58P01":
+        return GapError(
+            f"{doing}: {message}; the source has removed WAL that was not captured yet. Drop "
+            "the slot, start a new event log and dump the tables again"
+        )
+    if state == "42704" and streamed_to is not None:
+        # Once the stream is open, pgoutput looks up nothing else by name.
+        return GapError(
+            f"{doing}: {message} where a change after {lsn_text(streamed_to)} was "
+            "written, so it can't be decoded: the publication was dropped and recreated. "
+            f"{NEW_LOG_ADVICE}"
+        )
+    if state in ("22P05", "22021") and streamed_to is not None:
+        # The server's text quotes the bytes. The error would recur at the same position.
+        return GapError(
+            f"{doing}: a value that was written after {lsn_text(streamed_to)} holds "
+            "bytes without a character, which the server can't convert from the database's "
+            f"encoding (SQLSTATE {state}). Fix the value first. {NEW_LOG_ADVICE}"
+        )
+    if state == "42501":
+        return PreflightError(f"{doing}: {message}: ALTER ROLE <user> REPLICATION")
+    if state in ("42704", "55000"):  # undefined object, not in prerequisite state
+        return SourceError(f"{doing}: {message}; `tidelog check` says what to do")
+    return ConnectionLostError(f"{doing}: {message}")
+
 
 # Small, so that a batch is scanned before the socket is full and the server has to wait.
 DEFAULT_BUFFER_BYTES = 256 << 10
 DEFAULT_BUFFER_MESSAGES = 32_768
 
-# As wal_receiver_status_interval, but below the default wal_sender_timeout of 60 s by far.
+# Like wal_receiver_status_interval, but far below the default wal_sender_timeout of 60 s.
 STATUS_INTERVAL_S = 5.0
 # A newly acknowledged position is reported at most this often; each may write the slot to disk.
 ACKNOWLEDGE_INTERVAL_S = 0.25
-# A server that sends nothing for this long, though asked to answer, is gone. It may be busy: one
-# that answers nobody any more is gone sooner, see `tidelog.system.reach`.
+# A server that sends nothing for this long, although asked to reply, is gone. It may only be busy:
+# one whose host does not answer is detected sooner, see `tidelog.system.peer_check`.
 SILENCE_LIMIT_S = 60.0
 ASK_EVERY_S = 1.0
-"""A silent server is asked how far it has read: of itself it tells that twice a minute."""
+"""Interval of requests to a silent server for its position: without them it sends one twice a
+minute.
+"""
 
-# Once something has arrived: wait for more, NAPS times NAP_US (5 ms, a tenth of a flush interval).
+# After the first data: wait for more, NAPS times NAP_US (5 ms, a tenth of a flush interval).
 NAPS = 10
 NAP_US = 500
 
 EPOCH_2000_S = 946_684_800
 SSL_REQUEST = struct.pack("!ii", 8, 80_877_103)
-"""Any server answers it with a byte (manual, "Message Formats")."""
+"""Any server answers this message with one byte (manual, "Message Formats")."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """The answer to IDENTIFY_SYSTEM."""
+    """The result of IDENTIFY_SYSTEM."""
 
     system: str
     timeline: int
@@ -72,8 +112,8 @@ class ReceivedMessages:
 
     Attributes:
         data: uint8[...]; offsets: int64[n + 1], as `PgoutputScanner.feed` takes them.
-        sent_up_to: if not None, the server has nothing to send up to this position but what came
-            before (all of ``data``).
+        sent_up_to: if not None, the server has sent everything before this position (all of
+            ``data``).
         sent_at: the server's clock when it sent the newest message, microseconds since 1970.
     """
 
@@ -84,13 +124,13 @@ class ReceivedMessages:
 
 
 class ReplicationStream:
-    """One walsender connection. Used by one thread, but for `acknowledge`.
+    """One walsender connection. Used by one thread, except `acknowledge`.
 
     Args:
         dsn: connection string.
         purpose: the end of application_name, after ``tidelog-``.
-        buffer_bytes, buffer_messages: how much one `receive` returns at most; a single larger
-            message is still returned.
+        buffer_bytes, buffer_messages: most that one `receive` returns; a single larger message is
+            still returned.
     """
 
     def __init__(
@@ -106,7 +146,7 @@ class ReplicationStream:
         self._offsets: Int64s = np.zeros(buffer_messages + 1, dtype=np.int64)
         self._state: Int64s = np.zeros(libpq.STATE_SIZE, dtype=np.int64)
         self._functions = libpq.find_functions()
-        self._pending: bytes | None = None  # as PENDING_ADDRESS, of the loop without libpq
+        self._pending: bytes | None = None  # like PENDING_ADDRESS, for the loop without libpq
         self._acknowledged = 0
         self._reported = 0
         self._reported_at = 0.0
@@ -114,15 +154,15 @@ class ReplicationStream:
         self._streaming = False
         self._pgconn = connect_replication(dsn, purpose=purpose)
         self._reach = peer_of(self._pgconn.socket, SSL_REQUEST)
-        self.dsn = pinned(dsn, self._pgconn)
-        """For other connections to the same server."""
-        # Compiles the kernel (or loads it) now: libpq says that no COPY is in progress.
+        self.dsn = pin_host(dsn, self._pgconn)
+        """The connection string for other connections to the same server."""
+        # Compiles or loads the kernel now: libpq reports that no COPY is in progress.
         self._heard_at = time.monotonic()
         self._drain(0)
 
     @property
     def texts(self) -> ServerText | None:
-        """What the messages' texts are converted by; None: they are UTF-8."""
+        """The converter of the messages' texts; None: they are UTF-8."""
         return texts_of(self._pgconn)
 
     @property
@@ -130,12 +170,12 @@ class ReplicationStream:
         return self._acknowledged
 
     def identify(self) -> SystemIdentity:
-        """Which server this is. Only before `start`."""
+        """The server's identity. Only before `start`."""
         row = self._query("IDENTIFY_SYSTEM")
         return SystemIdentity(row[0], int(row[1]), lsn_value(row[2]), row[3])
 
     def in_recovery(self) -> bool:
-        """Is the server a standby now? Only before `start`."""
+        """Return True if the server is a standby now. Only before `start`."""
         return bool(self._query("SELECT pg_catalog.pg_is_in_recovery()")[0] == "t")
 
     def timeline_history(self, timeline: int) -> str:
@@ -143,7 +183,9 @@ class ReplicationStream:
         return self._query(f"TIMELINE_HISTORY {timeline}")[1]
 
     def start(self, slot: str, position: int, publications: list[str]) -> None:
-        """START_REPLICATION from ``position``, a commit's end, which counts as acknowledged."""
+        """Send START_REPLICATION from ``position``, a commit's end, which counts as
+        acknowledged.
+        """
         names = ",".join(quote_ident(name) for name in publications)
         command = (
             f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {lsn_text(position)} "
@@ -159,15 +201,16 @@ class ReplicationStream:
         self.keepalive(now=True)
 
     def receive(self, timeout_s: float) -> ReceivedMessages | None:
-        """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did.
+        """The messages that have arrived, waiting at most ``timeout_s`` for the first; None if
+        there are none.
 
-        Raises ConnectionLostError, or what the server's error means.
+        Raises ConnectionLostError, or the server's error (`replication_error`).
         """
         self.keepalive()
         outcome = self._drain(NAPS)
-        if outcome == libpq.DRAINED and not self._anything():
+        if outcome == libpq.DRAINED and not self._has_received():
             deadline = time.monotonic() + timeout_s
-            while outcome == libpq.DRAINED and not self._anything():
+            while outcome == libpq.DRAINED and not self._has_received():
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     break
@@ -179,20 +222,20 @@ class ReplicationStream:
             outcome = self._drain(NAPS, again=True)
         if outcome == libpq.REPLY:
             self.keepalive(now=True)
-        if outcome in (libpq.ENDED, libpq.FAILED) and not self._anything():
+        if outcome in (libpq.ENDED, libpq.FAILED) and not self._has_received():
             raise self._ended()
         return self._received()
 
     def acknowledge(self, position: int) -> None:
-        """Everything before ``position`` may be forgotten by the server; never moves back.
+        """Allow the server to remove everything before ``position``; never moves back.
 
-        May be called by any thread; it is reported by the next `receive` or `keepalive`.
+        May be called by any thread; the next `receive` or `keepalive` reports it.
         """
         self._acknowledged = max(self._acknowledged, position)
 
     def keepalive(self, *, now: bool = False) -> None:
-        """Report the acknowledged position if it is time to. Call it at least every few seconds,
-        also while nothing is received because a consumer is slow.
+        """Report the acknowledged position if it is due. Call it at least every few seconds, also
+        while a slow consumer delays `receive`.
         """
         if not self._streaming:
             return
@@ -240,7 +283,7 @@ class ReplicationStream:
     # ------------------------------------------------------------------ internals
 
     def _drain(self, naps: int, *, again: bool = False) -> int:
-        """Fill the buffers; ``again``: without throwing away what is known of this receive."""
+        """Fill the buffers; ``again`` keeps the messages of this receive."""
         state = self._state
         if not again:
             state[libpq.MESSAGES] = 0
@@ -249,7 +292,7 @@ class ReplicationStream:
             if len(self._buffer) > self._buffer_bytes:
                 self._buffer = np.empty(self._buffer_bytes, dtype=np.uint8)
         if self._functions is None:
-            outcome = self._drain_plainly()
+            outcome = self._drain_in_python()
         else:
             address = self._pgconn.pgconn_ptr  # type: ignore[attr-defined]
             if address is None:
@@ -266,18 +309,18 @@ class ReplicationStream:
                 naps,
                 NAP_US,
             )
-        if self._anything():
+        if self._has_received():
             self._heard_at = time.monotonic()
         else:
             silent_s = time.monotonic() - self._heard_at
             if silent_s > SILENCE_LIMIT_S or self._reach.is_lost(silent_s):
                 raise ConnectionLostError(
-                    f"the server sent nothing for {silent_s:.0f} s, though asked to answer"
+                    f"the server sent nothing for {silent_s:.0f} s, although asked to reply"
                 )
         return outcome
 
-    def _drain_plainly(self) -> int:
-        """As `libpq.drain`, message by message in Python."""
+    def _drain_in_python(self) -> int:
+        """Like `libpq.drain`, message by message in Python."""
         state, buffer, offsets = self._state, self._buffer, self._offsets
         header = libpq.XLOG_DATA_HEADER_BYTES
         fresh = False
@@ -324,11 +367,11 @@ class ReplicationStream:
             return len(self._pending)
         return int(self._state[libpq.PENDING_LENGTH])
 
-    def _anything(self) -> bool:
+    def _has_received(self) -> bool:
         return bool(self._state[libpq.MESSAGES] or self._state[libpq.KEEPALIVE_END])
 
     def _received(self) -> ReceivedMessages | None:
-        if not self._anything():
+        if not self._has_received():
             return None
         count = int(self._state[libpq.MESSAGES])
         sent_up_to: int | None = None
@@ -359,13 +402,13 @@ class ReplicationStream:
 
     def _command(self, command: bytes) -> pq.abc.PGresult:
         try:
-            return answers.commanded(self._pgconn, command)
+            return async_results.run_command(self._pgconn, command)
         except psycopg.Error as error:
             raise ConnectionLostError(f"the replication connection was lost: {error}") from None
 
     def _ended(self) -> TidelogError:
         try:
-            result = next(answers.results(self._pgconn, answers.END_S), None)
+            result = next(async_results.results(self._pgconn, async_results.END_S), None)
         except psycopg.Error:
             result = None
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
@@ -380,4 +423,4 @@ class ReplicationStream:
         primary = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
         message = primary.decode(errors="replace")
         behind = self._acknowledged if self._streaming else None
-        return refusal(doing, state, message, behind)
+        return replication_error(doing, state, message, behind)

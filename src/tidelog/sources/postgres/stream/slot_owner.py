@@ -1,18 +1,19 @@
-"""Whose slot it is, and through which publications it is read: one slot serves one event log.
+"""Verifies that a slot serves only one event log, read through the same publications.
 
-A capture may end the backend of whoever reads its slot, and moves the slot on: so it must be its
-own. Two things tell. The walsender's ``application_name`` holds the event log's generation while it
-runs, and which of the log's copies it is: a directory that was copied with all state, and that
-somebody captures into elsewhere, would take the slot from the first. And what a capture did with
-its slot is noted in its own state store, before it does it: an event log that holds nothing yet
-goes on with a slot only if it is the one that made it. (An event log that holds something has its
-end, which `slots.check_position` compares.)
+A capture may end the backend of another reader of its slot, and advances the slot: so the slot must
+be its own. Two things show that. The walsender's ``application_name`` contains the event log's
+generation while it runs, and the id of the log's copy: a directory that was copied with all its
+state, and that another capture writes elsewhere, would take the slot from the first one. And a
+capture stores in its own state store what it does with its slot, before it does it: an event log
+without records continues with a slot only if it created that slot. (An event log with records has
+an end, which `slots.check_position` compares.)
 
-The publications' OIDs are noted too. Decoding asks for a publication as it was at each change: one
-that was dropped and made anew gives an error for changes in between (up to PostgreSQL 17), or
-leaves them out with a warning in the server's log (18).
+The publications' OIDs are stored too. Decoding uses a publication as it was at each change: a
+publication that was dropped and recreated causes an error for changes in between (up to PostgreSQL
+17), or leaves them out with a warning in the server's log (18).
 
-Nothing is noted in the source: a standby takes no writes, and ``snapshot`` promises to make none.
+Nothing is stored in the source: a standby takes no writes, and with ``snapshot`` Tidelog writes
+nothing there.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from tidelog.sources.postgres.connect import APPLICATION, lsn_text, quote_litera
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 SLOT_KEY = "source-slot"
-"""The document: ``slot``, ``log`` (the event log's generation), ``publications`` (OID by name)."""
+"""The state key. Its document: ``slot``, ``log`` (the event log's generation), ``publications``
+(OID by name).
+"""
 
-START_ANEW = (
-    "What was changed in between can only be had by a new dump: move the event log's directory "
+NEW_LOG_ADVICE = (
+    "Only a new dump can get the changes in between: move the event log's directory "
     "away, drop the slot if it exists, and start again; it dumps all tables into a new log"
 )
 
@@ -53,7 +56,7 @@ def purpose_of(slot: str, generation: str | None, copy: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlotReader:
-    """Who reads a slot now: a process of the server and what it tells of its client."""
+    """The current reader of a slot: a process of the server and what is known of its client."""
 
     pid: int
     application: str
@@ -63,12 +66,12 @@ class SlotReader:
 
     @property
     def is_capture(self) -> bool:
-        """Is it a Tidelog, as far as its name says?"""
+        """Return True if its name is that of a Tidelog capture."""
         return self.application.startswith(f"{APPLICATION}-")
 
     @property
     def generation(self) -> str | None:
-        """The generation of the event log that it reads for; None if it does not say, as in earlier
+        """The generation of the event log that it reads for; None if its name has none, as in early
         versions.
         """
         before, found, log = self.application.rpartition(_LOG)
@@ -76,7 +79,7 @@ class SlotReader:
 
     @property
     def copy(self) -> str:
-        """Which copy of that event log; empty if it does not say."""
+        """The copy id of that event log; empty if its name has none."""
         return self.application.rpartition(_LOG)[2].partition(".")[2]
 
     def __str__(self) -> str:
@@ -87,7 +90,7 @@ class SlotReader:
 
 
 def reader_of(connection: Connection, slot: str) -> SlotReader | None:
-    """Who reads the slot; None: nobody."""
+    """The slot's reader; None if there is none."""
     row = connection.execute(
         b"SELECT s.active_pid, coalesce(a.application_name, ''), a.usename IS NOT DISTINCT FROM "
         b"current_user, coalesce(host(a.client_addr), 'the local socket'), "
@@ -101,7 +104,7 @@ def reader_of(connection: Connection, slot: str) -> SlotReader | None:
 
 
 def publications_of(connection: Connection, names: Sequence[str]) -> dict[str, int]:
-    """OIDs of those that exist."""
+    """The OIDs of the existing publications."""
     rows: list[tuple[str, int]] = connection.execute(
         b"SELECT pubname, oid::int8 FROM pg_catalog.pg_publication WHERE pubname = ANY (%s)",
         (list(names),),
@@ -110,11 +113,11 @@ def publications_of(connection: Connection, names: Sequence[str]) -> dict[str, i
 
 
 class SlotOwner:
-    """Which event log the slot is read for, and what it did with it.
+    """The event log that the slot is read for, and what it stored about the slot.
 
     Args:
-        slot: its name.
-        state: keeps the note; None: this object does, for as long as it lives.
+        slot: the slot's name.
+        state: the store of the note; None: this object, for its lifetime.
     """
 
     def __init__(self, slot: str, state: StateStore | None = None) -> None:
@@ -123,29 +126,29 @@ class SlotOwner:
         self._note: dict[str, Any] = {}
         self.generation: str | None = None
         self.copy = ""
-        """Which copy of the event log."""
+        """The copy id of the event log."""
 
     @property
     def purpose(self) -> str:
         return purpose_of(self._slot, self.generation, self.copy)
 
     def claim(self) -> None:
-        """The slot is about to be made for our event log."""
+        """Store that the slot is about to be created for this event log."""
         self._put({"slot": self._slot, "log": self.generation})
 
     @property
     def claimed(self) -> bool:
-        """Was the slot made for our event log?"""
+        """True if the slot was created for this event log."""
         note = self._get()
         return note.get("slot") == self._slot and note.get("log") == self.generation
 
     @property
     def knows_publications(self) -> bool:
-        """Is it noted through which publications the slot was read?"""
+        """True if the publications that the slot was read through are stored."""
         return self.claimed and bool(self._get().get("publications"))
 
     def note_publications(self, connection: Connection, names: Sequence[str]) -> None:
-        """The slot is read through these from now on, as they are."""
+        """Store the publications that the slot is read through from now on."""
         note = {"slot": self._slot, "log": self.generation}
         found = publications_of(connection, names)
         if (noted := {**note, "publications": found}) != self._get():
@@ -154,12 +157,12 @@ class SlotOwner:
     def check_publications(
         self, connection: Connection, names: Sequence[str], reached: int
     ) -> None:
-        """Are the publications those that the slot was read through all along?
+        """Check that the publications are those that the slot was always read through.
 
         Args:
-            connection: to the database.
-            names: of the publications that are configured.
-            reached: where the event log ends, for the message.
+            connection: a connection to the database.
+            names: the configured publications.
+            reached: the end of the event log, for the message.
 
         Raises GapError.
         """
@@ -170,20 +173,20 @@ class SlotOwner:
                 what = f"publication {name!r} does not exist any more"
             elif noted and name not in noted:
                 what = (
-                    f"publication {name!r} is not one that slot {self._slot!r} was read through so "
-                    f"far ({', '.join(noted)}: see source.publication)"
+                    f"publication {name!r} is not one that slot {self._slot!r} was read through "
+                    f"until now ({', '.join(noted)}: see source.publication)"
                 )
             elif noted and noted[name] != found[name]:
-                what = f"publication {name!r} was dropped and made anew"
+                what = f"publication {name!r} was dropped and recreated"
             else:
                 continue
             raise GapError(
                 f"{what}; the event log holds changes up to {lsn_text(reached)}, and those after "
-                f"it that were written without this publication are not decoded. {START_ANEW}"
+                f"it that were written without this publication are not decoded. {NEW_LOG_ADVICE}"
             )
 
     def require(self, reader: SlotReader | None) -> None:
-        """See that it is no other event log's slot, nor a copy's, as far as its reader says.
+        """Check by its reader that the slot does not serve another event log or another copy of it.
 
         Raises PreflightError.
         """
@@ -199,13 +202,13 @@ class SlotOwner:
             raise PreflightError(
                 f"slot {self._slot!r} is read by {reader} into another copy of this event log: a "
                 "slot serves one of them. That capture was not disturbed, and this copy is of no "
-                "use any more. For a capture of your own begin a new event log, with a slot and a "
+                "use any more. For a capture of your own start a new event log, with a slot and a "
                 "publication (source.slot, source.publication) that no other capture has. If the "
                 "event log was moved here, stop the capture that still runs where it was"
             )
 
     def refuse_new(self, reader: SlotReader | None) -> PreflightError:
-        """The error for a slot that exists though our event log is new."""
+        """The error for a slot that exists although this event log is new."""
         own = (
             "Give this capture a slot of its own: set source.slot and source.publication to names "
             "that no other capture has"
@@ -220,7 +223,7 @@ class SlotOwner:
         return PreflightError(
             f"slot {self._slot!r} exists already, and this event log is new: another event log, "
             f"whose capture does not run, may need what the slot keeps. {own}. If nothing needs "
-            f"it any more, drop it, and it is made anew: {drop}"
+            f"it any more, drop it, and it is created again: {drop}"
         )
 
     def _get(self) -> dict[str, Any]:

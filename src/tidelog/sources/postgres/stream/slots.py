@@ -1,4 +1,4 @@
-"""The replication slot: create it, take it over, find out whether it still holds what we need."""
+"""Creates the replication slot, takes it over, and checks that it still has the needed changes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import psycopg
 
 from tidelog.errors import GapError, PreflightError, SourceBusyError, SourceError
 from tidelog.model.records import Resume
-from tidelog.sources.postgres.connect import give_way, lsn_text, lsn_value
-from tidelog.sources.postgres.failures import translated
-from tidelog.sources.postgres.stream.failover import copied_to_standbys
-from tidelog.sources.postgres.stream.open_transactions import named_while_waiting, who_is_open
-from tidelog.sources.postgres.stream.slot_owner import START_ANEW, SlotOwner, reader_of
+from tidelog.sources.postgres.connect import limit_lock_wait, lsn_text, lsn_value
+from tidelog.sources.postgres.errors import translate_errors
+from tidelog.sources.postgres.stream.failover import can_fail_over
+from tidelog.sources.postgres.stream.open_transactions import log_open_transactions, who_is_open
+from tidelog.sources.postgres.stream.slot_owner import NEW_LOG_ADVICE, SlotOwner, reader_of
 from tidelog.sources.postgres.stream.standby import LOG_SNAPSHOT, hint_while_waiting, in_recovery
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -46,14 +46,14 @@ class SlotState:
     restart: int
     lost: str | None  # why the slot can't be used any more
     two_phase: bool
-    copy: bool  # the standby keeps it as its primary's is, and nobody can read it there
+    copy: bool  # the standby copies it from its primary, and nobody can read it there
     retained_bytes: int
 
 
 def find_slot(connection: Connection, slot: str) -> SlotState | None:
-    """The slot as it is now; None if there is none."""
+    """The slot's current state; None if there is no such slot."""
     row = connection.execute(
-        # Columns that not all versions have are reached through JSON.
+        # Columns that not all versions have are read through JSON.
         b"SELECT s.plugin, s.slot_type, s.database, s.active_pid, s.confirmed_flush_lsn::text, "
         b"s.restart_lsn::text, s.wal_status, s.two_phase, "
         b"to_jsonb(s) ->> 'invalidation_reason', coalesce(to_jsonb(s) ->> 'conflicting', 'false'), "
@@ -84,7 +84,7 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
     if reason is not None:  # PostgreSQL 17 on
         lost = _LOST.get(reason, reason)
     elif conflict == "true" and restart is not None:
-        # 16 says so of every invalid slot; only what lost its WAL needs none from any place on.
+        # 16 says so of every invalid slot; only one that lost its WAL has no restart position.
         lost = f"it conflicted with recovery: {_LOST['rows_removed']}"
     elif wal_status == "lost":
         lost = _LOST["wal_removed"]
@@ -103,25 +103,26 @@ def find_slot(connection: Connection, slot: str) -> SlotState | None:
 
 
 def create_slot(connection: Connection, slot: str, connect: Callable[[], Connection]) -> int:
-    """Create a logical slot; the position from which on it gives changes.
+    """Create a logical slot; returns the position from which it has changes.
 
     The server waits for every transaction that is open now, hence the time limit. A standby also
-    waits until its primary logs which those are. ``connect``: another connection, to find out.
+    waits until its primary logs which those are. ``connect``: opens another connection, to find
+    them.
     """
     standby = in_recovery(connection)
-    failover = b", failover => true" if copied_to_standbys(connection) else b""
+    failover = b", failover => true" if can_fail_over(connection) else b""
     connection.execute(f"SET statement_timeout = '{CREATE_TIMEOUT}'".encode())
-    # Open transactions are waited for by their locks. Nobody waits for us then.
+    # The server waits for open transactions by their locks. Nobody waits for this session then.
     connection.execute(b"SET lock_timeout = 0")
     try:
-        with hint_while_waiting(slot) if standby else named_while_waiting(slot, connect):
+        with hint_while_waiting(slot) if standby else log_open_transactions(slot, connect):
             row = connection.execute(
                 b"SELECT lsn::text FROM pg_catalog.pg_create_logical_replication_slot"
                 b"(%s, 'pgoutput'" + failover + b")",
                 (slot,),
             ).fetchone()
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
-        # The standby's own wal_level was looked at before: it is the primary's.
+        # The standby's own wal_level was checked before: the primary's is too low.
         raise PreflightError(
             f"slot {slot!r} could not be created: {error.diag.message_primary}; on the primary: "
             "ALTER SYSTEM SET wal_level = 'logical', then restart it"
@@ -129,13 +130,13 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     except psycopg.errors.QueryCanceled:
         if standby:
             raise SourceError(
-                f"slot {slot!r} was not made within {CREATE_TIMEOUT}: the standby waits for its "
+                f"slot {slot!r} was not created within {CREATE_TIMEOUT}: the standby waits for its "
                 f"primary to log what runs there. On the primary run {LOG_SNAPSHOT} while capture "
                 "starts, and end transactions that stay open (xact_start in pg_stat_activity)"
             ) from None
         raise SourceError(
-            f"slot {slot!r} was not made within {CREATE_TIMEOUT}: every transaction that was open "
-            f"before must end first. {who_is_open(connection)}"
+            f"slot {slot!r} was not created within {CREATE_TIMEOUT}: every transaction that was "
+            f"open before must end first. {who_is_open(connection)}"
         ) from None
     except psycopg.errors.ConfigurationLimitExceeded:
         raise PreflightError(
@@ -145,22 +146,22 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     finally:
         if not connection.closed and not connection.broken:
             connection.execute(b"SET statement_timeout = 0")
-            give_way(connection)
+            limit_lock_wait(connection)
     assert row is not None
     return lsn_value(row[0])
 
 
-def drop_useless(connection: Connection, slot: str, *, pause_s: float = 0.05) -> None:
+def drop_unread_slot(connection: Connection, slot: str, *, pause_s: float = 0.05) -> None:
     """Drop the slot, if there is one, so that it can be created again.
 
-    Its reader is not ended, as in `take_over`: behind a gap it may be a capture into a copy of our
-    event log. Raises SourceBusyError while there is one.
+    Its reader is not ended, unlike in `take_over`: after a gap it may be a capture into a copy of
+    this event log. Raises SourceBusyError while there is one.
     """
     deadline = time.monotonic() + LEAVE_TIMEOUT_S
     while (reader := reader_of(connection, slot)) is not None:
         if time.monotonic() > deadline:
             raise SourceBusyError(
-                f"slot {slot!r} can't be made anew while it is read by {reader}: stop that, or "
+                f"slot {slot!r} can't be recreated while it is read by {reader}: stop that, or "
                 "name another slot in source.slot"
             )
         time.sleep(pause_s)
@@ -169,11 +170,11 @@ def drop_useless(connection: Connection, slot: str, *, pause_s: float = 0.05) ->
 
 
 def check_slot(state: SlotState, slot: str, database: str) -> None:
-    """Is it a slot that we can read? Raises PreflightError or GapError."""
-    mend = "it is another program's, so name another one in source.slot"
+    """Check that capture can read the slot. Raises PreflightError or GapError."""
+    advice = "it is another program's, so name another one in source.slot"
     if state.kind != "logical" or state.plugin != "pgoutput":
         what = state.plugin if state.kind == "logical" else state.kind
-        raise PreflightError(f"slot {slot!r} is {what}, not a pgoutput slot: {mend}")
+        raise PreflightError(f"slot {slot!r} is {what}, not a pgoutput slot: {advice}")
     if state.database != database:
         raise PreflightError(
             f"slot {slot!r} belongs to database {state.database!r}, not to {database!r}: name "
@@ -186,27 +187,32 @@ def check_slot(state: SlotState, slot: str, database: str) -> None:
             "target_session_attrs=read-write), or name another slot in source.slot"
         )
     if state.two_phase:
-        raise PreflightError(f"slot {slot!r} was created with two_phase, which is not read: {mend}")
+        raise PreflightError(
+            f"slot {slot!r} was created with two_phase, which is not read: {advice}"
+        )
     if state.lost is not None:
         raise GapError(
-            f"slot {slot!r} is invalid: {state.lost}; the source can't give changes after "
-            f"{lsn_text(state.confirmed)} any more. {START_ANEW}"
+            f"slot {slot!r} is invalid: {state.lost}; the source no longer has the changes after "
+            f"{lsn_text(state.confirmed)}. {NEW_LOG_ADVICE}"
         )
 
 
 def check_position(state: SlotState, slot: str, resume: Resume) -> None:
-    """The server skips, without a word, what precedes the slot's confirmed position."""
+    """Raise GapError if the slot's confirmed position is after ``resume``: the server silently
+    skips everything before it.
+    """
     if state.confirmed > resume.acknowledge:
         raise GapError(
             f"the event log ends at {lsn_text(resume.acknowledge)}, but slot {slot!r} gives "
             f"changes only from {lsn_text(state.confirmed)} on: it was recreated, or something "
-            f"else read it, or the event log lost its end. {START_ANEW}"
+            f"else read it, or the event log lost its end. {NEW_LOG_ADVICE}"
         )
 
 
 def missing_slot(slot: str, resume: Resume, promoted: bool) -> GapError:
-    """The error for a slot that is gone while an event log needs it. ``promoted``: the server was a
-    standby when the event log was written.
+    """The error for a missing slot that an event log needs.
+
+    ``promoted``: the server was a standby when the event log was written.
     """
     why = (
         " on the server that was promoted: it was not copied there (docs/how-to/source-failover.md)"
@@ -215,19 +221,21 @@ def missing_slot(slot: str, resume: Resume, promoted: bool) -> GapError:
     )
     return GapError(
         f"slot {slot!r} does not exist{why}; the event log ends at "
-        f"{lsn_text(resume.acknowledge)} and nothing kept the changes after it. {START_ANEW}"
+        f"{lsn_text(resume.acknowledge)} and nothing kept the changes after it. {NEW_LOG_ADVICE}"
     )
 
 
 def take_over(
     connection: Connection, slot: str, owner: SlotOwner, *, pause_s: float = 0.05
 ) -> None:
-    """Make sure that nobody reads the slot. A capture into the same event log that still does is
-    frozen or ending, because only the leader gets here: its backend is ended.
+    """Make sure that nobody reads the slot.
+
+    A capture into the same event log that still reads it is frozen or ending, because only the
+    leader gets here: its backend is ended.
 
     Raises:
         SourceError: another program reads it.
-        PreflightError: a capture into another event log does.
+        PreflightError: a capture into another event log reads it.
     """
     deadline = time.monotonic() + TAKE_OVER_TIMEOUT_S
     while (reader := reader_of(connection, slot)) is not None:
@@ -242,6 +250,6 @@ def take_over(
                 f"slot {slot!r} is still held by process {reader.pid} of the server, which did not "
                 f"end within {TAKE_OVER_TIMEOUT_S:.0f} s"
             )
-        with translated(f"ending the previous reader of slot {slot!r}"):
+        with translate_errors(f"ending the previous reader of slot {slot!r}"):
             connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (reader.pid,))
         time.sleep(pause_s)

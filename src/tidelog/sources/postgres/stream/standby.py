@@ -1,8 +1,8 @@
-"""Capture from a physical standby (PostgreSQL 16 and later).
+"""Supports capture from a physical standby (PostgreSQL 16 and later).
 
-Nothing can be written there: chunks are placed by snapshots alone (strategy ``snapshot``), and the
-publications are made on the primary. The slot is the standby's own; making it waits until the
-primary logs what transactions are running.
+Nothing can be written there: chunks are placed by snapshots only (strategy ``snapshot``), and the
+publications are created on the primary. The slot is the standby's own; creating it waits until the
+primary logs which transactions are running.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LOG_SNAPSHOT = "SELECT pg_log_standby_snapshot()"
 
 
 def in_recovery(connection: Connection) -> bool:
-    """Is the server a standby now?"""
+    """Return True if the server is a standby now."""
     row = connection.execute(b"SELECT pg_catalog.pg_is_in_recovery()").fetchone()
     assert row is not None
     return bool(row[0])
 
 
 def check_standby(connection: Connection, strategy: Strategy) -> None:
-    """Can a standby of this version be captured in this way? Raises PreflightError."""
+    """Raise PreflightError if a standby of this version can't be captured with this strategy."""
     major = connection.info.server_version // 10_000
     if major < MIN_VERSION:
         raise PreflightError(
@@ -44,14 +44,14 @@ def check_standby(connection: Connection, strategy: Strategy) -> None:
         )
     if strategy != "snapshot":
         raise PreflightError(
-            f"the server is a standby, where no marks can be written (source.watermarks is "
+            f"the server is a standby, where no watermarks can be written (source.watermarks is "
             f"{strategy}): set source.watermarks: snapshot, or let source.url lead to the primary"
         )
 
 
 @contextmanager
 def hint_while_waiting(slot: str) -> Iterator[None]:
-    """If making a slot takes long, say in the log what ends the wait."""
+    """Log what ends the wait if creating a slot takes long."""
     timer = threading.Timer(
         HINT_AFTER_S,
         logger.warning,

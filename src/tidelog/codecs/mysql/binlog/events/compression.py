@@ -1,4 +1,4 @@
-"""Compressed events: MariaDB's one by one (zlib), MySQL's a transaction at once (zstd)."""
+"""Decompresses events: MariaDB compresses single events (zlib), MySQL whole transactions (zstd)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ COMPRESSED_ROWS = {
     EventType.UPDATE_ROWS_COMPRESSED_V1: EventType.UPDATE_ROWS_V1,
     EventType.DELETE_ROWS_COMPRESSED_V1: EventType.DELETE_ROWS_V1,
 }
-"""MariaDB's compressed rows events, and what they are once inflated."""
+"""MariaDB's compressed rows events, and their types once decompressed."""
 
 
 def inflate(packed: bytes) -> bytes:
-    """What MariaDB compressed: a byte (0x80 | length of the next), the length big-endian, zlib."""
+    """Decompress MariaDB's format: a byte (0x80 | length of the next), the length
+    big-endian, zlib.
+    """
     if not packed or packed[0] & 0x70:
         raise ValueError("compression algorithm")
     width = packed[0] & 0x07
@@ -39,9 +41,7 @@ def inflate(packed: bytes) -> bytes:
 
 
 def inflated_rows(event: bytes) -> bytes:
-    """A rows event without checksum that MariaDB compressed, as a plain one; its header keeps the
-    length that it had.
-    """
+    """Decompress a MariaDB rows event without checksum; its header keeps the old length."""
     fields = Fields(event, HEADER_BYTES + 8)
     columns = fields.packed()
     updates = event[4] == EventType.UPDATE_ROWS_COMPRESSED_V1
@@ -52,7 +52,7 @@ def inflated_rows(event: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TransactionPayload:
-    """Where the compressed events of a Transaction_payload_event lie in its body."""
+    """The position of the compressed events in a Transaction_payload_event's body."""
 
     start: int
     size: int
@@ -61,8 +61,9 @@ class TransactionPayload:
 
 
 def parse_transaction_payload(body: bytes) -> TransactionPayload:
-    """Type, length and value fields up to a 0, then the payload. Types: 1 payload size, 2 its
-    compression (0 zstd, 255 none), 3 size without compression.
+    """Parse type, length and value fields up to a 0; the payload follows.
+
+    Types: 1 payload size, 2 its compression (0 zstd, 255 none), 3 size without compression.
     """
     fields = Fields(body)
     size: int | None = None
@@ -86,7 +87,8 @@ def parse_transaction_payload(body: bytes) -> TransactionPayload:
 def payload_slices(payload: bytes | memoryview, compressed: bool, size: int) -> Iterator[bytes]:
     """A transaction payload's whole events, back to back, in slices of about ``size`` bytes.
 
-    Only one slice is held, or one event if that is larger. ValueError: not what it says.
+    Only one slice, or one larger event, is in memory at a time. Raises ValueError for a malformed
+    payload.
     """
     source: pa.NativeFile = pa.BufferReader(pa.py_buffer(payload))
     if compressed:

@@ -1,4 +1,4 @@
-"""A cursor over an event's body, and the integers that are packed in it."""
+"""A cursor over an event's body, and its packed integers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class Fields:
 
 
 def variable(fields: Fields) -> int:
-    """An unsigned integer of 1 to 9 bytes: as many trailing ones as bytes follow the first."""
+    """An unsigned integer of 1 to 9 bytes: the trailing ones of the first byte count the following
+    bytes.
+    """
     first = fields.integer(1)
     more = (~first & first + 1).bit_length() - 1
     if more == 8:
@@ -53,11 +55,11 @@ def variable(fields: Fields) -> int:
 
 
 def signed(fields: Fields) -> int:
-    """A signed one: the sign in the lowest bit."""
+    """A signed integer of 1 to 9 bytes: the sign is in the lowest bit."""
     value = variable(fields)
     return -(value >> 1) - 1 if value & 1 else value >> 1
 
 
 def short_text(fields: Fields) -> str:
-    """An ASCII text behind its length."""
+    """An ASCII text that follows its length."""
     return fields.take(variable(fields)).decode("ascii")

@@ -1,4 +1,4 @@
-"""What the log says of its files: their format, the next one, where the stream stands in one."""
+"""Parses events about log files: their format, the next file, and the stream's position."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from tidelog.codecs.mysql.binlog.events.header import CHECKSUM_BYTES, HEADER_BYT
 
 @dataclass(frozen=True, slots=True)
 class FormatDescription:
-    """Format_description_event: how the events that follow look.
+    """Format_description_event: the format of the following events.
 
-    ``created``: seconds, not 0 only if the server started with this file. ``lengths``: the
-    post-header length of each event type from 1 on. ``checksum``: 0 none, 1 CRC32.
+    Attributes:
+        created: seconds; not 0 only if the server started with this file.
+        lengths: the post-header length of each event type from 1 on.
+        checksum: 0 none, 1 CRC32.
     """
 
     binlog_version: int
@@ -39,7 +41,7 @@ def parse_format(body_and_checksum: bytes) -> FormatDescription:
 
 
 def parse_rotate(body: bytes) -> tuple[str, int]:
-    """(name, offset) of the file that the log goes on in."""
+    """(name, offset) of the file in which the log continues."""
     fields = Fields(body)
     offset = fields.integer(8)
     return fields.rest().decode("utf-8"), offset

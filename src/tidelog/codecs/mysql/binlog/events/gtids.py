@@ -1,4 +1,4 @@
-"""GTIDs: of one transaction each, and the sets of them at a file's beginning."""
+"""Parses GTID events of single transactions, and the GTID sets at a file's beginning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def parse_previous_gtids(body: bytes) -> str:
     """The GTID set of Previous_gtids_event as MySQL writes it.
 
     The first 8 bytes hold the number of entries and, in the highest byte, the format: 1 if entries
-    have tags (8.3 and later); then the format stands in the lowest byte as well.
+    have tags (8.3 and later); then the lowest byte holds the format too.
     """
     fields = Fields(body)
     head = fields.integer(8)
@@ -53,11 +53,16 @@ def parse_gtid_list(body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gtid:
-    """A GTID event. ``source`` None: an anonymous one. ``commit_us``: microseconds since 1970 of
-    the commit on the server that wrote this log, 0 if it does not say.
+    """A GTID event.
 
-    Of MariaDB: ``standalone``: no COMMIT follows; ``xid``: of the XA transaction that the group
-    prepares (``prepares``) or decides.
+    Attributes:
+        source: the server that numbered it; None: an anonymous GTID.
+        number: the transaction's number.
+        commit_us: microseconds since 1970 of the commit on the server that wrote this log; 0:
+            unknown.
+        standalone: MariaDB: True if no COMMIT follows.
+        xid: MariaDB: the XA transaction that the group prepares, commits or rolls back.
+        prepares: MariaDB: True if the group prepares it.
     """
 
     source: BinlogServer | MariaDbSource | None
@@ -69,7 +74,7 @@ class Gtid:
 
 
 def parse_gtid(body: bytes, *, anonymous: bool) -> Gtid:
-    """Gtid_event and Anonymous_gtid_event: flags, uuid, number; since 5.7.6 logical clock, since
+    """Gtid_event and Anonymous_gtid_event: flags, uuid, number; since 5.7.6 a logical clock, since
     8.0.1 commit timestamps of 7 bytes.
     """
     fields = Fields(body)
@@ -95,9 +100,10 @@ _TAGGED_FIELDS = (
 
 
 def parse_tagged_gtid(body: bytes) -> Gtid:
-    """Gtid_tagged_log_event (8.3 and later), in the format of ``mysql::serialization``: version,
-    size and last field that may not be ignored, then each field after its number. Integers of
-    variable length have their length in the first byte's trailing ones.
+    """Gtid_tagged_log_event (8.3 and later), in the format of ``mysql::serialization``.
+
+    It has a version, a size, the last field that may not be ignored, then each field after its
+    number. Variable-length integers have their length in the first byte's trailing ones.
     """
     fields = Fields(body)
     version = variable(fields)
@@ -135,7 +141,7 @@ _STANDALONE, _GROUP_COMMIT, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128
 
 
 def parse_mariadb_gtid(body: bytes, server_id: int) -> Gtid:
-    """MariaDB's Gtid_log_event; the server's id stands in the event's header."""
+    """MariaDB's Gtid_log_event; the server's id is in the event's header."""
     fields = Fields(body)
     number = fields.integer(8)
     domain = fields.integer(4)

@@ -1,4 +1,4 @@
-"""An event's frame: its type, the header before its body, the checksum behind it."""
+"""An event's frame: its type, the header before its body, the checksum after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from enum import IntEnum
 HEADER_BYTES = 19
 CHECKSUM_BYTES = 4
 MAX_EVENT_BYTES = 1 << 30
-"""Events are at most as long as ``max_allowed_packet`` may be; longer ones are no events."""
+"""The largest allowed ``max_allowed_packet``; an event can't be longer."""
 
 IGNORABLE = 0x80  # LOG_EVENT_IGNORABLE_F
 ARTIFICIAL = 0x20  # LOG_EVENT_ARTIFICIAL_F
@@ -18,7 +18,7 @@ THREAD_SPECIFIC = 0x04  # LOG_EVENT_THREAD_SPECIFIC_F
 
 
 class EventType(IntEnum):
-    """Type codes; those from 160 up are MariaDB's."""
+    """Type codes of events; those from 160 up are MariaDB's."""
 
     STOP = 3
     QUERY = 2
@@ -66,8 +66,10 @@ class EventType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The 19 bytes before each event. ``log_pos``: where it ends in its file, the low 32 bits; 0 in
-    events that the server made up for us.
+    """The 19 bytes before each event.
+
+    ``log_pos``: the low 32 bits of the event's end in its file; 0 in events that the server made
+    up.
     """
 
     timestamp: int
@@ -83,20 +85,20 @@ class Header:
 
     @property
     def uses_temporary(self) -> bool:
-        """A statement's: did it use a temporary table?"""
+        """True for a statement that used a temporary table."""
         return bool(self.flags & THREAD_SPECIFIC)
 
 
 def parse_header(event: bytes) -> Header:
-    """The header of an event."""
+    """Parse the header of an event."""
     return Header(*struct.unpack_from("<IBIIIH", event))
 
 
 def without_checksum(event: bytes) -> bytes:
-    """An event that may or may not end in a CRC32, without it.
+    """An event without its CRC32, if it ends with one.
 
-    Whether the made-up rotate before a file's format description has one depends on the file
-    before; the bytes themselves tell.
+    Whether the artificial rotate event before a file's format description has one depends on the
+    previous file; only the bytes themselves show it.
     """
     body = event[:-CHECKSUM_BYTES]
     if len(body) < HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""Statements: the event that holds one, and how to tell of which kind it is."""
+"""Parses events with a statement, and determines the statement's kind."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from tidelog.codecs.mysql.binlog.events.compression import inflate
 from tidelog.codecs.mysql.binlog.events.fields import Fields
 from tidelog.codecs.mysql.binlog.items import Alter
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.texts.charset_texts import UTF8, decoded
+from tidelog.codecs.mysql.texts.charset_texts import UTF8, decode_text
 
-# What the servers write as SHOW CREATE TABLE does, of CREATE TABLE … SELECT and … LIKE.
+# The servers write these in the form of SHOW CREATE TABLE, for CREATE TABLE … SELECT and … LIKE.
 _WRITTEN_BY_SERVER = re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`[^\n]*\(\n  `")
 
 
 @dataclass(frozen=True, slots=True)
 class QueryStatus:
-    """The status variables of a query that are used. ``sql_mode``: of the session, 0 if not known;
-    ``collation``: of the client, None if not known.
+    """A query's status variables, as far as they are used.
+
+    Attributes:
+        sql_mode: the session's sql_mode, 0 if unknown.
+        collation: the client's collation, None if unknown.
+        databases: the databases that the statement used.
+        alter: the phase of MariaDB's ALTER.
     """
 
     sql_mode: int = 0
@@ -39,20 +44,24 @@ class Query:
     thread: int = 0
 
     def text(self) -> str:
-        """The statement, which is in the client's character set but where the server wrote it."""
+        """The statement, in the client's character set unless the server wrote it."""
         charset = charset_of(self.status.collation or 0)
         if charset not in UTF8 and _WRITTEN_BY_SERVER.match(self.sql):
             with contextlib.suppress(UnicodeDecodeError):
                 return self.sql.decode("utf-8")
-        return decoded(self.sql, charset)
+        return decode_text(self.sql, charset)
 
 
-_MAX_DATABASES = 254  # Q_UPDATED_DB_NAMES: more than the server lists
+_MAX_DATABASES = 254  # Q_UPDATED_DB_NAMES: more databases than the server lists
 
 
 def parse_query(body: bytes, *, load: bool = False, compressed: bool = False) -> Query:
-    """Query_event; ``load``: Execute_load_query_event, which has 13 bytes more;
-    ``compressed``: MariaDB's Query_compressed_event.
+    """Parse a Query_event.
+
+    Args:
+        body: the event's body.
+        load: True for an Execute_load_query_event, which has 13 bytes more.
+        compressed: True for MariaDB's Query_compressed_event.
     """
     fields = Fields(body)
     thread = fields.integer(4)
@@ -61,7 +70,7 @@ def parse_query(body: bytes, *, load: bool = False, compressed: bool = False) ->
     error_code = fields.integer(2)
     status_length = fields.integer(2)
     if load:
-        fields.take(13)  # file, where its name stands, duplicates
+        fields.take(13)  # file, position of its name, duplicates
     status = fields.take(status_length)
     database = fields.take(database_length).decode("utf-8", "replace")
     if fields.integer(1) != 0:
@@ -77,7 +86,7 @@ _STATUS_BYTES |= {18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
 
 
 def _status(status: bytes) -> QueryStatus:
-    """A query's status variables, up to the first that is not known."""
+    """A query's status variables, up to the first unknown one."""
     fields = Fields(status)
     sql_mode = 0
     collation: int | None = None
@@ -130,7 +139,7 @@ _LEADING = re.compile(
     r"(?:\s|\(|/\*M?!\d*|/\*(?!M?!).*?\*/|(?:--(?=[\s\x00-\x1f\x7f]|$)|#)[^\n]*(?:\n|$))*",
     re.DOTALL,
 )
-# MariaDB: settings that hold for one statement.
+# MariaDB: settings for a single statement.
 _SETTINGS = re.compile(
     r"""SET\s+STATEMENT\b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'"])*?\bFOR\b""",
     re.DOTALL | re.IGNORECASE,
@@ -139,8 +148,8 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def first_words(sql: str) -> tuple[str, tuple[str, ...]]:
-    """(the first word, the first four) of a statement in upper case, comments, brackets and
-    settings before them skipped. What stands in a comment for some versions (``/*!``) counts.
+    """(the first word, the first four words) of a statement in upper case, after comments, brackets
+    and settings. The content of a comment for some versions (``/*!``) counts.
     """
     at = _end(_LEADING, sql, 0)
     after = _end(_SETTINGS, sql, at)
@@ -157,7 +166,9 @@ def _end(pattern: re.Pattern[str], sql: str, at: int) -> int:
 
 
 def changes_rows(words: tuple[str, ...]) -> bool:
-    """May a statement of these first words change rows? MariaDB's ANALYZE carries out another."""
+    """Return True if a statement with these first words may change rows. MariaDB's ANALYZE runs
+    another statement.
+    """
     if words[:1] == ("ANALYZE",):
         return not {"TABLE", "TABLES"} & set(words[1:3])
     return words[:1] != () and words[0] in _CHANGING

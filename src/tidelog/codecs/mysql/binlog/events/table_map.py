@@ -1,8 +1,7 @@
-"""Table maps: which table's rows follow, and what its columns are.
+"""Parses table maps: the table of the following rows, and its columns.
 
-Format: MySQL source documentation, ``Table_map_event``. What can't be read behind the columns'
-types is a fault of this one table, and not of the stream: newer servers may write what is not known
-here.
+Format: MySQL source documentation, ``Table_map_event``. Unreadable bytes after the columns' types
+are a fault of this one table, not of the stream: newer servers may write something unknown here.
 """
 
 from __future__ import annotations
@@ -29,25 +28,28 @@ _FIELDS = {
     10: "character sets of enums and sets", 11: "character sets of enums and sets",
     12: "visible columns", 13: "dimensions of vectors",
 }  # fmt: skip
-"""The fields of the optional metadata by their types (``Optional_metadata_field_type``)."""
+"""The fields of the optional metadata, by type (``Optional_metadata_field_type``)."""
 _UNREADABLE = (ValueError, IndexError, OverflowError)
 
 YEAR_WITHOUT_SIGN: Final = (8, 0, 16)
 YEAR_WITH_SIGN: Final = (8, 0, 29)
-"""MySQL before the first has no bit of SIGNEDNESS for a YEAR (seen on 8.0.12 and 8.0.15), from the
-second on it has (https://github.com/osheroff/mysql-binlog-connector-java/issues/108; seen on
-9.7.4). Between them it is not known when that changed.
+"""MySQL before the first version has no bit of SIGNEDNESS for a YEAR (seen on 8.0.12 and 8.0.15),
+from the second version on it has one
+(https://github.com/osheroff/mysql-binlog-connector-java/issues/108; seen on 9.7.4). It is unknown
+which version in between changed that.
 """
 
 
 class MalformedFieldError(ValueError):
-    """A field of the optional metadata is none of this table; its name."""
+    """A field of the optional metadata does not fit this table; the argument is its name."""
 
 
 def parse_table_map(
     body: bytes, position: int, flavor: Flavor, version: tuple[int, ...]
 ) -> TableMapSeen:
-    """A Table_map_event's body. ``version``: of the server that wrote the file."""
+    """Parse a Table_map_event's body. ``version``: the version of the server that wrote
+    the file.
+    """
     fields = Fields(body)
     table_id = fields.integer(6)
     fields.take(2)
@@ -66,7 +68,7 @@ def parse_table_map(
     except _UNREADABLE:
         return replace(unread, malformed="what its columns are")
     unknown = next((code for code in types if code not in KNOWN_TYPES), None)
-    if unknown is not None:  # so nobody knows how much of the metadata is its own
+    if unknown is not None:  # then the length of its metadata is unknown too
         return replace(unread, nullable=nullable, unknown=unknown)
     try:
         metas = _metas(types, packed)
@@ -95,7 +97,7 @@ def _metas(types: bytes, fields: Fields) -> tuple[int, ...]:
     if fields.left():
         raise ValueError("metadata")
     for code, meta in zip(types, metas, strict=True):
-        walk(code, meta)  # raises ValueError for what the type can't have
+        walk(code, meta)  # raises ValueError for metadata that the type can't have
     return metas
 
 
@@ -108,8 +110,8 @@ def _metadata(
 ) -> TableMapMetadata:
     """The optional metadata: type, length and value fields (``binlog_row_metadata``).
 
-    Without names, as if it were MINIMAL, where it is not known which signs are which columns': the
-    catalogue has to say what the table is. Fields that are not known are passed over.
+    It has no names, as with MINIMAL, if the signs can't be assigned to columns: then the catalogue
+    must describe the table. Unknown fields are skipped.
     """
     read = _OptionalMetadata(types, metas, _with_sign(flavor, version), flavor)
     while fields.left():
@@ -129,7 +131,7 @@ def _metadata(
 class _OptionalMetadata:
     """Reads the fields of the optional metadata one after the other.
 
-    They are lists and bitmaps without numbers of columns: each counts the columns of some types.
+    They are lists and bitmaps without column numbers: each covers the columns of some types.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class _OptionalMetadata:
         self._dimensions: dict[int, int] = {}
 
     def take(self, kind: int, value: Fields) -> None:
-        """Read one field. Raises ValueError or IndexError if it is none of this table."""
+        """Read one field. Raises ValueError or IndexError if it does not fit this table."""
         if kind == 1:
             self._unsigned = _signs(value.rest(), self._real, self._with_sign)
             self._signs_known = self._unsigned is not None
@@ -196,7 +198,7 @@ class _OptionalMetadata:
             self._dimensions = dict(zip(self._of(_VECTOR), _integers(value), strict=True))
 
     def metadata(self) -> TableMapMetadata:
-        """What was read."""
+        """The metadata read so far."""
         every = range(self._count)
         collations, labels = self._collations, self._labels
         geometries, dimensions = self._geometries, self._dimensions
@@ -212,16 +214,16 @@ class _OptionalMetadata:
         )
 
     def _of(self, *codes: int) -> list[int]:
-        """The columns of these types, by index."""
+        """The indexes of the columns of these types."""
         return [i for i, code in enumerate(self._real) if code in codes]
 
 
 def _with_sign(flavor: Flavor, version: tuple[int, ...]) -> tuple[frozenset[int], ...]:
-    """The types that the table map's SIGNEDNESS has a bit for: two sets if it may be either.
+    """The types that have a bit in the table map's SIGNEDNESS: two sets if it may be either.
 
     Args:
-        flavor: which server writes the log. MariaDB's YEAR has a bit, and counts as unsigned.
-        version: of the server that wrote the binlog's file; empty if it is not known.
+        flavor: the server that writes the log. MariaDB's YEAR has a bit, and counts as unsigned.
+        version: the version of the server that wrote the binlog's file; empty if unknown.
     """
     without_year = column_types.NUMERIC
     with_year = column_types.NUMERIC | {column_types.YEAR}
@@ -249,7 +251,7 @@ def _signs(
 
 
 def _flags(bits: bytes, columns: list[int], count: int) -> tuple[bool, ...]:
-    """A bit for each of ``columns``, the first in the highest bit; False for the others."""
+    """One bit for each of ``columns``, the first in the highest bit; False for the others."""
     flags = [False] * count
     for i, column in enumerate(columns):
         flags[column] = bool(bits[i // 8] >> 7 - i % 8 & 1)

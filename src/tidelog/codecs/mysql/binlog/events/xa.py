@@ -1,4 +1,4 @@
-"""XA transactions: their ids, and the event that ends one's first phase."""
+"""XA transactions: their ids, and the event that ends the first phase."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.codecs.mysql.binlog.events.fields import Fields
 
 
 def xid_text(format_id: int, gtrid: bytes, bqual: bytes) -> bytes:
-    """An XA transaction's id as the statements of the log spell it."""
+    """An XA transaction's id as the log's statements spell it."""
     return f"X'{gtrid.hex()}',X'{bqual.hex()}',{format_id}".encode()
 
 

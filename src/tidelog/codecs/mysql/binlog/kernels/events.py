@@ -1,4 +1,4 @@
-"""Kernels about events as a whole: their checksums, and where each begins."""
+"""Kernels for whole events: their checksums, and where each begins."""
 
 from __future__ import annotations
 
@@ -71,8 +71,10 @@ def crc32(data: UInt8s, start: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def split(data: UInt8s, offsets: Int64s) -> int:
-    """Where the events of ``data`` begin, by the lengths in their headers: into ``offsets``, with
-    the end of the last; their number, -1 if they don't fit the data, -2 if there are more.
+    """Find the events of ``data`` by the lengths in their headers.
+
+    Writes their begins, and the end of the last, to ``offsets``; returns their number, -1 if they
+    don't fit the data, -2 if there are more.
     """
     at = 0
     count = 0
@@ -93,20 +95,22 @@ def split(data: UInt8s, offsets: Int64s) -> int:
 
 @njit(inline="always")
 def may_repeat(typed: int) -> bool:
-    """May events of the type be sent again, out of their place? Their checksum is not verified."""
+    """Return True if events of the type may be sent again, out of order. Their checksum is not
+    verified.
+    """
     return typed in (t.FORMAT, t.ROTATE, t.HEARTBEAT, t.HEARTBEAT_V2)
 
 
 @njit(nogil=True)
 def place_of(data: UInt8s, start: int, offset: int) -> tuple[bool, int, int]:
-    """Is the event at ``start`` in order, and where does it begin and end in its file?
+    """Whether the event at ``start`` is in order, and its begin and end in its file.
 
-    ``offset``: where the last event ended; an event that is not in the file is there.
+    ``offset``: the end of the last event; an event that is not in the file gets this position.
     """
     log_pos = uint32_at(data, start + 13)
     if log_pos == 0 or uint16_at(data, start + 17) & _ARTIFICIAL:
         return True, offset, offset
-    # The header has the low 32 bits of where the event ends.
+    # The header has only the low 32 bits of the event's end.
     distance = (log_pos - offset) & _MASK32
     event_end = offset + distance
     event_start = event_end - uint32_at(data, start + 9)

@@ -1,6 +1,7 @@
-"""Kernels about row images: where one ends, what it holds, whether two differ.
+"""Kernels for row images: find an image's end, copy it, compare two images.
 
-numba caches a kernel by its own file's time stamp: touch `kernels.scan` when this one changes.
+numba's cache depends on the time stamp of a kernel's own file only: touch `kernels.scan` when this
+one changes.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def image_end(
     walks: Int32s,
     steps: Int32s,
 ) -> int:
-    """Where the row image at ``at`` ends, past ``end`` if it does not fit.
+    """The end of the row image at ``at``; past ``end`` if it does not fit.
 
-    ``present_at``: the bitmap of the columns that it holds, ``present`` of them.
+    ``present_at``: the position of the bitmap of its columns, ``present`` of which are set.
     """
     columns = table[COLUMNS]
     nulls = at
@@ -96,9 +97,9 @@ def rekeyed(
     table: Int64s,
     walks: Int32s,
 ) -> bool:
-    """Do two images of a row, which fit, differ in a column that ``walks`` marks?
+    """Return True if two images of a row, which fit, differ in a column that ``walks`` marks.
 
-    A column that only the new image holds is one that changed (``binlog_row_image=MINIMAL``).
+    A column that only the new image has has changed (``binlog_row_image=MINIMAL``).
     """
     first = table[FIRST_COLUMN]
     before_nulls = before
@@ -135,7 +136,7 @@ def rekeyed(
 
 @njit(inline="always")
 def present_count(data: UInt8s, at: int, columns: int) -> int:
-    """How many of the ``columns`` bits from ``at`` on are set."""
+    """The number of set bits among the ``columns`` bits from ``at`` on."""
     count = 0
     for column in range(columns):
         count += data[at + (column >> 3)] >> (column & 7) & 1
@@ -152,16 +153,16 @@ def write_shown(
     payload: UInt8s,
     used: int,
 ) -> int:
-    """Write a row image without the table's hidden columns, from ``used`` on; where it ends.
+    """Write a row image without the table's hidden columns, from ``used`` on; returns its end.
 
     Args:
         data: the events.
-        bits: where the bitmap of the columns is that the image holds.
-        at: where the image is, which fits.
+        bits: the position of the bitmap of the image's columns.
+        at: the position of the image, which fits.
         table: the table's slots.
         walks: see `kernels.scan.scan`.
-        payload: has room for the whole image.
-        used: of ``payload``.
+        payload: a buffer with room for the whole image.
+        used: the bytes of ``payload`` in use.
     """
     columns = table[COLUMNS]
     shown = columns - table[HIDDEN]
@@ -184,7 +185,7 @@ def write_shown(
 
 @njit(inline="always")
 def _write_bits(data: UInt8s, at: int, count: int, unused: int, payload: UInt8s, used: int) -> int:
-    """Write the first ``count`` bits from ``at`` on, the last byte filled up from ``unused``."""
+    """Write the first ``count`` bits from ``at`` on, and fill the last byte from ``unused``."""
     size = (count + 7) >> 3
     payload[used : used + size] = data[at : at + size]
     if count & 7:

@@ -1,37 +1,228 @@
 """HOT PATH. One pass over whole binlog events; measured by ``benchmarks/bench_binlog_scan.py``.
 
-The kernel frames transactions, verifies checksums, counts ordinals and cuts rows events into the
-event log's payloads, one a row. It looks at lengths only; rows are decoded by executors.
-Formats: `tidelog.codecs.mysql.binlog.events`. Little-endian throughout.
+The kernel frames transactions, verifies checksums, counts ordinals and splits rows events into the
+event log's payloads, one per row. It only reads lengths; executors decode rows. Formats:
+`tidelog.codecs.mysql.binlog.events`. Little-endian throughout.
 
-Everything that comes from the stream is checked against the event's end before it is read.
+Every length from the stream is checked against the event's end before it is used.
 """
 
 from __future__ import annotations
 
 from numba import njit
 
-from tidelog.codecs.littleendian import int64_at, uint16_at, uint32_at, uint48_at
+from tidelog.codecs.littleendian import int64_at, uint16_at, uint24_at, uint32_at, uint48_at
 from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES
 from tidelog.codecs.mysql.binlog.kernels import slots as s
 from tidelog.codecs.mysql.binlog.kernels import types as t
 from tidelog.codecs.mysql.binlog.kernels.events import crc32, may_repeat, place_of
-from tidelog.codecs.mysql.binlog.kernels.groups import (
-    commit_ts_of,
-    is_after,
-    is_word,
-    source_of,
+from tidelog.codecs.mysql.binlog.kernels.images import (
+    image_end,
+    present_count,
+    rekeyed,
+    write_shown,
 )
-from tidelog.codecs.mysql.binlog.kernels.images import image_end, present_count, rekeyed
-from tidelog.codecs.mysql.binlog.kernels.rows import (
-    columns_of,
-    is_rows,
-    options_end,
-    same_map,
-    table_number,
-    write_payload,
+from tidelog.codecs.mysql.binlog.kernels.slots import (
+    COLUMNS,
+    HIDDEN,
+    JSON_COLUMNS,
+    MAP_END,
+    MAP_START,
 )
 from tidelog.model.records import Int32s, Int64s, UInt8s
+
+_BEFORE_AND_AFTER = 3  # both flags of the payload
+
+
+@njit(inline="always")
+def is_rows(typed: int) -> bool:
+    """Return True for the type of a rows event."""
+    return (
+        t.WRITE_V1 <= typed <= t.DELETE_V1
+        or t.WRITE <= typed <= t.DELETE
+        or typed == t.PARTIAL_UPDATE
+    )
+
+
+@njit(inline="always")
+def table_number(table_id: int, ids: Int64s, numbers: Int64s) -> int:
+    """The table's row with the id; -1: none. ``ids`` are sorted."""
+    low = 0
+    high = len(ids)
+    while low < high:
+        middle = (low + high) >> 1
+        if ids[middle] < table_id:
+            low = middle + 1
+        else:
+            high = middle
+    if low == len(ids) or ids[low] != table_id:
+        return -1
+    return int(numbers[low])
+
+
+@njit(nogil=True)
+def same_map(data: UInt8s, body: int, body_end: int, maps: UInt8s, table: Int64s) -> bool:
+    """Return True if ``data[body:body_end]`` is the known table map."""
+    known = table[MAP_START]
+    if table[MAP_END] - known != body_end - body:
+        return False
+    for j in range(body_end - body):  # noqa: SIM110 (numba)
+        if data[body + j] != maps[known + j]:
+            return False
+    return True
+
+
+@njit(nogil=True)
+def columns_of(data: UInt8s, typed: int, at: int, body_end: int) -> tuple[int, int]:
+    """The position of a rows event's bitmaps, and its number of columns; -1: it is malformed.
+
+    ``at``: the end of its table id and flags.
+    """
+    if typed not in (t.WRITE_V1, t.UPDATE_V1, t.DELETE_V1):
+        if at + 2 > body_end or uint16_at(data, at) < 2:
+            return at, -1
+        at += uint16_at(data, at)  # extra data
+    if at + 1 > body_end:
+        return at, -1
+    columns = int(data[at])
+    at += 1
+    if columns == 252:
+        if at + 2 > body_end:
+            return at, -1
+        columns = uint16_at(data, at)
+        at += 2
+    elif columns > 252 or columns == 251:
+        return at, -1
+    return at, columns
+
+
+@njit(nogil=True)
+def options_end(data: UInt8s, at: int, end: int, table: Int64s) -> int:
+    """The end of the bytes before the new image of a partial update; -1: it is malformed."""
+    if at + 1 > end or data[at] > 250:
+        return -1
+    if data[at] & 1:
+        return int(at + 1 + ((table[JSON_COLUMNS] + 7) >> 3))
+    return at + 1
+
+
+@njit(inline="always")
+def _copy_few(source: UInt8s, start: int, size: int, target: UInt8s, at: int) -> None:
+    for i in range(size):
+        target[at + i] = source[start + i]
+
+
+@njit(inline="always")
+def write_payload(
+    data: UInt8s,
+    bits: int,
+    images: tuple[int, int, int],
+    row_flags: int,
+    table: Int64s,
+    walks: Int32s,
+    payload: UInt8s,
+    used: int,
+) -> int:
+    """Write a row's payload from ``used`` on; returns its end.
+
+    Args:
+        data: the events.
+        bits: the position of the bitmaps of present columns: one, or two for an update.
+        images: the beginning of the first image, its end, and the end of the second one.
+        row_flags: which images there are.
+        table: the table's slots.
+        walks: see `kernels.scan.scan`.
+        payload: a buffer with room for it.
+        used: the bytes of ``payload`` in use.
+    """
+    row, middle, end = images
+    columns = table[COLUMNS]
+    shown = columns - table[HIDDEN]
+    width = (columns + 7) >> 3
+    payload[used] = 1
+    payload[used + 1] = row_flags
+    payload[used + 2] = shown & 0xFF
+    payload[used + 3] = shown >> 8
+    used += 4
+    if table[HIDDEN]:
+        used = write_shown(data, bits, row, table, walks, payload, used)
+        if row_flags & _BEFORE_AND_AFTER == _BEFORE_AND_AFTER:
+            used = write_shown(data, bits + width, middle, table, walks, payload, used)
+        return used
+    _copy_few(data, bits, width, payload, used)
+    used += width
+    payload[used : used + middle - row] = data[row:middle]
+    used += middle - row
+    if row_flags & _BEFORE_AND_AFTER == _BEFORE_AND_AFTER:
+        _copy_few(data, bits + width, width, payload, used)
+        used += width
+        payload[used : used + end - middle] = data[middle:end]
+        used += end - middle
+    return used
+
+
+@njit(inline="always")
+def is_word(data: UInt8s, start: int, end: int, word: bytes) -> bool:
+    """Return True if ``data[start:end]`` is this word."""
+    if end - start != len(word):
+        return False
+    for i in range(len(word)):  # noqa: SIM110 (numba)
+        if data[start + i] != word[i]:
+            return False
+    return True
+
+
+@njit(inline="always")
+def is_after(position: int, ordinal: int, last_position: int, last_ordinal: int) -> bool:
+    """Return True if the record is after the last one."""
+    return position > last_position or (position == last_position and ordinal > last_ordinal)
+
+
+@njit(nogil=True)
+def source_of(
+    data: UInt8s, start: int, mariadb: bool, sources: UInt8s, count: int, last: int
+) -> int:
+    """The row of ``sources`` that numbered the GTID event at ``start``; -1: none of the first
+    ``count``.
+
+    ``last``: the row to try first, -1 if there is none.
+    """
+    body = start + HEADER_BYTES
+    for k in range(-1, count):
+        candidate = last if k < 0 else k
+        if candidate < 0:
+            continue
+        same = True
+        if mariadb:
+            for j in range(4):
+                if (
+                    sources[candidate, j] != data[body + 8 + j]
+                    or sources[candidate, 4 + j] != data[start + 5 + j]
+                ):
+                    same = False
+                    break
+        else:
+            for j in range(16):
+                if sources[candidate, j] != data[body + 1 + j]:
+                    same = False
+                    break
+        if same:
+            return candidate
+    return -1
+
+
+@njit(nogil=True)
+def commit_ts_of(data: UInt8s, start: int, body_end: int, mariadb: bool) -> int:
+    """The commit time of the group with the GTID event at ``start``, microseconds since 1970."""
+    body = start + HEADER_BYTES
+    if not mariadb and body + 49 <= body_end and data[body + 25] == 2:
+        # The commit time on this server, microseconds in 55 bits.
+        told_ts = uint32_at(data, body + 42) | uint24_at(data, body + 46) << 32
+        told_ts &= (1 << 55) - 1
+        if told_ts:
+            return int(told_ts)
+    return int(uint32_at(data, start) * 1_000_000)
+
 
 _NO_TABLE = 0xFFFFFF  # in a rows event that only ends a statement
 _STATEMENT_END = 1
@@ -63,7 +254,7 @@ def scan(
     gtid_number: Int64s,
     gtid_source: Int32s,
 ) -> int:
-    """Scan events from ``first`` on until the end, lack of room, or one that Python must see.
+    """Scan events from ``first`` on until the end, lack of room, or one that Python must process.
 
     Args:
         data: the events.
@@ -71,16 +262,17 @@ def scan(
             checked the first and the last.
         first: the event to begin at (after ``state[ROW_AT]`` bytes of it).
         ids: sorted table ids.
-        numbers: which row of ``tables`` each has.
+        numbers: the row of ``tables`` of each id.
         tables: int64[k, TABLE_SLOTS].
         walks: int32[..., 3], for each column the bytes of its length prefix (0: none), the length
-            of values without one, and 1 if an update of it is to be noticed.
-        steps: int32[..., 2], for a row without NULLs: bytes to pass, then the length prefix of a
+            of values without one, and 1 if its updates are to be noticed.
+        steps: int32[..., 2], for a row without NULLs: bytes to skip, then the length prefix of a
             column of variable length.
         maps: the tables' maps, back to back.
-        sources: uint8[..., 16], who numbers transactions: a uuid, or domain and server id.
+        sources: uint8[..., 16], the sources of transaction numbers: a uuid, or domain and server
+            id.
         state: int64[STATE_SLOTS], read and written.
-        kind: uint8[r], out, as all that follow: the columns of `LogBatch`, written from 0 on.
+        kind: uint8[r], out, like all that follow: the columns of `LogBatch`, written from 0 on.
         schema_id: int32[r].
         position: int64[r].
         ordinal: int64[r].
@@ -167,7 +359,8 @@ def scan(
                         break
                     at = body_end
                 elif tables[number, s.COLUMNS] < 0:
-                    # What counts rows elsewhere counts events, and any change may be the noticed.
+                    # Such a table counts events instead of rows, and any change may be one to
+                    # notice.
                     table = tables[number]
                     if is_after(record_position, next_ordinal, last_position, last_ordinal):
                         if typed in (t.DELETE, t.DELETE_V1):

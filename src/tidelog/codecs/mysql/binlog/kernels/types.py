@@ -1,4 +1,4 @@
-"""The types of binlog events that the kernels know (MySQL's and MariaDB's sources)."""
+"""The types of binlog events that the kernels process (MySQL's and MariaDB's sources)."""
 
 from __future__ import annotations
 

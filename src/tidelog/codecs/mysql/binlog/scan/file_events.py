@@ -1,4 +1,4 @@
-"""Events that say which file the stream is in, and how far."""
+"""Processes events that say which file the stream is in, and at which offset."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class FileEvents:
     """The files of one scan.
 
     Args:
-        state: of the scan.
-        flavor: which server writes the log.
-        tables: forgotten where the server started.
-        groups: of events; one that a file ends in was rolled back.
-        shift: what file numbers of positions are ahead of those in names.
+        state: the scan's state.
+        flavor: the server that writes the log.
+        tables: the scan's tables, cleared where the server started.
+        groups: the scan's groups of events; a group that a file ends in was rolled back.
+        shift: the difference between file numbers in positions and in names.
     """
 
     def __init__(
@@ -43,34 +43,34 @@ class FileEvents:
         self._placed = False
 
     def format(self, event: bytes, header: Header) -> Iterator[FormatSeen | RolledBackSeen]:
-        """A format description: a file begins."""
+        """Process a format description: a file begins."""
         state = self._state.slots
-        told = parse_format(event[HEADER_BYTES:])
-        # The checksum is of the file when closed: without the flag that it is in use.
+        description = parse_format(event[HEADER_BYTES:])
+        # The checksum is that of the closed file: without the flag that it is in use.
         closed = event[:17] + bytes([event[17] & 0xFE]) + event[18:]
-        if told.checksum and without_checksum(closed) is closed:
+        if description.checksum and without_checksum(closed) is closed:
             raise self._state.fault(f"format description {FAULTS[kernel.BAD_CHECKSUM]}")
-        if told.binlog_version != 4:
-            raise self._state.fault(f"binlog format {told.binlog_version} is not supported")
-        if told.lengths[EventType.TABLE_MAP - 1 : EventType.TABLE_MAP] == b"\x06":
+        if description.binlog_version != 4:
+            raise self._state.fault(f"binlog format {description.binlog_version} is not supported")
+        if description.lengths[EventType.TABLE_MAP - 1 : EventType.TABLE_MAP] == b"\x06":
             raise self._state.fault("table ids of 4 bytes are not supported")
-        started = told.created != 0
+        started = description.created != 0
         if self._state.in_transaction:
             if not started:
                 raise self._state.fault(f"format description {FAULTS[kernel.NESTED]}")
-            # The server ended in the midst of writing the group, which hence was never committed.
-            yield from self._groups.rolled_back()
+            # The server stopped while it wrote the group, which therefore was never committed.
+            yield from self._groups.report_rollback()
             self._state.close()
         if started:
-            self._tables.clear()  # table ids begin anew
-        self._state.server_version = version_numbers(told.server_version)
-        state[kernel.CHECKSUM] = told.checksum
+            self._tables.clear()  # table ids start again
+        self._state.server_version = version_numbers(description.server_version)
+        state[kernel.CHECKSUM] = description.checksum
         if not header.artificial:
             state[kernel.OFFSET] = state[kernel.EVENT_END]
-        yield FormatSeen(told.server_version, bool(told.checksum), started)
+        yield FormatSeen(description.server_version, bool(description.checksum), started)
 
-    def made_up(self, body: bytes, header: Header) -> Iterator[RotateSeen]:
-        """Rotate and heartbeat events: they say where the stream is."""
+    def position_event(self, body: bytes, header: Header) -> Iterator[RotateSeen]:
+        """Process rotate and heartbeat events, which report the stream's position."""
         state = self._state.slots
         if header.type == EventType.ROTATE:
             name, offset = parse_rotate(body)
@@ -78,7 +78,8 @@ class FileEvents:
             place = file | offset
             if self._state.in_transaction and not header.artificial:
                 raise self._state.fault(f"ROTATE event {FAULTS[kernel.NESTED]}")
-            # Else the file ended with the server: the format description that follows says so.
+            # Otherwise the server stopped at the file's end: the following format description shows
+            # it.
             if self._placed and place < self._state.position:
                 raise self._state.fault(f"ROTATE event {FAULTS[kernel.OUT_OF_ORDER]}")
             self._placed = True
@@ -94,7 +95,7 @@ class FileEvents:
             if name_of is not None and self._is_here(name_of) and exact is not None:
                 state[kernel.OFFSET] = max(here, binlog_position.pack(0, exact))
         elif self._flavor is Flavor.MARIADB and not header.log_pos:
-            # Beyond 4 GiB: the offset stands before the name (sql_repl.cc, send_heartbeat_event).
+            # Beyond 4 GiB: the offset precedes the name (sql_repl.cc, send_heartbeat_event).
             fields = Fields(body)
             exact = fields.integer(8)
             if self._is_here(fields.rest().decode("utf-8")):
@@ -108,6 +109,6 @@ class FileEvents:
         return self._file(name) == int(self._state.slots[kernel.FILE])
 
     def _file(self, name: str) -> int:
-        """The position of its begin."""
+        """The position of the file's beginning."""
         _, number = binlog_position.file_number(name)
         return binlog_position.pack(number + self._shift, 0)

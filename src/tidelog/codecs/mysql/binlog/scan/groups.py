@@ -1,11 +1,12 @@
-"""Groups of events: where transactions begin and end, by GTIDs and statements.
+"""Finds where transactions begin and end, by GTIDs and statements.
 
-Most are the kernel's; here are those that it leaves.
+The kernel processes most groups of events; this module the others.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Generator, Iterator
 
 import numpy as np
@@ -17,13 +18,54 @@ from tidelog.codecs.mysql.binlog.events.gtids import (
 )
 from tidelog.codecs.mysql.binlog.events.header import EventType, Header
 from tidelog.codecs.mysql.binlog.events.statements import Query, changes_rows, first_words
-from tidelog.codecs.mysql.binlog.items import GtidsSeen, QuerySeen, RolledBackSeen, XaSeen
+from tidelog.codecs.mysql.binlog.items import (
+    GtidSource,
+    GtidsSeen,
+    MariaDbSource,
+    QuerySeen,
+    RolledBackSeen,
+    XaSeen,
+)
 from tidelog.codecs.mysql.binlog.kernels import slots as kernel
-from tidelog.codecs.mysql.binlog.scan.gtid_sources import GtidSources
 from tidelog.codecs.mysql.binlog.scan.state import FAULTS, ScanState
 from tidelog.codecs.mysql.binlog.scan.xa_groups import XaGroups
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
-from tidelog.model.records import Resume
+from tidelog.model.records import Resume, UInt8s
+
+
+class GtidSources:
+    """The GTID sources of one scan.
+
+    Attributes:
+        all: the sources, by number.
+        keys: uint8[..., 16], a uuid, or domain and server id, for each source.
+    """
+
+    def __init__(self, state: ScanState) -> None:
+        self.all: tuple[GtidSource, ...] = ()
+        self.keys: UInt8s = np.zeros((8, 16), dtype=np.uint8)
+        self._state = state
+
+    def number(self, source: GtidSource) -> int:
+        """The source's number; a new source is added."""
+        if source in self.all:
+            return self.all.index(source)
+        number = len(self.all)
+        self.all = (*self.all, source)
+        if number == len(self.keys):
+            longer = np.zeros((2 * number, 16), dtype=np.uint8)
+            longer[:number] = self.keys
+            self.keys = longer
+        if isinstance(source, MariaDbSource):
+            key = struct.pack("<II8x", source.domain, source.server_id)
+        elif source.tag:  # never matched by the kernel, which skips tagged events
+            key = bytes(16)
+        else:
+            key = source.uuid.bytes
+        self.keys[number] = np.frombuffer(key, dtype=np.uint8)
+        self._state.slots[kernel.SOURCES] = number + 1
+        return number
+
 
 _BEGINS = re.compile(r"\bSTART\s+TRANSACTION\s*$", re.IGNORECASE)
 
@@ -32,14 +74,14 @@ class Groups:
     """The groups of one scan.
 
     Args:
-        state: of the scan.
-        begin: what the scan was told to resume after.
-        tables: those with rows in the group.
-        xa: groups of XA transactions.
+        state: the scan's state.
+        begin: the scan's resume position.
+        tables: the tables with rows in the group.
+        xa: the groups of XA transactions.
 
     Attributes:
-        sources: who numbered transactions.
-        skipped: the statement at hand was dealt with before the scan began.
+        sources: the sources of transaction numbers.
+        skipped: True if the current statement was processed before the scan began.
     """
 
     def __init__(
@@ -53,7 +95,7 @@ class Groups:
         self._xa = xa
 
     def gtid(self, body: bytes, header: Header) -> Generator[GtidsSeen, None, bool]:
-        """A GTID that the kernel does not take: of a source unknown, tagged, or of XA."""
+        """Process a GTID that the kernel does not: of an unknown source, tagged, or of XA."""
         state = self._state.slots
         if self._state.in_transaction:
             raise self._state.fault(f"GTID event {FAULTS[kernel.NESTED]}")
@@ -63,7 +105,7 @@ class Groups:
             gtid = parse_tagged_gtid(body)
         else:
             gtid = parse_gtid(body, anonymous=header.type == EventType.ANONYMOUS_GTID)
-        assert gtid.source is not None  # the kernel takes anonymous ones
+        assert gtid.source is not None  # the kernel processes anonymous ones
         number = self.sources.number(gtid.source)
         if gtid.xid is None and header.type != EventType.GTID_TAGGED:
             return True
@@ -77,11 +119,11 @@ class Groups:
             self.sources.all,
         )
         if gtid.xid is not None and gtid.prepares:
-            self._xa.hold(gtid.xid)
+            self._xa.await_commit(gtid.xid)
         return False
 
     def query(self, query: Query, header: Header) -> Iterator[QuerySeen | RolledBackSeen | XaSeen]:
-        """A statement."""
+        """Process a statement."""
         state = self._state.slots
         sql = query.text()
         keyword, words = first_words(sql)
@@ -96,12 +138,12 @@ class Groups:
             state[kernel.BEGUN] = 1
             return
         if keyword == "COMMIT":
-            self._xa.require_not_held(keyword)
+            self._xa.require_outside_xa(keyword)
             self._state.close()
             return
         if keyword == "ROLLBACK":
-            self._xa.require_not_held(keyword)
-            yield from self.rolled_back()
+            self._xa.require_outside_xa(keyword)
+            yield from self.report_rollback()
             if "TO" not in words[1:3]:
                 self._state.close()
             return
@@ -130,7 +172,7 @@ class Groups:
             keyword=keyword,
             changes_rows=changes_rows(words) or header.type == EventType.EXECUTE_LOAD_QUERY,
             alone=alone,
-            # The stream begins before what is acknowledged, to see the last row's GTID again.
+            # The stream begins before the acknowledged position, to read the last row's GTID again.
             durable=here <= (begin.position, begin.ordinal) or end <= begin.acknowledge,
             alter=query.status.alter,
             error_code=query.error_code,
@@ -143,8 +185,8 @@ class Groups:
         if alone:
             self._state.close()
 
-    def rolled_back(self) -> Iterator[RolledBackSeen]:
-        """The group at hand was rolled back, whose rows were given."""
+    def report_rollback(self) -> Iterator[RolledBackSeen]:
+        """Report that the current group was rolled back after its rows were yielded."""
         state = self._state.slots
         tables = self._tables.changed_tables(int(state[kernel.GROUP_START]))
         ordinal = int(state[kernel.NEXT_ORDINAL])

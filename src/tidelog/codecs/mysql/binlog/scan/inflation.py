@@ -1,4 +1,4 @@
-"""Compressed rows events of MariaDB, with what stands among them, as plain ones."""
+"""Converts MariaDB's compressed rows events, and the events between them, to plain ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.codecs.mysql.binlog.events.header import CHECKSUM_BYTES, HEADER_BYT
 from tidelog.codecs.mysql.binlog.scan.records import BATCH_BYTES
 from tidelog.model.records import Int64s, UInt8s
 
-# The kernel, or their parser, needs more of these than the bytes of one event.
+# The kernel, or their parser, needs more than the bytes of one such event.
 _UNLIKE_OTHERS = frozenset(
     {
         EventType.ROTATE,
@@ -26,8 +26,10 @@ _UNLIKE_OTHERS = frozenset(
 def plain_events(
     data: UInt8s, offsets: Int64s, cursor: int, checksum: bool
 ) -> tuple[UInt8s, Int64s]:
-    """Events from ``cursor`` on, about a batch of them, without checksums, back to back, and where
-    each begins. ValueError: the first is torn.
+    """About one batch of events from ``cursor`` on, decompressed, without checksums and back to
+    back; and their offsets.
+
+    Raises ValueError if the first event is torn.
     """
     parts: list[bytes] = []
     at = [0]

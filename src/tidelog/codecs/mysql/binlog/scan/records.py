@@ -1,22 +1,22 @@
-"""Where the kernel writes records and GTIDs, and what is made of them."""
+"""The buffers to which the kernel writes records and GTIDs, and the batches made from them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES
-from tidelog.codecs.mysql.binlog.items import BinlogRowOf, GtidSource, GtidsSeen
+from tidelog.codecs.mysql.binlog.items import GtidSource, GtidsSeen, WatchedBinlogRow
 from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
 
 BATCH_BYTES = 8 << 20
-"""A batch holds at most about so many bytes of payload."""
+"""Approximate limit of a batch's payload, in bytes."""
 
 BATCH_RECORDS = 1 << 17
 BATCH_GTIDS = 1 << 15
 
 
 class ScannedRecords:
-    """The columns of one scan's batches, as its kernel fills them."""
+    """The columns of one scan's batches, which its kernel fills."""
 
     def __init__(self) -> None:
         self.kind: UInt8s = np.empty(BATCH_RECORDS, dtype=np.uint8)
@@ -31,7 +31,7 @@ class ScannedRecords:
         self.gtid_source: Int32s = np.empty(BATCH_GTIDS, dtype=np.int32)
 
     def batch(self, records: int, payload_bytes: int, resume: Resume) -> LogBatch:
-        """A copy of the first records."""
+        """Copy the first records."""
         position = self.position[:records].copy()
         batch = LogBatch(
             kind=self.kind[:records].copy(),
@@ -48,9 +48,11 @@ class ScannedRecords:
             self.payload = np.empty(BATCH_BYTES, dtype=np.uint8)
         return batch
 
-    def row_of(self, data: UInt8s, start: int) -> BinlogRowOf:
-        """The one record that the kernel wrote of a watched table, from the event at ``start``."""
-        return BinlogRowOf(
+    def row_of(self, data: UInt8s, start: int) -> WatchedBinlogRow:
+        """The single record that the kernel wrote of a watched table, from the event at
+        ``start``.
+        """
+        return WatchedBinlogRow(
             int.from_bytes(
                 data[start + HEADER_BYTES : start + HEADER_BYTES + 6].tobytes(), "little"
             ),
@@ -62,7 +64,7 @@ class ScannedRecords:
         )
 
     def gtids(self, count: int, sources: tuple[GtidSource, ...]) -> GtidsSeen:
-        """A copy of the first GTIDs, of these sources."""
+        """Copy the first GTIDs, of these sources."""
         return GtidsSeen(
             self.gtid_position[:count].copy(),
             self.gtid_number[:count].copy(),
@@ -71,5 +73,5 @@ class ScannedRecords:
         )
 
     def grow(self, payload_bytes: int) -> None:
-        """Room for a row that is larger than a batch as a rule is."""
+        """Make room for a row that is larger than a usual batch."""
         self.payload = np.empty(payload_bytes, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Where a scan stands: the state that its kernel and the takers of single events share."""
+"""The state of a scan, shared by its kernel and the code for single events."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TORN = "is torn or malformed"
 FAULTS = {
     kernel.MALFORMED: TORN,
     kernel.BAD_CHECKSUM: "does not match its checksum",
-    kernel.OUT_OF_ORDER: "stands before the end of the one before",
-    kernel.NESTED: "stands inside a transaction",
-    kernel.OUTSIDE: "stands outside a transaction",
+    kernel.OUT_OF_ORDER: "begins before the end of the previous one",
+    kernel.NESTED: "is inside a transaction",
+    kernel.OUTSIDE: "is outside a transaction",
     kernel.UNMAPPED: "is of a table without a table map",
     kernel.COLUMN_COUNT: "has another number of columns than its table map",
     kernel.TORN_ROW: "holds a row that does not fit its table map",
@@ -27,9 +27,10 @@ class ScanState:
     """The state of one scan.
 
     Attributes:
-        slots: int64[STATE_SLOTS], as the kernel has it.
-        xid: of the XA transaction that the open group prepares.
-        server_version: of the server that wrote the file, e.g. (8, 0, 36); empty: it is not known.
+        slots: int64[STATE_SLOTS], shared with the kernel.
+        xid: the XA transaction that the open group prepares.
+        server_version: the version of the server that wrote the file, e.g. (8, 0, 36); empty if
+            unknown.
     """
 
     def __init__(
@@ -53,16 +54,16 @@ class ScanState:
 
     @property
     def in_transaction(self) -> bool:
-        """Is a group of events open?"""
+        """True if a group of events is open."""
         return bool(self.slots[kernel.IN_GROUP])
 
     @property
     def position(self) -> int:
-        """The packed end of what was scanned."""
+        """The packed end of the scanned events."""
         return int(self.slots[kernel.FILE] | self.slots[kernel.OFFSET])
 
     def open(self, commit_ts: int) -> None:
-        """A group begins with the event at hand."""
+        """Begin a group at the current event."""
         state = self.slots
         state[kernel.IN_GROUP] = 1
         state[kernel.GROUP_START] = state[kernel.RECORD_POSITION] = self.event_start
@@ -71,7 +72,7 @@ class ScanState:
             state[slot] = 0
 
     def close(self) -> None:
-        """The group ends with the event at hand."""
+        """End the group at the current event."""
         for slot in (kernel.IN_GROUP, kernel.BEGUN, kernel.STANDALONE, kernel.HELD):
             self.slots[slot] = 0
         self.xid = b""
@@ -83,11 +84,11 @@ class ScanState:
 
     @property
     def event_start(self) -> int:
-        """Where the event at hand begins."""
+        """The packed beginning of the current event."""
         return int(self.slots[kernel.FILE] | self.slots[kernel.EVENT_START])
 
     def where(self) -> str:
-        """Where the event at hand begins, as a file's number and the offset in it."""
+        """The beginning of the current event as text: the file's number and the offset in it."""
         state = self.slots
         at = binlog_position.text(int(state[kernel.FILE] | max(0, int(state[kernel.EVENT_START]))))
         if not self.in_transaction:
@@ -96,16 +97,16 @@ class ScanState:
         return f"{at}, in the transaction at {group}, record {int(state[kernel.NEXT_ORDINAL])}"
 
     def fault(self, what: str) -> DecodeError:
-        """What is wrong with the stream, and where."""
+        """The error for a fault of the stream, with its position."""
         return DecodeError(f"binlog: {what} (at {self.where()})")
 
-    def refusal(self, stopped: int, kind: int) -> DecodeError:
-        """Why the kernel can't go on behind an event of this type."""
+    def stop_error(self, stopped: int, kind: int) -> DecodeError:
+        """The error for an event of this type that stopped the kernel."""
         return self.fault(f"{name_of(kind)} event {FAULTS[stopped]}")
 
 
 def name_of(kind: int) -> str:
-    """The name of a type of events."""
+    """The name of an event type."""
     try:
         return EventType(kind).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""XA transactions in a scan: which are prepared, and when their rows are given."""
+"""Tracks XA transactions in a scan: which are prepared, and when their rows are yielded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from tidelog.codecs.mysql.binlog.events.xa import parse_xa_prepare
-from tidelog.codecs.mysql.binlog.items import AsOf, XaSeen, XaState
+from tidelog.codecs.mysql.binlog.items import RowsOfPreparedTransaction, XaSeen, XaState
 from tidelog.codecs.mysql.binlog.kernels import slots as kernel
 from tidelog.codecs.mysql.binlog.scan.state import FAULTS, ScanState
 
@@ -17,12 +17,14 @@ class XaGroups:
     """The XA groups of one scan.
 
     Args:
-        state: of the scan.
-        resumed_at: the position that the scan was told to resume after.
-        as_of: give the rows of prepared groups, as of the group that committed them.
+        state: the scan's state.
+        resumed_at: the scan's resume position.
+        as_of: if set, yield the rows of prepared groups, as rows of the group that committed them.
     """
 
-    def __init__(self, state: ScanState, resumed_at: int, as_of: AsOf | None) -> None:
+    def __init__(
+        self, state: ScanState, resumed_at: int, as_of: RowsOfPreparedTransaction | None
+    ) -> None:
         self._state = state
         self._resumed_at = resumed_at
         self._as_of = as_of
@@ -30,11 +32,13 @@ class XaGroups:
 
     @property
     def oldest_prepared(self) -> int | None:
-        """Where the oldest XA transaction begins that is prepared and not decided; None: none."""
+        """The beginning of the oldest XA transaction that is prepared and neither committed nor
+        rolled back; None: there is none.
+        """
         return min(self._prepared.values(), default=None)
 
-    def hold(self, xid: bytes) -> None:
-        """The group prepares an XA transaction: its rows wait for the decision."""
+    def await_commit(self, xid: bytes) -> None:
+        """Note that the group prepares an XA transaction: its rows wait for the commit."""
         state = self._state.slots
         self._state.xid = xid
         state[kernel.BEGUN] = 1
@@ -45,14 +49,14 @@ class XaGroups:
             state[kernel.COMMIT_TS] = self._as_of.commit_ts
 
     def statement(self, sql: str, words: tuple[str, ...]) -> Iterator[XaSeen]:
-        """An XA statement of these first words."""
+        """Process an XA statement with these first words."""
         verb = words[1] if len(words) > 1 else ""
         match = _XID.search(sql)
         xid = match.group().lower().replace("x'", "X'").replace(" ", "").encode() if match else b""
         if verb in ("START", "BEGIN"):
             if not xid:
                 raise ValueError("xid")
-            self.hold(xid)
+            self.await_commit(xid)
         elif verb in ("COMMIT", "ROLLBACK"):
             if not xid:
                 raise ValueError("xid")
@@ -64,7 +68,7 @@ class XaGroups:
             raise self._state.fault(f"statement XA {verb} is not expected")
 
     def prepare(self, body: bytes) -> Iterator[XaSeen]:
-        """An XA_PREPARE event."""
+        """Process an XA_PREPARE event."""
         if not self._state.xid:
             raise self._state.fault(f"XA_PREPARE event {FAULTS[kernel.OUTSIDE]}")
         xid, one_phase = parse_xa_prepare(body)
@@ -85,7 +89,7 @@ class XaGroups:
         durable = begin < self._resumed_at
         return XaSeen(xid, xa_state, begin, end, int(state[kernel.COMMIT_TS]), durable)
 
-    def require_not_held(self, what: str) -> None:
-        """Raise if the group at hand is held."""
+    def require_outside_xa(self, what: str) -> None:
+        """Raise DecodeError if the current group's rows wait for a commit."""
         if self._state.slots[kernel.HELD]:
-            raise self._state.fault(f"{what} stands in an XA transaction")
+            raise self._state.fault(f"{what} is inside an XA transaction")

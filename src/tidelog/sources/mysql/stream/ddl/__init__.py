@@ -1,7 +1,6 @@
-"""What a statement of the log does to tables: enough of SQL to tell, and no more.
+"""Parses the effects of logged statements on tables, with only as much SQL as that needs.
 
-The log holds DDL as text. Read here are the tables that a statement names, whether their columns
-may be others afterwards, and whether rows changed for which there are no row events. What a
-statement does beyond that (defaults, types) is the catalogue's to say. In doubt a statement counts
-as doing more.
+The log holds DDL as text. The parser finds the tables that a statement names, whether their columns
+may change, and whether rows changed without row events. Everything else (defaults, types) comes
+from the catalogue. In doubt a statement counts as doing more.
 """

@@ -1,4 +1,4 @@
-"""What ALTER TABLE does, action by action."""
+"""Parses ALTER TABLE, action by action."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect, renamed
+from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect, rename_effects
 from tidelog.sources.mysql.stream.ddl.tokens import Token, TokenCursor
 
-# The first words of ALTER TABLE's actions that leave rows and columns as they are.
+# The first words of ALTER TABLE's actions that do not change rows or columns.
 # ruff: noqa: SIM905
 _HARMLESS = frozenset(
     "ALGORITHM LOCK WAIT NOWAIT COMMENT AUTO_INCREMENT AVG_ROW_LENGTH CHECKSUM COMPRESSION "
@@ -22,19 +22,19 @@ _HARMLESS = frozenset(
 _INDEX_WORDS = frozenset(
     "INDEX KEY UNIQUE FULLTEXT SPATIAL CONSTRAINT FOREIGN CHECK PARTITION".split()
 )
-# Neither is a reserved word: a column may have it as its name.
+# Neither word is reserved: a column may have this name.
 _VERSIONING = frozenset({("PERIOD", "FOR"), ("SYSTEM", "VERSIONING")})
 
 
 class AlterTable:
-    """Reads one statement from its second word on."""
+    """Parses one statement from its second word."""
 
     def __init__(self, tokens: TokenCursor) -> None:
         self._tokens = tokens
         self._added: list[str] = []
 
     def statement(self) -> Statement:
-        """What it does, ALTER itself being passed."""
+        """The statement's effects, without the word ALTER."""
         ignores = False
         while self._tokens.take("ONLINE", "OFFLINE") or self._tokens.word() == "IGNORE":
             ignores |= self._tokens.take("IGNORE")
@@ -63,7 +63,7 @@ class AlterTable:
         return Statement((TableEffect(table, effect, reason, tuple(self._added)), *others))
 
     def _last_action(self, at: int) -> bool:
-        """Does all that follows belong to the action at ``at``, commas and all?"""
+        """Return True if the action at ``at`` extends to the statement's end, including commas."""
         words = [token.upper for token in self._tokens.tokens[at : at + 2]]
         return words[0] == "ORDER" or words[1:] == ["PARTITION"]
 
@@ -97,7 +97,7 @@ class AlterTable:
             new = self._tokens.table()
             if new is None:
                 return Effect.ALTERED, None, []
-            away, here = renamed(table, new)
+            away, here = rename_effects(table, new)
             return away.effect, None, [here]
         if word == "ADD":
             return self._add()
@@ -160,11 +160,11 @@ class AlterTable:
         return names
 
     def _is_column(self) -> bool:
-        """ADD COLUMN, or a column whose name is quoted."""
+        """Return True for ADD COLUMN with a quoted name."""
         return not self._tokens.ended and self._tokens.tokens[self._tokens.at].kind != "word"
 
     def _actions(self) -> Iterator[int]:
-        """Where ALTER TABLE's actions begin."""
+        """The indexes of the tokens where ALTER TABLE's actions begin."""
         depth, begins = 0, True
         for at in range(self._tokens.at, len(self._tokens.tokens)):
             if begins:

@@ -1,4 +1,4 @@
-"""What a statement does to tables: the values that reading it gives."""
+"""The effects of a statement on tables: the parser's results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.model.schema import TableName
 
 
 class Effect(Enum):
-    """What happened to one table."""
+    """What a statement did to one table."""
 
     CREATED = "created"
     CREATED_IF_MISSING = "created if missing"
@@ -18,16 +18,16 @@ class Effect(Enum):
     TRUNCATED = "truncated"
     RENAMED_AWAY = "renamed away"
     RENAMED_HERE = "renamed here"
-    ALTERED = "altered"  # its columns may be others now
-    KEPT = "kept"  # DDL that leaves columns and rows as they are: an index, OPTIMIZE
+    ALTERED = "altered"  # its columns may have changed
+    KEPT = "kept"  # DDL that changes no columns or rows: an index, OPTIMIZE
     EMPTIED = "emptied"  # by a DELETE of all rows, which may have been rolled back
-    WRITTEN = "written"  # rows were changed by the statement itself
+    WRITTEN = "written"  # the statement itself changed rows
     SEQUENCE_DROPPED = "sequence dropped"  # MariaDB's, which the log shows as a table
-    TEMPORARY_CREATED = "temporary created"  # for the session alone
+    TEMPORARY_CREATED = "temporary created"  # visible only to the session
     TEMPORARY_DROPPED = "temporary dropped"
 
 
-# From here on the table's columns may be others.
+# After these effects the table's columns may differ.
 RESHAPES = frozenset(
     {
         Effect.CREATED,
@@ -43,11 +43,15 @@ RESHAPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TableEffect:
-    """One table and what a statement does to it.
+    """The effect of a statement on one table.
 
-    ``unlogged``: why its rows may have changed without row events; None if they did not. ``added``:
-    the columns that are new, which may be NULL in all rows: a copy may hold values under such a
-    name, of a column that was there before. ``filled``: it was created with the rows of a query.
+    Attributes:
+        table: the table.
+        effect: the effect.
+        unlogged: why its rows may have changed without row events; None if they did not.
+        added: the added columns, which may be NULL in all rows: a copy may hold values of an
+            earlier column of the same name.
+        filled: True if the table was created with the rows of a query.
     """
 
     table: TableName
@@ -59,9 +63,13 @@ class TableEffect:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a statement does. ``database``: all tables of it were dropped. ``unclear``: it writes
-    rows, but its tables can't be told. ``renames``: it gives names and does nothing else; effects
-    are in pairs, from and to, one pair after the other.
+    """The effects of a statement.
+
+    Attributes:
+        effects: the effects on single tables.
+        database: the database whose tables were all dropped.
+        unclear: True if it writes rows of unknown tables.
+        renames: True if it only renames tables; the effects are then pairs (old name, new name).
     """
 
     effects: tuple[TableEffect, ...] = ()
@@ -70,14 +78,14 @@ class Statement:
     renames: bool = False
 
     def reshapes(self, table: TableName) -> bool:
-        """May the table's columns be others after it?"""
+        """Return True if the table's columns may differ after it."""
         if self.database == table.namespace:
             return True
         return any(e.table == table and e.effect in RESHAPES for e in self.effects)
 
 
-def renamed(old: TableName, new: TableName) -> list[TableEffect]:
-    """What giving a table another name does: the pair that it is in a `Statement`."""
+def rename_effects(old: TableName, new: TableName) -> list[TableEffect]:
+    """The pair of effects for a renamed table, as `Statement` has it."""
     return [
         TableEffect(old, Effect.RENAMED_AWAY),
         TableEffect(new, Effect.RENAMED_HERE, f"it was {old} before"),
@@ -85,6 +93,6 @@ def renamed(old: TableName, new: TableName) -> list[TableEffect]:
 
 
 def renames_of(statement: Statement) -> list[tuple[TableName, TableName]]:
-    """(old name, new name)s of RENAME TABLE, in order."""
+    """The (old name, new name) pairs of RENAME TABLE, in order."""
     pairs = zip(statement.effects[::2], statement.effects[1::2], strict=True)
     return [(old.table, new.table) for old, new in pairs]

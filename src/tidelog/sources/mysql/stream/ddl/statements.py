@@ -1,4 +1,4 @@
-"""Statements: which tables each names, and what it does to them."""
+"""Parses a statement: which tables it names, and its effects on them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from itertools import pairwise
 
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.stream.ddl.alter import AlterTable
-from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect, renamed
+from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEffect, rename_effects
 from tidelog.sources.mysql.stream.ddl.tokens import TokenCursor, tokens
 
 
 def read_statement(sql: str, database: str, *, fold: bool = False, sql_mode: int = 0) -> Statement:
-    """What the statement does.
+    """Parse a statement's effects.
 
     Args:
-        sql: its text.
-        database: the session's, for names without one.
-        fold: the server keeps names in lower case (``lower_case_table_names``).
-        sql_mode: the session's, as the bits that the log has.
+        sql: the statement's text.
+        database: the session's database, for names without one.
+        fold: True if the server keeps names in lower case (``lower_case_table_names``).
+        sql_mode: the session's sql_mode, as the bits in the log.
     """
     parser = _StatementReader(TokenCursor(list(tokens(sql, sql_mode)), database))
     statement = parser.statement()
     if not fold:
         return statement
-    effects = tuple(replace(effect, table=_folded(effect.table)) for effect in statement.effects)
+    effects = tuple(
+        replace(effect, table=_lower_case(effect.table)) for effect in statement.effects
+    )
     dropped = statement.database
     return replace(
         statement, effects=effects, database=None if dropped is None else dropped.lower()
     )
 
 
-def _folded(table: TableName) -> TableName:
+def _lower_case(table: TableName) -> TableName:
     return TableName(table.namespace.lower(), table.name.lower())
 
 
@@ -60,7 +62,7 @@ class _StatementReader:
         self._tokens.at += 1
         if first == "TRUNCATE":
             self._tokens.take("TABLE")
-            return self._one(Effect.TRUNCATED)
+            return self._single_effect(Effect.TRUNCATED)
         if first == "CREATE":
             return self._create()
         if first == "ALTER":
@@ -85,7 +87,7 @@ class _StatementReader:
             if self._tokens.take("IF"):
                 self._tokens.take("NOT")
                 self._tokens.take("EXISTS")
-            made = self._one(Effect.TEMPORARY_CREATED)
+            made = self._single_effect(Effect.TEMPORARY_CREATED)
             filled = self._has_rows()
             return replace(made, effects=tuple(replace(e, filled=filled) for e in made.effects))
         while self._tokens.word() in (
@@ -98,7 +100,7 @@ class _StatementReader:
         ):
             self._tokens.at += 1
         if self._tokens.word() == "INDEX":
-            return self._of_index()
+            return self._index_statement()
         if not self._tokens.take("TABLE"):
             return Statement()
         effect = Effect.REPLACED if replaces else Effect.CREATED
@@ -114,8 +116,10 @@ class _StatementReader:
         return Statement((TableEffect(table, effect, reason, filled=filled),))
 
     def _has_rows(self) -> bool:
-        """Does CREATE TABLE go on with SELECT, VALUES (of rows, not of a partition) or TABLE? Of
-        what is logged as rows, the server leaves that out.
+        """Return True if CREATE TABLE continues with SELECT, VALUES (of rows, not of a partition)
+        or TABLE.
+
+        The server omits that for rows that it logs as row events.
         """
         words = [token.upper for token in self._tokens.tokens[self._tokens.at :]]
         return any(
@@ -130,7 +134,7 @@ class _StatementReader:
             name = self._tokens.name()
             return Statement() if name is None else Statement(database=name)
         if self._tokens.word() == "INDEX":
-            return self._of_index()
+            return self._index_statement()
         effect = Effect.SEQUENCE_DROPPED if self._tokens.word() == "SEQUENCE" else Effect.DROPPED
         if temporary:
             effect = Effect.TEMPORARY_DROPPED
@@ -157,24 +161,24 @@ class _StatementReader:
             new = self._tokens.table()
             if new is None:
                 break
-            found += renamed(old, new)
+            found += rename_effects(old, new)
             if not self._tokens.take(","):
                 break
         return Statement(tuple(found), renames=True)
 
-    def _of_index(self) -> Statement:
-        """CREATE or DROP INDEX name ON table."""
+    def _index_statement(self) -> Statement:
+        """Parse CREATE or DROP INDEX name ON table."""
         self._tokens.at += 1
         if self._tokens.names_primary():
-            return self._one(Effect.ALTERED) if self._tokens.take("ON") else Statement()
+            return self._single_effect(Effect.ALTERED) if self._tokens.take("ON") else Statement()
         while not self._tokens.ended:
             if self._tokens.take("ON"):
-                return self._one(Effect.KEPT)
+                return self._single_effect(Effect.KEPT)
             self._tokens.at += 1
         return Statement()
 
     def _write(self, first: str) -> Statement:
-        """A statement that changes rows, of one table in its plainest form."""
+        """Parse a statement that changes rows, of one table in its simplest form."""
         while self._tokens.word() in (
             "LOW_PRIORITY", "QUICK", "IGNORE", "DELAYED", "HIGH_PRIORITY", "INTO", "FROM",
         ):  # fmt: skip
@@ -184,7 +188,7 @@ class _StatementReader:
             return Statement(unclear=True)
         rest = self._tokens.word()
         if first == "DELETE" and self._tokens.ended:
-            # What the server writes when it finds a MEMORY table empty after a restart.
+            # The server writes this when it finds a MEMORY table empty after a restart.
             return Statement((TableEffect(table, Effect.EMPTIED),))
         if first == "DELETE" and rest not in ("WHERE", "ORDER", "LIMIT", "PARTITION", "RETURNING"):
             return Statement(unclear=True)
@@ -193,14 +197,14 @@ class _StatementReader:
         return Statement((TableEffect(table, Effect.WRITTEN),))
 
     def _load(self) -> Statement:
-        """LOAD DATA … INTO TABLE …"""
+        """Parse LOAD DATA … INTO TABLE …"""
         while not self._tokens.ended:
             if self._tokens.take("INTO") and self._tokens.take("TABLE"):
-                found = self._one(Effect.WRITTEN)
+                found = self._single_effect(Effect.WRITTEN)
                 return found if found.effects else Statement(unclear=True)
             self._tokens.at += 1
         return Statement(unclear=True)
 
-    def _one(self, effect: Effect, reason: str | None = None) -> Statement:
+    def _single_effect(self, effect: Effect, reason: str | None = None) -> Statement:
         table = self._tokens.table()
         return Statement() if table is None else Statement((TableEffect(table, effect, reason),))

@@ -1,25 +1,26 @@
-"""Which tables of a session are temporary, so that its statements are not of the tables below them.
+"""Tracks temporary tables by session: their statements must not be applied to permanent tables of
+the same name.
 
 The log holds statements of temporary tables where sessions do not log rows (``binlog_format`` MIXED
-on MariaDB, STATEMENT on both). A temporary table hides the table of its name from its session alone
-and from none of these statements:
+on MariaDB, STATEMENT on both). A temporary table hides the permanent table of its name from its own
+session only, and only from some statements:
 
 ==========================  ===================================================================
-statement                   what it is of
+statement                   the table that it changes
 ==========================  ===================================================================
 INSERT, UPDATE, TRUNCATE …  the temporary table
 ALTER TABLE, CREATE INDEX   the temporary table
-RENAME TABLE                MySQL: the table below; MariaDB: the temporary table
-CREATE TABLE, DROP TABLE    the table below: of temporary ones the log says TEMPORARY
+RENAME TABLE                MySQL: the permanent table; MariaDB: the temporary table
+CREATE TABLE, DROP TABLE    the permanent table: for temporary ones the log says TEMPORARY
 ==========================  ===================================================================
 
 An event's flag ``LOG_EVENT_THREAD_SPECIFIC_F`` says that a statement used temporary tables, but not
-which (and is not set for RENAME TABLE). Sessions are told apart by the server they are of and by
-``pseudo_thread_id``, as a replica's log has those of its source. When a session ends, the server
-logs DROP TEMPORARY TABLE; when the server ended, all its sessions have.
+which (and is not set for RENAME TABLE). A session is identified by its server and its
+``pseudo_thread_id``, as a replica's log also has its source's sessions. When a session ends, the
+server logs DROP TEMPORARY TABLE; when the server stops, all its sessions end.
 
-What is noted is a fact about the log: which name was temporary from where to where. So a statement
-that is met again, or is read ahead of the stream, is judged as of its own position.
+The tracker stores facts about the log: which name was temporary between which positions. So a
+statement that is read again, or ahead of the stream, is judged by its own position.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, TableEff
 
 KEY = "log-temporary"
 
-_OF_THE_UPPER = frozenset(
+_ON_TEMPORARY = frozenset(
     {Effect.TRUNCATED, Effect.ALTERED, Effect.KEPT, Effect.EMPTIED, Effect.WRITTEN}
 )
 
 
 @dataclass(slots=True)
-class _Lived:
-    """A temporary table: behind ``begin``, up to ``end``, 0 while it lives."""
+class _TemporaryTable:
+    """A temporary table: it exists after ``begin``, up to ``end`` (0: it still exists)."""
 
     server: int
     thread: int
@@ -52,7 +53,7 @@ class _Lived:
 
 @dataclass(frozen=True, slots=True)
 class StatementPosition:
-    """Which session ran a statement, where it ends in the log, and what its event's flag says."""
+    """The session that ran a statement, its end in the log, and its event's flag."""
 
     server: int
     thread: int
@@ -62,63 +63,67 @@ class StatementPosition:
 
 
 class TemporaryTables:
-    """Notes of one event log. Used by one thread.
+    """The temporary tables of one event log. Used by one thread.
 
     Args:
-        state: keeps them; None: memory.
+        state: the store that keeps them; None: memory.
     """
 
     def __init__(self, state: StateStore | None = None) -> None:
         self._state = state
         found = None if state is None else state.get(KEY)
-        self._lived = [
-            _Lived(int(server), int(thread), TableName(database, name), int(begin), int(end))
+        self._tables = [
+            _TemporaryTable(
+                int(server), int(thread), TableName(database, name), int(begin), int(end)
+            )
             for server, thread, database, name, begin, end in (found.value if found else ())
         ]
         self._changed = False
         self._durable = 0
         self.flavor = Flavor.MYSQL
 
-    def without(self, statement: Statement, position: StatementPosition) -> Statement:
-        """What a statement does to tables that are not temporary; notes what it does to those."""
+    def permanent_effects(self, statement: Statement, position: StatementPosition) -> Statement:
+        """The statement without its effects on temporary tables; those are recorded here."""
         if statement.renames:
             if self.flavor is not Flavor.MARIADB:
                 return statement
-            effects = tuple(self._renamed(statement.effects, position))
+            effects = tuple(self._rename(statement.effects, position))
             return replace(statement, effects=effects)
-        effects = tuple(self._others(statement.effects, position))
+        effects = tuple(self._permanent(statement.effects, position))
         return statement if effects == statement.effects else replace(statement, effects=effects)
 
     def save(self) -> None:
-        """Keep what was noted since; before anything durable says that it was read."""
+        """Write new records to the state store; call it before the log's durable position passes
+        them.
+        """
         if not self._changed:
             return
         self._changed = False
-        self._lived = [one for one in self._lived if not 0 < one.end < self._durable]
+        self._tables = [one for one in self._tables if not 0 < one.end < self._durable]
         if self._state is not None:
             value = [
                 [one.server, one.thread, one.table.namespace, one.table.name, one.begin, one.end]
-                for one in self._lived
+                for one in self._tables
             ]
             self._state.put(KEY, value, None)
 
-    def durable_to(self, position: int) -> None:
-        """No statement before it will be met again."""
+    def set_durable(self, position: int) -> None:
+        """Note that no statement before the position will be read again."""
         self._durable = max(self._durable, position)
 
     def server_started(self, position: int) -> None:
-        """All sessions have ended."""
-        for one in self._lived:
+        """End all sessions' temporary tables: the server restarted."""
+        for one in self._tables:
             if not one.end and one.begin < position:
                 one.end, self._changed = position, True
 
     def clear(self) -> None:
-        """Another event log begins."""
-        self._lived, self._changed, self._durable = [], False, 0
+        """Delete all records, for a new event log."""
+        self._tables, self._changed, self._durable = [], False, 0
         if self._state is not None and self._state.get(KEY) is not None:
             self._state.delete(KEY)
 
-    def _others(
+    def _permanent(
         self, effects: tuple[TableEffect, ...], position: StatementPosition
     ) -> Iterator[TableEffect]:
         gone_away = False
@@ -133,7 +138,7 @@ class TemporaryTables:
                 gone_away = True
             elif kind is Effect.RENAMED_HERE and gone_away:
                 self._begin(table, position)
-            elif kind not in _OF_THE_UPPER or not self._is_temporary(effect, position):
+            elif kind not in _ON_TEMPORARY or not self._is_temporary(effect, position):
                 yield effect
 
     def _is_temporary(self, effect: TableEffect, position: StatementPosition) -> bool:
@@ -141,13 +146,13 @@ class TemporaryTables:
             return False
         if self._find(effect.table, position) is not None:
             return True
-        # One that was made before the log was read: these statements use no other table.
+        # It was created before the log was read: these statements use no other table.
         return position.keyword in ("TRUNCATE", "ALTER", "CREATE", "DROP", "OPTIMIZE", "REPAIR")
 
-    def _renamed(
+    def _rename(
         self, effects: tuple[TableEffect, ...], position: StatementPosition
     ) -> Iterator[TableEffect]:
-        """RENAME TABLE: pairs, one after the other."""
+        """Process RENAME TABLE's pairs in order."""
         now: dict[TableName, bool] = {}
         for away, here in zip(effects[::2], effects[1::2], strict=True):
             if not now.get(away.table, self._find(away.table, position) is not None):
@@ -157,9 +162,9 @@ class TemporaryTables:
             self._begin(here.table, position)
             now[away.table], now[here.table] = False, True
 
-    def _find(self, table: TableName, position: StatementPosition) -> _Lived | None:
-        """The session's temporary table of this name where the statement begins to stand."""
-        for one in reversed(self._lived):
+    def _find(self, table: TableName, position: StatementPosition) -> _TemporaryTable | None:
+        """The session's temporary table of this name at the beginning of the statement."""
+        for one in reversed(self._tables):
             mine = (one.server, one.thread, one.table) == (position.server, position.thread, table)
             if mine and one.begin < position.end and (not one.end or position.end <= one.end):
                 return one
@@ -170,10 +175,12 @@ class TemporaryTables:
             (one.server, one.thread, one.table) == (position.server, position.thread, table)
             and one.begin <= position.end
             and (not one.end or position.end < one.end)
-            for one in self._lived
+            for one in self._tables
         )
         if not known:
-            self._lived.append(_Lived(position.server, position.thread, table, position.end))
+            self._tables.append(
+                _TemporaryTable(position.server, position.thread, table, position.end)
+            )
             self._changed = True
 
     def _end(self, table: TableName, position: StatementPosition) -> None:

@@ -1,4 +1,4 @@
-"""The words, names and marks of a statement, and a cursor over them."""
+"""Splits a statement into words, names and marks, and provides a cursor over them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tidelog.model.schema import TableName
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``kind``: ``word`` (upper-cased text in ``upper``), ``name`` (in backticks or quotes),
-    ``text`` (a literal), ``mark`` (one character).
+    """A token of a statement.
+
+    ``kind``: ``word`` (upper-cased text in ``upper``), ``name`` (in backticks or quotes), ``text``
+    (a literal), ``mark`` (one character).
     """
 
     kind: str
@@ -21,11 +23,11 @@ class Token:
     upper: str
 
 
-# Bits of sql_mode: "…" is a name as `…` is; a backslash is a character as others are.
+# Bits of sql_mode: double quotes delimit names; a backslash does not escape.
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 
-# Possessive: nothing is tried a second time. Any user of the server may write a statement, and one
-# that this reads otherwise than the server must not take more time than its length either.
+# Possessive quantifiers avoid backtracking: any user of the server may write a statement, and one
+# that this reads differently from the server must still take linear time.
 _ESCAPED = {
     quote: rf"[^{quote}\\]*+(?:(?:\\(?:(?s:.)|\Z)|{quote}{quote})[^{quote}\\]*+)*+"
     for quote in "\"'"
@@ -35,7 +37,7 @@ _PLAIN = {quote: rf"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+" for quote in "
 
 @cache
 def _token(sql_mode: int) -> re.Pattern[str]:
-    """What a token looks like under these two bits of sql_mode."""
+    """The pattern of a token under these two bits of sql_mode."""
     texts = _PLAIN if sql_mode & _NO_BACKSLASH_ESCAPES else _ESCAPED
     double = _PLAIN if sql_mode & _ANSI_QUOTES else texts
     return re.compile(
@@ -53,7 +55,7 @@ def _token(sql_mode: int) -> re.Pattern[str]:
 
 
 def tokens(sql: str, sql_mode: int = 0) -> Iterator[Token]:
-    """The statement's tokens without comments; what stands in ``/*! … */`` counts as code."""
+    """The statement's tokens without comments; the content of ``/*! … */`` counts as code."""
     for found in _token(sql_mode & (_ANSI_QUOTES | _NO_BACKSLASH_ESCAPES)).finditer(sql):
         kind = found.lastgroup
         if kind == "name":
@@ -69,11 +71,11 @@ def tokens(sql: str, sql_mode: int = 0) -> Iterator[Token]:
 
 
 class TokenCursor:
-    """Goes through a statement, token by token.
+    """Reads a statement token by token.
 
     Attributes:
-        tokens: all of them.
-        at: the index of the one at hand; the end is behind the last.
+        tokens: all tokens.
+        at: the current token's index; ``len(tokens)`` at the end.
     """
 
     def __init__(self, tokens: list[Token], database: str) -> None:
@@ -115,7 +117,7 @@ class TokenCursor:
         return TableName(self._database, first)
 
     def names_primary(self) -> bool:
-        """Does the name of a primary key follow?"""
+        """Return True if the name of a primary key follows."""
         self.if_exists()
         name = self.name()
         return name is not None and name.upper() == "PRIMARY"

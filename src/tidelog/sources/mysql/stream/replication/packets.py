@@ -1,7 +1,7 @@
-"""Client/server packets off a replication connection: the compiled loop that takes them apart.
+"""Splits the packets of a replication connection into events, in a compiled loop.
 
 Hot path: a row costs a few nanoseconds here. Manual of the protocol: "MySQL Packets" (3 bytes of
-length, 1 of sequence; a payload of 2^24 - 1 bytes goes on in the next packet) and "Binlog Network
+length, 1 of sequence; a payload of 2^24 - 1 bytes continues in the next packet) and "Binlog Network
 Stream" (each event's first packet begins with 0x00; 0xff is an error, 0xfe the end).
 """
 
@@ -16,22 +16,22 @@ HEADER_BYTES = 4
 LONGEST_PAYLOAD = (1 << 24) - 1
 
 # What `deframe` returns.
-DRAINED = 0  # all bytes are taken but a header that is not complete yet
-FULL = 1  # no room for another event, or for another's bytes
-GROW = 2  # one event alone is larger than the buffer
-FAILED = -1  # an error packet: it is the unfinished event in the buffer once it is whole
+DRAINED = 0  # all bytes are processed except an incomplete header
+FULL = 1  # no room for another event, or for more bytes
+GROW = 2  # one event is larger than the buffer
+FAILED = -1  # an error packet: once whole, it is the unfinished event in the buffer
 ENDED = -2  # the server has nothing more (a dump that does not wait)
 DISORDER = -3  # a packet with the wrong sequence number
 
-# Slots of the int64 state vector that `deframe` and its caller share.
+# Indexes of the int64 state vector that `deframe` and its caller share.
 EVENTS = 0  # whole events in the buffer
-USED = 1  # bytes in the buffer, those of an unfinished event included
-REMAINING = 2  # bytes of the current packet that have not come
+USED = 1  # bytes in the buffer, including an unfinished event
+REMAINING = 2  # bytes of the current packet that have not arrived
 GOES_ON = 3  # 1: the current packet is full, so the next one continues its event
-SEQUENCE = 4  # of the next packet
-KIND = 5  # first byte of the event's first packet; -1 before it has come
-INSIDE = 6  # 1: an event has begun and is not whole
-CONSUMED = 7  # bytes of the input that were taken
+SEQUENCE = 4  # the next packet's number
+KIND = 5  # first byte of the event's first packet; -1 before it arrived
+INSIDE = 6  # 1: an event has begun and is not complete
+CONSUMED = 7  # bytes of the input that were processed
 STATE_SIZE = 8
 
 _EVENT, _END, _ERROR = 0x00, 0xFE, 0xFF
@@ -45,24 +45,24 @@ def new_state(sequence: int) -> Int64s:
 
 
 def prepare() -> None:
-    """Compile the kernel, or load it, so that it is ready later."""
+    """Compile or load the kernel in advance."""
     nothing = np.empty(0, dtype=np.uint8)
     deframe(nothing, 0, nothing, np.zeros(2, dtype=np.int64), new_state(1))
 
 
 @numba.njit(cache=True, nogil=True)
 def deframe(received: UInt8s, length: int, data: UInt8s, offsets: Int64s, state: Int64s) -> int:
-    """Move events out of ``received[CONSUMED:length]`` to ``data``, back to back.
+    """Move events from ``received[CONSUMED:length]`` to ``data``, back to back.
 
     Args:
         received: bytes of the connection.
-        length: how many.
-        data: events, the last one maybe unfinished.
+        length: their number.
+        data: events; the last one may be unfinished.
         offsets: int64[m + 1]; ``offsets[i + 1]`` becomes event i's end. It must begin with 0.
-        state: see above; EVENTS and USED say what ``data`` holds already.
+        state: see above; EVENTS and USED describe what ``data`` holds already.
 
     Returns DRAINED, FULL and so on. After FAILED ``data[offsets[EVENTS]:USED]`` is the error packet
-    behind its first byte.
+    after its first byte.
     """
     at = state[CONSUMED]
     while True:
@@ -125,7 +125,7 @@ def deframe(received: UInt8s, length: int, data: UInt8s, offsets: Int64s, state:
 
 
 def rewind(data: UInt8s, offsets: Int64s, state: Int64s) -> None:
-    """Throw the whole events away; an unfinished one moves to the beginning."""
+    """Drop the whole events; an unfinished one moves to the beginning."""
     begin, used = int(offsets[state[EVENTS]]), int(state[USED])
     if begin:
         data[: used - begin] = data[begin:used].copy()

@@ -1,4 +1,4 @@
-"""How a reader of the log registers with the server."""
+"""The ids with which a log reader registers at the server."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReplicaId:
-    """How we present ourselves to the server: as a replica with these names of its own."""
+    """The server id and uuid of a log reader, which registers as a replica."""
 
     server_id: int
     uuid: uuid.UUID
 
     @classmethod
     def derived(cls, text: str, server_id: int | None = None) -> ReplicaId:
-        """Ids that follow from ``text``, which tells captures apart; ``server_id`` if one is set.
+        """Derive ids from ``text``, which identifies a capture; ``server_id`` overrides the number.
 
-        Equal for every run of one capture: the server then ends what is left of an earlier run.
+        All runs of one capture have the same ids, so the server closes connections of an earlier
+        run.
         """
         digest = hashlib.sha256(f"tidelog {text}".encode()).digest()
         derived = int.from_bytes(digest[16:20], "big") % 0x7FFF_0000 + 0x8000_0000

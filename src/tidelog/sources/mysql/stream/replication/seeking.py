@@ -1,9 +1,9 @@
-"""Beginning to read a binlog file at an offset that the protocol can't say.
+"""Starts reading a binlog file at an offset that the protocol can't express.
 
-COM_BINLOG_DUMP has 32 bits for the offset, and a transaction may make a file larger: then the
-server is asked for the whole file, and what lies before the offset is thrown away here. The two
-events ahead of all others, where the stream is and how the file is written, are given as the server
-gives them where it begins in the midst of a file (``send_format_description_event`` in its source).
+COM_BINLOG_DUMP has 32 bits for the offset, and a transaction may make a file larger. Then the
+server sends the whole file, and everything before the offset is dropped here. The two first events,
+the stream's position and the file's format, are rewritten as the server sends them when it starts
+in the middle of a file (``send_format_description_event`` in its source).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tidelog.codecs.mysql.binlog.events.header import (
 from tidelog.model.records import Bools, Int64s, UInt8s
 from tidelog.sources.mysql.stream.positions import FILE_START
 
-# COM_BINLOG_DUMP says an offset in 32 bits.
+# COM_BINLOG_DUMP has 32 bits for the offset.
 MAX_OFFSET = (1 << 32) - 1
 
 _LENGTH, _LOG_POS, _FLAGS, _CREATED = 9, 13, 17, HEADER_BYTES + 52
 _IN_USE = 1  # LOG_EVENT_BINLOG_IN_USE_F
 
 
-class Seeking:
-    """Throws away what a file holds before ``offset``, the beginning of a group."""
+class OffsetSeeker:
+    """Drops a file's events before ``offset``, which is the beginning of a group."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -39,13 +39,13 @@ class Seeking:
         self.done = False
 
     def take(self, data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
-        """The events to go on with of those that came; none until the offset is `done`.
+        """The received events from the offset on; none until the offset is reached (`done`).
 
-        Raises EOFError: the file ends before it.
+        Raises EOFError if the file ends before it.
         """
-        log_pos, told = log_positions(data, offsets)
+        log_pos, in_file = log_positions(data, offsets)
         ends = self._at + (log_pos - self._at & 0xFFFF_FFFF)
-        reached = np.flatnonzero(told & (ends >= self._offset))
+        reached = np.flatnonzero(in_file & (ends >= self._offset))
         first = int(reached[0]) if len(reached) else len(ends)
         types = data[offsets[:-1] + 4]
         for index in np.flatnonzero(
@@ -53,14 +53,14 @@ class Seeking:
         ).tolist():
             event = data[offsets[index] : offsets[index + 1]].tobytes()
             if types[index] == EventType.FORMAT_DESCRIPTION:
-                self._format = _sent_out_of_place(event)
+                self._format = _artificial_format(event)
             elif self._rotate:
                 raise EOFError
             else:
                 self._rotate = _to_offset(event, self._offset)
         if not len(reached):
-            if told.any():
-                self._at = int(ends[told][-1])
+            if in_file.any():
+                self._at = int(ends[in_file][-1])
             return data[:0], offsets[:1] - offsets[0]
         self.done = True
         first += int(ends[first] == self._offset)
@@ -74,8 +74,8 @@ class Seeking:
 
 
 def log_positions(data: UInt8s, offsets: Int64s) -> tuple[Int64s, Bools]:
-    """(int64[n], bool[n]): where each event ends in its file, the low 32 bits; and whether it
-    stands there, and was not made up by the server for us.
+    """(int64[n], bool[n]): the low 32 bits of each event's end in its file; and whether the event
+    is in the file, not made up by the server.
     """
     starts = offsets[:-1]
     log_pos = np.zeros(len(starts), dtype=np.int64)
@@ -86,17 +86,17 @@ def log_positions(data: UInt8s, offsets: Int64s) -> tuple[Int64s, Bools]:
 
 
 def _to_offset(event: bytes, offset: int) -> bytes:
-    """The rotate event that the server made up, with another offset; without a checksum."""
+    """The server's rotate event with another offset; without a checksum."""
     rotate = bytearray(without_checksum(event))
     struct.pack_into("<I", rotate, _LENGTH, len(rotate))
     struct.pack_into("<Q", rotate, HEADER_BYTES, offset)
     return bytes(rotate)
 
 
-def _sent_out_of_place(event: bytes) -> bytes:
-    """A format description that moves no position, and of which no start of the server follows."""
-    told = bytearray(event[:-CHECKSUM_BYTES])
-    struct.pack_into("<I", told, _LOG_POS, 0)
-    struct.pack_into("<I", told, _CREATED, 0)
-    told[_FLAGS] &= ~_IN_USE
-    return bytes(told) + struct.pack("<I", zlib.crc32(told))
+def _artificial_format(event: bytes) -> bytes:
+    """A format description that moves no position and does not mark a start of the server."""
+    rewritten = bytearray(event[:-CHECKSUM_BYTES])
+    struct.pack_into("<I", rewritten, _LOG_POS, 0)
+    struct.pack_into("<I", rewritten, _CREATED, 0)
+    rewritten[_FLAGS] &= ~_IN_USE
+    return bytes(rewritten) + struct.pack("<I", zlib.crc32(rewritten))

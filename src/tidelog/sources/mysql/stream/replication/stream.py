@@ -1,12 +1,13 @@
 """The replication protocol: a connection on which the server sends its binlog, event by event.
 
 Manual of the protocol: "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP); MariaDB
-knowledge base: "Replication protocol". Semi-sync is not claimed. The hot loop is
+knowledge base: "Replication protocol". The stream does not take part in semi-sync. The hot loop is
 `tidelog.sources.mysql.stream.replication.packets.deframe`; PyMySQL connects and authenticates.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 import select
 import ssl
@@ -22,32 +23,84 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
+    GapError,
     PreflightError,
+    SourceError,
     TidelogError,
 )
 from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.connect import Connection, connect
-from tidelog.sources.mysql.failures import BINLOG_FATAL, translated
+from tidelog.sources.mysql.errors import BINLOG_FATAL, server_error, translate_errors
 from tidelog.sources.mysql.stream.positions import FILE_START
 from tidelog.sources.mysql.stream.replication import packets
-from tidelog.sources.mysql.stream.replication.refusals import refusal
 from tidelog.sources.mysql.stream.replication.replica import ReplicaId
-from tidelog.sources.mysql.stream.replication.seeking import MAX_OFFSET, Seeking
-from tidelog.system.reach import peer_of
+from tidelog.sources.mysql.stream.replication.seeking import MAX_OFFSET, OffsetSeeker
+from tidelog.system.peer_check import peer_of
 
-# One receive of the socket, and how much of events one `receive` returns at most.
+_LOST_SERVER = re.compile(r"same server_uuid|same server_id|server_uuid/server_id", re.IGNORECASE)
+_PURGED = re.compile(
+    r"could not find first log file|purged|not find .* binlog|Could not open log file"
+    r"|Could not find GTID state|not in the master's binlog|has been purged|missing transactions"
+    r"|log purge|impossible position|position > file size",
+    re.IGNORECASE,
+)
+
+
+def replication_error(doing: str, server_id: int, number: int, message: str) -> TidelogError:
+    """Convert a server's error to Tidelog's error for a log reader.
+
+    Args:
+        doing: what was attempted.
+        server_id: the reader's server id.
+        number: the error's number.
+        message: the error's text.
+    """
+    if number in (1045, 1227):
+        return PreflightError(
+            f"{doing}: the user lacks REPLICATION SLAVE: GRANT REPLICATION SLAVE ON *.* TO <user>"
+        )
+    if _LOST_SERVER.search(message):
+        return SourceError(
+            f"{doing}: another replica with the server_id {server_id} has "
+            "connected, and the server keeps only one of them: give each capture (and each "
+            "replica) its own source.server_id"
+        )
+    if number != BINLOG_FATAL:
+        return server_error(number, message, doing)
+    said = message.strip().splitlines()[0] if message.strip() else "no reason was given"
+    if _PURGED.search(message):
+        return GapError(
+            f"{doing}: the source no longer has this part of its binlog ({said}). Keep "
+            "binlogs for longer (binlog_expire_logs_seconds), then start a new event log and "
+            "dump the tables again, or set source.snapshot: when_needed"
+        )
+    if re.search(r"truncated in the middle of event", message, re.IGNORECASE):
+        return GapError(
+            f"{doing}: the binlog file ends in the middle of an event ({said}): the "
+            "server, or its disk, failed while it wrote it, and it sends nothing of what "
+            "follows in the next file. Start a new event log, which dumps the tables again, or "
+            "set source.snapshot: when_needed, which does so by itself"
+        )
+    if re.search(r"slave is not configured|checksum|log_bin|not open", message, re.IGNORECASE):
+        return PreflightError(f"{doing}: {said}")
+    if re.search(r"GTID_MODE", message):
+        return PreflightError(f"{doing}: {said}")
+    return SourceError(f"{doing}: {said} (error {number})")
+
+
+# Bytes of one read from the socket, and most events that one `receive` returns.
 RECEIVE_BYTES = 256 << 10
 DEFAULT_BUFFER_BYTES = 1 << 20
 DEFAULT_BUFFER_EVENTS = 32_768
 
-# How often a server without changes says so. It also tells that it is alive.
+# Seconds between heartbeats of a server without changes; they also show that it is alive.
 HEARTBEAT_S = 2.0
-# A server that sends nothing for this long is gone; one that answers nobody any more is gone
-# sooner, see `tidelog.system.reach`.
+# A server that sends nothing for this long is gone; one whose host does not answer is detected
+# sooner, see `tidelog.system.peer_check`.
 SILENCE_LIMIT_S = 60.0
 
-# Once something has arrived: wait for more, NAPS times NAP_S (5 ms, a tenth of a flush interval).
+# After the first data: wait for more, NAPS times NAP_S (5 ms, a tenth of a flush interval).
 NAPS = 10
 NAP_S = 0.0005
 
@@ -63,7 +116,7 @@ class ReceivedEvents:
 
     Attributes:
         data: uint8[...]; offsets: int64[n + 1], as `BinlogScanner.feed` takes them.
-        ended: the server has nothing more (only with ``wait=False``).
+        ended: True if the server has nothing more (only with ``wait=False``).
     """
 
     data: UInt8s
@@ -75,13 +128,13 @@ class BinlogStream:
     """One replication connection. Used by one thread.
 
     Args:
-        url: of the server; the user needs REPLICATION SLAVE.
-        replica: who we say we are; None: a reader of a part of the log, which the server doesn't
-            list and which drives no other one away.
+        url: the server; the user needs REPLICATION SLAVE.
+        replica: the reader's ids; None: a reader of a part of the log, which the server does not
+            list and which disconnects no other reader.
         purpose: see `connect`.
-        buffer_bytes: how much one `receive` returns at most; a single larger event is still
+        buffer_bytes: most bytes that one `receive` returns; a single larger event is still
             returned.
-        buffer_events: how many events.
+        buffer_events: most events that one `receive` returns.
     """
 
     def __init__(
@@ -107,7 +160,7 @@ class BinlogStream:
         packets.prepare()
         self._heard_at = 0.0
         self._broken: TidelogError | None = None
-        self._seeking: Seeking | None = None
+        self._seeker: OffsetSeeker | None = None
         self._doing = "reading the binlog"
         self._poller = select.poll()
         database = ""  # a database that is dropped must not end log capture
@@ -117,47 +170,49 @@ class BinlogStream:
 
     @property
     def connection(self) -> Connection:
-        """For SQL before `start`."""
+        """The connection, for SQL before `start`."""
         return self._connection
 
     def start(self, file: str, offset: int, *, wait: bool = True) -> None:
-        """Stream from a place in a file: 4, or the beginning of a group.
+        """Stream from an offset of a file: 4, or the beginning of a group.
 
         Args:
-            file: its name, as in SHOW BINARY LOGS.
-            offset: in the file.
-            wait: at the log's end wait for more; else the stream ends there.
+            file: the file's name, as in SHOW BINARY LOGS.
+            offset: the offset in the file.
+            wait: wait for more at the log's end; otherwise the stream ends there.
 
         Raises:
-            GapError: the server has no such place (any more).
+            GapError: the server does not have this position (any more).
             PreflightError: the user lacks REPLICATION SLAVE, or the server logs nothing.
             ConnectionLostError: trying again may help.
         """
         flags = 0 if wait else _DO_NOT_WAIT
         self._prepare(f"reading the binlog from {file}:{offset}")
-        self._seeking = None
+        self._seeker = None
         if offset > MAX_OFFSET:
-            self._seeking = Seeking(offset)
+            self._seeker = OffsetSeeker(offset)
             offset = FILE_START
         self._send(_DUMP, struct.pack("<IHI", offset, flags, self._server_id) + file.encode())
 
     def receive(self, timeout_s: float) -> ReceivedEvents | None:
-        """What has arrived, waiting at most ``timeout_s`` for the first; None if nothing did. It
-        holds no event where all lay before the place to begin at.
+        """The events that have arrived, waiting at most ``timeout_s`` for the first; None if there
+        are none.
 
-        Raises ConnectionLostError, or what the server's error means.
+        The result is empty if all events were before the start position.
+
+        Raises ConnectionLostError, or the server's error (`replication_error`).
         """
         received = self._receive(timeout_s)
-        if received is None or self._seeking is None:
+        if received is None or self._seeker is None:
             return received
         try:
-            data, offsets = self._seeking.take(received.data, received.offsets)
+            data, offsets = self._seeker.take(received.data, received.offsets)
         except EOFError:
-            raise refusal(
+            raise replication_error(
                 self._doing, self._server_id, BINLOG_FATAL, "position > file size"
             ) from None
-        if self._seeking.done:
-            self._seeking = None
+        if self._seeker.done:
+            self._seeker = None
         return ReceivedEvents(data, offsets, received.ended)
 
     def _receive(self, timeout_s: float) -> ReceivedEvents | None:
@@ -191,7 +246,7 @@ class BinlogStream:
             if silent_s > SILENCE_LIMIT_S or self._reach.is_lost(silent_s):
                 self._broken = ConnectionLostError(
                     f"{self._doing}: the server sent nothing for {silent_s:.0f} s, not even "
-                    "that it has nothing to send"
+                    "a heartbeat"
                 )
                 break
             if now >= deadline:
@@ -213,8 +268,8 @@ class BinlogStream:
     # ------------------------------------------------------------------ start
 
     def _prepare(self, doing: str) -> None:
-        """What a replica's I/O thread says before it asks for the log (``get_master_version_and_
-        clock`` and ``register_slave_on_master`` in the servers' sources).
+        """Send the settings that a replica's I/O thread sends before it requests the log
+        (``get_master_version_and_clock`` and ``register_slave_on_master`` in the servers' sources).
         """
         self._doing = doing
         connection = self._connection
@@ -233,7 +288,7 @@ class BinlogStream:
             if self._replica is not None:
                 name = str(self._replica.uuid)
                 statements.append(f"SET @slave_uuid = '{name}', @replica_uuid = '{name}'")
-        with translated(doing):
+        with translate_errors(doing):
             logging = connection.row("SELECT @@GLOBAL.log_bin, @@GLOBAL.server_id")
             assert logging is not None
             if not logging[0]:
@@ -252,7 +307,9 @@ class BinlogStream:
             self._register(self._replica)
 
     def _register(self, replica: ReplicaId) -> None:
-        """COM_REGISTER_SLAVE: listed by SHOW REPLICAS; user, password and port are not said."""
+        """Send COM_REGISTER_SLAVE: SHOW REPLICAS lists the reader, without user,
+        password and port.
+        """
         host = b"tidelog"
         body = struct.pack("<IB", replica.server_id, len(host)) + host
         body += struct.pack("<BBHII", 0, 0, 0, 0, 0)
@@ -260,14 +317,14 @@ class BinlogStream:
             self._connection._execute_command(_REGISTER_SLAVE, body)  # type: ignore[attr-defined]
             self._connection._read_packet()  # type: ignore[no-untyped-call]
         except pymysql.MySQLError as error:
-            raise self._refusal(error) from None
+            raise self._command_error(error) from None
 
     def _send(self, command: int, body: bytes) -> None:
         connection = self._connection
         try:
             connection._execute_command(command, body)  # type: ignore[attr-defined]
         except pymysql.MySQLError as error:
-            raise self._refusal(error) from None
+            raise self._command_error(error) from None
         sock = connection.raw_socket
         sock.settimeout(0)
         self._poller.register(sock.fileno(), select.POLLIN)
@@ -287,7 +344,7 @@ class BinlogStream:
         return outcome
 
     def _fill(self) -> bool:
-        """Read from the socket behind what is not taken yet; False if nothing has come."""
+        """Read from the socket after the unprocessed bytes; False if nothing has arrived."""
         rest = self._length - int(self._state[packets.CONSUMED])
         if rest:
             # Few bytes: an incomplete header.
@@ -333,10 +390,10 @@ class BinlogStream:
         number = struct.unpack_from("<H", packet)[0] if len(packet) >= 2 else 0
         message = packet[2:].decode("utf-8", "replace")
         message = message[6:] if message.startswith("#") else message
-        return refusal(self._doing, self._server_id, number, message)
+        return replication_error(self._doing, self._server_id, number, message)
 
-    def _refusal(self, error: pymysql.MySQLError) -> TidelogError:
+    def _command_error(self, error: pymysql.MySQLError) -> TidelogError:
         number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        return refusal(
+        return replication_error(
             self._doing, self._server_id, number, str(error.args[1]) if len(error.args) > 1 else ""
         )

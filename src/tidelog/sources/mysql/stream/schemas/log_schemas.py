@@ -1,15 +1,16 @@
-"""The schema of a table at a place in the log, for certain or not at all.
+"""Finds the schema of a table at a position of the log, or refuses the table if it is uncertain.
 
-A table map says types but, with ``binlog_row_metadata=MINIMAL``, no names; ``information_schema``
-says everything, but of now. A schema is certain if
+A table map has the types but, with ``binlog_row_metadata=MINIMAL``, no names;
+``information_schema`` has everything, but only its current state. A schema is certain if
 
-- it was noted at an earlier place and no DDL of the table stands between (`SchemaHistory`);
-- or the table map has FULL metadata, which tells all that matters;
-- or ``information_schema`` has it and the binlog, read ahead to the end it had afterwards, holds no
-  DDL that reshapes the table. RENAME TABLE may have given it another name meanwhile, as tools do
-  that change a table on line (pt-online-schema-change, gh-ost): then it is looked up by that.
+- it was noted at an earlier position and no DDL of the table comes in between (`SchemaHistory`);
+- or the table map has FULL metadata, which is enough;
+- or ``information_schema`` has it and the binlog, read ahead to its end after that query, holds no
+  DDL that reshapes the table. RENAME TABLE may have renamed it since, as tools for online schema
+  changes do (pt-online-schema-change, gh-ost): then the table is searched by its new name.
 
-And it must fit the table map. All else is an error that names table, position and the way on.
+In addition it must fit the table map. Everything else is an error that names the table, the
+position and what to do.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SchemaRegistry
-from tidelog.sources.mysql.catalogue.labels import in_doubt
+from tidelog.sources.mysql.catalogue.labels import labels_may_be_wrong
 from tidelog.sources.mysql.catalogue.row_hashes import (
-    count_by_names,
+    count_hash_columns,
     first_columns,
-    names_a_hash,
-    without_hashes,
+    has_hash_column,
+    remove_hash_columns,
 )
 from tidelog.sources.mysql.catalogue.row_images import check_row_image
 from tidelog.sources.mysql.catalogue.schemas import (
@@ -39,18 +40,18 @@ from tidelog.sources.mysql.catalogue.schemas import (
     expression_indexes,
     hidden_columns,
     logs_hidden_columns,
-    misfit,
+    mismatch,
 )
 from tidelog.sources.mysql.connect import Connection, quote_name
-from tidelog.sources.mysql.failures import translated
+from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.stream.ddl.effects import RESHAPES, Effect, Statement, renames_of
 from tidelog.sources.mysql.stream.positions import log_end, log_files
-from tidelog.sources.mysql.stream.schemas.ahead import DdlAhead
+from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlLookahead
 from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 
 
 def fix(table: TableName, where: str) -> str:
-    """What to do where it can't be known which columns a table had."""
+    """What to do where a table's columns can't be known."""
     return (
         f"stop capture, `tidelog schema CONFIG --table '{table}' --at {where} --columns FILE` "
         "(docs/how-to/schema-unknown.md)"
@@ -60,13 +61,13 @@ def fix(table: TableName, where: str) -> str:
 FULL_METADATA = "SET GLOBAL binlog_row_metadata = 'FULL';"
 
 
-# Most tables whose schemas are noted at a new log's beginning.
+# Most tables whose schemas are noted at the beginning of a new log.
 MAX_NOTED = 2000
 
-# How often a table is looked for that is renamed meanwhile.
-LOOKS = 5
+# Number of attempts to find a table that is being renamed.
+ATTEMPTS = 5
 
-# What MariaDB's sequences look like: seven numbers and a flag.
+# The column types of MariaDB's sequences: seven numbers and a flag.
 _SEQUENCE = bytes([types.LONGLONG] * 6 + [types.TINY, types.LONGLONG])
 
 
@@ -74,10 +75,10 @@ class LogSchemas:
     """Finds the schemas of table maps. Used by one thread.
 
     Args:
-        finder: builds them.
-        registry: numbers them.
-        history: what was known before.
-        connected: gives an SQL connection.
+        finder: builds schemas.
+        registry: numbers schemas.
+        history: the notes of earlier schemas.
+        connected: returns an SQL connection.
         ahead: reads DDL ahead of the stream.
     """
 
@@ -87,25 +88,25 @@ class LogSchemas:
         registry: SchemaRegistry,
         history: SchemaHistory,
         connected: Callable[[], Connection],
-        ahead: DdlAhead,
+        ahead: DdlLookahead,
     ) -> None:
         self._finder = finder
         self._registry = registry
         self._history = history
-        self._connected = connected
+        self._get_connection = connected
         self._ahead = ahead
-        self._told: set[int] = set()  # versions whose labels were looked up
+        self._labels_read: set[int] = set()  # versions whose labels were read
 
     def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
-        """Is it one of MariaDB's sequences, which are logged as tables of one row?
+        """Return True for one of MariaDB's sequences, which are logged as tables of one row.
 
         ``group``: see `at`.
         """
         if seen.types != _SEQUENCE:
             return False
         table = TableName(seen.database, seen.table)
-        with translated(f"looking up {table}"):
-            connection = self._connected()
+        with translate_errors(f"looking up {table}"):
+            connection = self._get_connection()
             kind = connection.value(
                 "SELECT TABLE_TYPE FROM information_schema.TABLES "
                 "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
@@ -118,15 +119,15 @@ class LogSchemas:
         return self._ahead.drops_sequence(table, files, group, end, seen.position)
 
     def at(self, seen: TableMapSeen, group: int) -> TableSchema:
-        """The stored version that the rows behind a table map have.
+        """The stored version of the rows after a table map.
 
         Args:
             seen: the table map.
-            group: where its transaction begins, or any place between groups before.
+            group: the beginning of its transaction, or any earlier position between groups.
 
         Raises:
-            TableRefusedError: it can't be known for certain.
-            SourceError: nothing can be asked for now.
+            TableRefusedError: the version is uncertain.
+            SourceError: the server can't be queried now.
         """
         table = TableName(seen.database, seen.table)
         if seen.unknown is not None:
@@ -138,28 +139,28 @@ class LogSchemas:
                 "not known what its rows hold: it may be that the server is newer than Tidelog. "
                 "Install a newer version of Tidelog, or leave the table out of source.tables",
             )
-        with translated(f"looking up {table}"):
-            check_row_image(self._connected(), table, self._finder.surrogate)
+        with translate_errors(f"looking up {table}"):
+            check_row_image(self._get_connection(), table, self._finder.surrogate)
         noted = self._history.find(table, seen.position)
         reason: str | None = None
         if noted is not None:
-            schema = self._keyed(self._registry.get(noted))
-            reason = misfit(schema, self._shown(seen, table, schema))
-            if reason is None and not names_a_hash(schema):
+            schema = self._with_surrogate_key(self._registry.get(noted))
+            reason = mismatch(schema, self._without_hidden(seen, table, schema))
+            if reason is None and not has_hash_column(schema):
                 schema = self._with_labels(schema, seen, table, group)
                 self._history.note(table, seen.position, schema.schema_id)
                 return schema
-        schema = self._found(seen, table, group, "" if reason is None else f" ({reason})")
+        schema = self._find_schema(seen, table, group, "" if reason is None else f" ({reason})")
         schema = self._registry.register(schema)
         self._history.note(table, seen.position, schema.schema_id)
         return schema
 
     def note_all(self, captures: Callable[[TableName], bool], begin: int) -> None:
-        """Note what all captured tables are like where a new log begins: DDL that follows soon then
-        leaves no doubt about the rows before it.
+        """Note the schemas of all captured tables at the beginning of a new log, so that rows
+        before a later DDL statement have a certain schema.
         """
-        with translated("looking up the captured tables"):
-            connection = self._connected()
+        with translate_errors("looking up the captured tables"):
+            connection = self._get_connection()
             rows = connection.rows(
                 "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
                 "WHERE TABLE_TYPE = 'BASE TABLE'"
@@ -170,7 +171,7 @@ class LogSchemas:
                 try:
                     one = self._finder.find(connection, table)
                 except SourceError:
-                    continue  # of a type that is not known: an error once it has rows
+                    continue  # its type is unknown: an error follows once it has rows
                 if one is not None:
                     found[table] = one.schema
             end = log_end(connection).position
@@ -180,24 +181,24 @@ class LogSchemas:
                 numbered = self._registry.register(schema)
                 self._history.note(table, begin, numbered.schema_id)
 
-    def changed(self, statement: Statement, position: int) -> None:
-        """A statement at ``position`` may have reshaped tables, or given them other names."""
+    def note_statement(self, statement: Statement, position: int) -> None:
+        """Note that a statement at ``position`` may have reshaped or renamed tables."""
         if statement.renames:
             self._renamed(statement, position)
             return
         for effect in statement.effects:
-            made = effect.effect is not Effect.CREATED_IF_MISSING or self._history.made(
+            made = effect.effect is not Effect.CREATED_IF_MISSING or self._history.note_created(
                 effect.table, position
             )
             if effect.effect in RESHAPES and made:
                 self._history.note(effect.table, position, 0)
-        # A dropped database's tables: each is made anew by a CREATE TABLE before it has rows.
+        # Tables of a dropped database have no rows before a CREATE TABLE recreates them.
 
     def _renamed(self, statement: Statement, position: int) -> None:
-        """What is known of a table is known of it under its new name."""
+        """Move the notes of renamed tables to their new names."""
         known: dict[TableName, int] = {}
         for old, new in renames_of(statement):
-            # As it was before: the statement may be met again after a restart.
+            # The version just before: the statement may be read again after a restart.
             version = known.get(old, self._history.find(old, position - 1) or 0)
             if version:
                 schema = replace(self._registry.get(version), table=new, schema_id=0)
@@ -209,42 +210,44 @@ class LogSchemas:
     def _with_labels(
         self, schema: TableSchema, seen: TableMapSeen, table: TableName, group: int
     ) -> TableSchema:
-        """The schema, looked up once more if its labels have question marks: older versions noted
-        them as the catalogue shows them.
+        """The schema, read again if its labels have question marks: older versions of Tidelog noted
+        labels as the catalogue shows them.
         """
         number = schema.schema_id
-        if number in self._told or not any(map(in_doubt, schema.columns)):
+        if number in self._labels_read or not any(map(labels_may_be_wrong, schema.columns)):
             return schema
-        with suppress(TableRefusedError):  # altered since: what was noted is all that is known
-            schema = self._registry.register(self._found(seen, table, group, ""))
-        self._told |= {number, schema.schema_id}
+        with suppress(TableRefusedError):  # altered since: the noted labels are the best known
+            schema = self._registry.register(self._find_schema(seen, table, group, ""))
+        self._labels_read |= {number, schema.schema_id}
         return schema
 
-    def _keyed(self, schema: TableSchema) -> TableSchema:
-        """The schema with the surrogate key that it has none of: the table got its name since, or
-        ``source.keys`` its pattern.
+    def _with_surrogate_key(self, schema: TableSchema) -> TableSchema:
+        """The schema with the surrogate key that it does not have yet: the table was renamed since,
+        or ``source.keys`` has a new pattern.
         """
         key = () if schema.key else self._finder.surrogate(schema.table, schema.column_names)
         if not key:
             return schema
         return self._registry.register(replace(schema, key=key, schema_id=0))
 
-    def of_statement(self, table: TableName) -> TableSchema | None:
-        """A version for a record without columns (TRUNCATE): any of the table's serves."""
+    def any_version(self, table: TableName) -> TableSchema | None:
+        """A version for a record without columns (TRUNCATE): any version of the table will do."""
         schema = self._registry.latest(table)
         if schema is not None:
             return schema
-        with translated(f"looking up {table}"):
-            found = self._finder.find(self._connected(), table)
+        with translate_errors(f"looking up {table}"):
+            found = self._finder.find(self._get_connection(), table)
         return None if found is None else self._registry.register(found.schema)
 
-    def _found(self, seen: TableMapSeen, table: TableName, group: int, unlike: str) -> TableSchema:
+    def _find_schema(
+        self, seen: TableMapSeen, table: TableName, group: int, unlike: str
+    ) -> TableSchema:
         where = text(seen.position)
         name: TableName | None = table
-        for _ in range(LOOKS):
+        for _ in range(ATTEMPTS):
             assert name is not None
-            with translated(f"looking up {table}"):
-                connection = self._connected()
+            with translate_errors(f"looking up {table}"):
+                connection = self._get_connection()
                 found = self._finder.find(connection, name, called=table)
                 end = log_end(connection).position
                 files = log_files(connection)
@@ -259,23 +262,25 @@ class LogSchemas:
             and connection.flavor is Flavor.MARIADB
             and self._ahead.only_renames(table, files, group, end, seen.position)
         ):
-            # Nothing has that name: a temporary table was renamed, of which MariaDB's log holds
-            # nothing else if its session logs rows.
-            with translated(f"looking up {table}"):
+            # No table has that name: a temporary table was renamed; if its session logs rows,
+            # MariaDB's log has no other statement of it.
+            with translate_errors(f"looking up {table}"):
                 found = self._finder.find(connection, table)
         if found is not None:
-            seen = self._shown(seen, known, found.schema)
-        if found is None or misfit(found.schema, seen) is not None:
+            seen = self._without_hidden(seen, known, found.schema)
+        if found is None or mismatch(found.schema, seen) is not None:
             self._refuse_hidden(seen, table)
         if seen.metadata.names is not None:
-            if found is not None and misfit(found.schema, seen) is None:
+            if found is not None and mismatch(found.schema, seen) is None:
                 return found.schema
             like = found.schema if found is not None else self._registry.latest(table)
             if connection.flavor is Flavor.MARIADB:
-                hashes = count_by_names(seen, () if found is None else found.schema.column_names)
+                hashes = count_hash_columns(
+                    seen, () if found is None else found.schema.column_names
+                )
                 seen = first_columns(seen, len(seen.types) - hashes)
             try:
-                built = self._finder.of_map(seen, connection.flavor, like)
+                built = self._finder.schema_of_map(seen, connection.flavor, like)
             except types.UnknownTypeError as error:
                 raise TableRefusedError(table, f"at {where} of the binlog: {error}") from None
             assert built is not None
@@ -285,10 +290,10 @@ class LogSchemas:
             raise TableRefusedError(
                 table,
                 f"it {state} after {where} of the binlog, which holds rows of it as it was "
-                "before, and the binlog does not tell its column names"
+                "before, and the binlog does not contain its column names"
                 + (f"; the version noted for that place does not fit{unlike}" if unlike else "")
-                + ": they are left out, and then the table is dumped; so that it does not happen "
-                "again",
+                + ": they are left out, and then the table is dumped; to prevent this in the "
+                "future",
                 FULL_METADATA,
             )
         if found is None:
@@ -298,27 +303,29 @@ class LogSchemas:
                 "the capture's user lacks the right to SELECT",
                 f"GRANT SELECT ON {quote_name(table.namespace, table.name)} TO ...;",
             )
-        reason = misfit(found.schema, seen)
+        reason = mismatch(found.schema, seen)
         if reason is not None:
             raise TableRefusedError(
                 table,
-                f"at {where} of the binlog it does not look like information_schema says, "
-                f"though no DDL stands between ({reason})",
+                f"at {where} of the binlog its columns differ from information_schema, "
+                f"although there is no DDL in between ({reason})",
                 fix(table, where),
             )
         return found.schema
 
-    def _shown(self, seen: TableMapSeen, table: TableName, schema: TableSchema) -> TableMapSeen:
-        """The table map without the columns that MariaDB hides. ``table``: its name now."""
+    def _without_hidden(
+        self, seen: TableMapSeen, table: TableName, schema: TableSchema
+    ) -> TableMapSeen:
+        """The table map without the columns that MariaDB hides. ``table``: its current name."""
         if len(seen.types) <= len(schema.columns):
             return seen
-        with translated(f"looking up {table}"):
-            return without_hashes(self._connected(), table, seen, len(schema.columns))
+        with translate_errors(f"looking up {table}"):
+            return remove_hash_columns(self._get_connection(), table, seen, len(schema.columns))
 
     def _refuse_type(self, seen: TableMapSeen, table: TableName) -> NoReturn:
         self._refuse_hidden(seen, table)
-        with translated(f"looking up {table}"):
-            self._finder.find(self._connected(), table)  # which may name the column
+        with translate_errors(f"looking up {table}"):
+            self._finder.find(self._get_connection(), table)  # which may name the column
         raise TableRefusedError(
             table,
             f"at {text(seen.position)} of the binlog: Tidelog does not know the binlog's type "
@@ -326,8 +333,8 @@ class LogSchemas:
         )
 
     def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:
-        with translated(f"looking up {table}"):
-            connection = self._connected()
+        with translate_errors(f"looking up {table}"):
+            connection = self._get_connection()
             if not logs_hidden_columns(connection, table, seen):
                 return
             indexes = expression_indexes(connection, table)

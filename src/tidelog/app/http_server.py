@@ -1,0 +1,273 @@
+"""The services that run beside a capture: the HTTP interface and the OTLP push."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import SecretStr
+
+from tidelog.app.log_location import event_log_path
+from tidelog.app.metrics.reader import Readings
+from tidelog.app.web.listener import http_server, listen, url_of
+from tidelog.config import Config, Rest
+from tidelog.errors import UsageError
+from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.system.extras import missing_extra
+
+if TYPE_CHECKING:
+    from tidelog.app.web.routes import Web
+    from tidelog.control.channels.api_protocol import ApiBackend
+    from tidelog.control.channels.rate_limit import TokenRateLimit
+
+logger = logging.getLogger(__name__)
+
+BIND_PATIENCE_S = 10.0
+STOP_S = 5.0
+ASK_EVERY_S = 1.0
+
+
+class Service(Protocol):
+    """A service that is notified when this process starts or stops leading."""
+
+    def start(self) -> None: ...
+    def lead(self, surface: Callable[[], ApiBackend]) -> None: ...
+    def stand_by(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def open_services(
+    config: Config,
+    holder: str,
+    leader: Callable[[], str | None],
+    leader_url: Callable[[], str | None],
+) -> Service:
+    """Open the services of ``control.rest`` and ``control.otlp``. ``holder``: this process.
+
+    Raises:
+        MissingExtraError: a package that one of them needs is not installed.
+    """
+    parts: list[Service] = []
+    if config.control.otlp is not None:
+        from tidelog.app.metrics.otlp import OtlpPush
+
+        name = config.source.connector
+        parts.append(OtlpPush(config.control.otlp, name, holder, event_log_path(config)))
+    if config.control.rest is not None:
+        place = event_log_path(config)
+        parts.append(RestServer(config.control.rest, leader, place, leader_url, config))
+    return Services(parts)
+
+
+def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
+    return (token,) if reading is None else (token, reading.get_secret_value())
+
+
+def _web(config: Config, rest: Rest, rate_limit: TokenRateLimit) -> Web:
+    from tidelog.app.web.instance import Instance
+    from tidelog.app.web.routes import Web, tokens_of
+
+    return Web([Instance(config.pipeline.name, config)], tokens_of(rest), rate_limit)
+
+
+class Services:
+    """Several services as one."""
+
+    def __init__(self, parts: Sequence[Service]) -> None:
+        self._parts = parts
+
+    def start(self) -> None:
+        for part in self._parts:
+            part.start()
+
+    def lead(self, surface: Callable[[], ApiBackend]) -> None:
+        for part in self._parts:
+            part.lead(surface)
+
+    def stand_by(self) -> None:
+        for part in self._parts:
+            part.stand_by()
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+
+class RestServer:
+    """The HTTP interface of one capture process.
+
+    A standby also answers, with the leader's name and URL, if the port is free: on one host the
+    leader has it. A new leader needs the port.
+
+    Args:
+        rest: the address and the tokens.
+        leader: returns the name of the leader, None if nobody leads.
+        log_path: the event log, beside which the schemas of messages are kept.
+        leader_url: returns the URL of the leader's interface, None if it is not known.
+        config: the configuration for the web page; None: no page.
+
+    Raises:
+        MissingExtraError: starlette or uvicorn is not installed.
+    """
+
+    def __init__(
+        self,
+        rest: Rest,
+        leader: Callable[[], str | None],
+        log_path: str,
+        leader_url: Callable[[], str | None] = lambda: None,
+        config: Config | None = None,
+    ) -> None:
+        try:
+            import uvicorn  # noqa: F401 - without it nothing is served
+
+            from tidelog.app.metrics.routes import Health
+            from tidelog.control.channels import schema_registry
+            from tidelog.control.channels.rate_limit import TokenRateLimit
+            from tidelog.control.channels.rest import Leadership, application
+        except ImportError as error:
+            raise missing_extra(error, "rest") or error from None
+        self._rest = rest
+        self._surface: ApiBackend | None = None
+        self._next_read_at = 0.0
+        self._elsewhere = Leadership(None)
+
+        def leadership() -> Leadership:
+            surface = self._surface
+            if surface is not None:
+                return Leadership(surface)
+            now = time.monotonic()
+            # each request to the state store may cost money, and anybody may ask
+            if now >= self._next_read_at:
+                self._next_read_at = now + ASK_EVERY_S
+                leader_name, url = leader(), leader_url()
+                self._elsewhere = Leadership(None, leader_name, None if url == rest.url else url)
+            return self._elsewhere
+
+        def status() -> dict[str, Any] | None:
+            surface = self._surface
+            return None if surface is None else surface.status()
+
+        token = rest.token.get_secret_value()
+        rate_limit = TokenRateLimit()
+        readings = Readings(status, log_path)
+        health = Health(readings, leader, _tokens(token, rest.metrics_token), rate_limit)
+        schemas = schema_registry.routes(
+            MessageSchemaStore(log_path), _tokens(token, rest.schema_token), rate_limit
+        )
+        self._web = None if config is None else _web(config, rest, rate_limit)
+        page = [] if self._web is None else self._web.routes()
+        self._server = http_server(
+            application(leadership, token, [*schemas, *health.routes(), *page], rate_limit),
+            behind_proxy=rest.behind_proxy,
+        )
+        self._socket: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        self._leader = leader
+        # whether another capture led, and had the port, when this one started
+        self._follows_leader = False
+        self._port_thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    @property
+    def url(self) -> str | None:
+        """The URL at which it listens; None while it does not."""
+        return None if self._socket is None else url_of(self._socket)
+
+    def start(self) -> None:
+        """Listen; if the port is taken, `lead` tries again.
+
+        Raises:
+            UsageError: this host can't listen on the address.
+        """
+        if self._web is not None:
+            self._web.start()
+        if not self._listen():
+            self._follows_leader = self._leader() is not None
+            logger.info("%s is taken, probably by the leading capture", self._address())
+
+    def lead(self, surface: Callable[[], ApiBackend]) -> None:
+        """Answer for this process as the leader.
+
+        If the former leader is frozen and keeps the port, listen as soon as it is free.
+
+        Raises:
+            UsageError: the port is still taken after ten seconds.
+        """
+        if self._socket is None and self._follows_leader:
+            if self._port_thread is None:
+                self._port_thread = threading.Thread(
+                    target=self._listen_later, name="tidelog-rest-port", daemon=True
+                )
+                self._port_thread.start()
+            self._surface = surface()
+            self._notify_web(leads=True)
+            return
+        deadline = time.monotonic() + BIND_PATIENCE_S
+        while self._socket is None and not self._listen():
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"control.rest: {self._address()} is taken by another program: choose another "
+                    "port, or end that program"
+                )
+            time.sleep(0.1)
+        self._surface = surface()
+        self._notify_web(leads=True)
+
+    def stand_by(self) -> None:
+        """Answer as a standby from now on."""
+        self._surface = None
+        self._notify_web(leads=False)
+
+    def close(self) -> None:
+        """Finish open requests, for three seconds at most, and stop listening."""
+        self._surface = None
+        self._closed.set()
+        if self._web is not None:
+            self._web.end_streams()
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._web is not None:
+            self._web.close()
+
+    def _notify_web(self, *, leads: bool) -> None:
+        if self._web is not None:
+            self._web.lead(leads)
+
+    def _listen_later(self) -> None:
+        """Listen once the port is free, while capture runs."""
+        deadline, warned = time.monotonic() + BIND_PATIENCE_S, False
+        try:
+            while not self._closed.is_set() and not self._listen():
+                self._closed.wait(0.1)
+                if time.monotonic() > deadline and not warned:
+                    warned = True
+                    logger.warning(
+                        "control.rest: %s is taken, probably by a capture that hangs: end it",
+                        self._address(),
+                    )
+        except UsageError as error:
+            logger.warning("%s", error)
+
+    def _address(self) -> str:
+        return f"{self._rest.host}:{self._rest.port}"
+
+    def _listen(self) -> bool:
+        """Start to listen and serve; return False if the port is taken."""
+        listening = listen(self._rest.host, self._rest.port)
+        if listening is None:
+            return False
+        self._socket = listening
+        self._thread = threading.Thread(
+            target=self._server.run, args=([listening],), name="tidelog-rest", daemon=True
+        )
+        self._thread.start()
+        return True

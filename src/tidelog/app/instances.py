@@ -1,0 +1,144 @@
+"""Registers processes in the state store, for `tidelog status` and for handovers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tidelog.errors import StateConflictError, StateError
+from tidelog.ports import StateStore
+
+PREFIX: Final = "standby/"
+WRITE_EVERY_S: Final = 30.0
+EXPIRED_MS: Final = 100_000
+"""A process whose document is older than this has ended. Hosts' clocks may differ a little."""
+_KEEP_MS: Final = 86_400_000
+
+
+PIPELINE_PREFIX: Final = "pipeline/"
+"""Prefix of the documents that name each pipeline's current or last leader."""
+
+
+_PIDS = Path("/proc/self/ns/pid")
+_PIDS_OF_HOST: Final = 0xEFFFFFFC
+"""The inode of Linux's first pid namespace (``PROC_PID_INIT_INO``)."""
+
+
+def this_holder() -> str:
+    """Return the id of this process: host, pid namespace and pid.
+
+    The pid namespace is there in a container only: containers on the host's network share its name,
+    and each has a process 1.
+    """
+    host, space = socket.gethostname(), _pid_space()
+    return f"{host}{'' if space is None else f'-{space}'}:{os.getpid()}"
+
+
+def _pid_space() -> int | None:
+    """Return the pid namespace; None: the host's own, or unknown."""
+    with contextlib.suppress(OSError):
+        number = _PIDS.stat().st_ino
+        return None if number == _PIDS_OF_HOST else number
+    return None
+
+
+def pipeline_prefix(name: str) -> str:
+    """Return the prefix of the documents of this pipeline's standbys."""
+    return f"pipeline-{PREFIX}{name}/"
+
+
+class InstanceRegistration:
+    """The document of one standby process. If the state store fails, it is written later.
+
+    Args:
+        state: the state store.
+        holder: the id of this process.
+        zone: the zone of this process, if any.
+        prefix: the key prefix of the documents of all standbys of the same lease.
+        url: the URL of the HTTP interface of this process, if any.
+    """
+
+    def __init__(
+        self,
+        state: StateStore,
+        holder: str,
+        zone: str | None,
+        prefix: str = PREFIX,
+        url: str | None = None,
+    ) -> None:
+        self._state = state
+        self._prefix = prefix
+        self._key = prefix + secrets.token_hex(8)
+        self._value: dict[str, Any] = {"holder": holder, "zone": zone, "url": url, "trouble": ""}
+        self._write_at = 0.0
+        self._written = False
+        self._lock = threading.Lock()
+
+    def stand_by(self, trouble: str = "") -> None:
+        """Write the document if due; call it often. ``trouble``: why this process can't lead."""
+        now = time.monotonic()
+        if now < self._write_at and trouble == self._value["trouble"]:
+            return
+        self._value["trouble"] = trouble
+        self._write_at = now + WRITE_EVERY_S
+        with self._lock, contextlib.suppress(StateError, StateConflictError):
+            if not self._written:
+                self._value["since_ms"] = _now_ms()
+                self._remove_dead()
+            self._state.put(self._key, {**self._value, "seen_ms": _now_ms()}, None)
+            self._written = True
+
+    def leave(self, *, later: bool = False) -> None:
+        """Delete the document, because the process leads or ends. ``later``: in a thread."""
+        self._write_at = 0.0
+        if later:
+            threading.Thread(target=self.leave, name="tidelog-roster", daemon=True).start()
+            return
+        with self._lock, contextlib.suppress(StateError):
+            if self._written:
+                self._written = False
+                self._state.delete(self._key)
+
+    def _remove_dead(self) -> None:
+        for key in self._state.keys(self._prefix):
+            document = self._state.get(key)
+            if document is not None and document.value["seen_ms"] < _now_ms() - _KEEP_MS:
+                self._state.delete(key)
+
+
+def standbys(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
+    """Return the standbys (``holder``, ``zone``, ``since_ms``, ``url``), the oldest first."""
+    return [
+        {name: one.get(name) for name in ("holder", "zone", "since_ms", "url")}
+        for one in _alive(state, prefix)
+        if not one.get("trouble")
+    ]
+
+
+def failing_processes(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
+    """Return the processes that try to lead but can't: ``holder``, ``since_ms``, ``trouble``."""
+    return [
+        {name: one.get(name) for name in ("holder", "since_ms", "trouble")}
+        for one in _alive(state, prefix)
+        if one.get("trouble")
+    ]
+
+
+def _alive(state: StateStore, prefix: str) -> list[dict[str, Any]]:
+    documents = [state.get(key) for key in state.keys(prefix)]
+    alive = [
+        one.value
+        for one in documents
+        if one is not None and one.value["seen_ms"] >= _now_ms() - EXPIRED_MS
+    ]
+    return sorted(alive, key=lambda one: one["since_ms"])
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,275 @@
+"""Commands and queries for a running capture, over the state store and the event log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from tidelog.app.dumps.keys import discard_keys
+from tidelog.app.elections import LEASE_NAME, pipeline_lease_name, request_handover
+from tidelog.app.instances import pipeline_prefix
+from tidelog.app.log_location import event_log_path
+from tidelog.app.overview.build import overview
+from tidelog.app.overview.dump_problems import reasons, reported_blocks
+from tidelog.app.overview.reader import StatusReader
+from tidelog.app.status_stream import OnStatus, ignore
+from tidelog.capture.dumps.state import DumpState
+from tidelog.capture.dumps.store import DUMP_PREFIX
+from tidelog.config import Config
+from tidelog.control.commands import Command, Handover
+from tidelog.control.mailbox import Mailbox, Outcome
+from tidelog.errors import EventLogError, TidelogError, UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.schema import TableName
+from tidelog.state.opening import look_every_s, open_election, open_state, state_exists
+from tidelog.state.wrappers import ReadOnlyStateStore
+
+COMMAND_S: Final = 10.0
+
+
+def command_timeout_s(config: Config) -> float:
+    """Return a timeout in seconds in which a leader reads and handles a command."""
+    return max(COMMAND_S, 2 * look_every_s(config.state.place))
+
+
+def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
+    """Send a command to the leader; return its outcome, or that it still waits."""
+    state = open_state(config.state.place)
+    try:
+        mailbox = Mailbox(state)
+        command_id = mailbox.send(command)
+        outcome = mailbox.wait(command_id, timeout_s)
+        if outcome is not None and outcome.error is not None:
+            discard_keys(state, command)
+        if outcome is None:
+            return {"state": "waiting", **Outcome(command_id, {}).to_json()}
+        return {"state": "done", **outcome.to_json()}
+    finally:
+        state.close()
+
+
+def hand_over(
+    config: Config, to: str | None, *, timeout_s: float, pipeline: str | None = None
+) -> dict[str, Any]:
+    """Ask the leader to hand over to another process; return ``from`` and ``to``.
+
+    Args:
+        config: the configuration of the capture.
+        to: the standby that takes over; None: any.
+        timeout_s: the longest time to wait.
+        pipeline: the name of the pipeline to hand over; None: the capture.
+
+    Raises:
+        UsageError: nobody leads, or no such process stands by.
+        TidelogError: it took longer than ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    if not state_exists(config.state.place):
+        raise UsageError("no capture has run here: there is no state store yet")
+    lease = LEASE_NAME if pipeline is None else pipeline_lease_name(pipeline)
+    election = open_election(config.state.place, lease, "handover", 10)
+    try:
+        leader = election.leader()
+        if leader is None and pipeline is not None:
+            raise UsageError(f"nobody delivers a pipeline {pipeline} (pipeline.name)")
+        if leader is None:
+            raise UsageError("no capture leads")
+        if pipeline is None:
+            _request_handover(config, leader, to, timeout_s)
+        else:
+            with closing(open_state(config.state.place)) as state:
+                request_handover(state, lease, pipeline_prefix(pipeline), leader, to)
+        while time.monotonic() < deadline:
+            new_leader = election.leader()
+            if new_leader not in (None, leader):
+                return {"from": leader, "to": new_leader}
+            time.sleep(0.1)
+    finally:
+        election.close()
+    what = "capture" if pipeline is None else "process of the pipeline"
+    raise TidelogError(
+        f"no other {what} took over from {leader} within {timeout_s:g} s; it leads again if none "
+        "does"
+    )
+
+
+def _request_handover(config: Config, leader: str, to: str | None, timeout_s: float) -> None:
+    answer = send_command(config, Handover(leader=leader, to=to), timeout_s=timeout_s)
+    if answer["error"] is not None:
+        raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
+
+
+def failed_ranges(config: Config) -> list[dict[str, Any]]:
+    """Return the key ranges ``(low, high]`` that dumps could not read.
+
+    They have key values, so they are returned on demand only.
+    """
+    state = ReadOnlyStateStore(config.state.place)
+    try:
+        ranges = []
+        for name in state.keys(DUMP_PREFIX):
+            document = state.get(name)
+            if document is None:
+                continue
+            dump = DumpState.from_json(document.value)
+            for progress in dump.tables:
+                ranges += [
+                    {
+                        "dump_id": dump.dump_id,
+                        "table": progress.table,
+                        "key_columns": progress.key_columns,
+                        "low": failed.low,
+                        "high": failed.high,
+                    }
+                    for failed in progress.failed
+                ]
+        return ranges
+    finally:
+        state.close()
+
+
+def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
+    """Return what `StatusReader` reads and its ``overview``; ``ranges``: also `failed_ranges`."""
+    with StatusReader(config) as reader:
+        document = reader.read()
+    if ranges:
+        document["failed_ranges"] = failed_ranges(config)
+    document["overview"] = overview(document, int(time.time() * 1000)).to_json()
+    return document
+
+
+def dump_wait(
+    config: Config,
+    dump_id: str,
+    *,
+    on_progress: OnStatus = ignore,
+    timeout_s: float | None = None,
+) -> dict[str, Any]:
+    """Wait until the dump has finished; return its summary.
+
+    ``on_progress`` is called with summaries; their ``held`` says what blocks the dump, see
+    `tidelog.app.overview.dump_problems.blocks_of`.
+
+    Raises:
+        UsageError: there is no such dump, and no pending command asks for it.
+        TidelogError: it took longer than ``timeout_s``.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    blocks: list[dict[str, Any]] = []
+    check_at = 0.0
+    state = ReadOnlyStateStore(config.state.place)
+    try:
+        while deadline is None or time.monotonic() < deadline:
+            asked_for = Mailbox(state).has_command_for(dump_id)
+            document = state.get(DUMP_PREFIX + dump_id)
+            if document is not None:
+                dump = DumpState.from_json(document.value)
+                summary = dump.summary()
+                if dump.finished:
+                    blocks = []
+                elif time.monotonic() >= check_at:
+                    check_at = time.monotonic() + max(1.0, look_every_s(config.state.place))
+                    blocks = reported_blocks(state, summary)
+                on_progress({**summary, "held": blocks})
+                if dump.finished:
+                    return summary
+            elif not asked_for:
+                raise UsageError(f"there is no dump {dump_id} (any more)")
+            time.sleep(0.1)
+    finally:
+        state.close()
+    why = f" {reasons(blocks)}" if blocks else ""
+    raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it continues.{why}")
+
+
+def _name_in_log(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:
+    """Return the table's name as in the event log; with ``follow``, also of a table to come."""
+    for table in tables:
+        if wanted in (str(table), f"{table.namespace}.{table.name}"):
+            return str(table)
+    if follow and "." in wanted:
+        return wanted
+    known = ", ".join(str(table) for table in tables) or "none"
+    raise UsageError(f"the event log holds no table {wanted!r}; it holds {known}")
+
+
+def read_log(
+    config: Config,
+    *,
+    table: str | None = None,
+    start: int | None = None,
+    follow: bool = False,
+    dumps: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """As `log_lines`, but parsed."""
+    lines_of_log = log_lines(config, table=table, start=start, follow=follow, dumps=dumps)
+    return map(json.loads, lines_of_log)
+
+
+def log_lines(
+    config: Config,
+    *,
+    table: str | None = None,
+    start: int | None = None,
+    tail: int | None = None,
+    follow: bool = False,
+    dumps: bool = False,
+) -> Iterator[str]:
+    """Yield change events in Debezium's envelope as JSON texts.
+
+    They start at ``start`` (the head if None), or are the last ``tail`` ones. With ``dumps``, the
+    log's records about dumps are included: ``op`` is ``dump``, and ``dump`` has the record, e.g.
+    that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
+    """
+    from tidelog.spark.sessions.installation import check_pyspark
+
+    check_pyspark()  # the readers use types of pyspark; no Java is needed
+    from tidelog.spark.changes.log_lines import lines
+
+    path = event_log_path(config)
+    if not EventLog.exists(path):
+        raise EventLogError(f"{path} holds no event log; `tidelog capture` creates one")
+    log = EventLog.open(path)
+    if table is not None:
+        table = _name_in_log(table, log.schemas.tables(), follow=follow)
+    offset = log.head_offset if start is None else start
+    if offset < 0:
+        raise UsageError("--from: an offset is not negative")
+    if offset > (end := log.latest_offset(durable=False)):
+        raise UsageError(f"--from: the event log ends at offset {end}, before {offset}")
+    log.check_offsets(offset)
+    if tail is not None:
+        end = log.latest_offset(durable=False)
+        last = lines(log, path, _tail_start(log, end, table, tail), end, table, dumps=dumps)
+        yield from deque(last if tail else (), maxlen=tail)
+        offset = end
+        if not follow:
+            return
+    while True:
+        end = offset
+        if not follow or log.poll(offset):
+            end = log.latest_offset(durable=False, after=offset)
+        if end > offset:
+            yield from lines(log, path, offset, end, table, dumps=dumps)
+            offset = end
+        elif end < offset:
+            log.check_offsets(offset)
+        if not follow:
+            return
+        time.sleep(0.1)
+
+
+def _tail_start(log: EventLog, end: int, table: str | None, count: int) -> int:
+    """Return an offset after which there are at least ``count`` events, if the log has so many."""
+    count_so_far = 0
+    chain = log.chain()
+    for meta in reversed(chain.between(chain.head, end)):
+        if count_so_far >= count:
+            return meta.next
+        rows = meta.rows_by_table
+        count_so_far += sum(rows.values()) if table is None else rows.get(table, 0)
+    return log.head_offset

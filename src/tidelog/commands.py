@@ -1,0 +1,54 @@
+"""Commands for `tidelog.Capture.send`, and what became of one.
+
+Each name is loaded on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = [
+    "ExecuteSnapshot",
+    "LogMessage",
+    "Outcome",
+    "PauseLog",
+    "PausePipeline",
+    "PauseSnapshot",
+    "ResumeLog",
+    "ResumePipeline",
+    "ResumeSnapshot",
+    "SetDumpOptions",
+    "StopSnapshot",
+]
+
+if TYPE_CHECKING:
+    from tidelog.control.commands import (
+        ExecuteSnapshot,
+        LogMessage,
+        PauseLog,
+        PausePipeline,
+        PauseSnapshot,
+        ResumeLog,
+        ResumePipeline,
+        ResumeSnapshot,
+        SetDumpOptions,
+        StopSnapshot,
+    )
+    from tidelog.control.mailbox import Outcome
+else:
+    from tidelog.system.lazy_names import lazy_names
+
+    _LAZY = {
+        "ExecuteSnapshot": "tidelog.control.commands",
+        "LogMessage": "tidelog.control.commands",
+        "Outcome": "tidelog.control.mailbox",
+        "PauseLog": "tidelog.control.commands",
+        "PausePipeline": "tidelog.control.commands",
+        "PauseSnapshot": "tidelog.control.commands",
+        "ResumeLog": "tidelog.control.commands",
+        "ResumePipeline": "tidelog.control.commands",
+        "ResumeSnapshot": "tidelog.control.commands",
+        "SetDumpOptions": "tidelog.control.commands",
+        "StopSnapshot": "tidelog.control.commands",
+    }
+    __getattr__ = lazy_names(__name__, _LAZY)

@@ -1,0 +1,37 @@
+"""Surrogate keys: keys that ``source.keys`` defines for tables without a primary key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidelog.model.patterns import matches
+from tidelog.model.schema import TableName
+
+
+def surrogate_key(
+    keys: Mapping[str, Sequence[str]], table: TableName, present: Sequence[str]
+) -> tuple[str, ...]:
+    """The columns of the first matching pattern; () if none matches, or if the table lacks a
+    column: then `unfit_key` says why.
+    """
+    columns = _matching_columns(keys, table)
+    return columns if set(columns) <= set(present) else ()
+
+
+def unfit_key(
+    keys: Mapping[str, Sequence[str]], table: TableName, present: Sequence[str]
+) -> str | None:
+    """Why a matching pattern gives the table no key; None if no pattern matches, or the
+    key fits.
+    """
+    missing = [name for name in _matching_columns(keys, table) if name not in present]
+    if not missing:
+        return None
+    return (
+        f"source.keys names columns that it does not have: {', '.join(missing)}; its changes are "
+        "captured without a key and it is not dumped: add the columns, or correct source.keys"
+    )
+
+
+def _matching_columns(keys: Mapping[str, Sequence[str]], table: TableName) -> tuple[str, ...]:
+    return next((tuple(columns) for name, columns in keys.items() if matches([name], table)), ())

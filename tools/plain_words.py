@@ -1,0 +1,80 @@
+"""Finds words in docstrings, comments and names of the code that have a plainer one.
+
+    python tools/plain_words.py [FOLDER]
+
+Prints each place with the word to use, and exits with 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+SRC = Path(__file__).parent.parent / "src" / "tidelog"
+PLAINER = {
+    r"told|tells?|telling": "report, log, return, notify",
+    r"mend(?:s|ed|ing)?": "fix, repair, remedy",
+    r"so long|as long as somebody": "until, while, seconds to wait",
+    r"anew": "again, recreated",
+    r"who leads|whoever leads": "the leader",
+    r"who stands by": "a standby",
+    r"goes on|go on from": "continues, resumes at",
+    r"meanwhile|in the midst": "during, in the meantime",
+    r"bring(?:s|ing)? over|brought": "write, deliver",
+    r"(?:became|becomes|come|comes) of it": "result, outcome",
+    r"let in": "admitted",
+    r"looked at|looks? at|looks? into|look(?:s|ed)? for": "poll, read, check, search",
+}
+WORDS = [(re.compile(rf"\b(?:{pattern})\b"), use) for pattern, use in PLAINER.items()]
+# Names of functions and classes.
+NAMES = re.compile(
+    r"^_?(?:told|mend\w*|look|looks|looked|brought|said|drawn|taken_apart|so_long)$"
+    r"|_(?:upto|anew|there|away|behind_it)$"
+)
+
+
+def texts(source: str) -> Iterator[tuple[int, str]]:
+    """Yields line and text of each comment and docstring."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            for number, line in enumerate(str(node.value.value).splitlines()):
+                yield node.lineno + number, line
+
+
+def names(source: str) -> Iterator[tuple[int, str]]:
+    """Yields line and name of each function and class."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+
+
+def found(folder: Path) -> Iterator[str]:
+    """Yields a line for each place."""
+    for path in sorted(folder.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        place = path.relative_to(folder)
+        for number, text in texts(source):
+            for word, use in WORDS:
+                if match := word.search(text):
+                    yield f"{place}:{number}: {match.group()!r}: say {use}"
+        for number, name in names(source):
+            if NAMES.search(name):
+                yield f"{place}:{number}: the name {name} does not say what it does or returns"
+
+
+def main() -> int:
+    places = list(found(Path(sys.argv[1]) if len(sys.argv) > 1 else SRC))
+    print(*places, sep="\n")
+    return int(bool(places))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 import socket
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tidelog.app.preflight import check_authorities
-from tidelog.config import Config, load_config
+from tidelog.config import Config, as_config, load_config
+from tidelog.config.engine import EngineArguments, EngineSection
 from tidelog.config.source import MySqlSourceSection
 from tidelog.demo.servers.mysql_process import write_certificates
 from tidelog.errors import ConfigError
@@ -490,3 +492,20 @@ def test_a_short_token_is_told_so(
     file.write_text(file.read_text().replace(given, ""))
     with pytest.raises(ConfigError, match=r"control\.rest\.token: must not be empty"):
         load_config(file)
+
+
+def test_a_configuration_is_given_as_itself_as_a_path_or_as_contents(tmp_path: Path) -> None:
+    source = {"kind": "postgres", "url": "postgresql://localhost/shop", "tables": ["public.*"]}
+    contents = {"source": source, "log": {"path": str(tmp_path / "log")}}
+    path = tmp_path / "tidelog.yaml"
+    path.write_text(json.dumps(contents))
+    config = as_config(path)
+    assert as_config(config) is config
+    assert as_config(str(path)) == config
+    assert as_config(contents).source == config.source
+    with pytest.raises(ConfigError, match="missing"):
+        as_config({"source": source})
+
+
+def test_arguments_of_an_engine_are_the_options_of_its_section() -> None:
+    assert EngineArguments.__annotations__.keys() == EngineSection.model_fields.keys()

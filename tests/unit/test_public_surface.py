@@ -133,15 +133,17 @@ reveal_type(as_of)
 tidelog.nonsense
 Capture(5)
 tidelog.load_config(5)
+tidelog.AsyncEngine("tidelog.yaml", consumer=print, order="key", batch_size="many")
 """
 FOUND = """\
 32: note: Revealed type is "int"
-38: note: Revealed type is "def (config: tidelog.config.models.Config | str | pathlib.Path,
+38: note: Revealed type is "def (config: tidelog.config.models.Config | typing.Mapping[str, Any] | str | pathlib.Path,
 39: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
 40: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
 41: error: Module has no attribute "nonsense"
 42: error: Argument 1 to "Capture" has incompatible type "int"
 43: error: Argument 1 to "load_config" has incompatible type "int"
+44: error: Argument "batch_size" to "AsyncEngine" has incompatible type "str"
 """
 
 

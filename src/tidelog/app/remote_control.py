@@ -19,7 +19,7 @@ from tidelog.app.overview.reader import StatusReader
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
-from tidelog.config import Config
+from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, TidelogError, UsageError
@@ -132,8 +132,9 @@ def failed_ranges(config: Config) -> list[dict[str, Any]]:
         state.close()
 
 
-def status(config: Config, *, ranges: bool = False) -> dict[str, Any]:
+def status(config: AnyConfig, *, ranges: bool = False) -> dict[str, Any]:
     """Return what `StatusReader` reads and its ``overview``; ``ranges``: also `failed_ranges`."""
+    config = as_config(config)
     with StatusReader(config) as reader:
         document = reader.read()
     if ranges:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypedDict
 
 from pydantic import Field
 
@@ -85,3 +86,23 @@ class EngineSection(Section):
     offset_commit_interval_ms: Milliseconds = Field(
         default=5_000, ge=1, description="For `periodic`."
     )
+
+
+class EngineArguments(TypedDict, total=False):
+    """The options of the section as keyword arguments of `AsyncEngine`, for type checkers."""
+
+    record_processing_threads: int | None
+    record_processing_on: Literal["threads", "processes", "spark"]
+    concurrent_coroutines: int
+    consume_records_async: bool
+    order: Literal["total", "key", "none"] | None
+    batch_size: int
+    task_management_timeout_ms: int
+    polling_shutdown_timeout_ms: int
+    errors_max_retries: int
+    errors_retry_delay_initial_ms: int
+    errors_retry_delay_max_ms: int
+    errors_tolerance: Literal["none", "dead_letter"]
+    dead_letter: str | Path | None
+    offset_commit_policy: Literal["always", "periodic"]
+    offset_commit_interval_ms: int

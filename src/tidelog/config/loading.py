@@ -7,6 +7,7 @@ once, each with its line.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import socket
@@ -31,6 +32,8 @@ from tidelog.kinds.sections import Section
 from tidelog.outputs.registry import OUTPUTS, DeadLetter, OutputSection, StepSection
 
 KeyPath = tuple[str | int, ...]
+# A configuration, the path of a ``tidelog.yaml``, or the contents of one.
+AnyConfig = Config | Mapping[str, Any] | str | Path
 
 # ${NAME} must be set, ${NAME:-default} may be unset, $${ is a literal ${.
 _VARIABLE = re.compile(r"(\$\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|(\$\{)")
@@ -185,6 +188,19 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
     if environ is None:
         environ = {"HOSTNAME": socket.gethostname(), **os.environ}
     return parse_config(text, str(path), path.parent, environ)
+
+
+def as_config(given: AnyConfig) -> Config:
+    """Return a configuration as it is, load that of a path, or parse the contents of a file.
+
+    Raises:
+        ConfigError: as `load_config` does.
+    """
+    if isinstance(given, Config):
+        return given
+    if isinstance(given, Mapping):  # JSON is YAML
+        return parse_config(json.dumps(given, default=str), "configuration", Path(), os.environ)
+    return load_config(given)
 
 
 def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, str]) -> Config:

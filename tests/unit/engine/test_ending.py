@@ -264,10 +264,10 @@ def test_a_source_that_is_away_is_named_and_waited_for_as_long_as_is_said(tmp_pa
         "source": {"kind": "postgres", "url": "postgresql://u@127.0.0.1:1/d"},
         "log": {"path": str(tmp_path / "log")},
         "state": {"url": f"sqlite:///{tmp_path}/state.db"},
-        "engine": {"task_management_timeout_ms": 1500},
+        "engine": {"task_management_timeout_ms": 3000},
     }
     made = AsyncEngine(config, consumer=hangs)
-    with pytest.raises(TaskStartError, match=r"after 1500 ms: .*connect to PostgreSQL at 127"):
+    with pytest.raises(TaskStartError, match=r"after 3000 ms: .*connect to PostgreSQL at 127"):
         made.run()
     told: list[Any] = []
     config["engine"] = {"errors_max_retries": 1}

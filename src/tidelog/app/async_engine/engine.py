@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from pydantic import ValidationError
 
@@ -25,9 +22,9 @@ from tidelog.app.pipeline.dependencies import check_spark
 from tidelog.app.pipeline.run import session
 from tidelog.app.service import BackgroundService
 from tidelog.app.status_stream import OnStatus, ignore
-from tidelog.config import Config, load_config, parse_config
+from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.databases import label_of, of_each_database
-from tidelog.config.engine import EngineSection
+from tidelog.config.engine import EngineArguments, EngineSection
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Outcome
 from tidelog.engine.assembling import MakeRecordProcessor, assemble
@@ -116,7 +113,7 @@ class AsyncEngine(BackgroundService):
 
     def __init__(
         self,
-        config: Config | Mapping[str, Any] | str | Path,
+        config: AnyConfig,
         *,
         consumer: Consumer | None = None,
         change_consumer: ChangeConsumer | None = None,
@@ -133,10 +130,10 @@ class AsyncEngine(BackgroundService):
         group: int | None = None,
         event_loop: asyncio.AbstractEventLoop | None = None,
         retry_on: type[Exception] | Sequence[type[Exception]] = (),
-        **options: Any,
+        **options: Unpack[EngineArguments],
     ) -> None:
         super().__init__("tidelog-engine")
-        self.config = _config(config)
+        self.config = as_config(config)
         section = _section(self.config.engine, options)
         batch_size, consume_records_async = section.batch_size, section.consume_records_async
         if name == self.config.pipeline.name:
@@ -373,15 +370,6 @@ def _check_group(group: int, exclusive: bool, offsets: OffsetStore | None, confi
             "group: with source.snapshot: initial_only no member knows when all are done: give "
             "another mode"
         )
-
-
-def _config(given: Config | Mapping[str, Any] | str | Path) -> Config:
-    if isinstance(given, Config):
-        return given
-    if isinstance(given, Mapping):  # JSON is YAML
-        text = json.dumps(given, default=str)
-        return parse_config(text, "configuration", Path(), os.environ)
-    return load_config(given)
 
 
 def _section(configured: EngineSection, given: Mapping[str, Any]) -> EngineSection:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
 
 from tidelog.app.capture.run import capture
 from tidelog.app.pipeline.run import run
 from tidelog.app.status_stream import OnStatus, ignore
-from tidelog.config import Config, load_config
+from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.databases import databases_of, of_each_database
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import ConfigError
@@ -31,7 +30,7 @@ class CaptureGroup:
         ``with CaptureGroup(["shop.yaml", "billing.yaml"]) as group: group.wait()``
 
     Args:
-        configs: configurations, or paths of ``tidelog.yaml`` files.
+        configs: configurations, paths of ``tidelog.yaml`` files, or contents of such files.
         pipelines: whether to run the configured outputs, too.
         on_failure: ``isolate``: a task that fails does not end the others; ``stop``: it does.
         on_status: called with a task's index and status now and then, from that task's thread.
@@ -43,7 +42,7 @@ class CaptureGroup:
 
     def __init__(
         self,
-        configs: Sequence[Config | str | Path],
+        configs: Sequence[AnyConfig],
         *,
         pipelines: bool = True,
         on_failure: Literal["isolate", "stop"] = "isolate",
@@ -52,7 +51,7 @@ class CaptureGroup:
         refuse_coroutine_function("on_status", on_status)
         if on_failure not in ("isolate", "stop"):
             raise ConfigError(f"on_failure is isolate or stop, not {on_failure!r}")
-        given = [c if isinstance(c, Config) else load_config(c) for c in configs]
+        given = [as_config(each) for each in configs]
         self.configs = [each for config in given for each in of_each_database(config).values()]
         places = {
             "log.path": [config.log.path for config in self.configs],

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from tidelog.app.alerts import Alerts, open_alerts
@@ -60,7 +59,7 @@ from tidelog.capture.session import CaptureSession
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, StartPlan
 from tidelog.capture.state_retry import RetryingStateStore
 from tidelog.capture.windows.windows import Windows
-from tidelog.config import Config, load_config
+from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.databases import of_one_database
 from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
@@ -133,7 +132,7 @@ class Capture(BackgroundService):
         ``with Capture("tidelog.yaml") as capture: capture.wait()``
 
     Args:
-        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        config: a configuration, the path of a ``tidelog.yaml``, or the contents of one.
         on_notification: called with what dumps report, on a thread of its own; no coroutine
             function.
         on_status: called about once a second with the document that `tidelog status` shows; no
@@ -142,7 +141,7 @@ class Capture(BackgroundService):
 
     def __init__(
         self,
-        config: Config | str | Path,
+        config: AnyConfig,
         *,
         on_notification: OnNotification | None = None,
         on_status: OnStatus = ignore,
@@ -150,7 +149,7 @@ class Capture(BackgroundService):
         super().__init__("tidelog-capture")
         refuse_coroutine_function("on_notification", on_notification)
         refuse_coroutine_function("on_status", on_status)
-        self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
+        self.config = of_one_database(as_config(config))
         self.holder = this_holder()
         self._start_dump: str | None = None
         self._start_dump_requested = False

@@ -10,7 +10,7 @@ from tidelog.app.overview.dump_problems import reasons, reported_blocks
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
 from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause_of
-from tidelog.config import Config
+from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
@@ -24,7 +24,7 @@ POLL_S = 0.2
 
 
 def wait_finalized(
-    config: Config,
+    config: AnyConfig,
     dump_id: str,
     output: str | None = None,
     timeout_s: float | None = None,
@@ -56,6 +56,7 @@ def wait_finalized(
         UsageError: there is no such dump or output, or no output takes a table of the dump.
         TidelogError: it took longer than ``timeout_s``.
     """
+    config = as_config(config)
     if not config.outputs and output is None:
         raise UsageError("there are no outputs to wait for; add one under 'outputs'")
     deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -15,7 +15,7 @@ from typing import Any
 from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
 from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeySets
-from tidelog.config import Config
+from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import Command, ExecuteSnapshot, Key
 from tidelog.control.key_files import read_key_file
 from tidelog.control.mailbox import id_time_ms, new_id
@@ -168,7 +168,7 @@ def discard_keys(state: StateStore, command: Command) -> None:
         KeySets(state).delete(str(command.key_set))
 
 
-def missing_keys(config: Config, dump_id: str) -> Iterator[tuple[str | None, ...]]:
+def missing_keys(config: AnyConfig, dump_id: str) -> Iterator[tuple[str | None, ...]]:
     """Yield the keys that a dump with ``missing="list"`` did not find in its table.
 
     Each is a tuple of texts, in the order of the dump's ``key_columns`` (in its status). They
@@ -178,7 +178,7 @@ def missing_keys(config: Config, dump_id: str) -> Iterator[tuple[str | None, ...
     Raises:
         UsageError: there is no such dump (any more), or it does not list missing keys.
     """
-    state = ReadOnlyStateStore(config.state.place)
+    state = ReadOnlyStateStore(as_config(config).state.place)
     try:
         document = state.get(DUMP_PREFIX + dump_id)
         if document is None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidelog.app.dumps.keys import key_scope, missing_keys, store_keys
 from tidelog.app.remote_control import dump_wait, send_command
-from tidelog.config import Config, load_config
+from tidelog.config import AnyConfig, as_config
 from tidelog.control.commands import ExecuteSnapshot, Key, build
 from tidelog.control.mailbox import new_id
 from tidelog.errors import TidelogError, UsageError
@@ -24,7 +23,7 @@ COMMAND_TIMEOUT_S = 10.0
 
 def repair(
     df: DataFrame,
-    config: Config | str | Path,
+    config: AnyConfig,
     table: str,
     *,
     missing: Literal["delete", "list"] = "delete",
@@ -75,7 +74,7 @@ def repair(
     from tidelog.spark.key_frames import keys_of_frame
 
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    config = config if isinstance(config, Config) else load_config(config)
+    config = as_config(config)
     scope = key_scope(config, [table])
     columns = scope.columns_among(df.columns)
     keys = (

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.app.capture.run import capture
@@ -21,7 +20,7 @@ from tidelog.app.service import BackgroundService
 from tidelog.app.startup import read_at_startup, retry_until_available
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
-from tidelog.config import Config, load_config
+from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.databases import of_one_database
 from tidelog.engine.callables import refuse_coroutine_function
 from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
@@ -61,7 +60,7 @@ class Pipeline(BackgroundService):
         ``Pipeline("tidelog.yaml", once=True).run()``
 
     Args:
-        config: of `tidelog.config`, or the path of a ``tidelog.yaml``.
+        config: a configuration, the path of a ``tidelog.yaml``, or the contents of one.
         once: deliver what the event log holds now, and end; raises AnotherLeaderError while another
             process delivers.
         on_status: called with who delivers and with each batch, as a document; no coroutine
@@ -69,11 +68,11 @@ class Pipeline(BackgroundService):
     """
 
     def __init__(
-        self, config: Config | str | Path, *, once: bool = False, on_status: OnStatus = ignore
+        self, config: AnyConfig, *, once: bool = False, on_status: OnStatus = ignore
     ) -> None:
         super().__init__("tidelog-pipeline")
         refuse_coroutine_function("on_status", on_status)
-        self.config = of_one_database(config if isinstance(config, Config) else load_config(config))
+        self.config = of_one_database(as_config(config))
         self._once = once
         self._on_status = on_status
 

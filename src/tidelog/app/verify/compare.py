@@ -18,7 +18,7 @@ from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.app.verify.copies import Copies, OpenReader, copies, has_copies, is_compared
 from tidelog.app.verify.last_result import store_results
 from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
-from tidelog.config import Config
+from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
 from tidelog.errors import ChunkError, EventLogError, UsageError
@@ -52,7 +52,7 @@ NO_COPIES = (
 
 
 def verify_outputs(
-    config: Config,
+    config: AnyConfig,
     *,
     tables: Sequence[str] = (),
     repair: bool = False,
@@ -65,6 +65,7 @@ def verify_outputs(
     alone. Many tables are compared at a time. The first one waits while the output is behind, up to
     three minutes after its last progress.
     """
+    config = as_config(config)
     if not config.outputs:
         raise UsageError("there are no outputs to compare with; add one under 'outputs'")
     sections = [section for section in config.outputs if has_copies(section)]

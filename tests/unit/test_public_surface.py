@@ -137,7 +137,7 @@ tidelog.AsyncEngine("tidelog.yaml", consumer=print, order="key", batch_size="man
 """
 FOUND = """\
 32: note: Revealed type is "int"
-38: note: Revealed type is "def (config: tidelog.config.models.Config | typing.Mapping[str, Any] | str | pathlib.Path,
+38: note: Revealed type is "def (config: tidelog.config.models.Config | typing.Mapping[str, Any]
 39: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
 40: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
 41: error: Module has no attribute "nonsense"

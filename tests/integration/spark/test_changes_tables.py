@@ -318,7 +318,7 @@ def test_steps_that_alter_rows_are_refused(changes: Changes, built: BuiltLog) ->
     orders(built)
     steps = (Step("drop", ["amount"], ("public.*",)),)
     output = changes.output(steps=steps)
-    with pytest.raises(OutputRefusedError, match=r"step drop would alter rows: take public\.ord"):
+    with pytest.raises(OutputRefusedError, match=r"step drop would alter rows: remove public\.ord"):
         output.prepare(built.log.generation)
     output.close()
     routed = (Step("route", "raw.{name}_changes", ("public.*",)),)

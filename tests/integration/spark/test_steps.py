@@ -386,7 +386,7 @@ REFUSED: list[tuple[Step, str]] = [
     (Step("mask", {"DOC": "x"}), "no column 'DOC'"),
     (Step("hash", ["A.B"]), "no column 'A.B'; there is 'a.b'"),
     (Step("cast", {"no": "int"}), "no column 'no'"),
-    (Step("python", f"{HERE}:case_of_another"), "made a column 'REGION' beside 'region'"),
+    (Step("python", f"{HERE}:case_of_another"), "created a column 'REGION' beside 'region'"),
 ]
 MERGING: list[tuple[list[Step], str]] = [
     ([Step("cast", {"id": "double"})], "a cast from int to double may make one value of several"),

@@ -19,15 +19,14 @@ from tidelog.app.pipeline.dependencies import (
 )
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
-from tidelog.app.table_patterns import unmatched_patterns
+from tidelog.app.table_patterns import SOURCE_TABLES, unmatched_patterns
 from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.log_locations import is_url
-from tidelog.model.patterns import matches
-from tidelog.model.printable import printable
+from tidelog.model.patterns import EXCLUDE, matches, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.registry import OutputSection
 from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
@@ -181,7 +180,7 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
     catalogue = source_kind(config).catalogue()
     try:
         captured = catalogue.tables(config.source.tables)
-        unused = [("source.tables", p) for p in unmatched_patterns(config.source.tables, catalogue)]
+        unused = list(unmatched_patterns(config, catalogue))
         names = list(check_names(config, catalogue))
     except TidelogError:
         return  # the check of the source reports it
@@ -189,15 +188,12 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
         catalogue.close()
     if not captured:
         return  # already reported
-    for output in config.outputs:
-        place = f"tables of output {output.name}"
-        unused += [(place, p) for p in output.tables if not any(matches([p], t) for t in captured)]
     for place, pattern in unused:
-        of = "table" if place == "source.tables" else "captured table"
+        text = unmatched_text(pattern, "table" if place == SOURCE_TABLES else "captured table")
         yield {
             "check": "tables",
             "level": "warning",
-            "message": f"{place}: no {of} matches '{printable(pattern)}', others do",
+            "message": f"{place}: {text}, others do",
             "fix": _case_hint(pattern, captured)
             or "correct it, or leave it if its tables are yet to be created",
         }
@@ -210,8 +206,9 @@ def _case_hint(pattern: str, captured: Sequence[TableName]) -> str:
     A server may ignore case, and so does capture then; the event log has names as the server lists
     them. Empty: there is no such table.
     """
+    positive = pattern.removeprefix(EXCLUDE).lower()
     for table in captured:
-        if matches([pattern.lower()], TableName(table.namespace.lower(), table.name.lower())):
+        if matches([positive], TableName(table.namespace.lower(), table.name.lower())):
             return f"write names as the server lists them, upper and lower case too: {table}"
     return ""
 

@@ -1,28 +1,72 @@
-"""Finds configured table patterns that match no table."""
+"""Selects tables by the patterns of a command, and finds patterns that match no table."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from tidelog.errors import TidelogError
+from tidelog.config import Config
+from tidelog.errors import TidelogError, UsageError
+from tidelog.model.patterns import (
+    EXCLUDE,
+    all_but,
+    check_listed,
+    matches,
+    unmatched,
+    unmatched_text,
+)
+from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue
 
 logger = logging.getLogger(__name__)
 
-
-def unmatched_patterns(patterns: Sequence[str], catalogue: Catalogue) -> list[str]:
-    """Return the patterns that match no table of the source: misspelled, or for future tables."""
-    return [pattern for pattern in patterns if not catalogue.tables([pattern])]
+SOURCE_TABLES = "source.tables"
 
 
-def log_unmatched(patterns: Sequence[str], catalogue: Catalogue) -> None:
+def choose_tables(captured: Sequence[TableName], patterns: Sequence[str]) -> list[TableName]:
+    """Return the captured tables that the patterns select; none: all.
+
+    Raises UsageError if a pattern has another tool's syntax, or matches no captured table.
+    """
+    for pattern in patterns:
+        try:
+            check_listed(pattern)
+        except ValueError as error:
+            raise UsageError(f"{error}, not {pattern!r}") from None
+    for pattern in unmatched(patterns, captured):
+        listed = ", ".join(map(str, captured)) or "none"
+        raise UsageError(f"{unmatched_text(pattern, 'captured table')}; captured are {listed}")
+    return [table for table in captured if not patterns or matches(all_but(patterns), table)]
+
+
+def unmatched_patterns(config: Config, catalogue: Catalogue) -> Iterator[tuple[str, str]]:
+    """Yield the configured patterns that match no table: misspelled, or for future tables.
+
+    Each with its place: `SOURCE_TABLES`, whose patterns are about all tables of the source, or the
+    ``tables`` of an output, about those that are captured. What an output excludes may as well be
+    excluded from capture.
+    """
+    for pattern in dict.fromkeys(config.source.tables):
+        if not catalogue.tables([pattern.removeprefix(EXCLUDE)]):
+            yield SOURCE_TABLES, pattern
+    captured = catalogue.tables(config.source.tables)
+    for output in config.outputs:
+        for pattern in unmatched(output.tables, captured):
+            if pattern.startswith(EXCLUDE) and catalogue.tables([pattern.removeprefix(EXCLUDE)]):
+                continue
+            yield f"tables of output {output.name}", pattern
+
+
+def log_unmatched(config: Config, catalogue: Catalogue) -> None:
     """Log a warning for each pattern that matches no table."""
     try:
-        unused = unmatched_patterns(patterns, catalogue)
+        found = list(unmatched_patterns(config, catalogue))
     except TidelogError:
         return  # the next user of the catalogue reports the error
-    for pattern in unused:
-        logger.warning(
-            "source.tables: no table matches %r; one that is created later is captured", pattern
-        )
+    for place, pattern in found:
+        of = "table" if place == SOURCE_TABLES else "captured table"
+        does = "left out" if pattern.startswith(EXCLUDE) else "captured"
+        if place != SOURCE_TABLES and does == "captured":
+            does = "delivered"
+        text = unmatched_text(pattern, of)
+        logger.warning("%s: %s; one that is created later is %s", place, text, does)

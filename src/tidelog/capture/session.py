@@ -153,7 +153,7 @@ class CaptureSession:
         self._status_store.note_if_older(self._state, end.now())
         note_lost_end(self._state, end.holds, end.now())
         self.coordinator.recover(self.engine, self._chunks, end)
-        self._automatic.watch.begin()
+        self._automatic.begin()
         self._at_start.request()
         self._state.retry_until(self._ended)
         threads = [

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from tidelog.cli.exit_codes import EXIT_FAILED
+from tidelog.errors import UsageError
+from tidelog.model.patterns import check_listed
 
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration file, e.g. tidelog.yaml.")
@@ -16,10 +18,26 @@ Json = Annotated[bool, typer.Option("--json", help="Write JSON, one document a l
 DumpArgument = Annotated[
     str | None, typer.Argument(metavar="[DUMP]", help="The dump's id; default: all dumps.")
 ]
+
+
+def _check_tables(patterns: list[str] | None) -> list[str] | None:
+    """Return the patterns. Raises UsageError that says how to write one of another tool's."""
+    for pattern in patterns or ():
+        try:
+            check_listed(pattern)
+        except ValueError as error:
+            raise UsageError(f"--table: {error}, not {pattern!r}") from None
+    return patterns
+
+
 Tables = Annotated[
     list[str] | None,
     typer.Option(
-        "--table", "-t", metavar="TABLE", help="namespace.table, * for any text; may be repeated."
+        "--table",
+        "-t",
+        metavar="TABLE",
+        help="namespace.table, * for any text, '!' in front to exclude; may be repeated.",
+        callback=_check_tables,
     ),
 ]
 Wait = Annotated[

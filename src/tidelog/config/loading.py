@@ -78,7 +78,8 @@ def read_yaml(text: str, file_name: str, environ: Mapping[str, str]) -> MarkedDa
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{file_name}:{mark.line + 1}" if mark else file_name
-        raise ConfigError(f"{where}: not valid YAML: {_yaml_problem(error)}") from None
+        hint = _NEEDS_QUOTES if _BARE_EXCLUSION.search(text) else ""
+        raise ConfigError(f"{where}: not valid YAML: {_yaml_problem(error)}{hint}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{file_name}: not valid YAML: {error}") from None
     finally:
@@ -86,6 +87,10 @@ def read_yaml(text: str, file_name: str, environ: Mapping[str, str]) -> MarkedDa
     if reader.problems:
         raise ConfigError("\n".join(reader.problems))
     return reader.marked
+
+
+_BARE_EXCLUSION = re.compile(r"[\s\[,]![\w*]+\.")
+_NEEDS_QUOTES = '; a text with ! in front needs quotes, as "!public.audit"'
 
 
 def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
@@ -332,6 +337,8 @@ def _did_you_mean(location: tuple[str | int, ...]) -> str:
         for kind, model in kinds.items():
             if unknown in _options(model):
                 return f"; {unknown!r} is an option of kind {kind!r}"
+    if "tables" in _options(section) and re.search("exclude(_?tables?)?$|exclude_?list$", unknown):
+        return '; write what is left out in tables, as "!public.audit"'
     near = difflib.get_close_matches(unknown, _options(section), n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"

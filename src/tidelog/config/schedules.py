@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tidelog.control.commands import OUR_IDS, ExecuteSnapshot
 from tidelog.errors import UsageError
 from tidelog.kinds.sections import Section
+from tidelog.model.patterns import check_listed
 
 FIELDS = 5
 
@@ -32,9 +33,10 @@ class ScheduledDump(Section):
         examples=["0 3 * * *"],
     )
     time_zone: str = Field(default="UTC", description="Of `cron`.", examples=["Europe/Berlin"])
-    tables: list[str] = Field(
+    tables: list[Annotated[str, AfterValidator(check_listed)]] = Field(
         default=[],
-        description="Patterns, as in `source.tables`; none: all captured tables.",
+        description="Patterns, as in `source.tables`; none: all captured tables; only ones with "
+        "`!`: all but these.",
         examples=[["public.orders"]],
     )
     where: str | None = Field(

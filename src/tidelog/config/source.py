@@ -18,15 +18,16 @@ from tidelog.kinds.sections import (
     Section,
     SlotName,
     TablePattern,
+    TablePatterns,
 )
 from tidelog.model.mysql_urls import SCHEMES, parse_url
 
 _TABLES: Any = Field(
     default=["*.*"],
     min_length=1,
-    description="Tables to capture, as [patterns](table-patterns.md). System tables and Tidelog's "
-    "own never match.",
-    examples=[["public.*", "billing.invoices"]],
+    description="Tables to capture, as [patterns](table-patterns.md); one with `!` in front "
+    "excludes. System tables and Tidelog's own never match.",
+    examples=[["public.*", "!public.audit", "billing.invoices"]],
 )
 _SNAPSHOT: Any = Field(
     default="initial",
@@ -122,7 +123,7 @@ class SourceBase(Section):
 class SourceSection(SourceBase):
     """The section of a plugin's kind of source, with the options that capture needs."""
 
-    tables: list[TablePattern] = _TABLES
+    tables: TablePatterns = _TABLES
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
@@ -156,7 +157,7 @@ class PostgresSourceSection(SourceBase):
         "configured with the database's added. Unset: the one of `url`.",
         examples=[["shop", "billing"]],
     )
-    tables: list[TablePattern] = _TABLES
+    tables: TablePatterns = _TABLES
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
@@ -244,7 +245,7 @@ class MySqlSourceSection(SourceBase):
         "password is never printed.",
         examples=["mysql://tidelog:${MYSQL_PASSWORD}@db:3306/shop"],
     )
-    tables: list[TablePattern] = _TABLES
+    tables: TablePatterns = _TABLES
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION

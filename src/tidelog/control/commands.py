@@ -51,8 +51,9 @@ class ExecuteSnapshot(Command):
 
     Attributes:
         dump_id: id of the dump; a second command with the same id does nothing.
-        tables: patterns; empty: all captured tables.
-        matching: kind of the patterns: ``glob``: ``namespace.table`` with ``*``; ``regex``.
+        tables: patterns; empty: all captured tables; only patterns that exclude: all but these.
+        matching: kind of the patterns: ``glob``: ``namespace.table`` with ``*``, and with ``!`` in
+            front to exclude; ``regex``.
         where: SQL condition on the rows of the one table; not together with keys.
         conditions: table pattern → SQL condition on that table's rows; the first that matches it.
         keys: keys of the one table, each as the texts of its key columns.
@@ -133,7 +134,7 @@ def _check_patterns(matching: Matching, patterns: tuple[str, ...], field: str) -
     for pattern in patterns:
         if matching == "glob":
             try:
-                table_patterns.check_pattern(pattern)
+                table_patterns.require_pattern(pattern)
             except ValueError as error:
                 raise ValueError(f"{field}: {error}, not '{printable(pattern)}'") from None
         elif not is_expression(pattern):

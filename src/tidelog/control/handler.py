@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 messages = logging.getLogger("tidelog.messages")
 messages.setLevel(logging.INFO)  # requested by the command, whatever --log-level is
 
+_UNMATCHED = "no captured table matches"
 UNFINISHED = frozenset({"queued", "running", "paused"})
 
 
@@ -189,21 +190,16 @@ class CommandHandler:
     ) -> tuple[dict[TableName, TableSchema], list[Rejected]]:
         """The tables to dump, each once, small ones first; and the rejected ones with reasons."""
         tables = self._catalogue.tables(self._captured)
-        chosen = tables
+        chosen = choice.chosen(command.tables, tables)
+        captured = ", ".join(map(str, tables[:20])) or "none"
+        more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
         rejected: list[Rejected] = []
-        if command.tables:
-            named = (t for pattern in command.tables for t in tables if choice.names(pattern, t))
-            chosen = list(dict.fromkeys(named))
-            captured = ", ".join(map(str, tables[:20])) or "none"
-            more = f" and {len(tables) - 20} more" if len(tables) > 20 else ""
-            rejected = [
-                Rejected(
-                    without_any_case(p),
-                    f"no captured table matches; captured: {captured}{more}",
-                    TableScanStatus.UNKNOWN_SCHEMA.value,
-                )
-                for p in choice.unmatched(command.tables, tables)
-            ]
+        for pattern in choice.unmatched(command.tables, tables):
+            does = "it excludes no captured table" if choice.excludes(pattern) else _UNMATCHED
+            advice = choice.advice(pattern)
+            reason = f"{does}; {advice or f'captured: {captured}{more}'}"
+            status = TableScanStatus.UNKNOWN_SCHEMA.value
+            rejected.append(Rejected(without_any_case(pattern), reason, status))
         shapes: dict[TableName, TableSchema] = {}
         for table in chosen:
             status, reason = TableScanStatus.UNKNOWN_SCHEMA, "the table does not exist any more"
@@ -294,15 +290,14 @@ class CommandHandler:
         read = {TableName.parse(table.table) for dump in dumps for table in dump.tables}
         unmatched = choice.unmatched(command.tables, read)
         cancelled: list[str] = []
+        found = False
         for dump in dumps:
-            names = [
-                table.table
-                for table in dump.tables
-                if any(choice.names(p, TableName.parse(table.table)) for p in command.tables)
-            ]
+            tables = [TableName.parse(table.table) for table in dump.tables]
+            names = [str(table) for table in choice.chosen(command.tables, tables)]
             if names:
+                found = True
                 cancelled += self._coordinator.cancel(dump.dump_id, names)
-        if len(unmatched) == len(set(command.tables)):
+        if not found:
             raise UsageError(f"no dump reads a table that matches {', '.join(command.tables)}")
         details: dict[str, Any] = {"dumps": cancelled}
         if unmatched:

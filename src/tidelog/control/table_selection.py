@@ -11,14 +11,15 @@ has no look-around and no back-references.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 import re2
 
-from tidelog.model.patterns import matches
+from tidelog.model import patterns as table_patterns
+from tidelog.model.patterns import EXCLUDE, all_but, check_listed, matches
 from tidelog.model.schema import TableName
 
 Matching = Literal["glob", "regex"]
@@ -52,6 +53,14 @@ class TableSelection:
         expression = _compiled(pattern)
         return expression is not None and any(expression.fullmatch(text) for text in spellings)
 
+    def chosen(self, patterns: Sequence[str], tables: Iterable[TableName]) -> list[TableName]:
+        """The tables that the patterns select, in their order; no pattern: all."""
+        if not patterns:
+            return list(tables)
+        if self.matching == "glob":
+            return [table for table in tables if matches(all_but(patterns), table)]
+        return [table for table in tables if any(self.names(p, table) for p in patterns)]
+
     def first_match(self, conditions: Mapping[str, str], table: TableName) -> str | None:
         """The value of the first pattern that matches the table."""
         for pattern, condition in conditions.items():
@@ -61,9 +70,25 @@ class TableSelection:
 
     def unmatched(self, patterns: Iterable[str], tables: Iterable[TableName]) -> list[str]:
         """The patterns that match none of the tables, each once."""
+        if self.matching == "glob":
+            return table_patterns.unmatched(patterns, tables)
         known = list(tables)
         distinct = dict.fromkeys(patterns)
         return [p for p in distinct if not any(self.names(p, table) for table in known)]
+
+    def excludes(self, pattern: str) -> bool:
+        """Does the pattern exclude tables, rather than name them?"""
+        return self.matching == "glob" and pattern.startswith(EXCLUDE)
+
+    def advice(self, pattern: str) -> str:
+        """How to write the pattern, if it has another tool's syntax; else empty."""
+        if self.matching == "regex":
+            return ""
+        try:
+            check_listed(pattern)
+        except ValueError as error:
+            return str(error)
+        return ""
 
 
 def any_case(pattern: str) -> str:

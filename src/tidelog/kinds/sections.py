@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import core_schema
 
 from tidelog.model.log_locations import URL_SCHEMES
-from tidelog.model.patterns import check_pattern
+from tidelog.model.patterns import check_listed, check_pattern, check_selects
 from tidelog.model.quantities import Bytes as Bytes
 from tidelog.model.quantities import Milliseconds as Milliseconds
 from tidelog.model.units import parse_duration
@@ -176,6 +176,11 @@ LibrdkafkaSettings = Annotated[
 ]
 Location = Annotated[str, AfterValidator(_location)]
 TablePattern = Annotated[str, AfterValidator(check_pattern)]
+"""A pattern that names tables, as the key of a mapping."""
+TablePatterns = Annotated[
+    list[Annotated[str, AfterValidator(check_listed)]], AfterValidator(check_selects)
+]
+"""A list that selects tables; a pattern with ``!`` in front excludes."""
 PostgresName = Annotated[str, Field(min_length=1, max_length=63)]
 MySqlName = Annotated[str, Field(pattern=r"^[^./\\]{1,64}$")]
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]

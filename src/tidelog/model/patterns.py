@@ -1,33 +1,84 @@
 """Matches tables by patterns: the one matcher for all users of names or patterns.
 
 A pattern is ``namespace.table``, or ``*`` for all tables. In it ``*`` stands for any text, also
-with dots or empty; no other character is special. The namespace of a name with several dots may be
-quoted as in SQL: ``"a.b".t``. docs/reference/table-patterns.md is this for users.
+with dots or empty; no other character is special. A namespace may be quoted as in SQL, and is then
+taken as it is: ``"a.b".t``. A pattern of a list with ``!`` in front excludes: a table is selected
+if a pattern without ``!`` matches it and none with ``!`` does, in whatever order they stand.
+docs/reference/table-patterns.md is this for users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from tidelog.model.printable import printable
 from tidelog.model.schema import TableName
 
 Value = TypeVar("Value")
 
 SYNTAX = "namespace.table, * for any text, such as public.orders or public.*"
+EXCLUDE: Final = "!"
+
+_QUOTED_NAMESPACE = re.compile(r'"(?:[^"]|"")+"\..', re.DOTALL)
+_QUOTED_NAME = re.compile(r"""[`"][^`"]*[`"]$|^`""")
+_REGULAR_EXPRESSION = re.compile(r"\\|\||^\^|\(.*\)|\{.*\}|\[\^|\][+{]|\.\.")
+_OTHER: Final = "\1"  # any character that no pattern has
+_SEPARATOR: Final = "\0"  # between namespace and name; no database has it in a name
+_END: Final = "\2"
+_STAR: Final = "\3"  # of a name
+_MOST_STATES: Final = 100_000
 
 
 def matches(patterns: Iterable[str | TableName], table: TableName) -> bool:
-    """Return whether a pattern matches the table. A `TableName` as a pattern matches only itself.
+    """Return whether the patterns select the table. A `TableName` matches only itself.
 
-    Names with dots match, too: every dot of the pattern is tried as the separator. The `str` of a
+    Names with dots match, too: every dot of a pattern is tried as the separator. The `str` of a
     table's name matches it as well.
     """
-    return any(
-        pattern == table if isinstance(pattern, TableName) else _matches_one(pattern, table)
-        for pattern in patterns
-    )
+    selected = False
+    for pattern in patterns:
+        if isinstance(pattern, TableName):
+            selected = selected or pattern == table
+        elif pattern.startswith(EXCLUDE):
+            if _matches_one(pattern[1:], table):
+                return False
+        else:
+            selected = selected or _matches_one(pattern, table)
+    return selected
+
+
+def excludes(patterns: Iterable[str], table: TableName) -> bool:
+    """Return whether a pattern with ``!`` matches the table."""
+    return any(_matches_one(p[1:], table) for p in patterns if p.startswith(EXCLUDE))
+
+
+def all_but(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return the patterns; for a list in which none means all, with ``*`` if all have ``!``."""
+    given = tuple(patterns)
+    return ("*", *given) if given and _only_excludes(given) else given
+
+
+def unmatched(patterns: Iterable[str], tables: Iterable[TableName]) -> list[str]:
+    """Return the patterns, each once, that match none of the tables: misspelled, or for future
+    tables. One with ``!`` is looked up without it.
+    """
+    known = list(tables)
+    return [
+        pattern
+        for pattern in dict.fromkeys(patterns)
+        if not any(_matches_one(pattern.removeprefix(EXCLUDE), table) for table in known)
+    ]
+
+
+def unmatched_text(pattern: str, tables: str) -> str:
+    """Return the sentence about an `unmatched` pattern. ``tables``: which it can match."""
+    shown = f"'{printable(pattern)}'"
+    if pattern.startswith(EXCLUDE):
+        return f"{shown} excludes no {tables}"
+    return f"no {tables} matches {shown}"
 
 
 def routed(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str:
@@ -52,30 +103,146 @@ def choice(choices: Mapping[str, Value], table: TableName, default: Value) -> Va
 
 
 def check_pattern(pattern: str) -> str:
-    """Return the pattern. Raises ValueError if it can match no table."""
-    if pattern != "*" and "." not in pattern[1:-1]:
-        raise ValueError(f"expected {SYNTAX}")
+    """Return a user's pattern. Raises ValueError, which says how to write it, if it can match no
+    table, or has the syntax of another tool: a table with such a name is written with its namespace
+    in quotes.
+    """
+    if pattern.startswith(EXCLUDE):
+        raise ValueError("a pattern with ! excludes tables of a list; here it names tables")
+    return check_listed(pattern)
+
+
+def check_listed(pattern: str) -> str:
+    """As `check_pattern`, for a pattern of a list: it may have ``!`` in front."""
+    positive = require_pattern(pattern)
+    if not _QUOTED_NAMESPACE.match(positive) or positive.endswith('"'):
+        foreign = _foreign(positive)
+        if foreign is not None:
+            raise ValueError(f"expected {SYNTAX}; {foreign}")
     return pattern
 
 
+def check_selects(patterns: Sequence[str]) -> Sequence[str]:
+    """Return the patterns of a list. Raises ValueError if all of them exclude."""
+    if patterns and _only_excludes(patterns):
+        raise ValueError(
+            'patterns with ! only exclude: add one that selects, such as "*.*" for all tables'
+        )
+    return patterns
+
+
+def require_pattern(pattern: str) -> str:
+    """Return a pattern, of a user or of a program, without its ``!``. Raises ValueError if it can
+    match no table.
+    """
+    positive = pattern.removeprefix(EXCLUDE)
+    if positive != "*" and "." not in positive[1:-1]:
+        raise ValueError(f"expected {SYNTAX}")
+    return positive
+
+
+def _foreign(pattern: str) -> str | None:
+    """Return how to write a pattern that has the syntax of another tool; None: it has none."""
+    if pattern.startswith(("-", EXCLUDE)):
+        return f"to exclude it, write {EXCLUDE}{pattern.lstrip('-! ')}"
+    if pattern != pattern.strip():
+        return f"leave out the spaces around it: {pattern.strip()}"
+    if _QUOTED_NAME.search(pattern):
+        plain = pattern.replace('"', "").replace("`", "")
+        return f"leave out the quotes; upper and lower case are as they stand: {plain}"
+    if "," in pattern and not re.search(r"[(\[{]", pattern):
+        return f"give each its own item of the list: {', '.join(pattern.replace(',', ' ').split())}"
+    if _REGULAR_EXPRESSION.search(pattern):
+        simple = re.sub(r"\\([.])|\.[*+]", lambda m: m[1] or "*", pattern.strip("^$"))
+        instead = simple if re.fullmatch(r"[\w.*-]+", simple) else "one pattern for each table"
+        return f"a regular expression is none; instead of this one: {instead}"
+    if "%" in pattern:
+        return f"any text is *, not %: {pattern.replace('%', '*')}"
+    return None
+
+
+def _only_excludes(patterns: Iterable[str]) -> bool:
+    return all(pattern.startswith(EXCLUDE) for pattern in patterns)
+
+
 def overlap(some: Sequence[str], others: Sequence[str]) -> bool:
-    """Return whether a table may match patterns of both."""
-    return any(_patterns_overlap(one, other) for one in some for other in others)
+    """Return whether a table may be selected by both lists."""
+    return _overlap(tuple(some), tuple(others))
 
 
-@lru_cache(maxsize=1 << 14)
-def _patterns_overlap(one: str, other: str) -> bool:
-    """Return whether a text may match both patterns."""
-    if not one or not other:
-        return not (one + other).strip("*")
-    if "*" in (one[0], other[0]):
-        return _patterns_overlap(one[1:], other) or _patterns_overlap(one, other[1:])
-    return one[0] == other[0] and _patterns_overlap(one[1:], other[1:])
+@lru_cache(maxsize=1 << 10)
+def _overlap(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """All patterns are matched at once with all names that some may have, character by character.
+
+    A state is a set of places: how much of which word is matched.
+    """
+    words = [
+        (role, f"{word}{_END}")
+        for number, patterns in enumerate((some, others))
+        for pattern in patterns
+        for role in [EXCLUDE if pattern.startswith(EXCLUDE) else str(number)]
+        for word in _words(pattern.removeprefix(EXCLUDE))
+    ]
+    start = _skip_stars(words, ((number, 0) for number in range(len(words))))
+    seen, waiting = {start}, [start]
+    while waiting and len(seen) < _MOST_STATES:
+        state = waiting.pop()
+        letters = {words[number][1][at] for number, at in state} - {"*"}
+        ended = {words[number][0] for number, at in state if words[number][1][at] == _END}
+        if ended == {"0", "1"}:
+            return True
+        for letter in (*(letters - {_END}), _OTHER):
+            after = _skip_stars(words, _behind(words, state, letter))
+            if after not in seen and {"0", "1"} <= {words[number][0] for number, _ in after}:
+                seen.add(after)
+                waiting.append(after)
+    return bool(waiting)  # too many states to know
+
+
+_Words = Sequence[tuple[str, str]]
+"""Each with its role: it selects for the first list, ``0``, or the second, ``1``, or excludes."""
+_Place = tuple[int, int]
+"""The number of a word, and how many of its characters are matched."""
+
+
+def _behind(words: _Words, state: Iterable[_Place], letter: str) -> Iterator[_Place]:
+    for number, at in state:
+        expected = words[number][1][at]
+        if expected == letter:
+            yield number, at + 1
+        elif expected == "*" and letter != _SEPARATOR:
+            yield number, at
+
+
+def _skip_stars(words: _Words, places: Iterable[_Place]) -> frozenset[_Place]:
+    """Return the places, and those behind the stars there: a star may stand for no text."""
+    reached = set()
+    for number, at in places:
+        reached.add((number, at))
+        while words[number][1][at] == "*":
+            at += 1
+            reached.add((number, at))
+    return frozenset(reached)
+
+
+def _words(pattern: str) -> tuple[str, ...]:
+    """Return what the pattern may stand for, each with `_SEPARATOR` behind the namespace."""
+    if pattern == "*":
+        return (f"*{_SEPARATOR}*",)
+    if _QUOTED_NAMESPACE.match(pattern):
+        named = TableName.parse(pattern)
+        return (f"{named.namespace.replace('*', _STAR)}{_SEPARATOR}{named.name}",)
+    dots = [at for at, character in enumerate(pattern) if character == "."]
+    return tuple(f"{pattern[:at]}{_SEPARATOR}{pattern[at + 1 :]}" for at in dots)
 
 
 def _matches_one(pattern: str, table: TableName) -> bool:
     if pattern in ("*", str(table)):
         return True
+    if _QUOTED_NAMESPACE.match(pattern):
+        named = TableName.parse(pattern)
+        if named.namespace == table.namespace and glob(named.name, table.name):
+            return True
     pieces = pattern.split(".")
     for cut in range(1, len(pieces)):
         namespace, name = ".".join(pieces[:cut]), ".".join(pieces[cut:])

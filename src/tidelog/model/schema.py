@@ -35,12 +35,13 @@ class TableName:
     name: str
 
     def __str__(self) -> str:
-        """Return ``namespace.name``; a namespace with a dot is quoted as in SQL.
+        """Return ``namespace.name``; a namespace with a dot, or ``"`` or ``!`` in front, is quoted
+        as in SQL.
 
-        So no two tables have the same text, and `parse` can read it.
+        So no two tables have the same text, `parse` can read it, and as a pattern it selects.
         """
         namespace = self.namespace
-        if "." in namespace or namespace.startswith('"'):
+        if "." in namespace or namespace.startswith(('"', "!")):
             namespace = '"' + namespace.replace('"', '""') + '"'
         return f"{namespace}.{self.name}"
 

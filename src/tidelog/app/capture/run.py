@@ -377,7 +377,7 @@ class Capture(BackgroundService):
                 end_later(session.end, keeper.announce)
             return {"leader": self.holder}
 
-        log_unmatched(source.tables, catalogue)
+        log_unmatched(config, catalogue)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
             engine=engine,

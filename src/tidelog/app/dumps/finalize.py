@@ -99,11 +99,11 @@ class _DeliveryProgress:
         self._output: str | None = None
         patterns = {each.name: each.tables for each in config.outputs}
         if output is None:
-            self._patterns = [pattern for each in patterns.values() for pattern in each]
+            self._taken = list(patterns.values())
         elif output in patterns:
-            self._output, self._patterns = output, list(patterns[output])
+            self._output, self._taken = output, [patterns[output]]
         else:
-            self._consumer, self._patterns = output, ["*.*"]
+            self._consumer, self._taken = output, [["*.*"]]
         self._state = ReadOnlyStateStore(config.state.place)
         if output is not None and output not in patterns and self._offset() is None:
             self._state.close()
@@ -152,7 +152,8 @@ class _DeliveryProgress:
 
     def _table(self, table: dict[str, Any], offset: int | None) -> dict[str, Any]:
         until = table.get("finalized_until")
-        is_taken = matches(self._patterns, TableName.parse(table["table"]))
+        name = TableName.parse(table["table"])
+        is_taken = any(matches(patterns, name) for patterns in self._taken)
         passed = offset is not None and until is not None and offset >= until
         return {
             "table": table["table"],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.sources.kinds import source_kind
+from tidelog.app.table_patterns import choose_tables
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
 from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeySets
 from tidelog.config import AnyConfig, Config, as_config
@@ -20,7 +21,6 @@ from tidelog.control.commands import Command, ExecuteSnapshot, Key
 from tidelog.control.key_files import read_key_file
 from tidelog.control.mailbox import id_time_ms, new_id
 from tidelog.errors import UsageError
-from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
@@ -71,10 +71,7 @@ def key_scope(config: Config, tables: Sequence[str]) -> KeyScope:
     catalogue = source_kind(config).catalogue()
     try:
         captured = catalogue.tables(config.source.tables)
-        chosen = [table for table in captured if matches(tables, table)]
-        if not chosen:
-            listed = ", ".join(map(str, captured)) or "none"
-            raise UsageError(f"no captured table matches {', '.join(tables)}; captured: {listed}")
+        chosen = choose_tables(captured, tables)
         if len(tables) != 1 or len(chosen) != 1:
             raise UsageError("keys need exactly one table; more are named or match")
         shape = catalogue.shape(chosen[0])

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.app.sources.kinds import Estimates, source_kind
+from tidelog.app.table_patterns import choose_tables
 from tidelog.capture.dumps.chunk_ends import RowWidths
 from tidelog.capture.dumps.store import OPTIONS_KEY
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
-from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.sources.null_registry import NullRegistry
@@ -70,7 +70,7 @@ def plan(
     catalogue = source.catalogue()
     estimates = source.estimates()
     try:
-        chosen = _choose_tables(catalogue.tables(config.source.tables), tables)
+        chosen = choose_tables(catalogue.tables(config.source.tables), tables)
         if where is not None and len(chosen) != 1:
             raise UsageError("--where needs exactly one --table")
         estimated, rejected = [], []
@@ -180,16 +180,6 @@ def _total_seconds(estimated: Sequence[dict[str, Any]]) -> float | None:
     """Return the sum: tables share the readers, so that in sequence or together takes as long."""
     each = [table["seconds"] for table in estimated]
     return None if None in each else round(math.fsum(each), 3)
-
-
-def _choose_tables(captured: Sequence[TableName], patterns: Sequence[str]) -> list[TableName]:
-    for pattern in patterns:
-        if not any(matches([pattern], table) for table in captured):
-            raise UsageError(
-                f"no captured table matches {pattern!r}; captured are "
-                f"{', '.join(str(table) for table in captured) or 'none'}"
-            )
-    return [table for table in captured if not patterns or matches(patterns, table)]
 
 
 def _read_state(config: Config) -> tuple[dict[str, int], dict[str, float]]:

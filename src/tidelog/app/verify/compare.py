@@ -15,6 +15,7 @@ from tidelog.app.pipeline.run import session
 from tidelog.app.remote_control import send_command
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.status_stream import OnStatus, ignore
+from tidelog.app.table_patterns import choose_tables
 from tidelog.app.verify.copies import Copies, OpenReader, copies, has_copies, is_compared
 from tidelog.app.verify.last_result import store_results
 from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
@@ -142,15 +143,14 @@ def _copies(
 def _choose_tables(
     captured: Sequence[TableName], patterns: Sequence[str], sections: Sequence[Any]
 ) -> list[TableName]:
+    chosen = choose_tables(captured, patterns)
     for pattern in patterns:
-        matching = [table for table in captured if matches([pattern], table)]
-        if not matching:
-            raise UsageError(f"no captured table matches {pattern!r}")
-        if not any(is_compared(section, table) for section in sections for table in matching):
+        named = [table for table in chosen if matches([pattern], table)]
+        if named and not any(is_compared(each, table) for each in sections for table in named):
             raise UsageError(f"no output keeps a copy of a table of {pattern!r} to compare")
     if captured and not any(is_compared(each, table) for each in sections for table in captured):
         raise UsageError("no output keeps a copy of a captured table: changes are not compared")
-    return [table for table in captured if not patterns or matches(patterns, table)]
+    return chosen
 
 
 def _session(config: Config) -> SparkSession:

@@ -42,8 +42,8 @@ class ScopeChange:
 class CaptureScope:
     """The choice of tables and the tables it leaves out. Used by one thread, except `summary`.
 
-    The document: ``patterns`` and ``excluded`` of now, ``ever``: all patterns configured in the
-    life of the event log, ``left_out``: tables, and since when (milliseconds since 1970).
+    The document: ``patterns`` and ``excluded`` of now, ``ever``: each list of patterns configured
+    in the life of the event log, ``left_out``: tables, and since when (milliseconds since 1970).
 
     Args:
         catalogue: the source's.
@@ -70,7 +70,7 @@ class CaptureScope:
 
     def begin(self) -> None:
         """Store the choice of a new event log."""
-        self._put(self._patterns, {})
+        self._put([self._patterns], {})
 
     def store_choice(self, known: Collection[str]) -> ScopeChange | None:
         """Store which tables are left out from now on, and which were until now. Call it before the
@@ -85,18 +85,18 @@ class CaptureScope:
             return None
         # A document of an earlier version has no patterns; ``known`` has the tables.
         before = document.get("patterns", self._patterns)
-        ever = sorted({*document.get("ever", before), *before})
+        ever = _lists(document.get("ever", []), before)
         captured = self._catalogue.versions(self._patterns)
         names = {str(table) for table in captured}
         existing = {str(table) for table in self._catalogue.tables(["*"])} | set(self._excluded)
         were = {str(table) for table in self._catalogue.tables(before)} | set(known)
-        once = {str(table) for table in self._catalogue.tables(ever)} | were
+        once = {str(t) for patterns in ever for t in self._catalogue.tables(patterns)} | were
         now_ms = int(time.time() * 1000)
         left = dict.fromkeys(sorted((were & existing) - names), now_ms)
         # Created or renamed while the previous choice left it out: its first changes are missing.
         missed = dict.fromkeys(sorted((names & once) - were), now_ms)
         known_left = document.get("left_out", {})
-        self._put(sorted({*ever, *self._patterns}), {**left, **missed, **known_left})
+        self._put(_lists(ever, self._patterns), {**left, **missed, **known_left})
         self._report([name for name in left if name not in known_left])
         return ScopeChange(captured, [table for table in captured if str(table) not in once])
 
@@ -128,7 +128,7 @@ class CaptureScope:
         listed = ", ".join(islice(names, SHOWN)) + (", …" if len(names) > SHOWN else "")
         logger.warning(
             "no longer captured, as source.tables says: %s. The event log holds no changes of them "
-            "from here on; once source.tables names them again, they are dumped",
+            "from here on; once source.tables selects them again, they are dumped",
             listed,
         )
         for name in names:
@@ -146,7 +146,7 @@ class CaptureScope:
             self._document = {} if stored is None else dict(stored.value)
         return self._document
 
-    def _put(self, ever: Sequence[str], left_out: dict[str, int]) -> None:
+    def _put(self, ever: Sequence[list[str]], left_out: dict[str, int]) -> None:
         document = {
             "patterns": self._patterns,
             "excluded": self._excluded,
@@ -155,3 +155,12 @@ class CaptureScope:
         }
         self._state.put(SCOPE_KEY, document, None)
         self._document = document
+
+
+def _lists(ever: Sequence[Any], last: list[str]) -> list[list[str]]:
+    """``ever`` with ``last``, each list of patterns once. Earlier versions, which knew no ``!``,
+    stored the patterns of all lists as one.
+    """
+    flat = [each for each in ever if isinstance(each, str)]
+    lists = [each for each in ever if not isinstance(each, str)] + ([flat] if flat else [])
+    return lists if last in lists else [*lists, last]

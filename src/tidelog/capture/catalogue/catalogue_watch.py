@@ -19,6 +19,7 @@ from tidelog.capture.catalogue.capture_scope import CaptureScope
 from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.limits.source_monitor import UnansweredRequests
 from tidelog.errors import SourceError, TableRefusedError, TidelogError
+from tidelog.model.patterns import matches
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
@@ -362,6 +363,21 @@ class CatalogueWatch:
     def is_new(self, table: TableName) -> bool:
         """Would the table be dumped as a new one if it existed?"""
         return self._dumps_new and str(table) not in self._known()
+
+    def left_out_of(self, tables: Collection[str]) -> list[str]:
+        """Those of the tables that are not captured now. One that does not exist may be captured
+        once it does.
+        """
+        if not tables:
+            return []
+        captured = {str(table) for table in self._catalogue.tables(self._patterns)}
+        there = {str(table) for table in self._catalogue.tables(["*"])}
+        return [
+            name
+            for name in tables
+            if name not in captured
+            and (name in there or not matches(self._patterns, TableName.parse(name)))
+        ]
 
     def leaves_out(self, table: str) -> bool:
         """Was the table captured once and not at the last comparison?"""

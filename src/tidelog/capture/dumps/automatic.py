@@ -126,6 +126,15 @@ class AutomaticDumps:
             "tables_failed": len(self.failed),
         }
 
+    def begin(self) -> None:
+        """Compare the choice of tables with the last one, and stop reading what is left out. Call
+        it before the log and the first chunk are read.
+        """
+        self.watch.begin()
+        left_out = self.watch.left_out_of(self._coordinator.to_read())
+        if left_out:
+            self._coordinator.leave_out(left_out)
+
     # ------------------------------------------------------------ called by the engine
 
     def on_schema(self, seen: SchemaSeen) -> None:

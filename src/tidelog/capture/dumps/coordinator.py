@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidelog.capture.buffer import ChunkItem
@@ -228,6 +228,19 @@ class DumpCoordinator:
         """Stop a dump, or only some of its tables; rows already delivered stay valid."""
         with self._actions.commanded():
             return self._tables.cancel(dump_id, tables)
+
+    def to_read(self) -> set[str]:
+        """The tables of which dumps, or keys to read again, are not done."""
+        with self._lock:
+            dumps = [dump for dump in self._store.all() if not dump.finished]
+        return {t.table for dump in dumps for t in dump.tables} | self._refetch_queue.tables()
+
+    def leave_out(self, tables: Collection[str]) -> None:
+        """Read nothing more of these tables: they are no longer captured."""
+        with self._actions.commanded():
+            self._tables.cancel(None, tables, left_out=True)
+        self._refetch_queue.leave_out(tables)
+        self._refetch_queue.flush()
 
     def set_options(self, **changes: int) -> DumpOptions:
         """Change how chunks are read, durably."""

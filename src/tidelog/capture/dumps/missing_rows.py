@@ -294,6 +294,19 @@ class MissingRowsQueue:
                     if not self._quarantined[refetch_table]:
                         del self._quarantined[refetch_table]
 
+    def tables(self) -> set[str]:
+        """The tables with waiting keys."""
+        with self._lock:
+            return {each.table for each in (*self._pieces, *self._quarantined)}
+
+    def leave_out(self, tables: Collection[str]) -> None:
+        """Forget the keys of these tables. Call it before any are taken."""
+        with self._lock:
+            for refetch_table in [each for each in self._pieces if each.table in tables]:
+                self._open.pop(refetch_table, None)
+                for piece in self._pieces.pop(refetch_table).values():
+                    self._changes.delete(piece.name)
+
     # ------------------------------------------------------------ pieces; the lock is held
 
     def _new(self) -> KeyPiece:

@@ -5,7 +5,7 @@ cancel.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
@@ -320,10 +320,14 @@ class DumpTables:
         self._forget(dump, progress)
         self._finish(dump, lambda: None if ended else self._notices.scanned(dump, progress))
 
-    def cancel(self, dump_id: str | None, tables: list[str] | None) -> list[str]:
+    def cancel(
+        self, dump_id: str | None, tables: Collection[str] | None, *, left_out: bool = False
+    ) -> list[str]:
         """Stop a dump, or only some of its tables. What capture itself needs is dumped by another
-        dump, unless this one is capture's own.
+        dump, unless this one is capture's own. ``left_out``: they are no longer captured, so that
+        no other dump reads them.
         """
+        reason = "source.tables no longer selects it" if left_out else "cancelled"
         changed, due = [], []
         for dump in self._store.selected(dump_id, UNFINISHED):
             stopped = []
@@ -331,9 +335,10 @@ class DumpTables:
                 if progress.status not in FINISHED and (not tables or progress.table in tables):
                     changed.append(dump.dump_id)
                     stopped.append(progress.table)
-                    if progress.due and not dump.dump_id.startswith(AUTOMATIC):
+                    own = dump.dump_id.startswith(AUTOMATIC)
+                    if progress.due and not own and not left_out:
                         due.append(progress)
-                    self._end(dump, progress, TableInput.CANCEL, "cancelled")
+                    self._end(dump, progress, TableInput.CANCEL, reason)
             has_others = any(t.status is not TableStatus.CANCELLED for t in dump.tables)
             report = partial(self._notices.stopped, dump, stopped if tables and has_others else [])
             # Before the end is stored: after a crash in between the table is dumped twice.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
 
 from tidelog.kinds.adapters import FORMATTERS
-from tidelog.kinds.sections import Location, Section, TablePattern
+from tidelog.kinds.sections import Location, Section, TablePatterns
 from tidelog.model.formats import (
     BigintUnsignedMode,
     BinaryMode,
@@ -59,10 +59,11 @@ class StepSection(Section):
     it is missing too: a copy keeps the value that it has.
     """
 
-    tables: list[TablePattern] = Field(
+    tables: TablePatterns = Field(
         default=["*.*"],
         min_length=1,
-        description="The captured tables, as [patterns](table-patterns.md).",
+        description="The captured tables, as [patterns](table-patterns.md); one with `!` in front "
+        "excludes.",
     )
     select: list[str] | None = Field(default=None, description="Keep these columns only.")
     drop: list[str] | None = Field(default=None, description="Leave these columns out.")
@@ -174,10 +175,12 @@ class OutputSection(Section):
 
     kind: str
     name: str
-    tables: list[TablePattern] = Field(
+    tables: TablePatterns = Field(
         default=["*.*"],
         min_length=1,
-        description="Which of the captured tables to write, as [patterns](table-patterns.md).",
+        description="Which of the captured tables to write, as [patterns](table-patterns.md); one "
+        "with `!` in front excludes.",
+        examples=[["public.*", "!public.audit"]],
     )
 
 

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 
 from tidelog.errors import NameRefusedError, OutputError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.patterns import choice, matches
+from tidelog.model.patterns import all_but, choice, matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import RefusedNames
 from tidelog.outputs.base.ranges import (
@@ -178,7 +178,7 @@ class LakeOutput(ABC, Generic[Copy]):
         register(self._read_session)
         self._log = EventLog.open(log_path)
         self._log_path = log_path
-        self._patterns = tuple(tables) or ("*.*",)
+        self._patterns = all_but(tables) or ("*.*",)
         self._options = options
         self._tables: dict[TableName, Copy] = {}
         self._targets: dict[TableName, TargetTable] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import SegmentRef
-from tidelog.model.patterns import check_pattern
+from tidelog.model.patterns import all_but, check_listed
 from tidelog.model.schema import TableName
 from tidelog.model.units import parse_bytes
 from tidelog.spark.changes.key_filter import KeyFilter
@@ -27,7 +27,8 @@ _NAMES = {
     "shape": "typed, events, envelope, variant, raw or segments; default: typed if `table` is "
     "given, else envelope",
     "table": "namespace.name of the one table to read",
-    "tables": "comma-separated names or patterns (table-patterns.md), e.g. public.*; default: all",
+    "tables": "comma-separated names or patterns (table-patterns.md), e.g. public.*,!public.audit; "
+    "default: all",
     "columns": "comma-separated columns to decode (not raw); default: all",
     "startingVersion": "earliest (default), latest or the first version to read",
     "startingTimestamp": "start at the first change committed at that time or later, in ISO 8601, "
@@ -171,12 +172,12 @@ def _patterns(text: str) -> tuple[str, ...]:
     found = _names(text)
     for pattern in found:
         try:
-            check_pattern(pattern)
+            check_listed(pattern)
         except ValueError as error:
             raise ConfigError(
                 f"tidelog source: option 'tables': {error}, not {pattern!r}"
             ) from None
-    return found
+    return all_but(found)
 
 
 def _table(text: str) -> TableName:

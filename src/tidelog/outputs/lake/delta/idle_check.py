@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.patterns import matches
+from tidelog.model.patterns import all_but, matches
 from tidelog.outputs.base.progress import RefusedNames
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.settle_tasks import RewriteWork
@@ -31,7 +31,7 @@ def has_whole_log(
     ends: dict[str, int] = {}
     chain, application = opened.chain(), application_of(log.generation, output)
     for table, schema in schemas_now(opened).items():
-        if not matches(tuple(tables) or ("*.*",), table):
+        if not matches(all_but(tables) or ("*.*",), table):
             continue
         path = path_of(root, table, destination_name(options.steps, table))
         copy = DeltaTable(path, options.layout_of(table), _rewrite)

@@ -24,7 +24,7 @@ from tidelog.errors import (
     SourceBusyError,
     SourceError,
 )
-from tidelog.model.patterns import matches
+from tidelog.model.patterns import EXCLUDE, excludes, matches
 from tidelog.model.records import LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
@@ -45,6 +45,7 @@ from tidelog.ports import (
 from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
+from tidelog.sources.postgres.catalogue.tables import tables_above
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.errors import translate_errors
@@ -356,7 +357,7 @@ class PostgresLogReader:
             self._scanner.bind(seen.relation_id, 0, watch=True)
             return
         own = table.namespace == self._publications.watermark.namespace
-        captured = not own and matches(self._tables, table)
+        captured = not own and matches(self._tables, table) and not self._root_is_excluded(seen)
         yield RelationNamed(seen.relation_id, table, captured, self._scanner.xid)
         if not captured:
             self._scanner.bind(seen.relation_id, 0)
@@ -385,6 +386,19 @@ class PostgresLogReader:
                 yield CatalogueChanged()  # e.g. without its key, updates fail until a check
         if self._refused.pop(seen.relation_id, None) is not None:
             yield RowsUnlogged(table, "its changes could not be captured for a while")
+
+    def _root_is_excluded(self, seen: RelationSeen) -> bool:
+        """Does source.tables exclude a table of which this is a partition? Partitions are seen only
+        in a publication of others that does not publish them as their root.
+        """
+        if not any(pattern.startswith(EXCLUDE) for pattern in self._tables):
+            return False
+        above = retry_while_locked(
+            f"looking up {seen.namespace}.{seen.name}",
+            lambda: tables_above(self._get_connection(), seen.relation_id),
+            between_attempts=self.keepalive,
+        )
+        return any(excludes(self._tables, table) for table in above)
 
     def _retry_refused(self) -> Iterator[LogEvent]:
         """Retry tables whose rows are left out: the log announces each only once."""

@@ -42,6 +42,7 @@ messages = logging.getLogger("tidelog.messages")
 messages.setLevel(logging.INFO)  # requested by the command, whatever --log-level is
 
 _UNMATCHED = "no captured table matches"
+_NONE_CAPTURED = "no table is captured; see source.tables"
 UNFINISHED = frozenset({"queued", "running", "paused"})
 
 
@@ -154,7 +155,7 @@ class CommandHandler:
         if not shapes and not (of_signal and rejected):
             raise UsageError(
                 "; ".join(f"{entry.table}: {entry.reason}" for entry in rejected)
-                or "no table is captured; see source.tables"
+                or ("the patterns select no captured table" if command.tables else _NONE_CAPTURED)
             )
         dump = self._coordinator.request(
             dump_id,

@@ -50,6 +50,12 @@ def matches(patterns: Iterable[str | TableName], table: TableName) -> bool:
     return selected
 
 
+def exclusion(*tables: TableName, of: str = "source.tables") -> str:
+    """Return what to do to exclude these tables, as part of a sentence."""
+    listed = ", ".join(f'"{EXCLUDE}{printable(str(table))}"' for table in tables)
+    return f"exclude {'it' if len(tables) == 1 else 'them'}: add {listed} to {of}"
+
+
 def excludes(patterns: Iterable[str], table: TableName) -> bool:
     """Return whether a pattern with ``!`` matches the table."""
     return any(_matches_one(p[1:], table) for p in patterns if p.startswith(EXCLUDE))

@@ -14,6 +14,8 @@ from tests.integration.windows.live import replay
 
 from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
+from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, ResumeSnapshot
+from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -123,6 +125,78 @@ def test_table_that_was_created_while_it_was_left_out_is_dumped(
     else:
         dumped.wait_for(lambda: dumped.completions("aside.other"), "it is dumped")
         dumped.check("aside.other")
+
+
+def tables_of_log(dumped: Dumped) -> set[str]:
+    """The tables of which the event log has records or versions."""
+    known = EventLog.open(dumped.directory / "log").schemas.tables()
+    return {str(table) for table in known} | {event.table for event in dumped.events()}
+
+
+@pytest.mark.parametrize("snapshot", SNAPSHOTS)
+@ways(ONE)
+def test_excluded_table_is_never_in_the_event_log(make: Make, snapshot: str) -> None:
+    """Neither by the log, nor by any dump. Once it is not excluded any more, it is a new table."""
+    dumped = make(snapshot=snapshot, tables=(*ALL, "!public.u"))
+    for table in ("t", "u"):
+        dumped.sql.execute(f"CREATE TABLE {table} ({PLAIN}, a varchar(9))".encode())
+        dumped.sql.execute(f"INSERT INTO {table} SELECT s.*, 'a' FROM ({series(12)}) s".encode())
+    dumped.start()
+    for dump_id, tables in (("all", ("!public.u",)), ("two", ("public.t", "public.u"))):
+        details = dumped.send(ExecuteSnapshot(dump_id=dump_id, tables=tables))
+        assert "public.t" in details["tables"]
+        assert "public.u" not in details["tables"]
+        assert [each["table"] for each in details["rejected"]] == [tables[-1]]
+        dumped.dumped(dump_id)
+    for table in ("t", "u"):
+        dumped.sql.execute(f"UPDATE {table} SET n = 100 WHERE id <= 3")
+        dumped.sql.execute(f"INSERT INTO {table} (id, n) VALUES (13, 1)")
+    dumped.check("public.t")
+    assert "public.t" in tables_of_log(dumped)
+    assert "public.u" not in tables_of_log(dumped)
+    dumped.stop()
+    dumped.tables = ALL
+    dumped.start()
+    dumped.sql.execute("INSERT INTO u (id, n) VALUES (14, 1)")
+    if snapshot == "initial":
+        dumped.wait_for(lambda: dumped.completions("public.u"), "u is dumped")
+        assert replay(dumped.check("public.u")) == dumped.source("u", ("id",))
+        assert any(dump["reason"] == "the table is new" for dump in dumped.seen["dumps"])
+    else:
+        dumped.catch_up()
+        assert [e.op for e in dumped.events("public.u") if not e.control] == ["I"]
+
+
+@ways(ONE)
+def test_table_that_is_excluded_during_its_dump_is_read_no_further(make: Make) -> None:
+    """Also by a dump that waits. It is dumped once it is not excluded any more."""
+    dumped = make(snapshot="no_data", tables=ALL)
+    for table in ("t", "u"):
+        dumped.sql.execute(f"CREATE TABLE {table} ({PLAIN})".encode())
+        dumped.sql.execute(f"INSERT INTO {table} {series(40)}".encode())
+    with gate("chunk.after_read") as held:
+        dumped.start()
+        first = dumped.dump("public.u", "public.t")
+        second = dumped.dump("public.u")
+        dumped.reach(held)
+        dumped.send(PauseSnapshot())
+    dumped.stop()
+    end = EventLog.open(dumped.directory / "log").latest_offset()
+    dumped.tables = (*ALL, "!public.u")
+    dumped.start()
+    dumped.sql.execute("UPDATE u SET n = 100 WHERE id = 1")
+    dumped.send(ResumeSnapshot())
+    dumped.wait_for(lambda: dumped.progress(first)["status"] == "done", "t is dumped")
+    dumped.wait_for(lambda: dumped.state(second)["status"] == "aborted", "nothing is left")
+    dumped.catch_up()
+    assert not [e for e in dumped.events("public.u") if e.offset >= end]
+    reason = dumped.progress(first, "public.u")["reason"]
+    assert reason == "source.tables no longer selects it"
+    dumped.stop()
+    dumped.tables = ALL
+    dumped.start()
+    dumped.wait_for(lambda: dumped.completions("public.u"), "u is dumped")
+    assert replay(dumped.check("public.u")) == dumped.source("u", ("id",))
 
 
 NEW_TABLE_MODES = {

@@ -192,6 +192,29 @@ def test_partitions_are_their_root(capture: Capture, sql: Connection) -> None:
     ]
 
 
+@pytest.mark.parametrize("via_root", ["true", "false"])
+def test_partitions_of_an_excluded_table_are_excluded(
+    make_capture: Callable[..., Capture], sql: Connection, via_root: str
+) -> None:
+    """Also where somebody's publication, of all tables, shows them by their own names."""
+    for name in ("p", "q"):
+        sql.execute(f"CREATE TABLE {name} (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+        sql.execute(f"CREATE TABLE {name}_a PARTITION OF {name} FOR VALUES FROM (0) TO (10)")
+    capture = make_capture(tables=("public.*", "!public.p"))
+    for name, kinds in (("tidelog", "insert, update"), ("tidelog_inserts", "insert")):
+        sql.execute(
+            f"CREATE PUBLICATION {name} FOR ALL TABLES WITH "
+            f"(publish = '{kinds}', publish_via_partition_root = {via_root})"
+        )
+    capture.start()
+    sql.execute("INSERT INTO p VALUES (1)")
+    sql.execute("INSERT INTO q VALUES (1)")
+    capture.catch_up(sql)
+    assert {row.table for row in capture.rows} == {
+        "public.q" if via_root == "true" else "public.q_a"
+    }
+
+
 def test_schemas_quoted_and_non_ascii_names(
     make_capture: Callable[..., Capture], sql: Connection
 ) -> None:

@@ -298,7 +298,7 @@ def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
             Severity.INFO,
             left[0]["table"],
             f"{left[0]['table']}{more} {'are' if more else 'is'} no longer captured.",
-            "If that is wrong, name it in source.tables again: it is dumped then.",
+            "If that is wrong, select it in source.tables again: it is dumped then.",
             "a-table-is-no-longer-captured",
         )
     for kind, section in (("table-refused", "refused"), ("only-inserts", "inserts_only")):

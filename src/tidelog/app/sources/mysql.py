@@ -14,6 +14,7 @@ from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection
 from tidelog.errors import PreflightError
 from tidelog.model.mysql_urls import ServerUrl, parse_url
+from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName
 from tidelog.ports import (
     BlockingReader,
@@ -197,11 +198,12 @@ def refuse_cascades(url: ServerUrl, tables: Sequence[TableName]) -> None:
     with connect(url, purpose="cascades") as connection, translate_errors("reading foreign keys"):
         foreign_keys = cascades(connection, set(tables))
     if foreign_keys:
+        children = dict.fromkeys(f.child for f in foreign_keys)
         named = ", ".join(
             f"{f.constraint} of {f.child} ({', '.join(f.rules)})" for f in foreign_keys
         )
         raise PreflightError(
             f"foreign keys change rows of captured tables, and the binlog holds nothing of it: "
             f"{named}. Set source.cascades: dump, which dumps these tables again whenever that "
-            "may have happened; or make the keys RESTRICT, or leave the tables out of source.tables"
+            f"may have happened; or make the keys RESTRICT; or {exclusion(*children)}"
         )

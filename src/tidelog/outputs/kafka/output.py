@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from tidelog.errors import ConfigError, NameRefusedError, OutputRefusedError, StateConflictError
-from tidelog.model.patterns import matches
+from tidelog.model.patterns import exclusion, matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import StopAtRejection
@@ -160,7 +160,8 @@ class KafkaOutput(ExecutorOutput):
         if topic in self._compacted and not table.key:
             raise OutputRefusedError(
                 f"output {self.name}: {table.source} has no key, and topic {topic} is compacted, "
-                "which keeps messages by key: exclude the table or change the topic"
+                "which keeps messages by key: change the topic, or "
+                + exclusion(table.source, of="the tables of the output")
             )
         if topic in self._compacted and self.delivery.order == "none":
             raise OutputRefusedError(

@@ -208,7 +208,7 @@ def _type(declared: Any, column: str, mapped: bool) -> pa.DataType:
     kind = declared if isinstance(declared, str) else declared["type"]
     raise OutputRefusedError(
         f"column {column} of the Delta table is of type {kind}, which Tidelog can't write: drop "
-        "the column, or leave the table out of the output"
+        'the column, or exclude the table: add "!NAMESPACE.TABLE" to the tables of the output'
     )
 
 

@@ -20,6 +20,7 @@ from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES
 from tidelog.errors import TableRefusedError
+from tidelog.model.patterns import exclusion
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.connect import Connection, quote_name, text_of
 from tidelog.sources.mysql.errors import PARSE_ERROR, number_of
@@ -51,7 +52,7 @@ _LABELS_UNKNOWN = (
     "the column {} has labels with a question mark, which may stand for characters that the "
     "server's catalogue can't show, and this version of the server can't return. Give it labels "
     "without such characters and question marks, upgrade the server (MySQL 8.0, MariaDB 10.3), or "
-    "leave the table out of source.tables"
+    "{}"
 )
 
 
@@ -86,7 +87,7 @@ def read_labels(connection: Connection, table: TableName, column: Column) -> Col
                 return None
             if number_of(error) == PARSE_ERROR:
                 raise TableRefusedError(
-                    table, _LABELS_UNKNOWN.format(_quoted_column(column))
+                    table, _LABELS_UNKNOWN.format(_quoted_column(column), exclusion(table))
                 ) from None
             raise
         for place, label in zip(some, map(text_of, label_bytes), strict=True):
@@ -112,7 +113,7 @@ def check_key(connection: Connection, table: TableName, schema: TableSchema) -> 
                 table,
                 f"its key has the column {_quoted_column(column)}, some labels of which are alike "
                 "as Unicode, or have no text there. Rows of several keys would become one. Give it "
-                "other labels, or leave the table out of source.tables",
+                f"other labels, or {exclusion(table)}",
             )
 
 

@@ -18,6 +18,7 @@ from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.texts.charset_texts import decode_text
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
+from tidelog.model.patterns import exclusion
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.catalogue.labels import check_key, read_labels
 from tidelog.sources.mysql.connect import Connection, quote_name
@@ -105,8 +106,8 @@ class MySqlSchemaFinder:
             raise TableRefusedError(
                 table,
                 "it is system-versioned: the log holds its old rows next to the current ones, with "
-                "columns that information_schema does not show. Leave the table out of "
-                "source.tables, or drop its old rows",
+                "columns that information_schema does not show. Drop its old rows, or "
+                f"{exclusion(table)}",
                 f"ALTER TABLE {quote_name(*name)} DROP SYSTEM VERSIONING;",
             )
         columns = self._columns(connection, table)
@@ -213,7 +214,7 @@ class MySqlSchemaFinder:
             )
         except types.UnknownTypeError as error:
             raise TableRefusedError(
-                table, f"{error}: leave the table out of source.tables, or change the type"
+                table, f"{error}: change the type, or {exclusion(table)}"
             ) from None
 
     def surrogate(self, table: TableName, present: Sequence[str]) -> tuple[str, ...]:
@@ -248,7 +249,7 @@ def hidden_columns(table: TableName, indexes: Sequence[str]) -> str:
         f"{table} has an index of an expression (a functional index), whose hidden column this "
         "version of MySQL logs and does not describe. Upgrade MySQL; or "
         f"ALTER TABLE {name} {drops or 'DROP INDEX ...'} and index a generated column instead; or "
-        "leave the table out of source.tables"
+        f"{exclusion(table)}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from tidelog.errors import SourceError, TableRefusedError
-from tidelog.model.patterns import matches
+from tidelog.model.patterns import exclusion, matches
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
@@ -185,7 +185,7 @@ def _foreign_keys(context: CheckContext) -> Iterator[Finding]:
         fix = (
             f"ALTER TABLE {quote_name(found.child.namespace, found.child.name)} DROP FOREIGN KEY "
             f"{quote_name(found.constraint)};  -- add it without {' and '.join(found.rules)}; or "
-            "set source.cascades: dump, or leave the table out of source.tables"
+            f"set source.cascades: dump, or {exclusion(found.child)}"
         )
         yield Finding(name, "fail", text, fix, ADMINISTRATOR, by_hand=True)
     if context.cascades == "dump":

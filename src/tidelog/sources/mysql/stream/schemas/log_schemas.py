@@ -25,6 +25,7 @@ from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.binlog.position import text
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import SourceError, TableRefusedError
+from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql.catalogue.labels import labels_may_be_wrong
@@ -137,7 +138,7 @@ class LogSchemas:
                 table,
                 f"at {text(seen.position)} of the binlog: {seen.malformed} can't be read, so it is "
                 "not known what its rows hold: it may be that the server is newer than Tidelog. "
-                "Install a newer version of Tidelog, or leave the table out of source.tables",
+                f"Install a newer version of Tidelog, or {exclusion(table)}",
             )
         with translate_errors(f"looking up {table}"):
             check_row_image(self._get_connection(), table, self._finder.surrogate)
@@ -329,7 +330,7 @@ class LogSchemas:
         raise TableRefusedError(
             table,
             f"at {text(seen.position)} of the binlog: Tidelog does not know the binlog's type "
-            f"{seen.unknown}: leave the table out of source.tables, or change the column's type",
+            f"{seen.unknown}: change the column's type, or {exclusion(table)}",
         )
 
     def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:

@@ -15,7 +15,16 @@ from tidelog.config import parse_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.table_selection import TableSelection
 from tidelog.errors import ConfigError
-from tidelog.model.patterns import all_but, check_listed, excludes, matches, overlap, unmatched
+from tidelog.model.patterns import (
+    all_but,
+    check_listed,
+    excludes,
+    exclusion,
+    matches,
+    overlap,
+    pattern_of,
+    unmatched,
+)
 from tidelog.model.schema import TableName
 
 A, B, SECRET = (TableName("public", name) for name in ("a", "b", "secret"))
@@ -152,6 +161,17 @@ def test_the_syntax_of_another_tool_is_refused_with_ours(
 )
 def test_odd_names_are_no_syntax_of_another_tool(text: str) -> None:
     assert check_listed(text) == text
+
+
+@pytest.mark.parametrize(
+    "table",
+    [TableName("p", "t"), TableName("a.b", "t"), TableName("50%", "t"), TableName("-", "T")],
+)
+def test_every_table_can_be_named_by_a_pattern(table: TableName) -> None:
+    for text in (pattern_of(table), f"!{pattern_of(table)}"):
+        assert check_listed(text) == text
+    assert matches([pattern_of(table)], table)
+    assert f"'!{pattern_of(table)}' to source.tables" in exclusion(table)
 
 
 def test_lists_that_select_nothing_are_refused() -> None:

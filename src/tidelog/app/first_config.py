@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import parse_config
 from tidelog.errors import UsageError
+from tidelog.model.patterns import pattern_of
+from tidelog.model.schema import TableName
 
 PASSWORD = "TIDELOG_PASSWORD"  # noqa: S105 - a variable's name
 _KINDS = {
@@ -90,7 +92,10 @@ def _without_password(url: str) -> str:
 
 
 def _text(kind: str, url: str, schemas: list[str]) -> str:
-    patterns = [f"{schema or '*'}.*".replace("${", "$${") for schema in schemas]
+    patterns = [
+        pattern_of(TableName(schema, "*")).replace("${", "$${") if schema else "*.*"
+        for schema in schemas
+    ]
     tables = json.dumps(patterns if len(patterns) <= _SHOWN else ["*.*"], ensure_ascii=False)
     place = resources.files("tidelog.config") / "tidelog.schema.json"
     return f"""\

@@ -52,7 +52,7 @@ def matches(patterns: Iterable[str | TableName], table: TableName) -> bool:
 
 def exclusion(*tables: TableName, of: str = "source.tables") -> str:
     """Return what to do to exclude these tables, as part of a sentence."""
-    listed = ", ".join(f'"{EXCLUDE}{printable(str(table))}"' for table in tables)
+    listed = ", ".join(f"'{EXCLUDE}{printable(pattern_of(table))}'" for table in tables)
     return f"exclude {'it' if len(tables) == 1 else 'them'}: add {listed} to {of}"
 
 
@@ -135,6 +135,15 @@ def check_selects(patterns: Sequence[str]) -> Sequence[str]:
             'patterns with ! only exclude: add one that selects, such as "*.*" for all tables'
         )
     return patterns
+
+
+def pattern_of(table: TableName) -> str:
+    """Return a pattern that a user can write for the table, whatever its name has."""
+    try:
+        return check_pattern(str(table))
+    except ValueError:
+        namespace = table.namespace.replace('"', '""')
+        return f'"{namespace}".{table.name}'
 
 
 def require_pattern(pattern: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Final
 from tidelog.app.overview.document import Problem, Severity, problem
 from tidelog.capture.dumps.state_machine import FINISHED, UNFINISHED, DumpStatus
 from tidelog.capture.generation import STATUS_KEY
+from tidelog.model.patterns import pattern_of
+from tidelog.model.schema import TableName
 from tidelog.ports import StateStore
 
 HELD_BY: Final = "capture"
@@ -111,6 +113,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
     }
     for failed in status.get("failed") or ():
         if failed["table"] not in reported:
+            named = shlex.quote(pattern_of(TableName.parse(failed["table"])))
             yield problem(
                 "dump-failed",
                 Severity.WARNING,
@@ -118,7 +121,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                 f"The dump of {failed['table']} failed: {failed['reason']}",
                 ""  # the reason says what to do
                 if NO_KEY in failed["reason"]
-                else f"tidelog dump CONFIG --table {shlex.quote(failed['table'])}",
+                else f"tidelog dump CONFIG --table {named}",
                 "a-table-of-the-dump-cant-be-dumped",
             )
     for dump in status.get("dumps") or ():

@@ -114,10 +114,11 @@ def test_a_source_that_is_not_to_be_dumped_is_not(
     assert "what is not in the log comes only with `tidelog dump`" in caplog.text
 
 
+@pytest.mark.parametrize("before", ["[p.*]", "['*', '!q.b']"])
 def test_tables_that_an_output_takes_from_now_on_are_dumped(
-    tmp_path: Path, built: BuiltLog
+    tmp_path: Path, built: BuiltLog, before: str
 ) -> None:
-    filled(built, config(tmp_path, "{kind: delta, path: lake, tables: [p.*]}"))
+    filled(built, config(tmp_path, f"{{kind: delta, path: lake, tables: {before}}}"))
     wanted = config(tmp_path, "{kind: delta, path: lake}")
     backfill.request_backfill(wanted, built.log)
     assert asked(wanted) == [("q.b",)]

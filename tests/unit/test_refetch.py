@@ -258,3 +258,17 @@ def test_keys_that_wait_are_not_in_memory(wanted: MissingRowsQueue) -> None:
     finally:
         tracemalloc.stop()
     assert most < 8 << 20, f"{most >> 20} MiB for {count} keys"
+
+
+def test_keys_of_a_table_that_is_left_out_are_forgotten_for_good(
+    wanted: MissingRowsQueue, state: CountingState
+) -> None:
+    wanted.add(T, encoded(0, 3))
+    wanted.add(U, encoded(5, 8))
+    after = MissingRowsQueue(KEYS, state)
+    after.load()
+    assert after.tables() == {"public.t", "public.u"}
+    after.leave_out(["public.u"])
+    after.flush()
+    assert after.tables() == {"public.t"}
+    assert waiting(state) == texts(0, 3)

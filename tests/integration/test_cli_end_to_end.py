@@ -24,6 +24,7 @@ SQL = """
 CREATE SCHEMA app; CREATE SCHEMA "we.ird ""q"" é";
 CREATE TABLE app.t (id int PRIMARY KEY, v text);
 INSERT INTO app.t SELECT i, 'v' || i FROM generate_series(1, 2500) i;
+CREATE TABLE app.hidden (id int PRIMARY KEY); INSERT INTO app.hidden VALUES (1);
 CREATE TABLE app.no_key (a int); INSERT INTO app.no_key VALUES (1);
 CREATE TABLE app.nothing (id int PRIMARY KEY); ALTER TABLE app.nothing REPLICA IDENTITY NOTHING;
 INSERT INTO app.nothing VALUES (1);
@@ -42,7 +43,8 @@ class Cli:
 
     def write(self, name: str, url: str) -> None:
         (self.directory / name).write_text(
-            f"source: {{kind: postgres, url: '{url}', tables: ['app.*', 'we*.*', 'nowhere.*']}}\n"
+            f"source: {{kind: postgres, url: '{url}',\n"
+            "  tables: ['app.*', 'we*.*', 'nowhere.*', '!app.hiden', '!*.hidden']}\n"
             "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
             "capture: {flush_ms: 10, lease_ms: 1500}\n",
             encoding="utf-8",
@@ -107,6 +109,8 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         checked = cli("check")
         assert "source.tables: no table matches 'nowhere.*', others do" in checked
         assert "'app.*', others" not in checked
+        assert "source.tables: '!app.hiden' excludes no table, others do" in checked
+        assert "'!*.hidden'" not in checked
         standby = cli.start("capture", "tidelog.yaml", "--json")
         try:
             assert standby.stdout is not None
@@ -140,7 +144,7 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         for wait in ([], ["--wait"]):
             wrong = cli("dump", "--table", "app.t", "--where", "nocol = 1", *wait, code=2)
             assert 'app.t: column "nocol" does not exist (check the dump\'s condition' in wrong
-        assert "dump: tables: expected namespace.table" in cli("dump", "-t", "t", code=2)
+        assert "--table: expected namespace.table" in cli("dump", "-t", "t", code=2)
         wrong = cli.dump("--table", "app.t", "--keys", json.dumps([SECRET]), code=1)["tables"][0]
         assert "does not fit its column's type" in wrong["reason"]
         assert "not text" not in cli("dump", "--table", "app.t", "--keys", r'["\ud800"]', code=2)
@@ -150,7 +154,9 @@ def test_what_a_stranger_does_first(cli: Cli) -> None:
         cli("dump", "--table", "app.t", "--id", "slow")
         cli("pause", "slow")
         capture.send_signal(signal.SIGKILL)
-        assert "no table matches 'nowhere.*'" in capture.communicate()[1]
+        told = capture.communicate()[1]
+        assert told.count("no table matches 'nowhere.*'; one that is created later is") == 1
+        assert told.count("'!app.hiden' excludes no table; one that is created later is") == 1
         capture = cli.start("capture", "tidelog.yaml")
         cli("set", "delay=0ms", "--timeout", "20")
         assert (

@@ -117,6 +117,9 @@ FOREIGN = [
     (r"^public\.audit$", "public.audit"),
     ("public..*", "public.*"),
     ("public.(a|b)", "one pattern for each table"),
+    (r"public\.t\d+", "one pattern for each table"),
+    ("public.{a,b}", "one pattern for each table"),
+    ("public.t[0-9]+", "one pattern for each table"),
     ("public.%", "public.*"),
     ('public."Orders"', "public.Orders"),
     ('"public"."Orders"', "public.Orders"),
@@ -157,7 +160,20 @@ def test_the_syntax_of_another_tool_is_refused_with_ours(
 
 
 @pytest.mark.parametrize(
-    "text", ["public.a[1]", "public.?x", "my.s.t", '"my.s".t', '"public".100%', "!*.t", "p.t_(x"]
+    "text",
+    [
+        "public.a[1]",
+        "public.?x",
+        "my.s.t",
+        '"my.s".t',
+        '"public".100%',
+        "!*.t",
+        "p.t_(x",
+        "p.Sales (2020)",
+        r"p.a \\ b",
+        "p.a, b",
+        "p.a{b}",
+    ],
 )
 def test_odd_names_are_no_syntax_of_another_tool(text: str) -> None:
     assert check_listed(text) == text

@@ -24,7 +24,9 @@ EXCLUDE: Final = "!"
 
 _QUOTED_NAMESPACE = re.compile(r'"(?:[^"]|"")+"\..', re.DOTALL)
 _QUOTED_NAME = re.compile(r"""[`"][^`"]*[`"]$|^`""")
-_REGULAR_EXPRESSION = re.compile(r"\\|\||^\^|\(.*\)|\{.*\}|\[\^|\][+{]|\.\.")
+_REGULAR_EXPRESSION = re.compile(
+    r"\\[.*+?()|\[\]wWdDsSbB]|^\^|\([^)]*[|*+][^)]*\)|\{[^}]*,[^}]*\}|\{\d+\}|\[\^|\][+{]|\.\."
+)
 _OTHER: Final = "\1"  # any character that no pattern has
 _SEPARATOR: Final = "\0"  # between namespace and name; no database has it in a name
 _END: Final = "\2"
@@ -165,7 +167,7 @@ def _foreign(pattern: str) -> str | None:
     if _QUOTED_NAME.search(pattern):
         plain = pattern.replace('"', "").replace("`", "")
         return f"leave out the quotes; upper and lower case are as they stand: {plain}"
-    if "," in pattern and not re.search(r"[(\[{]", pattern):
+    if "," in pattern and all("." in part for part in pattern.split(",")):
         return f"give each its own item of the list: {', '.join(pattern.replace(',', ' ').split())}"
     if _REGULAR_EXPRESSION.search(pattern):
         simple = re.sub(r"\\([.])|\.[*+]", lambda m: m[1] or "*", pattern.strip("^$"))

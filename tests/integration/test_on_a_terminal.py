@@ -57,6 +57,13 @@ def test_capture_dump_and_watch_at_80x24(directory: Path) -> None:
             wanted = ("d1 is running", " done", "public.t")
             watch.wait(lambda text: all(part in text for part in wanted))
             watch.press("p")
+            watch.wait(lambda text: "Pause dump d1?" in text)
+            watch.press("n")
+            watch.wait(lambda text: "q quits" in text)
+            assert "d1 is paused" not in watch.text
+            watch.press("p")
+            watch.wait(lambda text: "Pause dump d1?" in text)
+            watch.press("y")
             watch.wait(lambda text: "d1 is paused" in text)
             watch.press("?")
             assert "superseded" in watch.wait(lambda text: "? back" in text)
@@ -65,7 +72,7 @@ def test_capture_dump_and_watch_at_80x24(directory: Path) -> None:
             seen = watch.wait(lambda text: "Dump d1 is paused." in text)
             assert len(seen.splitlines()) <= 20
             assert beginning(seen, "dump ") == 1
-            watch.interrupt()
+            watch.press("q")
             assert watch.wait_ended().startswith("watched for")
             assert watch.exit_code == 0
         capture.resize(70, 20)

@@ -17,8 +17,12 @@ from tidelog.app.overview import ChunkSpan
 from tidelog.app.overview.chunk_timeline import lanes_of
 from tidelog.cli import main
 from tidelog.cli.watch import feed
+from tidelog.cli.watch.commands import KeyCommands
+from tidelog.cli.watch.picture import Picture
 from tidelog.cli.watch.screen import LEAST, bar, screen
 from tidelog.cli.watch.view import View
+from tidelog.config import parse_config
+from tidelog.control.commands import Command, PauseSnapshot, SetDumpOptions
 from tidelog.errors import UsageError
 
 NOW_MS = 1_700_000_010_000
@@ -209,6 +213,43 @@ def test_a_process_that_begins_or_stands_by_says_so() -> None:
     assert text.startswith("· Starting.")
     assert "Nothing was ever delivered" not in text
     assert "pipeline starts: Spark" in text
+
+
+def test_keys_that_change_something_ask_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Command] = []
+    text = "source: {kind: postgres, url: 'postgresql://h/d'}\nlog: {path: log}\n"
+    commands = KeyCommands(parse_config(text, "test", tmp_path, {}), "tidelog.yaml")
+    monkeypatch.setattr(commands, "_send", lambda _shown, command, _done: sent.append(command))
+    shown = Picture("watch", None, None, quiet=True)
+    shown.history.add(status())
+
+    def press(key: str) -> str:
+        if not shown.changes_view(key):
+            commands.act([key], shown)
+        return shown.view.question
+
+    assert press("p").startswith("Pause dump d1?")
+    assert "Pause dump d1?" in picture([status()], shown.view)
+    for other in ("n", "up", "w"):  # also those that the view knows
+        press("p")
+        assert press(other) == ""
+        press("y")
+    assert press("+").startswith("Set parallelism from 4 to 8?")
+    assert press("-").startswith("Set parallelism from 4 to 2?")
+    assert sent == []
+    assert press("y") == ""
+    press("y")
+    assert sent == [SetDumpOptions(parallelism=2)]
+    press("p")
+    press("y")
+    assert sent[1:] == [PauseSnapshot(dump_id="d1")]
+
+
+def test_the_foot_says_how_to_leave() -> None:
+    assert picture([status()]).splitlines()[-1].endswith("q quits")
+    assert picture([status()], View(quits=False)).splitlines()[-1].endswith("Ctrl-C ends")
 
 
 def test_drops_and_batches_have_their_lines() -> None:

@@ -115,6 +115,7 @@ class _SingleView(_StatusView):
 
         self._key_commands = KeyCommands(config, str(file))
         self._shown.view.config = str(file)
+        self._shown.view.quits = False
         self._parts = parts
         self._shown.view.starting = "capture" in parts
         self._make: Callable[[], StatusFeed] = lambda: app.StatusFeed(config)

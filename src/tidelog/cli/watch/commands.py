@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli.watch.picture import Picture
+from tidelog.cli.watch.picture import CONFIRMS, Picture
 from tidelog.errors import TidelogError
 
 if TYPE_CHECKING:
@@ -18,19 +18,24 @@ _MOST_READERS: Final = 64
 
 
 class KeyCommands:
-    """Sends commands in a thread beside the view; one at a time."""
+    """Sends commands in a thread beside the view; one at a time, each after a confirmation."""
 
     def __init__(self, config: Config, config_file: str) -> None:
         self.config_file = config_file
         self._config = config
         self._sending: threading.Thread | None = None
+        self._pending: tuple[Command, str] | None = None
+        """What `View.question` is about: the command, and what to show when it is done."""
 
     def act(self, keys: Sequence[str], shown: Picture) -> None:
-        """Act on pressed keys; ``shown`` has the selected dump, and shows the result."""
+        """Act on pressed keys; ``shown`` has the selected dump, and shows question and result."""
         for key in keys:
             if self._sending is not None and self._sending.is_alive():
                 return
-            if key == "p":
+            if key == CONFIRMS and shown.view.question and self._pending is not None:
+                shown.view.question = ""
+                self._send(shown, *self._pending)
+            elif key == "p":
                 self._pause(shown)
             elif key in ("+", "-"):
                 self._change_speed(shown, 2.0 if key == "+" else 0.5)
@@ -46,9 +51,11 @@ class KeyCommands:
         dump = dumps[min(shown.view.dump, len(dumps) - 1)]
         name = dump["dump_id"]
         if dump["status"] == "paused":
-            self._send(shown, ResumeSnapshot(dump_id=name), f"dump {name} is resumed")
+            resume = ResumeSnapshot(dump_id=name)
+            self._ask(shown, f"Resume dump {name}?", resume, f"dump {name} is resumed")
         else:
-            self._send(shown, PauseSnapshot(dump_id=name), f"dump {name} is paused")
+            pause = PauseSnapshot(dump_id=name)
+            self._ask(shown, f"Pause dump {name}?", pause, f"dump {name} is paused")
 
     def _change_speed(self, shown: Picture, factor: float) -> None:
         from tidelog.control.commands import SetDumpOptions
@@ -58,7 +65,18 @@ class KeyCommands:
         if now is None:
             return
         wanted = max(1, min(_MOST_READERS, int(now * factor)))
-        self._send(shown, SetDumpOptions(parallelism=wanted), f"parallelism is {wanted} now")
+        if wanted == now:
+            shown.view.note = (
+                f"parallelism is {now}, and can't be {'more' if factor > 1 else 'less'}"
+            )
+            return
+        question = f"Set parallelism from {now} to {wanted}?"
+        command = SetDumpOptions(parallelism=wanted)
+        self._ask(shown, question, command, f"parallelism is {wanted} now")
+
+    def _ask(self, shown: Picture, question: str, command: Command, done: str) -> None:
+        self._pending = command, done
+        shown.view.question = f"{question}  y: yes  any other key: no"
 
     def _send(self, shown: Picture, command: Command, done: str) -> None:
         def send() -> None:

@@ -54,7 +54,7 @@ def replay(path: Path, stop: threading.Event, *, speed: float, once: bool) -> No
         return
     with picture("watch", whole=True) as shown:
         shown.view.config = ""
-        pace = _Pace(shown, speed)
+        pace = _Pace(shown, speed, stop)
         for document in read_recording(path):
             if shown.history.documents:
                 last_ms = shown.history.documents[-1]["updated_ms"]
@@ -71,8 +71,9 @@ def replay(path: Path, stop: threading.Event, *, speed: float, once: bool) -> No
 class _Pace:
     """The time of a recorded run; keys change its speed and pause it."""
 
-    def __init__(self, shown: Picture, speed: float) -> None:
+    def __init__(self, shown: Picture, speed: float, quit_: threading.Event) -> None:
         self._shown = shown
+        self._quit = quit_
         self._speed = speed
         self._paused = False
 
@@ -89,7 +90,9 @@ class _Pace:
 
     def turn(self, now_ms: int, timeout_s: float) -> None:
         for key in self._shown.turn(now_ms, timeout_s):
-            if key == "p":
+            if key == "q":
+                self._quit.set()
+            elif key == "p":
                 self._paused = not self._paused
             elif key in ("+", "-"):
                 self._speed = min(64.0, max(1 / 64, self._speed * (2 if key == "+" else 0.5)))
@@ -135,6 +138,8 @@ def watch(
                     due = now + every_s
                     _add_document(shown.history, read_status(), file, as_json)
                 keys = shown.turn(int(time.time() * 1000), TURN_S)
+                if "q" in keys:
+                    break
                 if key_commands is not None:
                     key_commands.act(keys, shown)
         if shown.redrawn:

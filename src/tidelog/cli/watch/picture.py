@@ -24,6 +24,8 @@ Draw = Callable[[int, int, int], "list[Text]"]
 
 KEEP = 120
 """How many documents to keep, for rates and the log's sparkline."""
+CONFIRMS = "y"
+"""The key that confirms `View.question`; any other one drops it."""
 _ARROWS = {"left": ("dump", -1), "right": ("dump", 1), "up": ("scroll", -1), "down": ("scroll", 1)}
 
 
@@ -90,7 +92,7 @@ class Picture:
             time.sleep(timeout_s)
             return []
         pressed = self._keys.pressed(timeout_s)
-        return [key for key in pressed if not self._changes_view(key)]
+        return [key for key in pressed if not self.changes_view(key)]
 
     def say(self, line: str) -> None:
         """Print a line that stays: above the picture, or among the plain lines."""
@@ -114,8 +116,12 @@ class Picture:
         for fact in self._facts.of(overview(self.history.documents[-1], now_ms)):
             terminal.print_line(f"{self._title}: {fact}")
 
-    def _changes_view(self, key: str) -> bool:
+    def changes_view(self, key: str) -> bool:
+        """Handle a key that changes what is shown; return False if it is another one."""
         self.view.note = ""
+        if key == CONFIRMS and self.view.question:
+            return False
+        self.view.question = ""
         if key in _ARROWS:
             name, step = _ARROWS[key]
             setattr(self.view, name, max(0, getattr(self.view, name) + step))

@@ -55,6 +55,7 @@ WORDS = (
     ("readers", "connections that read chunks; + and - have twice or half as many"),
     ("slowed down", "the throttle: capture, a replica, SELECTs or commits are slow"),
     ("paused", "p pauses the dump that is shown, and resumes it; ← → show others"),
+    ("y", "does what p, + or - have asked; any other key leaves it"),
 )
 _SIGNS = (
     "✓ all is well   · as requested, or passes by itself   ! late, or left out   "
@@ -486,11 +487,12 @@ def _spark(history: Sequence[Status], width: int) -> Text:
 
 
 def _keys(view: View, width: int) -> Text:
-    if view.note:
-        return Text(printable(view.note), style="reverse")
+    if said := view.question or view.note:
+        return Text(printable(said), style="reverse")
     if not view.steers:
         return Text("")
-    keys = ["? words", "w windows", "↑↓ tables", "p pause", "+ - speed", "Ctrl-C ends"]
+    keys = ["? words", "w windows", "↑↓ tables", "p pause", "+ - speed"]
+    keys.append("q quits" if view.quits else "Ctrl-C ends")
     if view.words:
         keys = ["? back"]
     return Text("  ".join(keys), style="dim")

@@ -16,6 +16,8 @@ class View:
         scroll: how many of its tables are skipped.
         windows, words: whether they are shown.
         note: the result of the last key.
+        question: what `y` confirms; empty: nothing waits for it.
+        quits: whether `q` ends the process: it shows the view, and does nothing else.
         here: what this process does besides capturing and delivering, by part.
         starting: whether it has just started.
     """
@@ -27,5 +29,7 @@ class View:
     windows: bool = False
     words: bool = False
     note: str = ""
+    question: str = ""
+    quits: bool = True
     here: dict[str, str] = field(default_factory=dict)
     starting: bool = False

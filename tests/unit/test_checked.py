@@ -26,20 +26,24 @@ def finding(level: str, message: str = "m") -> dict[str, Any]:
     return {"check": "c", "level": level, "message": message, "fix": "f"}
 
 
+def configured(directory: Path, *, url: str = "postgresql://h/shop", tables: str = "*.*") -> Config:
+    text = f"""
+source: {{kind: postgres, url: '{url}', tables: ['{tables}']}}
+log: {{path: log}}
+state: {{url: 'sqlite:///state.db'}}
+"""
+    return parse_config(text, "test", directory, {})
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    text = """
-source: {kind: postgres, url: 'postgresql://h/shop'}
-log: {path: log}
-state: {url: 'sqlite:///state.db'}
-"""
-    return parse_config(text, "test", tmp_path, {})
+    return configured(tmp_path)
 
 
 def kept(config: Config) -> dict[str, Any] | None:
     state = open_state(config.state.place)
     try:
-        return last_check.stored_result(state)
+        return last_check.stored_result(state, config)
     finally:
         state.close()
 
@@ -72,7 +76,7 @@ def test_a_check_by_root_leaves_no_files_of_root(config: Config, tmp_path: Path)
         os.chown(place, 65534, 65534)
     with closing(open_state(config.state.place)) as state:  # then SQLite's other files stay
         store_check_result(config, [finding("ok")])
-        assert last_check.stored_result(state) is not None
+        assert last_check.stored_result(state, config) is not None
         assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
         assert len(list(tmp_path.iterdir())) > 1
     assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
@@ -101,6 +105,36 @@ def test_a_check_makes_no_state_store(config: Config, tmp_path: Path) -> None:
     found = kept(config)
     assert found is not None
     assert found["counts"]["error"] == 1
+
+
+def test_a_check_of_another_configuration_is_not_shown(config: Config, tmp_path: Path) -> None:
+    kept(config)
+    store_check_result(config, [finding("ok")])
+    for mistyped in (
+        configured(tmp_path, tables="shop.*"),
+        configured(tmp_path, url="postgresql://h/shap"),
+    ):
+        store_check_result(mistyped, [finding("error")])
+        assert (kept(mistyped) or {})["counts"]["error"] == 1
+    assert (kept(config) or {})["counts"] == {"error": 0, "warning": 0, "ok": 1}
+    # With another password it is the same configuration, if it works.
+    assert last_check.key_of(configured(tmp_path, url="postgresql://u:a@h/shop")) == (
+        last_check.key_of(configured(tmp_path, url="postgresql://u:b@h/shop"))
+    )
+
+
+def test_a_check_that_can_not_connect_is_not_stored(config: Config) -> None:
+    kept(config)
+    store_check_result(config, [{**finding("error", "no password"), "check": "connection"}])
+    assert kept(config) is None
+
+
+def test_results_of_the_last_configurations_alone_are_kept(config: Config, tmp_path: Path) -> None:
+    kept(config)
+    for number in range(last_check.CONFIGURATIONS + 3):
+        store_check_result(configured(tmp_path, tables=f"t{number}.*"), [finding("ok")])
+    with closing(open_state(config.state.place)) as state:
+        assert len(state.keys(last_check.PREFIX)) == last_check.CONFIGURATIONS
 
 
 def wait_for_end(running: Checks) -> dict[str, Any]:

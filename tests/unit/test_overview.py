@@ -104,7 +104,7 @@ PROBLEMS = {
     ),
     "output-fails": (
         {"outputs": [output(behind_records=5, failed="no route", failed_ms=NOW_MS - 9)]},
-        Severity.WARNING, "Output shop/delta fails, and is retried: no route",
+        Severity.WARNING, "Output shop/delta fails: no route",
     ),
     "output-rejects": (
         {"outputs": [output(rejected=1200, rejected_ms=NOW_MS - 60_000)]},
@@ -143,6 +143,10 @@ PROBLEMS = {
     "dump-paused": (dump(table(), status="paused"), Severity.INFO, "Dump d1 is paused"),
     "dump-waits": (
         {"waiting": [{"table": "public.t", "since_ms": 0}]}, Severity.INFO, "an old transaction",
+    ),
+    "copy-repaired": (
+        {"verified": {"at_ms": 0, "compared": 3, "differ": [], "repaired": ["public.t in lake"]}},
+        Severity.INFO, "Verify has repaired public.t in lake; not compared again yet.",
     ),
     "copy-differs": (
         {"verified": {"at_ms": NOW_MS, "compared": 3, "differ": ["public.t in lake", "b in c"]}},
@@ -636,10 +640,42 @@ def test_deliveries_are_told_below_their_output() -> None:
     assert found.problems == ()  # the failure is over, and the rejections are days old
     told_first = "output   shop/delta is up to date; 7 in dead letters\n"
     below = told(found).split(told_first)[1].split("\n")[0]
-    assert "12,000 records in 3s, 4,000 a second; failed last at" in below
+    assert below.endswith("12,000 records in 3s, 4,000 a second")  # it works again
+    failing = {**told_of, "behind_records": 5, "failed_ms": NOW_MS - 1000}
+    below = told(overview(status(outputs=[failing]), NOW_MS)).split("(5 records), and fails")[1]
+    below = below.split("\n")[1]
+    assert "4,000 a second; failed last at" in below
     assert "the broker is down" in below
     assert below.endswith("…")
     assert len(below) < 300
+
+
+def test_a_retry_is_promised_only_where_a_process_delivers() -> None:
+    stopped = {"outputs": [output(state="stopped", error="no rights")]}
+    led = {
+        "pipeline": "shop",
+        "leader": "h:1",
+        "epoch": 1,
+        "zone": "",
+        "since_ms": 0,
+        "standbys": [],
+    }
+    [problem] = overview(status(**stopped, pipelines=[led]), NOW_MS).problems
+    assert problem.remedy == "Tidelog retries by itself once that is fixed."
+    [problem] = overview(status(**stopped, pipelines=[{**led, "leader": None}]), NOW_MS).problems
+    assert problem.remedy == "Fix that, then start the pipeline again; no process delivers now."
+
+
+def test_a_copy_that_is_gone_differs_no_more() -> None:
+    verified = {"at_ms": NOW_MS, "compared": 2, "differ": ["public.t in delta", "public.u in kept"]}
+    there = {"captured": ["public.t", "public.u"], "configured_outputs": ["shop/delta"]}
+    found = overview(status(verified=verified, **there), NOW_MS)
+    assert [each.about for each in found.problems] == ["public.t in delta"]
+    there["captured"] = ["public.u"]
+    found = overview(status(verified=verified, **there), NOW_MS)
+    assert found.severity is Severity.OK
+    assert found.verified is not None
+    assert found.verified.differ == ()
 
 
 def test_a_failure_without_anything_to_deliver_is_over() -> None:

@@ -33,6 +33,26 @@ def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path)
     state.close()
 
 
+def test_a_copy_is_repaired_if_all_its_keys_are_dumped_again(tmp_path: Path) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    repair = {"dump_id": "r", "state": "done", "error": None, "left_out": 0}
+
+    def noted(**more: object) -> tuple[list[str], list[str]]:
+        differs = {**report("public.a", equal=False), "missing": 2, "keys": [["1"], ["2"]]}
+        store_results(state, [{**differs, "repair": repair} | more], whole=False)
+        document = state.get(KEY)
+        assert document is not None
+        return document.value["differ"], document.value["repaired"]
+
+    copy = ["public.a in lake"]
+    assert noted() == ([], copy)
+    assert noted(different=7) == (copy, [])  # not all keys are named
+    assert noted(repair={**repair, "error": "refused"}) == (copy, [])
+    assert noted(repair={**repair, "left_out": 1}) == (copy, [])
+    assert noted(equal=True) == ([], [])
+    state.close()
+
+
 def test_the_result_of_each_copy_is_kept_without_keys(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     differs = {**report("public.a", equal=False), "rows": 9, "missing": 2, "keys": [["secret"]]}

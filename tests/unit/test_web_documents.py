@@ -157,7 +157,7 @@ outputs:
     assert shown["control.rest.token"] == HIDDEN
     assert shown["control.rest.viewer_token"] == HIDDEN
     assert shown["control.rest.metrics_token"] == "unset"
-    assert shown["capture.flush_ms"] == "50"
+    assert shown["capture.flush_ms"] == "50ms"
     assert shown["outputs[2].steps[0].salt"] == HIDDEN
     assert shown["outputs[2].steps[2].salt"] == "unset"
     assert shown["outputs[2].steps[1].compute.a"] == "f('https://***@h/x', 'mysql://u:***@h/y')"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.cli import terminal
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.printable import printable
+from tidelog.model.units import format_bytes, format_milliseconds
 
 if TYPE_CHECKING:
     from tidelog.config import Config
@@ -85,7 +86,17 @@ def _pipeline_sentence(what: str) -> Callable[[Details], Iterator[str]]:
 
 
 def _options(details: Details) -> Iterator[str]:
-    yield from (f"{name} is {value} now" for name, value in details.items())
+    yield from (f"{name} is {value} now" for name, value in map(_with_unit, details.items()))
+
+
+def _with_unit(option: tuple[str, int]) -> tuple[str, str]:
+    """Return a dump option as users type it: ``max_lag``, ``256MiB``."""
+    from tidelog.control.option_texts import typed_name
+
+    name, value = option
+    unit = name.rpartition("_")[2]
+    written = {"bytes": format_bytes, "ms": format_milliseconds}.get(unit, str)
+    return typed_name(name), written(value)
 
 
 _SENTENCES: Mapping[str, Callable[[Details], Iterator[str]]] = {

@@ -281,7 +281,7 @@ def of_engine(engine: EngineHealth) -> str:
 
 
 def of_deliveries(output: OutputHealth) -> str:
-    """Describe an output's batches: a long current one, the last one, and the last error."""
+    """Describe an output's batches: a long current one, the last one, and the error it has now."""
     parts = []
     if output.begun_ms is not None:
         records = counted(output.begun_records, "record")
@@ -293,18 +293,14 @@ def of_deliveries(output: OutputHealth) -> str:
             records = f"{output.batch_records or 0:,} records"
             text += f": {records} in {took}, {output.records_per_s:,.0f} a second"
         parts.append(text)
-    if output.last_error_ms is not None and (failed := _last_failure(output)):
-        parts.append(f"failed last at {_local(output.last_error_ms)}: {failed}")
+    if output.fails and output.last_error_ms is not None:
+        parts.append(f"failed last at {_local(output.last_error_ms)}: {of_failure(output)}")
     return "; ".join(parts)
 
 
 def of_failure(output: OutputHealth) -> str:
     """Return the error that stopped the output, or that it has now; empty: none."""
     return _brief(output.error or (output.last_error if output.fails else ""))
-
-
-def _last_failure(output: OutputHealth) -> str:
-    return "" if output.error else _brief(output.last_error)
 
 
 def _brief(error: str | None) -> str:

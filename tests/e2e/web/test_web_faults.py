@@ -27,6 +27,7 @@ from tidelog.state.opening import open_state
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+    from tidelog.config import Config
     from tidelog.ports import StateStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
@@ -125,7 +126,7 @@ def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
             WHERE relname LIKE '<img%' AND relkind = 'r'); END $$""")
         sql.execute(b"ANALYZE")
     with closing(open_state(busy.config.state.place)) as state:
-        remember(state)
+        remember(state, busy.config)
     busy.capture()
     wait_for(lambda: busy.role() == "leader", "no capture leads")
     wait_for(lambda: app.status(busy.config)["outputs"] == [], "no log")
@@ -161,7 +162,7 @@ def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
     taken(page, tmp_path / "asked.png", 390, 844)
 
 
-def remember(state: StateStore) -> None:
+def remember(state: StateStore, config: Config) -> None:
     """A day of operations, in which one kind of them suddenly ended, and what was compared."""
     day, now_s = Day(), int(time.time()) // BUCKET_S * BUCKET_S
     for bucket in range(260):
@@ -181,7 +182,7 @@ def remember(state: StateStore) -> None:
     ]
     last_result.store_results(state, reports, whole=True)
     found = [{"check": "wal_level", "level": "ok", "message": "is logical", "fix": ""}]
-    state.put(last_check.KEY, last_check.summary(found), None)
+    state.put(last_check.key_of(config), last_check.summary(found), None)
 
 
 def taken(page: Page, file: Path, width: int, height: int, *, whole: bool = False) -> None:

@@ -82,7 +82,9 @@ def test_the_first_screen_and_every_action(shop: Shop, page: Page) -> None:
     assert page.inner_text("#verdict h1").startswith("public.no_key")  # the one that is refused
     assert "Capture is late by" in page.inner_text("#tiles")
     assert "no_key" in page.inner_text("#problems-list")
-    assert page.locator("#problems-list pre").first.inner_text()
+    boxes = page.locator("#problems-list pre").all_inner_texts()
+    assert boxes
+    assert all(each.startswith(("--", "ALTER ", "tidelog ")) for each in boxes)
     page.click("#problems-list >> text=What this means")
     page.wait_for_selector("#dialog .prose p")
     page.keyboard.press("Escape")
@@ -95,11 +97,14 @@ def test_the_first_screen_and_every_action(shop: Shop, page: Page) -> None:
     page.click("text=Limits…")
     page.fill("#limit-rows_per_second", "400")
     page.fill("#limit-chunk_rows", "100")
+    assert page.input_value("#limit-max_lag_bytes") == "256"  # in MiB
+    page.fill("#limit-max_lag_bytes", "0.5")
     page.click("[data-act=limits]")
+    assert "256 MiB → 512 KiB" in page.inner_text("#dialog")
     assert "Rows a second" in page.inner_text("#dialog")
     page.click("[data-act=confirm]")
     page.wait_for_selector("text=Changed.")
-    limited = {"rows_per_second": 400, "chunk_rows": 100}
+    limited = {"rows_per_second": 400, "chunk_rows": 100, "max_lag_bytes": 512 << 10}
     wait_for(lambda: limited.items() <= app.status(shop.config)["dump_options"].items(), "limits")
     page.click("text=Dump…")
     page.fill("#dump-tables", "public.orders")

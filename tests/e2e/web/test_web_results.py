@@ -24,6 +24,7 @@ from tidelog.state.opening import open_state
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+    from tidelog.config import Config
     from tidelog.ports import StateStore
 
 pytestmark = pytest.mark.integration
@@ -32,7 +33,7 @@ NIGHT_S = 1_700_000_100 // BUCKET_S * BUCKET_S
 DROP_AT = 200
 
 
-def fill(state: StateStore) -> None:
+def fill(state: StateStore, config: Config) -> None:
     """As a day left it: orders end suddenly; a table has a hostile name."""
     day = Day()
     for bucket in range(250):
@@ -52,8 +53,9 @@ def fill(state: StateStore) -> None:
         },
     ]  # fmt: skip
     last_result.store_results(state, reports, whole=True)
-    finding = {"check": "wal_level", "level": "error", "message": HOSTILE, "fix": "ALTER SYSTEM …"}
-    state.put(last_check.KEY, last_check.summary([finding]), None)
+    fix = "-- as a superuser:\nALTER SYSTEM SET wal_level = logical;\nThen restart the server."
+    finding = {"check": "wal_level", "level": "error", "message": HOSTILE, "fix": fix}
+    state.put(last_check.key_of(config), last_check.summary([finding]), None)
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     """Of a page over a Tidelog whose database is away, and which nothing captures."""
     config = Shop(tmp_path, "postgresql://127.0.0.1:1/none").config
     with closing(open_state(config.state.place)) as state:
-        fill(state)
+        fill(state, config)
     stop, urls, found = threading.Event(), list[str](), free_port()
     thread = threading.Thread(
         target=lambda: app.serve_page(
@@ -121,7 +123,9 @@ def test_what_verify_and_check_found(port: int, new_page: Open) -> None:
     assert "3 missing, 2 different" in said
     assert "public.orders in lake" in said
     assert "1 to fix" in said
-    assert "ALTER SYSTEM" in said
+    boxes = page.locator("#results-list pre").all_inner_texts()
+    assert boxes == ["-- as a superuser:\nALTER SYSTEM SET wal_level = logical;"]
+    assert "Then restart the server." in said
     assert "hunter2" not in page.content()
     assert page.locator("#page img").count() == 0
     assert page.locator("text=Check now").count() == 0  # for operators alone

@@ -181,7 +181,7 @@ def test_what_check_would_refuse_is_told_soon_after_the_start_until_it_is_mended
     """Here the dump's marks can't be written, which no table of its own is to blame for."""
     monkeypatch.setattr(source_check, "AGAIN_AFTER_S", 0.2)
     monkeypatch.setattr(source_check, "EVERY_S_WITH_ERRORS", 0.5)
-    monkeypatch.setattr(source_check, "MAX_TIME_SHARE", 1.0)
+    monkeypatch.setattr(source_check, "MAX_TIME_SHARE_WITH_ERRORS", 1.0)
     caplog.set_level(logging.INFO, source_check.__name__)
     server, name = mysql_family, mysql_family_database
     with reader(server, name) as user:

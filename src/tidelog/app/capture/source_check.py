@@ -17,8 +17,10 @@ BEGIN_AFTER_S: Final = 2.0
 AGAIN_AFTER_S: Final = 5.0
 """Errors are reported if two checks find them: one may fall into a failover or a table change."""
 EVERY_S: Final = 3600.0
-EVERY_S_WITH_ERRORS: Final = 600.0
+EVERY_S_WITH_ERRORS: Final = 15.0
+"""What somebody has fixed must not be reported for long."""
 MAX_TIME_SHARE: Final = 0.001
+MAX_TIME_SHARE_WITH_ERRORS: Final = 0.02
 """The greatest share of time for checks: with thousands of tables one takes many seconds."""
 JOIN_S: Final = 1.0
 
@@ -76,8 +78,10 @@ class SourceCheck:
                 return
             if errors is not None:
                 self._report(errors)
-            every_s = EVERY_S_WITH_ERRORS if self._errors else EVERY_S
-            self._due_at = time.monotonic() + max(every_s, took_s / MAX_TIME_SHARE)
+            every_s, share = EVERY_S, MAX_TIME_SHARE
+            if self._errors:
+                every_s, share = EVERY_S_WITH_ERRORS, MAX_TIME_SHARE_WITH_ERRORS
+            self._due_at = time.monotonic() + max(every_s, took_s / share)
 
     def _find_errors(self) -> list[Finding] | None:
         """Return the errors; None: the check failed, and earlier results stay valid."""

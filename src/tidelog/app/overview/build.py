@@ -19,7 +19,6 @@ from tidelog.app.overview.document import (
     Table,
     TableCaptureState,
     TableInProgress,
-    VerifyResult,
 )
 from tidelog.app.overview.dump_problems import (
     as_blocked,
@@ -29,7 +28,7 @@ from tidelog.app.overview.dump_problems import (
     table_has_ended,
 )
 from tidelog.app.overview.engines import engine_health, engine_problems
-from tidelog.app.overview.problems import STALE_S, problems_of
+from tidelog.app.overview.problems import STALE_S, problems_of, verify_result
 from tidelog.app.overview.summary import answers_of
 from tidelog.capture.limits.log_guard import RetainedLog
 from tidelog.model.units import brief_span
@@ -139,7 +138,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     problems = tuple(sorted(all_problems, key=lambda each: _WORST_FIRST.index(each.severity)))
     severity = problems[0].severity if problems else Severity.OK
     pipelines, tables = tuple(_pipelines(status)), tuple(tables_of(status))
-    verified = _verify_result(status)
+    verified = verify_result(status)
     answer_inputs = (source, pipelines, tables, dumps, verified, problems, now_ms)
     return Overview(
         version=VERSION,
@@ -187,13 +186,6 @@ def _verdict(
 
 def _drop(row: Mapping[str, Any]) -> OperationDrop:
     return OperationDrop(**{each.name: row[each.name] for each in fields(OperationDrop)})
-
-
-def _verify_result(status: Mapping[str, Any]) -> VerifyResult | None:
-    result = status.get("verified")
-    if result is None:
-        return None
-    return VerifyResult(result["at_ms"], result["compared"], tuple(result["differ"]))
 
 
 def _source(status: Mapping[str, Any], silent_s: float) -> SourceHealth:

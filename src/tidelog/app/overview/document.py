@@ -31,7 +31,8 @@ class Problem:
         severity: never ``ok``.
         about: the table, output or dump; empty for capture and source.
         sentence: a description without cell values.
-        remedy: what to do, or to run; empty if it passes by itself.
+        remedy: what to do, in lines: sentences, or commands and SQL that have lines of their own;
+            empty: the sentence says all.
         page: the page of the documentation.
     """
 
@@ -134,7 +135,8 @@ class OutputHealth:
     def fails(self) -> bool:
         """Whether nothing was delivered since the last error, although records are waiting."""
         since = self.last_error_ms
-        return bool(since is not None and self.behind_records and (self.committed_ms or 0) < since)
+        later = since is not None and (self.committed_ms or 0) < since
+        return later and self.error is None and bool(self.behind_records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,12 +295,15 @@ class VerifyResult:
     Attributes:
         at_ms: when it ran.
         compared: the number of copies of tables that it compared.
-        differ: the copies that differed when they were last compared, e.g. ``public.t in lake``.
+        differ: the copies that differed when they were last compared, e.g. ``public.t in lake``,
+            and were not repaired.
+        repaired: the copies that differed, and whose differing keys were dumped (``--repair``).
     """
 
     at_ms: int
     compared: int
     differ: tuple[str, ...]
+    repaired: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def _unanswered_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Pro
                 Severity.WARNING,
                 "",
                 f"{effect}: {unanswered['error']}",
-                "Tidelog retries by itself; tidelog check CONFIG has more.",
+                "tidelog check CONFIG\nTidelog retries by itself.",
                 "the-source-refuses-more-connections",
             )
 
@@ -142,7 +142,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                     Severity.WARNING,
                     table["table"],
                     f"{table['failed_ranges']} key ranges of {table['table']} could not be read.",
-                    "tidelog status CONFIG --ranges names them; dump the table again once they "
-                    "can be.",
+                    "tidelog status CONFIG --ranges\n"
+                    "It names them. Dump the table again once they can be read.",
                     "a-key-range-could-not-be-read",
                 )

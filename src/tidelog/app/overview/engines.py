@@ -66,6 +66,7 @@ def engine_problems(engines: Sequence[EngineHealth], now_ms: int) -> Iterator[Pr
                 each.name,
                 f"No engine {each.name} has run for {brief_span(idle_ms)}, and "
                 f"{each.behind_records:,} records of the event log are kept for it.",
-                f"Start it again, or: tidelog forget-engine CONFIG {each.name}",
+                f"Start it again, or give its records up:\n"
+                f"tidelog forget-engine CONFIG {each.name}",
                 "docs/failure-modes.md#an-engine-has-not-run-for-long",
             )

@@ -13,6 +13,7 @@ from tidelog.app.overview.document import (
     Problem,
     Severity,
     SourceHealth,
+    VerifyResult,
     problem,
 )
 from tidelog.app.overview.dump_problems import dump_problems, is_dump_unfinished
@@ -196,7 +197,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             Severity.CRITICAL,
             each["holder"],
             f"{each['holder']} can't capture: {each['trouble']}",
-            "It retries by itself; tidelog check CONFIG has more.",
+            "tidelog check CONFIG\nCapture retries by itself.",
             "connectionlosterror",
         )
     for each in (each for each in reported if each not in failing):
@@ -205,7 +206,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             Severity.WARNING,
             each["holder"],
             f"{each['holder']} stands by, but could not capture: {each['trouble']}",
-            "It retries by itself; tidelog check CONFIG on its host has more.",
+            "tidelog check CONFIG\nRun that on its host. It retries by itself.",
             "connectionlosterror",
         )
     if (status.get("capture") or {}).get("held"):
@@ -214,7 +215,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             Severity.INFO,
             "",
             "The log waits for a blocking dump.",
-            "",
+            "It is read on by itself when the dump has ended.",
             "a-blocking-dump-holds-the-log-for-long",
         )
 
@@ -240,7 +241,7 @@ def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Prob
             Severity.CRITICAL,
             "",
             f"The database does not answer: {source.error}",
-            "tidelog check CONFIG. Capture resumes by itself once it answers.",
+            "tidelog check CONFIG\nCapture resumes by itself once the database answers.",
             "connectionlosterror",
         )
     elif (
@@ -255,7 +256,8 @@ def _of_source(status: Mapping[str, Any], source: SourceHealth) -> Iterator[Prob
             Severity.WARNING,
             "",
             f"Capture is {_span(source.lag_s)}{behind} behind the database.",
-            "Running dumps share the database with it: `tidelog set CONFIG rows_per_second=…`.",
+            "Running dumps share the database with it, and can be slowed down:\n"
+            "tidelog set CONFIG rows_per_second=1000",
             "a-dump-is-throttled-for-long",
         )
 
@@ -342,7 +344,7 @@ def _outputs(
                 Severity.CRITICAL,
                 name,
                 f"Output {name} has stopped: {each.error}",
-                "Tidelog retries by itself once that is fixed.",
+                _retried(led.get(each.pipeline)),
                 "outputrefusederror",
             )
         elif each.pipeline in paused:
@@ -362,8 +364,8 @@ def _outputs(
                 "output-fails",
                 Severity.WARNING,
                 name,
-                f"Output {name} fails, and is retried: {each.last_error}",
-                "Tidelog retries by itself once that is fixed.",
+                f"Output {name} fails: {each.last_error}",
+                _retried(led.get(each.pipeline)),
                 "outputerror",
             )
         elif late and each.lag_s is not None:
@@ -372,7 +374,8 @@ def _outputs(
                 Severity.WARNING,
                 name,
                 f"Output {name} is {_span(each.lag_s)} behind ({each.behind_records:,} records).",
-                "",
+                "If that grows, give Spark more cores (pipeline.master), or the output a "
+                "pipeline of its own.",
                 "the-pipeline-and-its-outputs",
             )
         if each.rejected_ms is not None and now_ms - each.rejected_ms < REJECTED_S * 1000:
@@ -393,19 +396,63 @@ def _outputs(
             yield problem(*found, "namerefusederror")
 
 
+def _retried(leader: str | None) -> str:
+    """Return what to do about an output that fails; ``leader``: the process that delivers."""
+    if leader is None:  # it ended, as all its outputs had stopped
+        return "Fix that, then start the pipeline again; no process delivers now."
+    return "Tidelog retries by itself once that is fixed."
+
+
+def verify_result(status: Mapping[str, Any]) -> VerifyResult | None:
+    """Return the last result of verify, without copies that are gone: their table is captured no
+    more, or their output is not configured any more.
+    """
+    result = status.get("verified")
+    if result is None:
+        return None
+    tables = status.get("captured")
+    outputs = {name.rpartition("/")[2] for name in status.get("configured_outputs") or ()}
+
+    def there(copies: Sequence[str]) -> tuple[str, ...]:
+        named = ((copy, *copy.rpartition(" in ")[::2]) for copy in copies)
+        return tuple(
+            copy
+            for copy, table, output in named
+            if (not tables or table in tables) and (not outputs or output in outputs)
+        )
+
+    differ, repaired = there(result["differ"]), there(result.get("repaired") or ())
+    return VerifyResult(result["at_ms"], result["compared"], differ, repaired)
+
+
 def _copies(status: Mapping[str, Any]) -> Iterator[Problem]:
-    differ = (status.get("verified") or {}).get("differ") or ()
-    if differ:
-        more = len(differ) - 1
-        others = f" and {more} more {'copy' if more == 1 else 'copies'}" if more else ""
+    result = verify_result(status)
+    if result is None:
+        return
+    page = "a-copy-differs-from-the-source"
+    if differ := result.differ:
         yield problem(
             "copy-differs",
             Severity.CRITICAL,
             differ[0],
-            f"Verify found that {differ[0]}{others} differed from the source.",
+            f"Verify found that {_with_others(differ)} differed from the source.",
             "tidelog verify CONFIG --repair",
-            "a-copy-differs-from-the-source",
+            page,
         )
+    if repaired := result.repaired:
+        yield problem(
+            "copy-repaired",
+            Severity.INFO,
+            repaired[0],
+            f"Verify has repaired {_with_others(repaired)}; not compared again yet.",
+            "tidelog verify CONFIG",
+            page,
+        )
+
+
+def _with_others(copies: Sequence[str]) -> str:
+    more = len(copies) - 1
+    return copies[0] + (f" and {more} more {'copy' if more == 1 else 'copies'}" if more else "")
 
 
 def _channels(status: Mapping[str, Any]) -> Iterator[Problem]:

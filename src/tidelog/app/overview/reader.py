@@ -120,7 +120,7 @@ class StatusReader:
         verified = self._state.get(VERIFIED_KEY)
         return {
             "verified": None if verified is None else verified.value,
-            "checked": last_check.stored_result(self._state),
+            "checked": last_check.stored_result(self._state, self._config),
         }
 
     def from_log(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ _KINDS = {
     "tables": ("table-refused", "only-inserts", "dump-failed", "rows-unread"),
     "dump": ("chunks-unanswered", "dump-waits", "dumps-held"),
     "paused": ("log-reading-paused", "pipeline-paused", "dump-paused", "dumps-held"),
-    "verify": ("copy-differs",),
+    "verify": ("copy-differs", "copy-repaired"),
 }
 """The kinds of problems that an answer is about: the worst one decides its severity."""
 _LABELS = {
@@ -164,6 +164,9 @@ def _verify(result: VerifyResult | None) -> _Answer:
     if result is None:
         return NEVER, "nothing was compared yet (tidelog verify CONFIG)", None
     copies = "1 copy" if result.compared == 1 else f"{result.compared:,} copies"
+    if not result.differ and result.repaired:
+        text = f"{_list(result.repaired[:NAMED], result.repaired)} repaired, and not compared since"
+        return "repaired", text, result.at_ms
     if not result.differ:
         return "equal", f"{copies}, equal to the source, compared at", result.at_ms
     named = _list(result.differ[:NAMED], result.differ)

@@ -21,19 +21,21 @@ KEPT: Final = 1000
 def store_results(state: StateStore, reports: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
     """Store when which copies were compared, and which differed.
 
-    A copy that differed stays stored until it is compared again, or all are (``whole``). A state
-    store that fails is no failure of verify. ``copies``: when each was compared, whether it was
+    A copy that differed stays stored until it is compared again, or all are (``whole``); if verify
+    has dumped all its differing keys, it is ``repaired``. A state store that fails is no failure of
+    verify. ``copies``: when each was compared, whether it was
     equal, how many rows it had, how many differed, and remarks; no keys and no values.
     """
     reports, now_ms = list(reports), int(time.time() * 1000)
-    compared = {f"{report['table']} in {report['output']}": report["equal"] for report in reports}
+    compared = {f"{report['table']} in {report['output']}": report for report in reports}
     with suppress(StateError, StateConflictError):
         before = state.get(KEY)
-        differ = {} if before is None or whole else dict.fromkeys(before.value["differ"])
-        for name, equal in compared.items():
-            differ.pop(name, None)
-            if not equal:
-                differ[name] = None
+        kept = {} if before is None or whole else before.value
+        differ = set(kept.get("differ") or ()) - compared.keys()
+        repaired = set(kept.get("repaired") or ()) - compared.keys()
+        for name, report in compared.items():
+            if not report["equal"]:
+                (repaired if _is_repaired(report) else differ).add(name)
         copies = {} if before is None or whole else _copies(before.value)
         copies |= {
             f"{each['table']} in {each['output']}": _result(each, now_ms) for each in reports
@@ -43,9 +45,18 @@ def store_results(state: StateStore, reports: Iterable[Mapping[str, Any]], *, wh
             "at_ms": now_ms,
             "compared": len(compared),
             "differ": sorted(differ)[:NAMED],
+            "repaired": sorted(repaired)[:NAMED],
             "copies": [{"copy": name, **result} for name, result in newest[:KEPT]],
         }
         state.put(KEY, value, None)
+
+
+def _is_repaired(report: Mapping[str, Any]) -> bool:
+    """Return whether a dump of all keys that differ was accepted."""
+    repair = report.get("repair") or {}
+    accepted = repair.get("dump_id") and repair["error"] is None and not repair["left_out"]
+    differing = sum(report.get(name) or 0 for name in ("missing", "surplus", "different"))
+    return bool(accepted) and len(report["keys"]) >= differing
 
 
 def _result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:

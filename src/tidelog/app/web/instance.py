@@ -27,6 +27,7 @@ from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import StateConflictError, TidelogError, UsageError
 from tidelog.kinds.sections import SecretUrl
+from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
 from tidelog.state.wrappers import ReadOnlyStateStore
@@ -90,12 +91,21 @@ class _Settings:
         elif isinstance(value, (list, tuple)):
             yield name, ", ".join(self._items(place, value)) or "[]"
         else:
-            yield name, redacted(str(value))
+            yield name, redacted(_with_unit(place, value))
 
     def _items(self, place: Place, values: list[Any] | tuple[Any, ...]) -> Iterator[str]:
         for number, each in enumerate(values):
             hidden = (*place, number) in self._variables
             yield FROM_VARIABLE if hidden else redacted(str(each))
+
+
+def _with_unit(place: Place, value: Any) -> str:
+    """Return a value with the unit that its option's name has: ``4MiB``."""
+    option = str(place[-1])
+    for unit, written in (("_bytes", format_bytes), ("_ms", format_milliseconds)):
+        if option.endswith(unit) and isinstance(value, int):
+            return written(value)
+    return str(value)
 
 
 def _dotted(place: Place) -> str:

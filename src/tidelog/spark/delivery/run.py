@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # An error that is not transient needs an operator; after that the output continues without a
-# restart.
-_FIRST_RETRY_S, _LAST_RETRY_S = 60.0, 900.0
+# restart, and soon: until then it is reported as stopped.
+_FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 60.0
 _POLL_S = 0.2
 
 OnState = Callable[[str, BaseException | None], None]

@@ -3,7 +3,7 @@
 import { get, got, post } from "./api.js";
 import { button, byId, el, show, sign, toast } from "./dom.js";
 import { context } from "./dumps.js";
-import { clock, count, plural } from "./format.js";
+import { breakable, clock, count, plural } from "./format.js";
 import { remedy } from "./summary.js";
 
 const VERBS = {
@@ -62,7 +62,7 @@ const AMISS = ["missing", "surplus", "different", "unsettled"];
 function verifyResult(found) {
   if (!found) return el("p", { class: "muted" }, "Verify has compared nothing yet: tidelog verify CONFIG");
   const differ = found.differ.length;
-  const line = (each) => el("tr", {}, el("td", {}, sign(each.equal ? "ok" : "critical")), el("td", { class: "name" }, each.copy),
+  const line = (each) => el("tr", {}, el("td", {}, sign(each.equal ? "ok" : "critical")), el("td", { class: "name" }, breakable(each.copy)),
     el("td", {}, each.equal ? "equal" : AMISS.filter((name) => each[name]).map((name) => `${count(each[name])} ${name}`).join(", ") || "differs", each.note ? el("div", { class: "muted" }, each.note) : null),
     el("td", { class: "muted" }, clock(each.at_ms)));
   return el("div", { class: "row-card", id: "verified" }, sign(differ ? "critical" : "ok"),

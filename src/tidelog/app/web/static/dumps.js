@@ -4,7 +4,7 @@ import { post } from "./api.js";
 import { lanes } from "./charts.js";
 import { close, confirm, isOpen, open } from "./dialogs.js";
 import { button, byId, el, show, toast } from "./dom.js";
-import { bytes, count, pausedText, plural, span } from "./format.js";
+import { breakable, bytes, count, pausedText, plural, span } from "./format.js";
 
 export const context = { site: 0, operator: false, trouble: false, changed: () => {} };
 
@@ -56,7 +56,7 @@ function card(dump) {
     el("div", { class: "facts" }, facts.filter(Boolean).join(" · ")),
     dump.held ? el("div", { class: "muted small-text" }, dump.held) : null,
     dump.reading.length ? el("div", { class: "muted small-text" }, "reads ",
-      dump.reading.slice(0, 6).map((each, place) => [place ? ", " : "", each.table,
+      dump.reading.slice(0, 6).map((each, place) => [place ? ", " : "", breakable(each.table),
         each.estimated_rows ? ` (${Math.min(99, Math.floor((100 * each.rows) / each.estimated_rows))} %)` : ""]),
       dump.reading.length > 6 ? ` and ${dump.reading.length - 6} more` : "") : null);
 }
@@ -107,7 +107,7 @@ export function begin(chosen, site = context.site) {
 function planned(site, tables, plan) {
   const { total } = plan;
   const rows = plan.tables.slice(0, 100).map((each) => el("tr", {},
-    el("td", { class: "name" }, each.table), el("td", { class: "number" }, count(each.rows)),
+    el("td", { class: "name" }, breakable(each.table)), el("td", { class: "number" }, count(each.rows)),
     el("td", { class: "number" }, bytes(each.bytes)), el("td", { class: "number" }, count(each.chunks)),
     el("td", { class: "number" }, each.seconds === null ? "–" : span(each.seconds))));
   const content = [
@@ -129,31 +129,37 @@ const LIMITS = [
   ["parallelism", "Chunks at once", "each over a connection of its own"],
   ["chunk_rows", "Rows of a chunk", "that one SELECT reads"],
   ["delay_ms", "Pause between chunks", "ms"],
-  ["max_lag_bytes", "Slow down when capture lags by", "bytes; 0: never"],
+  ["max_lag_bytes", "Slow down when capture lags by", "MiB; 0: never"],
   ["max_replica_lag_ms", "Slow down when a replica lags by", "ms; 0: never"],
   ["max_select_ms", "Slow down when a SELECT takes", "ms; 0: never"],
   ["max_commit_delay_ms", "Slow down when a commit takes longer by", "ms; 0: never"],
 ];
 
+// A field of bytes is filled in in MiB.
+const MIB = 1 << 20;
+const scale = (name) => name.endsWith("_bytes") ? MIB : 1;
+const shown = (name, value) => name.endsWith("_bytes") ? bytes(value) : name.endsWith("_ms") ? `${count(value)} ms` : count(value);
+
 function limits(now) {
   const inputs = LIMITS.map(([name, label, unit]) => [name, label, el("input", {
-    id: `limit-${name}`, type: "number", min: 0, step: 1, value: String(now[name] ?? ""), inputmode: "numeric",
+    id: `limit-${name}`, type: "number", min: 0, step: scale(name) === 1 ? 1 : "any", value: name in now ? String(now[name] / scale(name)) : "", inputmode: "numeric",
   }), unit]);
+  const given = (name, input) => Math.round(Number(input.value) * scale(name));
   const trouble = el("p", { class: "trouble", role: "alert" });
   const { site } = context;
   open("How dumps read", [
     el("p", { class: "muted" }, "For running dumps and later ones, until it is changed again."),
     el("div", { class: "form" }, inputs.map(([name, label, input, unit]) => [
-      el("label", { for: `limit-${name}` }, label), el("span", {}, input, el("small", { class: "muted" }, ` ${unit}`))])), trouble,
+      el("label", { for: `limit-${name}` }, label), el("span", { class: "field" }, input, el("small", { class: "muted" }, unit))])), trouble,
   ], [button("Leave it", close), button("Go on", () => {
-    const changed = inputs.filter(([name, , input]) => input.value !== "" && Number(input.value) !== now[name]);
+    const changed = inputs.filter(([name, , input]) => input.value !== "" && given(name, input) !== now[name]);
     if (!changed.length) {
       trouble.textContent = "Nothing is changed.";
       return;
     }
-    const options = Object.fromEntries(changed.map(([name, , input]) => [name, Number(input.value)]));
+    const options = Object.fromEntries(changed.map(([name, , input]) => [name, given(name, input)]));
     confirm("Change how dumps read?", el("ul", {}, changed.map(([name, label, input]) =>
-      el("li", {}, `${label}: ${count(now[name])} → ${count(Number(input.value))}`))), "Change it",
+      el("li", {}, `${label}: ${shown(name, now[name])} → ${shown(name, given(name, input))}`))), "Change it",
     () => send(site, { action: "limits", options }, () => "Changed."));
   }, { class: "primary", "data-act": "limits" })]);
 }

@@ -43,6 +43,11 @@ export function rate(value) {
   return value < 10 ? value.toFixed(1).replace(/\.0$/, "") : count(value);
 }
 
+// [text and places where the line may end]: an identifier is torn at its dots and underscores alone.
+export function breakable(name) {
+  return name.split(/(?<=[._/-])/).flatMap((part, place) => place ? [document.createElement("wbr"), part] : [part]);
+}
+
 export function plural(number, word) {
   return `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 }

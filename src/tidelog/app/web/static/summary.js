@@ -93,12 +93,15 @@ function logTile(source, problems) {
   return tile(title, value, unit, `${kept}${room}` || "by the server's time limit", severity, meter);
 }
 
+function fails(output, problems) {
+  return problems.some((each) => each.kind === "output-fails" && each.about === `${output.pipeline}/${output.output}`);
+}
+
 function outputTile(output, problems) {
   const [value, unit] = output.error ? ["stopped", ""] : spanParts(output.lag_s);
-  const fails = problems.some((each) => each.kind === "output-fails" && each.about === `${output.pipeline}/${output.output}`);
   const note = [
     output.behind_records ? `${plural(output.behind_records, "record")} to deliver` : "has everything",
-    fails ? "fails" : "", output.rejected ? `${count(output.rejected)} in dead letters` : "",
+    fails(output, problems) ? "fails" : "", output.rejected ? `${count(output.rejected)} in dead letters` : "",
   ].filter(Boolean).join("; ");
   return tile(`${output.output} is late by`, value, unit, note, outputSeverity(output, problems));
 }
@@ -166,11 +169,26 @@ function problem(each) {
   return el("article", { class: `problem ${each.severity}` }, sign(each.severity),
     el("div", {},
       el("p", { class: "sentence" }, each.sentence),
-      each.remedy ? remedy(each.remedy) : el("p", { class: "muted" }, "It passes by itself."),
+      each.remedy ? remedy(each.remedy) : null,
       button("What this means", () => help(each.page), { class: "link" })));
 }
 
+const COMMAND = /^(--|tidelog |pip |chmod |export |(ALTER|CALL|COMMENT|CREATE|DO|DROP|GRANT|INSERT|RESET|REVOKE|SELECT|SET|UPDATE)\s)/;
+
+// Sentences as sentences; only what is to be run has a box, and a button that copies it.
 export function remedy(text) {
+  const parts = [];
+  for (const line of text.split("\n").filter(Boolean)) {
+    const last = parts.at(-1);
+    const goesOn = last?.command && /^\s|^[()]/.test(line);
+    const isCommand = goesOn || COMMAND.test(line);
+    if (last && last.command === isCommand) last.lines.push(line);
+    else parts.push({ command: isCommand, lines: [line] });
+  }
+  return parts.map(({ command, lines }) => command ? commands(lines.join("\n")) : el("p", { class: "muted advice" }, lines.join(" ")));
+}
+
+function commands(text) {
   const copy = navigator.clipboard ? button("Copy", async () => {
     try {
       await navigator.clipboard.writeText(text);
@@ -197,8 +215,8 @@ export function showOutputs(found) {
         each.begun_ms ? el("div", {}, `a batch of ${plural(each.begun_records, "record")} is under way since ${clock(each.begun_ms)}`) : null,
         each.committed_ms ? el("div", {}, `last batch at ${clock(each.committed_ms)}: ${plural(each.batch_records, "record")} in ${span(each.batch_s)}, ${rate(each.records_per_s)} a second`) : null,
         each.rejected ? el("div", {}, sign("warning"), ` ${plural(each.rejected, "record")} in dead letters, the last at ${clock(each.rejected_ms)}`) : null,
-        each.last_error && !each.error ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,
-        el("div", { class: "muted" }, `said so at ${clock(each.noted_ms)}; up to offset ${count(each.offset)}`)))).concat(engines.map((each) => el("div", { class: "row-card" },
+        fails(each, found.problems) ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,
+        el("div", { class: "muted" }, [`reported at ${clock(each.noted_ms)}`, each.offset ? `up to offset ${count(each.offset)}` : ""].filter(Boolean).join("; "))))).concat(engines.map((each) => el("div", { class: "row-card" },
       sign(found.problems.some((p) => p.kind === "engine-abandoned" && p.about === each.name) ? "warning" : "ok"),
       el("div", {},
         el("strong", {}, each.name), el("span", { class: "muted" }, ", an engine in a program"),

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { open } from "./dialogs.js";
 import { button, byId, el, isPressed, sign } from "./dom.js";
 import { begin, context } from "./dumps.js";
-import { clock, count, plural } from "./format.js";
+import { breakable, clock, count, plural } from "./format.js";
 import { remedy } from "./summary.js";
 
 const SEVERITY = {
@@ -70,7 +70,7 @@ function drawUnpressed() {
 
 function row(table) {
   return el("tr", { "data-table": table.table },
-    el("th", { scope: "row" }, button(table.table, () => details(table.table), { class: "link name", "data-focus": table.table })),
+    el("th", { scope: "row" }, button(breakable(table.table), () => details(table.table), { class: "link name", "data-focus": table.table })),
     el("td", {}, el("span", { class: "state" }, sign(SEVERITY[table.state] ?? "info"), table.state),
       table.reason ? el("div", { class: "reason" }, table.reason) : null),
     el("td", { class: "number", "data-label": "Records in the log" }, count(table.records)),
@@ -144,7 +144,7 @@ function versions(found) {
       el("summary", {}, `Version ${version.version}${place === found.length - 1 ? ", the newest" : ""}`),
       el("div", { class: "scroll" }, el("table", {}, el("tbody", {},
         version.columns.map((column) => el("tr", {},
-          el("td", { class: "name" }, column.name), el("td", {}, column.type),
+          el("td", { class: "name" }, breakable(column.name)), el("td", {}, column.type),
           el("td", { class: "muted" }, version.key.includes(column.name) ? "key" : ""),
           el("td", { class: "muted" }, news(column)))),
         gone.map((name) => el("tr", { class: "muted" }, el("td", { class: "name" }, name), el("td", {}, "gone"), el("td"), el("td")))))));

@@ -32,6 +32,7 @@ outputs: [{kind: delta, path: lake}]
 
 
 TOLD: dict[str, dict[str, Any]] = {
+    "verify": {"stage": "Spark starts"},
     "dump_wait": {"dump_id": "x", "status": "running", "tables": []},
     "wait_finalized": {"dump_id": "x", "status": "running", "tables": []},
 }
@@ -475,12 +476,32 @@ def test_who_ends_the_waiting_hears_that_the_dump_goes_on(
         )
 
 
-def test_verify_exits_1_when_a_key_differs(runtime: Runtime, config: str) -> None:
+def test_verify_exits_1_when_a_key_differs(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     runtime.answers["verify"] = {"equal": True, "tables": []}
     assert invoke("verify", config) == 0
+    printed = capsys.readouterr()  # a pipe gets the report alone, and a person the progress
+    assert (printed.out, printed.err) == ("equal: yes\ntables: -\n", "verify: Spark starts\n")
     runtime.answers["verify"] = {"equal": False, "tables": [{"table": "a.b", "differing": 1}]}
     assert invoke("verify", config, "-t", "a.b", "--repair") == 1
     assert runtime.calls[-1][1]["repair"] is True
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "log", "plan", "verify", "schema", "pause", "resume", "dump", "pipeline"]
+)
+def test_a_token_is_needed_where_the_page_is_served_alone(
+    runtime: Runtime, config: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(config)
+    file.write_text(file.read_text() + "control: {rest: {token: '${NO_TOKEN}'}}\n")
+    runtime.answers["log_lines"] = iter(())
+    invoke(command, config)
+    assert "NO_TOKEN" not in capsys.readouterr().err
+    assert runtime.calls
+    assert invoke("capture", config) == 2
+    assert "environment variable NO_TOKEN is not set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("equal", "code"), [(False, 1), (True, 0)])

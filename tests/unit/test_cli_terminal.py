@@ -16,6 +16,7 @@ from tidelog.cli import terminal
 from tidelog.cli.inspect import verify_facts
 from tidelog.cli.live.facts import fact_lines, live_facts
 from tidelog.cli.log_format import JsonFormatter, OneLineFormatter
+from tidelog.cli.watch.dump_wait import DumpBars
 from tidelog.system.download_progress import Download
 
 DOCUMENT = {
@@ -35,6 +36,42 @@ DOCUMENT = {
 class FakeTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_a_plain_line_can_be_taken_apart_at_its_blanks() -> None:
+    names = {"table": 'public.Odd "N"', "key": "a=b", "rows": 5, "none": None, "plain": "public.t"}
+    line = terminal.plain_line(names)
+    assert line == 'table="public.Odd \\"N\\"" key="a=b" rows=5 none=- plain=public.t'
+
+
+def test_a_dump_that_is_waited_for_is_a_line_for_each_change_of_state(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def dump(table: str, rows: int, **more: object) -> dict[str, object]:
+        tables = [{"table": "a.b", "status": table, "rows_read": rows}]
+        return {"dump_id": "d", "status": "running", "tables": tables, "held": [], **more}
+
+    bars = DumpBars(None, as_json=True)
+    blocked = [{"why": "log_paused", "reason": "The log is paused.", "since_ms": 1}]
+    for each in (
+        dump("pending", 0), dump("pending", 0), dump("running", 5), dump("running", 9),
+        dump("running", 9, held=blocked), dump("running", 9), dump("done", 10, status="completed"),
+    ):  # fmt: skip
+        bars.update(each)
+    rows = [json.loads(line)["tables"][0] for line in capsys.readouterr().out.splitlines()]
+    assert [(each["status"], each["rows_read"]) for each in rows] == [
+        ("pending", 0), ("running", 5), ("running", 9), ("running", 9), ("done", 10),
+    ]  # fmt: skip
+
+
+def test_a_grant_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    grant = "GRANT SELECT ON `a`.* TO 'u'@'%';"
+    fixes = [grant, f"CREATE TABLE t (id int);\n{grant}"]
+    findings = [{"check": "c", "level": "error", "message": "m", "fix": fix} for fix in fixes]
+    terminal.show_findings(findings, as_json=False)
+    printed = capsys.readouterr().out
+    assert printed.count(grant) == 1
+    assert "CREATE TABLE t" in printed
 
 
 def test_plain_lines_hold_everything() -> None:

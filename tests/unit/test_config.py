@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.app.preflight import check_authorities
-from tidelog.config import Config, as_config, load_config
+from tidelog.config import Config, as_config, load_config, parse_config
 from tidelog.config.engine import EngineArguments, EngineSection
 from tidelog.config.source import MySqlSourceSection
 from tidelog.demo.servers.mysql_process import write_certificates
@@ -215,6 +215,22 @@ def test_password_with_url_characters_is_encoded_but_a_whole_url_is_not(tmp_path
     text = MINIMAL.replace("@host:5432", "@${HOST}")
     config = load(tmp_path, text, {"PGPASSWORD": "x", "HOST": "db:5433"})
     assert config.source.url.reveal() == "postgresql://user:x@db:5433/shop"
+
+
+def test_variables_of_sections_that_nobody_reads_may_be_unset(tmp_path: Path) -> None:
+    rest = "control: {rest: {token: '${TOKEN}', viewer_token: '${VIEWER}'}}\n"
+    environ = {"PGPASSWORD": "x"}
+
+    def parsed(text: str) -> Config:
+        return parse_config(text, "test", tmp_path, environ, ("control", "outputs"))
+
+    assert parsed(MINIMAL + rest).control.rest is not None
+    for unset, text in (
+        ("URL", MINIMAL.replace('"postgresql://user:${PGPASSWORD}@host:5432/shop"', '"${URL}"')),
+        ("PORT", MINIMAL + "control: {rest: {token: '${TOKEN}', port: '${PORT}'}}\n"),
+    ):
+        with pytest.raises(ConfigError, match=f"variable {unset} is not set"):
+            parsed(text)
 
 
 def test_variables_have_defaults_and_can_be_numbers_and_escaped(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,11 +27,14 @@ from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.log_locations import is_url
 from tidelog.model.patterns import EXCLUDE, matches, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.units import format_bytes
 from tidelog.outputs.registry import OutputSection
 from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
 from tidelog.sources.scripts import script
 from tidelog.state.opening import state_path
+from tidelog.system.maven import cache_directory
 from tidelog.system.private_files import readable_by_others, users_of
+from tidelog.system.writable import free_bytes, obstacle
 
 
 def check_names(config: Config, catalogue: Catalogue) -> Iterator[dict[str, Any]]:
@@ -80,6 +82,8 @@ def _delivered_tables(
 
 LEVELS = {"ok": "ok", "warn": "warning", "fail": "error"}
 LEAST_FREE_BYTES = 1 << 30
+_KINDS_WITH_JARS = frozenset({"iceberg", "python"})
+"""The kinds of outputs for which Spark needs jars that are downloaded."""
 
 
 def check(config: Config) -> list[dict[str, Any]]:
@@ -97,13 +101,16 @@ def check(config: Config) -> list[dict[str, Any]]:
         for finding in source_kind(config).check()
     ]
     on_store = is_url(config.log.path)
-    findings.append(_check_store(config) if on_store else _check_disk(config))
+    findings += [_check_store(config)] if on_store else []
+    paths = list(check_paths(config))
+    findings += paths
     if all(finding["level"] != "error" for finding in findings):
         findings += _check_patterns(config)
     findings += check_modes(config)
     if config.outputs:
         findings += _check_spark(config)
-    findings += _check_outputs(config)
+    found = {finding["check"] for finding in paths}  # then a probe says less
+    findings += [each for each in _check_outputs(config) if each["check"] not in found]
     findings += _check_kafka(config)
     return [*findings, *check_authorities(config), *_check_places(config)]
 
@@ -131,19 +138,55 @@ def _check_store(config: Config) -> dict[str, Any]:
     return {"check": "log", "level": "ok", "message": f"{place} {contents}", "fix": ""}
 
 
-def _check_disk(config: Config) -> dict[str, Any]:
-    """Check the free disk space for the event log."""
-    place = Path(config.log.path)
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    enough = free >= LEAST_FREE_BYTES
-    return {
-        "check": "disk",
-        "level": "ok" if enough else "warning",
-        "message": f"{free >> 20:,} MiB are free for the event log at {config.log.path}",
-        "fix": "" if enough else "make room, or set log.retention",
-    }
+def check_paths(config: Config) -> Iterator[dict[str, Any]]:
+    """Check that files can be created where capture and the pipeline write on this host.
+
+    Capture can't start without log and state, which are errors.
+    """
+    for name, option, path, level in _local_paths(config):
+        why = obstacle(path)
+        free = None if why else free_bytes(path)
+        if free == 0:
+            why = "its file system has no space left"
+        finding = {"check": name, "level": level, "fix": ""}
+        if why:
+            finding["message"] = f"no file can be created at {path}: {why}"
+            finding["fix"] = f"name another directory ({option}), or let this user write there"
+            yield finding
+        elif name == "log" and free is not None:
+            enough = free >= LEAST_FREE_BYTES
+            yield {
+                "check": "disk",
+                "level": "ok" if enough else "warning",
+                "message": f"{format_bytes(free)} are free for the event log at {path}",
+                "fix": "" if enough else "make room, or set log.retention",
+            }
+
+
+def _local_paths(config: Config) -> Iterator[tuple[str, str, Path, str]]:
+    """Yield the directories of this host that are written to.
+
+    Each has the check's name, its option, the directory, and the level of a finding.
+    """
+    if not is_url(config.log.path):
+        yield "log", "log.path", Path(config.log.path), "error"
+    state = state_path(config.state.place)
+    if state is not None:
+        yield "state", "state.url", state if state.is_dir() else state.parent, "error"
+    if not config.outputs:
+        return
+    for output in config.outputs:
+        for option, place in (
+            ("path", getattr(output, "path", None)),
+            ("dead_letter.path", getattr(getattr(output, "dead_letter", None), "path", None)),
+        ):
+            if isinstance(place, (str, Path)) and not is_url(str(place)):
+                yield f"output {output.name}", f"its {option}", Path(place), "warning"
+    if not is_url(str(config.pipeline.checkpoint)):
+        path = Path(config.pipeline.checkpoint)
+        yield "checkpoint", "pipeline.checkpoint", path, "warning"
+    if {output.kind for output in config.outputs} & _KINDS_WITH_JARS:
+        yield "jars", "TIDELOG_JARS", cache_directory(), "warning"
 
 
 def check_modes(config: Config) -> Iterator[dict[str, Any]]:

@@ -8,18 +8,40 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from tidelog.app.log_location import event_log_path
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S
 from tidelog.config import Config
-from tidelog.errors import AccessRefusedError, Policy, TidelogError
+from tidelog.errors import AccessRefusedError, Policy, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import storage_at
+from tidelog.model.log_locations import is_url
 from tidelog.ports import StateStore
+from tidelog.state.opening import state_path
+from tidelog.system.writable import obstacle
 
 logger = logging.getLogger(__name__)
+
+
+def check_local_paths(config: Config) -> None:
+    """Raise UsageError if the event log or the state can't be written where the configuration says.
+
+    A disk that is full is no such error: space may come back.
+    """
+    state = state_path(config.state.place)
+    places = {
+        "log.path": None if is_url(config.log.path) else Path(config.log.path),
+        "state.url": state.parent if state is not None and not state.is_dir() else state,
+    }
+    for option, path in places.items():
+        if path is not None and (why := obstacle(path)):
+            raise UsageError(
+                f"{option}: no file can be created at {path}: {why}. Name another directory, or "
+                "let this user write there"
+            )
 
 
 def read_at_startup(config: Config, state: StateStore) -> bool:

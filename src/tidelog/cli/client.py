@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.cli import terminal
 from tidelog.errors import TidelogError, UsageError
@@ -129,15 +129,20 @@ chosen_database: ContextVar[str | None] = ContextVar("chosen_database", default=
 """The value of ``--database``, which comes before the command."""
 
 
-def load(path: Path, *, several: bool = False) -> Config:
+STATE_ALONE: Final = ("control", "outputs")
+"""What a command does not read that reads and writes state store and event log alone."""
+
+
+def load(path: Path, *, several: bool = False, unread: Collection[str] = ()) -> Config:
     """Load the configuration, of the database that ``--database`` names if there are several.
 
-    ``several``: whether the command accepts all of them. Raises ConfigError.
+    ``several``: whether the command accepts all of them. ``unread``: the sections that the command
+    does not read; variables in them may be unset. Raises ConfigError.
     """
     from tidelog.config import load_config
     from tidelog.config.databases import of_database, of_one_database
 
-    config = load_config(path)
+    config = load_config(path, unread=unread)
     database = chosen_database.get()
     if database is not None:
         return of_database(config, database)

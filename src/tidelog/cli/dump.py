@@ -99,7 +99,7 @@ def dump(
     elif keys_file is not None:
         data["key_set"] = str(keys_file)  # checked with the rest, before the file is read
     command = build(ExecuteSnapshot, data, "dump")
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     if keys_file is not None:
         from tidelog import app
 
@@ -161,7 +161,7 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait until the outputs have a dump's tables completely. Exits 1 if one of them failed."""
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
     from tidelog.cli.watch.dump_wait import delivery_sentence, dump_bars
 

@@ -40,7 +40,7 @@ def pause(
     from tidelog.control.commands import PauseLog, PausePipeline, PauseSnapshot, build
 
     _check_only_one(dump, log, pipeline)
-    loaded, by = client.load(config), _caller()
+    loaded, by = client.load(config, unread=client.STATE_ALONE), _caller()
     command = build(PauseSnapshot, {"dump_id": dump, "by": by}, "pause")
     if log:
         command = build(PauseLog, {"by": by}, "pause")
@@ -74,7 +74,7 @@ def resume(
     from tidelog.control.commands import ResumeLog, ResumePipeline, ResumeSnapshot, build
 
     _check_only_one(dump, log, pipeline)
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     command = build(ResumeSnapshot, {"dump_id": dump}, "resume")
     if log:
         command = ResumeLog()
@@ -100,7 +100,7 @@ def cancel(
     """
     from tidelog.control.commands import StopSnapshot, build
 
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     if dump is None and not every and not table:
         dump = _choose_dump(loaded, config, as_json=as_json)
         if dump is None:
@@ -153,7 +153,7 @@ def handover(
     as_json: Json = False,
 ) -> None:
     """Have another process capture, or deliver, for example before an upgrade."""
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
     result = app.hand_over(loaded, to, timeout_s=timeout, pipeline=pipeline)
@@ -169,7 +169,7 @@ def forget_engine(
 
     Its progress is deleted: a later engine of the same name is a new one.
     """
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
     terminal.show(app.forget_engine(loaded, name), as_json=as_json)
@@ -192,7 +192,7 @@ def set_options(
     from tidelog.control.option_texts import parse_options
 
     command = parse_options(options)
-    client.send(client.load(config), command, timeout, as_json=as_json)
+    client.send(client.load(config, unread=client.STATE_ALONE), command, timeout, as_json=as_json)
 
 
 def send_signal(
@@ -214,4 +214,4 @@ def send_signal(
     from tidelog.control.mailbox import new_id
 
     command = parse(Signal(signal_id or new_id().lower(), kind, data), coordinates="tidelog signal")
-    client.send(client.load(config), command, timeout, as_json=as_json)
+    client.send(client.load(config, unread=client.STATE_ALONE), command, timeout, as_json=as_json)

@@ -91,7 +91,7 @@ def plan(
 
     Reads statistics and a few rows; writes nothing.
     """
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
     report = app.plan(
@@ -109,7 +109,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show in a few lines whether all is well, how far behind it is, and what to do."""
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
     document = app.status(loaded, ranges=ranges)
@@ -155,7 +155,7 @@ def schema(
     """
     if (at is None) != (columns is None) or (at is not None and table is None):
         raise UsageError("--at and --columns go together, and need --table")
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
     if at is None or columns is None or table is None:
@@ -199,7 +199,7 @@ def watch(
             watching.replay(replay, stop, speed=speed, once=once)
             return
         assert config is not None
-        loaded = client.load(config)
+        loaded = client.load(config, unread=client.STATE_ALONE)
         from tidelog import app
         from tidelog.cli.watch.commands import KeyCommands
 
@@ -246,7 +246,7 @@ def log(
     first = int(start) if start is not None and start != "oldest" else None
     if follow and start is None and tail is None:
         tail = 0
-    loaded = client.load(config)
+    loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
     if follow and tail == 0 and sys.stderr.isatty():  # else nothing would show that it works
@@ -271,16 +271,17 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Compare source and outputs, and list the keys that differ. Exits 1 if any does."""
-    loaded = client.load(config)
+    loaded = client.load(config, unread=("control",))
     from tidelog import app
     from tidelog.cli.live.facts import live_facts
     from tidelog.cli.live.fetching import to_stderr
     from tidelog.system.download_progress import report_downloads
 
-    quiet = as_json or not sys.stdout.isatty()  # a pipe gets the report alone
-    with live_facts("verify", verify_facts, as_json=False, quiet=quiet) as given, ExitStack() as to:
+    piped = not sys.stdout.isatty()  # a pipe gets the report alone
+    live = live_facts("verify", verify_facts, as_json=False, quiet=as_json, error=piped)
+    with live as given, ExitStack() as to:
         if not as_json:
-            on_fetch = to_stderr("verify") if quiet else lambda now: given({"fetching": now})
+            on_fetch = to_stderr("verify") if piped else lambda now: given({"fetching": now})
             to.enter_context(report_downloads(on_fetch))
         report = app.verify(loaded, tables=table or [], repair=repair, on_progress=given)
     terminal.show(report, as_json=as_json)

@@ -140,7 +140,7 @@ def pipeline(
     as_json: Json = False,
 ) -> None:
     """Deliver the event log to the outputs with Spark."""
-    loaded = client.load(config)
+    loaded = client.load(config, unread=("control",))
     if not loaded.outputs:
         raise UsageError(f"{config}: there are no outputs; add one under 'outputs'")
     from tidelog import app

@@ -8,6 +8,7 @@ new field needs no change here.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -31,6 +32,8 @@ SIGNS = {
     "error": ("31", "✗"), "critical": ("31", "✗"),
 }  # fmt: skip
 """The colour, as a terminal's code, and the sign of each severity."""
+
+_APART = re.compile(r'[\s="]')
 
 # ---------------------------------------------------------------- lines
 
@@ -57,10 +60,11 @@ def emit(document: Any) -> None:
     print_line(to_json(document))
 
 
-def print_line(text: str) -> None:
-    """Write a line to stdout, at once."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def print_line(text: str, *, error: bool = False) -> None:
+    """Write a line to stdout, or to stderr (``error``), at once."""
+    stream = sys.stderr if error else sys.stdout
+    stream.write(text + "\n")
+    stream.flush()
 
 
 def print_sentence(sentence: str, *, error: bool = False) -> None:
@@ -110,6 +114,7 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
     if as_json:
         emit({"ok": not any_error(findings), "findings": list(findings)})
         return
+    granted: set[str] = set()
     for finding in findings:
         colour, sign = SIGNS[finding["level"]]
         if sys.stdout.isatty():
@@ -117,8 +122,10 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
         print_line(f"{sign} {printable(finding['check'])}: {printable(finding['message'])}")
         if finding["level"] != "ok":  # the JSON has the other fixes, too
             for line in (finding.get("fix") or "").split("\n"):
-                if line:
+                if line and line not in granted:
                     print_line(f"      {printable(line)}")
+                if line.startswith("GRANT "):
+                    granted.add(line)
     print_line(_count(findings))
 
 
@@ -158,8 +165,18 @@ def _row_lines(name: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def plain_line(document: Mapping[str, Any]) -> str:
     """Return all scalars of ``document`` on one line, for progress without a terminal."""
     return " ".join(
-        f"{name}={_text(name, value)}" for name, value in _flat(document) if not _is_table(value)
+        f"{name}={_quoted(_text(name, value))}"
+        for name, value in _flat(document)
+        if not _is_table(value)
     )
+
+
+def _quoted(text: str) -> str:
+    """Return the text, in quotes as JSON has them if it has blanks, ``=`` or quotes.
+
+    So a line can be taken apart at its blanks.
+    """
+    return to_json(text) if not text or _APART.search(text) else text
 
 
 # ---------------------------------------------------------------- shapes

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -37,6 +37,8 @@ AnyConfig = Config | Mapping[str, Any] | str | Path
 
 # ${NAME} must be set, ${NAME:-default} may be unset, $${ is a literal ${.
 _VARIABLE = re.compile(r"(\$\$\{)|\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|(\$\{)")
+_UNSET = "unset-variable-{name}"
+"""The placeholder; long enough for a token."""
 _USER_INFO = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
 
 
@@ -49,9 +51,11 @@ class MarkedData:
         lines: the 1-based line of each value by its path; a mapping's value has the line of its
             key.
         interpolated: the paths whose text came from a variable, and may be secret.
+        unset: the variables that are not set, in sections that nobody reads: a sentence for each.
     """
 
     data: Any = None
+    unset: list[str] = field(default_factory=list)
     lines: dict[KeyPath, int] = field(default_factory=dict)
     interpolated: set[KeyPath] = field(default_factory=set)
 
@@ -62,8 +66,12 @@ class MarkedData:
         return self.lines.get(path, 1)
 
 
-def read_yaml(text: str, file_name: str, environ: Mapping[str, str]) -> MarkedData:
+def read_yaml(
+    text: str, file_name: str, environ: Mapping[str, str], unread: Collection[str] = ()
+) -> MarkedData:
     """Parse ``text`` and fill in variables from ``environ``.
+
+    In the sections ``unread`` a variable may be unset: see `load_config`.
 
     Raises:
         ConfigError: a syntax error, a duplicate key, a variable that is not set; each with
@@ -72,7 +80,7 @@ def read_yaml(text: str, file_name: str, environ: Mapping[str, str]) -> MarkedDa
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
-        reader = _Reader(loader, file_name, environ)
+        reader = _Reader(loader, file_name, environ, unread)
         if node is not None:
             reader.marked.data = reader.read(node, (), ())
     except yaml.MarkedYAMLError as error:
@@ -101,7 +109,14 @@ def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
 class _Reader:
     """Converts YAML nodes to data, and fills in variables."""
 
-    def __init__(self, loader: yaml.SafeLoader, file_name: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        loader: yaml.SafeLoader,
+        file_name: str,
+        environ: Mapping[str, str],
+        unread: Collection[str],
+    ) -> None:
+        self.unread = unread
         self.loader = loader
         self.file_name = file_name
         self.environ = environ
@@ -161,11 +176,12 @@ class _Reader:
                 return ""
             value: str | None = self.environ.get(name, default)
             if value is None:
-                self.problems.append(
+                optional = bool(path) and path[0] in self.unread
+                (self.marked.unset if optional else self.problems).append(
                     f"{self.file_name}:{line}: environment variable {name} is not set; "
                     f"export it, or write ${{{name}:-default}}"
                 )
-                return ""
+                value = _UNSET.format(name=name) if optional else ""
             self.marked.interpolated.add(path)
             # A password is inserted as it is; in a URL's user:password@ it must be percent-encoded.
             return quote(value, safe="") if match.start() < encode_before else value
@@ -173,10 +189,17 @@ class _Reader:
         return _VARIABLE.sub(replacement, text)
 
 
-def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> Config:
+def load_config(
+    path: str | Path, environ: Mapping[str, str] | None = None, *, unread: Collection[str] = ()
+) -> Config:
     """Read ``path`` and fill in ``${NAME}`` from ``environ``.
 
-    None: the process's environment; ``HOSTNAME`` is always known, because shells do not export it.
+    Args:
+        path: the file.
+        environ: None: the process's environment; ``HOSTNAME`` is always known, because shells do
+            not export it.
+        unread: the sections that the caller does not read. There a variable may be unset, and is
+            filled in by a placeholder: `tidelog status` needs no token of the web page.
 
     Raises:
         ConfigError: names file and line of every error.
@@ -192,7 +215,7 @@ def load_config(path: str | Path, environ: Mapping[str, str] | None = None) -> C
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if environ is None:
         environ = {"HOSTNAME": socket.gethostname(), **os.environ}
-    return parse_config(text, str(path), path.parent, environ)
+    return parse_config(text, str(path), path.parent, environ, unread)
 
 
 def as_config(given: AnyConfig) -> Config:
@@ -208,9 +231,15 @@ def as_config(given: AnyConfig) -> Config:
     return load_config(given)
 
 
-def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, str]) -> Config:
+def parse_config(
+    text: str,
+    file_name: str,
+    base: Path,
+    environ: Mapping[str, str],
+    unread: Collection[str] = (),
+) -> Config:
     """Like `load_config`, from a text; relative paths are below ``base``."""
-    marked = read_yaml(text, file_name, environ)
+    marked = read_yaml(text, file_name, environ, unread)
     if not isinstance(marked.data, dict):
         raise ConfigError(f"{file_name}:1: expected the sections source, log, outputs, …")
     new = add_sections(OUTPUT_KINDS, OutputSection, OUTPUTS)
@@ -224,6 +253,8 @@ def parse_config(text: str, file_name: str, base: Path, environ: Mapping[str, st
         ]
     else:
         return config.with_variables(marked.interpolated)
+    if marked.unset:  # a placeholder may be no valid value
+        raise ConfigError("\n".join(marked.unset))
     raise ConfigError("\n".join(f"{file_name}:{line}: {text}" for line, text in sorted(problems)))
 
 

@@ -50,6 +50,11 @@ def connect(path: Path) -> sqlite3.Connection:
         )
         _retry_locked(connection, "PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+    except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+        raise ConfigError(
+            f"the state database {path} can't be created: {error.strerror}; name another file "
+            "(state.url)"
+        ) from error
     except (sqlite3.Error, OSError) as error:
         raise StateError(f"cannot open state database {path}: {error}") from error
     return connection

@@ -370,6 +370,18 @@ def test_no_table_and_no_signal_table_are_named(
     server, database = mysql_family, mysql_family_database
     found = faults(check(server, database, signal_table=f"{database}.signals"))
     assert found["tables"].level == "warn"
+    grants = [
+        [line.partition(" TO ")[0] for line in finding.fix.splitlines() if line[0] != "-"]
+        for patterns in ([f"{database}.*"], [f"{database}.a", f"{database}.b"], ["no*.x"])
+        for finding in check(server, database, tables=patterns)
+        if finding.name == "tables"
+    ]
+    escaped = database.replace("_", "\\_")
+    assert grants == [  # each as narrow as what it is for
+        [f"GRANT SELECT ON `{escaped}`.*"],
+        [f"GRANT SELECT ON `{database}`.`a`", f"GRANT SELECT ON `{database}`.`b`"],
+        ["GRANT SELECT ON *.*"],
+    ]
     assert found["signal table"].level == "fail"
     server.execute(found["signal table"].fix)
     assert "signal table" not in faults(check(server, database, signal_table=f"{database}.signals"))

@@ -24,7 +24,7 @@ from tidelog.app.log_location import event_log_path, issued_offset_future, start
 from tidelog.app.service import BackgroundService
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.sources.snapshots import snapshotter_of
-from tidelog.app.startup import read_at_startup, retry_until_available
+from tidelog.app.startup import check_local_paths, read_at_startup, retry_until_available
 from tidelog.app.state_copy import check_whole
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.app.table_patterns import log_unmatched
@@ -170,6 +170,7 @@ class Capture(BackgroundService):
         source = source_kind(config)
         source.prepare()
         check_channels(config)
+        check_local_paths(config)
         state = open_state(config.state.place)
         _, every_s = config.renewal_s
         log_handle = LogHandle(event_log_path(config), lambda: election.release_announced)

@@ -17,7 +17,7 @@ from tidelog.app.pipeline.destinations import check_apart, check_places
 from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.app.pipeline.pause import PipelinePause
 from tidelog.app.service import BackgroundService
-from tidelog.app.startup import read_at_startup, retry_until_available
+from tidelog.app.startup import check_local_paths, read_at_startup, retry_until_available
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import AnyConfig, Config, as_config
@@ -147,6 +147,7 @@ def pipeline(
     if not once:
         check_spark(config)
     check_apart(config)
+    check_local_paths(config)
     name, holder = config.pipeline.name, this_holder()
     with ExitStack() as opened:
         state = opened.enter_context(closing(open_state(config.state.place)))

@@ -23,7 +23,7 @@ _CELLS = 20
 
 @contextmanager
 def live_facts(
-    title: str, facts: Facts, *, as_json: bool, quiet: bool = False
+    title: str, facts: Facts, *, as_json: bool, quiet: bool = False, error: bool = False
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that shows the documents that it is called with.
 
@@ -33,6 +33,7 @@ def live_facts(
             at once.
         as_json: whether to print whole documents as lines of JSON.
         quiet: whether to print nothing.
+        error: whether plain lines go to stderr: stdout has the report alone.
     """
     with ExitStack() as opened:
         area = None
@@ -53,7 +54,8 @@ def live_facts(
                 area.draw(fact_lines(shown, area.size()[0]))
             elif time.monotonic() >= due or shown[0][1] != first:
                 due, first = time.monotonic() + terminal.PLAIN_INTERVAL_S, shown[0][1]
-                terminal.print_line(f"{title}: {'; '.join(text for _, text, _ in shown)}")
+                line = f"{title}: {'; '.join(text for _, text, _ in shown)}"
+                terminal.print_line(line, error=error)
 
         yield show
 

@@ -30,11 +30,14 @@ class DumpBars:
         self._as_json = as_json
         self._history: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._next_at = 0.0
+        self._emitted: object = None
 
     def update(self, dump: Mapping[str, Any]) -> None:
         """Show a summary. ``dump``: as in the list of a status."""
         if self._as_json:
-            terminal.emit(dump)
+            tables = [(each["table"], each["status"]) for each in dump.get("tables", ())]
+            blocks = [each["why"] for each in dump.get("held", ())]
+            self._emit_change(dump, (dump["status"], tables, blocks))
             return
         now = time.monotonic()
         if now < self._next_at:
@@ -50,7 +53,11 @@ class DumpBars:
     def delivery(self, state: Mapping[str, Any]) -> None:
         """Show how far the dump is delivered to the outputs."""
         if self._as_json:
-            terminal.emit(state)
+            tables = [
+                (each["table"], each["taken"], each["delivered"])
+                for each in state.get("tables", ())
+            ]
+            self._emit_change(state, (state["status"], tables, state.get("stands")))
             return
         now = time.monotonic()
         if now < self._next_at:
@@ -64,6 +71,12 @@ class DumpBars:
 
         self._next_at = now + _DRAW_EVERY_S
         self._area.draw(fact("outputs", text, self._area.size()[0]))
+
+    def _emit_change(self, document: Mapping[str, Any], state: object) -> None:
+        """Write the document as a line, unless ``state`` is as in the last one."""
+        if state != self._emitted:
+            self._emitted = state
+            terminal.emit(document)
 
     def _lines(self, width: int, height: int) -> list[Text]:
         from tidelog.cli.watch.dumps import table_lines, total_line

@@ -315,9 +315,16 @@ class LocalStorage:
 
 
 def _make_directory(path: Path) -> None:
-    if not path.is_dir():
+    if path.is_dir():
+        return
+    try:
         create_directory(path)
-        fsync_directory(path.parent)
+    except FileNotFoundError as error:  # e.g. in /proc
+        raise UsageError(
+            f"the event log's directory {path} can't be created: its file system holds no files; "
+            "name another one (log.path)"
+        ) from error
+    fsync_directory(path.parent)
 
 
 @contextmanager

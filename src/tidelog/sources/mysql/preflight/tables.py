@@ -91,8 +91,15 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
     if not captured:
         text = f"no table matches {', '.join(context.tables)}, of those that the account may see"
         grants = Grants.of(context.connection)
-        fix = f"correct source.tables, create the tables, or {grants.statement(['SELECT'])}"
-        yield Finding("tables", "warn", text, fix)
+        fix = "\n".join(
+            (
+                "-- correct source.tables, create the tables, or let the account read them:",
+                *dict.fromkeys(
+                    grants.statement(["SELECT"], *_narrowest(pattern)) for pattern in context.tables
+                ),
+            )
+        )
+        yield Finding("tables", "warn", text, fix, ADMINISTRATOR, by_hand=True)
         return
     yield Finding("tables", "ok", matching_message(len(captured)))
     finder = MySqlSchemaFinder(context.keys)
@@ -112,6 +119,14 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         else:
             if found is not None and found.unfit is not None:
                 yield Finding(f"table {table.name}", "fail", found.unfit)
+
+
+def _narrowest(pattern: str) -> tuple[str | None, str | None]:
+    """Return database and table of a grant for what the pattern matches; None: every one."""
+    database, _, table = pattern.partition(".")
+    if "*" in database:
+        return None, None
+    return database, None if "*" in table else table
 
 
 def _hidden_columns(context: CheckContext, table: TableName) -> Iterator[Finding]:

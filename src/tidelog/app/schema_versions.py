@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tidelog.app.elections import CaptureElection, acquire_lease
 from tidelog.app.log_location import event_log_path
 from tidelog.app.sources.kinds import SchemaNotes, source_kind
+from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
 from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.eventlog.reader import EventLog
@@ -45,6 +46,9 @@ class _Columns(BaseModel):
 def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
     """Return the tables with their schema versions, and the source position at which each starts.
 
+    ``captured``: whether the table is captured now, as capture last reported. One that is not may
+    be a partition, whose rows are in the log under the name of its partitioned table.
+
     ``table``: only this one, column by column. Raises UsageError if there is no event log, or the
     table is not in it.
     """
@@ -57,8 +61,12 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
             names = [name for name in names if str(name) == table]
             if not names:
                 raise UsageError(f"the event log holds no version of a table {table!r}")
+        shapes = state.get(SHAPES_KEY)
+        captured = None if shapes is None else shapes.value.keys()
         return {
-            "tables": [_describe_table(name, store, notes, whole=bool(table)) for name in names]
+            "tables": [
+                _describe_table(name, store, notes, captured, whole=bool(table)) for name in names
+            ]
         }
     finally:
         state.close()
@@ -95,12 +103,18 @@ def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str
 
 
 def _describe_table(
-    table: TableName, store: SchemaStore, notes: SchemaNotes, *, whole: bool
+    table: TableName,
+    store: SchemaStore,
+    notes: SchemaNotes,
+    captured: Collection[str] | None,
+    *,
+    whole: bool,
 ) -> dict[str, Any]:
-    description: dict[str, Any] = {
-        "table": str(table),
-        "versions": [_version(schema, notes, whole=whole) for schema in store.versions(table)],
-    }
+    description: dict[str, Any] = {"table": str(table)}
+    if captured is not None:
+        description["captured"] = str(table) in captured
+    versions = [_version(schema, notes, whole=whole) for schema in store.versions(table)]
+    description["versions"] = versions
     positions = notes.of(table)
     if positions:
         description["noted"] = [

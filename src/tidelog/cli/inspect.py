@@ -150,6 +150,9 @@ def schema(
 ) -> None:
     """Show the schema versions of tables, or set the columns that a table had.
 
+    ``captured=no``: a partition, whose rows have the name of its partitioned table, or a table that
+    is captured no more.
+
     The latter (MySQL, MariaDB) is needed when capture stops because it can't know the columns; see
     docs/how-to/schema-unknown.md.
     """

@@ -650,6 +650,51 @@ def test_deliveries_are_told_below_their_output() -> None:
     assert len(below) < 300
 
 
+def test_a_start_is_told_with_its_progress_and_no_command_starts_a_second_process() -> None:
+    unborn = {"configured_outputs": ["shop/lake"], "outputs": [], "capture": None}
+    begins = {"leader": None, "updated_ms": None, "failing": [], "pipelines": [], **unborn}
+    starts = [{"holder": "h:1", "since_ms": NOW_MS, "starting": "capture"}]
+    spark = [{"holder": "h:1", "since_ms": NOW_MS, "starting": "Spark"}]
+    found = overview({**begins, "starting": starts, "starting_pipeline": spark}, NOW_MS)
+    assert found.verdict == "Starting: capture, Spark, nothing is delivered yet."
+    assert found.severity is Severity.INFO
+    tables = [table(f"public.t{n}", status="done" if n < 3 else "pending") for n in range(12)]
+    dumps = {**dump(*tables), "configured_outputs": ["shop/lake"], "outputs": []}
+    found = overview(status(**dumps, starting_pipeline=spark), NOW_MS)
+    text = "Starting: Spark, 3 of 12 tables dumped, nothing is delivered yet."
+    assert next(lines(found)) == f"· {text}"
+    led = {
+        "pipeline": "shop",
+        "leader": "h:1",
+        "epoch": 1,
+        "zone": "",
+        "since_ms": 0,
+        "standbys": [],
+    }
+    found = overview(status(**dumps, pipelines=[led]), NOW_MS)
+    assert found.verdict == text.replace("Spark", "the first batch")
+    for each in found.problems:
+        assert "tidelog run" not in each.remedy
+        assert "tidelog capture" not in each.remedy
+        assert "tidelog pipeline" not in each.remedy
+
+
+def test_a_process_that_will_stand_by_is_no_start() -> None:
+    starts = [{"holder": "h:9", "since_ms": NOW_MS, "starting": "capture"}]
+    led = {
+        "pipeline": "shop",
+        "leader": "h:1",
+        "epoch": 1,
+        "zone": "",
+        "since_ms": 0,
+        "standbys": [],
+    }
+    spark = [{"holder": "h:9", "since_ms": NOW_MS, "starting": "Spark"}]
+    more = {"configured_outputs": ["shop/delta"], "pipelines": [led], "starting_pipeline": spark}
+    found = overview(status(starting=starts, **more), NOW_MS)
+    assert found.severity is Severity.OK
+
+
 def test_a_retry_is_promised_only_where_a_process_delivers() -> None:
     stopped = {"outputs": [output(state="stopped", error="no rights")]}
     led = {

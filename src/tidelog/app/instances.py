@@ -54,7 +54,8 @@ def pipeline_prefix(name: str) -> str:
 
 
 class InstanceRegistration:
-    """The document of one standby process. If the state store fails, it is written later.
+    """The document of one process that starts or stands by. If the state store fails, it is written
+    later.
 
     Args:
         state: the state store.
@@ -79,15 +80,46 @@ class InstanceRegistration:
         self._write_at = 0.0
         self._written = False
         self._lock = threading.Lock()
+        self._started: threading.Event | None = None
+
+    def start(self, what: str) -> None:
+        """Write that this process starts ``what``, until it stands by or leaves.
+
+        A thread repeats it: Spark may take minutes to start.
+        """
+        self._value["starting"] = what
+        if self._started is None:
+            self._started = threading.Event()
+            threading.Thread(
+                target=self._repeat, args=(self._started,), name="tidelog-starting", daemon=True
+            ).start()
+        self._write()
+
+    def _repeat(self, started: threading.Event) -> None:
+        while not started.wait(WRITE_EVERY_S):
+            self._write(started)
 
     def stand_by(self, trouble: str = "") -> None:
         """Write the document if due; call it often. ``trouble``: why this process can't lead."""
         now = time.monotonic()
-        if now < self._write_at and trouble == self._value["trouble"]:
+        started = self._end_start()
+        if now < self._write_at and trouble == self._value["trouble"] and not started:
             return
         self._value["trouble"] = trouble
         self._write_at = now + WRITE_EVERY_S
+        self._write()
+
+    def _end_start(self) -> bool:
+        """Report no start any more; return whether one was reported."""
+        if self._started is not None:
+            self._started.set()
+            self._started = None
+        return self._value.pop("starting", None) is not None
+
+    def _write(self, started: threading.Event | None = None) -> None:
         with self._lock, contextlib.suppress(StateError, StateConflictError):
+            if started is not None and started.is_set():
+                return
             if not self._written:
                 self._value["since_ms"] = _now_ms()
                 self._remove_dead()
@@ -97,6 +129,7 @@ class InstanceRegistration:
     def leave(self, *, later: bool = False) -> None:
         """Delete the document, because the process leads or ends. ``later``: in a thread."""
         self._write_at = 0.0
+        self._end_start()
         if later:
             threading.Thread(target=self.leave, name="tidelog-roster", daemon=True).start()
             return
@@ -117,7 +150,16 @@ def standbys(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
     return [
         {name: one.get(name) for name in ("holder", "zone", "since_ms", "url")}
         for one in _alive(state, prefix)
-        if not one.get("trouble")
+        if not one.get("trouble") and not one.get("starting")
+    ]
+
+
+def starting_processes(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
+    """Return the processes that start: ``holder``, ``since_ms``, ``starting`` (what)."""
+    return [
+        {name: one.get(name) for name in ("holder", "since_ms", "starting")}
+        for one in _alive(state, prefix)
+        if one.get("starting")
     ]
 
 

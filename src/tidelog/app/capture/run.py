@@ -184,6 +184,8 @@ class Capture(BackgroundService):
         readiness = Readiness(source.reach, lambda: read_at_startup(config, state), stop)
         registration = InstanceRegistration(state, self.holder, config.capture.zone, url=self._url)
 
+        registration.start("capture")
+
         def on_state(name: str, reason: str) -> None:
             for standby_work in (log_handle, readiness):
                 standby_work.stand_by(name == "standby")

@@ -28,7 +28,7 @@ from tidelog.app.overview.dump_problems import (
     table_has_ended,
 )
 from tidelog.app.overview.engines import engine_health, engine_problems
-from tidelog.app.overview.problems import STALE_S, problems_of, verify_result
+from tidelog.app.overview.problems import STALE_S, STARTING, problems_of, verify_result
 from tidelog.app.overview.summary import answers_of
 from tidelog.capture.limits.log_guard import RetainedLog
 from tidelog.model.units import brief_span
@@ -139,11 +139,14 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     severity = problems[0].severity if problems else Severity.OK
     pipelines, tables = tuple(_pipelines(status)), tuple(tables_of(status))
     verified = verify_result(status)
+    starts = next((each.sentence for each in problems if each.kind == STARTING), "")
     answer_inputs = (source, pipelines, tables, dumps, verified, problems, now_ms)
     return Overview(
         version=VERSION,
         severity=severity,
-        verdict=_verdict(problems[0].sentence if problems else "", severity, source, outputs),
+        verdict=_verdict(
+            problems[0].sentence if problems else "", starts, severity, source, outputs
+        ),
         at_ms=written_ms,
         age_s=age_s,
         leader=leader,
@@ -173,10 +176,16 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
 
 
 def _verdict(
-    worst: str, severity: Severity, source: SourceHealth, outputs: tuple[OutputHealth, ...]
+    worst: str,
+    starts: str,
+    severity: Severity,
+    source: SourceHealth,
+    outputs: tuple[OutputHealth, ...],
 ) -> str:
     if severity in (Severity.CRITICAL, Severity.WARNING):
         return worst
+    if starts:
+        return starts
     lags = [source.lag_s, *(output.lag_s for output in outputs)]
     late = max((lag for lag in lags if lag is not None), default=None)
     if late is None:

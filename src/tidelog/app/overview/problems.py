@@ -16,7 +16,11 @@ from tidelog.app.overview.document import (
     VerifyResult,
     problem,
 )
-from tidelog.app.overview.dump_problems import dump_problems, is_dump_unfinished
+from tidelog.app.overview.dump_problems import (
+    dump_problems,
+    is_dump_unfinished,
+    table_has_ended,
+)
 from tidelog.capture.limits.dump_gate import DumpBlockCause
 from tidelog.capture.limits.log_guard import NEARLY_FULL, DangerKind, RetainedLog, danger_of
 from tidelog.model.units import brief_span, counted, format_bytes
@@ -142,6 +146,7 @@ def problems_of(
     now_ms: int,
 ) -> Iterator[Problem]:
     """Yield all problems, in no order."""
+    yield from _starting(status)
     yield from _leadership(status, age_s)
     retained = _retained_log(status, source)
     yield from _of_source(status, source)
@@ -155,6 +160,57 @@ def problems_of(
     yield from _check_errors(status)
 
 
+STARTING = "starting"
+
+
+def _starting(status: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what starts now, and how far it is."""
+    leader = status["leader"] if "leader" in status else status.get("holder")
+    names = {name.partition("/")[0] for name in status.get("configured_outputs") or ()}
+    led = {row["pipeline"] for row in status.get("pipelines") or () if row["leader"]}
+    starts = [  # not a process that will stand by
+        *(status.get("starting") or () if leader is None else ()),
+        *(status.get("starting_pipeline") or () if not names & led else ()),
+    ]
+    begun = {f"{each['pipeline']}/{each['output']}" for each in status.get("outputs") or ()}
+    waits = [
+        name
+        for name in status.get("configured_outputs") or ()
+        if name not in begun and _pipeline_begins(status, name)
+    ]
+    if not starts and not waits:
+        return
+    parts = list(dict.fromkeys(str(each["starting"]) for each in starts)) or ["the first batch"]
+    tables = [
+        table
+        for dump in status.get("dumps") or ()
+        if is_dump_unfinished(dump)
+        for table in dump.get("tables") or ()
+    ]
+    if tables:
+        done = sum(map(table_has_ended, tables))
+        parts.append(f"{done:,} of {counted(len(tables), 'table')} dumped")
+    if waits:
+        parts.append("nothing is delivered yet")
+    yield problem(
+        STARTING,
+        Severity.INFO,
+        "",
+        f"Starting: {', '.join(parts)}.",
+        "",
+        "processes-hosts-and-disks",
+    )
+
+
+def _pipeline_begins(status: Mapping[str, Any], output: str) -> bool:
+    """Return whether a process delivers to ``output`` (``pipeline/output``), or starts to."""
+    pipeline = output.partition("/")[0]
+    led = any(
+        row["pipeline"] == pipeline and row["leader"] for row in status.get("pipelines") or ()
+    )
+    return led or bool(status.get("starting_pipeline"))
+
+
 def _span(seconds: float) -> str:
     return brief_span(int(seconds * 1000))
 
@@ -164,7 +220,10 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
     # Each try has the lease while it connects.
     reported = status.get("failing") or ()
     failing = [each for each in reported if leader in (None, each["holder"])]
-    if age_s is None:
+    starts = bool(status.get("starting"))
+    if starts and (leader is None or age_s is None):
+        pass  # `_starting` reports it: a second process must not be started
+    elif age_s is None:
         yield problem(
             "never-captured",
             Severity.CRITICAL,
@@ -323,7 +382,7 @@ def _outputs(
     begun = {f"{each.pipeline}/{each.output}" for each in outputs}
     paused = status.get("paused_pipelines") or {}
     for name in status.get("configured_outputs") or ():
-        if name not in begun:
+        if name not in begun and not _pipeline_begins(status, name):
             yield problem(
                 "output-never-ran",
                 Severity.WARNING,
@@ -349,7 +408,7 @@ def _outputs(
             )
         elif each.pipeline in paused:
             continue  # the pause's problem says how late
-        elif each.behind_records and silent and led.get(each.pipeline) is None:
+        elif each.behind_records and silent and not _pipeline_begins(status, name):
             yield problem(
                 "pipeline-silent",
                 Severity.CRITICAL,

@@ -10,7 +10,13 @@ from typing import Any
 
 from tidelog.app import last_check
 from tidelog.app.elections import LEASE_NAME, pipeline_lease_name
-from tidelog.app.instances import PIPELINE_PREFIX, failing_processes, pipeline_prefix, standbys
+from tidelog.app.instances import (
+    PIPELINE_PREFIX,
+    failing_processes,
+    pipeline_prefix,
+    standbys,
+    starting_processes,
+)
 from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.engines import owners_of
 from tidelog.app.overview.outputs import consumers_of
@@ -85,6 +91,10 @@ class StatusReader:
             "leader": self._election(LEASE_NAME).leader() if self._store.exists else None,
             "standbys": standbys(state),
             "failing": failing_processes(state),
+            "starting": starting_processes(state),
+            "starting_pipeline": (
+                starting_processes(state, pipeline_prefix(name)) if self._config.outputs else []
+            ),
             "pipelines": self._pipelines(state),
             "configured_outputs": [f"{name}/{output.name}" for output in self._config.outputs],
             "captured": [] if shapes is None else sorted(shapes.value),

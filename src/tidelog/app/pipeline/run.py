@@ -153,6 +153,11 @@ def pipeline(
         state = opened.enter_context(closing(open_state(config.state.place)))
         if once:
             PipelinePause(state, name, 0.0).refuse()
+        registration = InstanceRegistration(
+            state, holder, config.capture.zone, pipeline_prefix(name)
+        )
+        opened.callback(registration.leave)
+        registration.start("the pipeline")
         if not _may_start(config, state, once, on_progress, stop_event):
             return
         election = opened.enter_context(
@@ -174,6 +179,7 @@ def pipeline(
                 return
             check_spark(config)
         on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
+        registration.start("Spark")
         spark = _SparkHandle(config, stop_event)
         from tidelog.app.pipeline.session import PipelineSession
 
@@ -191,20 +197,18 @@ def pipeline(
 
         if once:
             with closing(open_session(leading)) as once_session:
+                registration.leave()
                 once_session.run(stop_event)
             return
-        registration = InstanceRegistration(
-            state, holder, config.capture.zone, pipeline_prefix(name)
-        )
-        opened.callback(registration.leave)
 
         def on_state(role: str, reason: str) -> None:
             if role == "standby":
                 spark.check()
                 registration.stand_by()
-            elif role == "leading":
+            else:
                 registration.leave()
-                return
+                if role == "leading":
+                    return
             on_progress({"role": role, "reason": reason, "leader": leader_of(election)})
 
         lead(
@@ -236,12 +240,12 @@ def _may_start(
         if read_at_startup(config, state):
             check_places(config)
             return True
-        lacks = f"{event_log_path(config)} holds no event log yet; `tidelog capture` begins one"
+        lacks = f"{event_log_path(config)} holds no event log yet"
         if once:
             check_spark(config)  # it would be needed: report it before the missing log
-            raise EventLogError(lacks)
+            raise EventLogError(f"{lacks}; `tidelog capture` begins one")
         if not reported:
-            on_progress({"role": "starting", "reason": lacks})
+            on_progress({"role": "starting", "reason": f"{lacks}: it waits for capture"})
         reported = True
         return False
 

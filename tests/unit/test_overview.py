@@ -63,6 +63,9 @@ def test_a_healthy_system_is_told_in_a_few_lines() -> None:
     assert len(list(lines(found))) == 6
 
 
+LED = {
+    "pipeline": "shop", "leader": "h:1", "epoch": 1, "zone": "", "since_ms": 0, "standbys": [],
+}  # fmt: skip
 REFUSED = {"table": "public.x", "reason": "no key", "remedy": "ALTER TABLE x\nADD k", "since_ms": 0}
 PAUSE = {"by": "me", "since_ms": NOW_MS - 600_000}
 PAUSED = {"log_paused": PAUSE}
@@ -226,8 +229,7 @@ def test_a_paused_log_is_the_worse_the_more_the_server_keeps(
 
 def test_a_paused_pipeline_says_how_late_its_outputs_are() -> None:
     late = output(behind_records=5, lag_s=900.0, noted_ms=NOW_MS - 900_000)
-    led = {"pipeline": "shop", "leader": "h:1", "epoch": 1, "since_ms": 0, "standbys": []}
-    paused = {"paused_pipelines": {"shop": PAUSE}, "outputs": [late], "pipelines": [led]}
+    paused = {"paused_pipelines": {"shop": PAUSE}, "outputs": [late], "pipelines": [LED]}
     found = overview(status(**paused), NOW_MS)
     (problem,) = found.problems
     assert (problem.kind, problem.severity) == ("pipeline-paused", Severity.WARNING)
@@ -374,9 +376,8 @@ def test_a_pipeline_says_nothing_while_there_is_nothing_to_deliver() -> None:
     just_now = output(behind_records=1, lag_s=0.2, noted_ms=NOW_MS - 3_600_000)
     assert overview(status(outputs=[just_now]), NOW_MS).problems == ()
     busy = output(behind_records=9, lag_s=200.0, noted_ms=NOW_MS - 200_000)  # a large batch
-    led = {"pipeline": "shop", "leader": "h:1", "epoch": 1, "since_ms": 0, "standbys": []}
-    assert overview(status(outputs=[busy], pipelines=[led]), NOW_MS).problems == ()
-    found = overview(status(outputs=[busy], pipelines=[{**led, "leader": None}]), NOW_MS)
+    assert overview(status(outputs=[busy], pipelines=[LED]), NOW_MS).problems == ()
+    found = overview(status(outputs=[busy], pipelines=[{**LED, "leader": None}]), NOW_MS)
     assert [each.kind for each in found.problems] == ["pipeline-silent"]
 
 
@@ -652,7 +653,7 @@ def test_deliveries_are_told_below_their_output() -> None:
 
 def test_a_start_is_told_with_its_progress_and_no_command_starts_a_second_process() -> None:
     unborn = {"configured_outputs": ["shop/lake"], "outputs": [], "capture": None}
-    begins = {"leader": None, "updated_ms": None, "failing": [], "pipelines": [], **unborn}
+    begins = {"leader": None, "failing": [], "pipelines": [], **unborn}
     starts = [{"holder": "h:1", "since_ms": NOW_MS, "starting": "capture"}]
     spark = [{"holder": "h:1", "since_ms": NOW_MS, "starting": "Spark"}]
     found = overview({**begins, "starting": starts, "starting_pipeline": spark}, NOW_MS)
@@ -663,15 +664,7 @@ def test_a_start_is_told_with_its_progress_and_no_command_starts_a_second_proces
     found = overview(status(**dumps, starting_pipeline=spark), NOW_MS)
     text = "Starting: Spark, 3 of 12 tables dumped, nothing is delivered yet."
     assert next(lines(found)) == f"· {text}"
-    led = {
-        "pipeline": "shop",
-        "leader": "h:1",
-        "epoch": 1,
-        "zone": "",
-        "since_ms": 0,
-        "standbys": [],
-    }
-    found = overview(status(**dumps, pipelines=[led]), NOW_MS)
+    found = overview(status(**dumps, pipelines=[LED]), NOW_MS)
     assert found.verdict == text.replace("Spark", "the first batch")
     for each in found.problems:
         assert "tidelog run" not in each.remedy
@@ -681,33 +674,17 @@ def test_a_start_is_told_with_its_progress_and_no_command_starts_a_second_proces
 
 def test_a_process_that_will_stand_by_is_no_start() -> None:
     starts = [{"holder": "h:9", "since_ms": NOW_MS, "starting": "capture"}]
-    led = {
-        "pipeline": "shop",
-        "leader": "h:1",
-        "epoch": 1,
-        "zone": "",
-        "since_ms": 0,
-        "standbys": [],
-    }
     spark = [{"holder": "h:9", "since_ms": NOW_MS, "starting": "Spark"}]
-    more = {"configured_outputs": ["shop/delta"], "pipelines": [led], "starting_pipeline": spark}
+    more = {"configured_outputs": ["shop/delta"], "pipelines": [LED], "starting_pipeline": spark}
     found = overview(status(starting=starts, **more), NOW_MS)
     assert found.severity is Severity.OK
 
 
 def test_a_retry_is_promised_only_where_a_process_delivers() -> None:
     stopped = {"outputs": [output(state="stopped", error="no rights")]}
-    led = {
-        "pipeline": "shop",
-        "leader": "h:1",
-        "epoch": 1,
-        "zone": "",
-        "since_ms": 0,
-        "standbys": [],
-    }
-    [problem] = overview(status(**stopped, pipelines=[led]), NOW_MS).problems
+    [problem] = overview(status(**stopped, pipelines=[LED]), NOW_MS).problems
     assert problem.remedy == "Tidelog retries by itself once that is fixed."
-    [problem] = overview(status(**stopped, pipelines=[{**led, "leader": None}]), NOW_MS).problems
+    [problem] = overview(status(**stopped, pipelines=[{**LED, "leader": None}]), NOW_MS).problems
     assert problem.remedy == "Fix that, then start the pipeline again; no process delivers now."
 
 

@@ -107,7 +107,7 @@ class Picture:
         return screen(list(self.history.documents), self.view, now_ms, width, height)
 
     def plain_lines(self, now_ms: int) -> None:
-        """Print what has changed in the newest document, if there is one that says how it is now."""
+        """Print what has changed in the newest document, if one says how it is now."""
         if self._quiet or not self.history.documents or self.view.starting:
             return
         from tidelog.app.overview import overview

@@ -372,7 +372,11 @@ def test_no_table_and_no_signal_table_are_named(
     assert found["tables"].level == "warn"
     grants = [
         [line.partition(" TO ")[0] for line in finding.fix.splitlines() if line[0] != "-"]
-        for patterns in ([f"{database}.*"], [f"{database}.a", f"{database}.b"], ["no*.x"])
+        for patterns in (
+            [f"{database}.*", f"!{database}.z"],
+            [f"{database}.a", f"{database}.b"],
+            ["no*.x"],
+        )
         for finding in check(server, database, tables=patterns)
         if finding.name == "tables"
     ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from tidelog.errors import SourceError, TableRefusedError
-from tidelog.model.patterns import exclusion, matches
+from tidelog.model.patterns import EXCLUDE, exclusion, matches
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
@@ -95,7 +95,9 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
             (
                 "-- correct source.tables, create the tables, or let the account read them:",
                 *dict.fromkeys(
-                    grants.statement(["SELECT"], *_narrowest(pattern)) for pattern in context.tables
+                    grants.statement(["SELECT"], *_narrowest(pattern))
+                    for pattern in context.tables
+                    if not pattern.startswith(EXCLUDE)
                 ),
             )
         )

@@ -43,6 +43,7 @@
      │    ├── OutputBusyError    another writer or a busy host is in the way         retry
      │    │    └── ConflictError  another writer's commit took the number            retry
      │    └── OutputRefusedError  trying again can't help                            stop, exit 1
+     │         └── TableLeftOutError  one table can't be delivered                   others go on
      ├── ConsumerError         the program's own code raised in an engine            stop, exit 1
      └── TaskStartError        a task of an engine did not start in time             stop, exit 1
 
@@ -295,9 +296,19 @@ class ConcurrentCommitError(OutputRefusedError):
     """Another pipeline committed to the destination first."""
 
 
-class NameRefusedError(OutputRefusedError):
-    """A destination can't hold a name of a table or its columns, or not beside another's: the table
-    is left out, the others go on. The message has the step to write.
+class TableLeftOutError(OutputRefusedError):
+    """A destination can't hold one table: it is left out, the others go on."""
+
+
+class NameRefusedError(TableLeftOutError):
+    """A destination can't hold a name of a table or its columns, or not beside another's. The
+    message has the step to write.
+    """
+
+
+class KeyMissingError(TableLeftOutError):
+    """A table has no key, and the destination keeps rows by key. The message has the line that
+    gives it one.
     """
 
 

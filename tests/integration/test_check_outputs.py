@@ -11,7 +11,7 @@ import pytest
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
 
-from tidelog.app.preflight import _check_outputs, _check_patterns
+from tidelog.app.preflight import _check_outputs, _check_patterns, check
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
@@ -180,3 +180,44 @@ def test_names_that_outputs_can_not_hold_are_told(
         assert each["check"] == f"output {output}"
         assert message in each["message"]
         assert each["fix"].startswith(fix)
+
+
+def test_what_outputs_do_with_a_table_without_a_key_is_told_with_the_line_that_gives_one(
+    tmp_path: Path, database: str, postgres: PostgresServer
+) -> None:
+    name = database.rpartition("/")[2].partition("?")[0]
+    for statement in (
+        "CREATE TABLE audit (at int, what text)",
+        "CREATE TABLE held (a int NOT NULL, b text NOT NULL, c int, UNIQUE (b, a), UNIQUE (c))",
+    ):
+        postgres.execute(statement, name)
+    text = f"""
+source: {{kind: postgres, url: '{database}', tables: ['public.*']}}
+log: {{path: log}}
+state: {{url: 'sqlite:///state.db'}}
+outputs:
+- {{kind: delta, name: lake, path: lake}}
+- {{kind: delta, name: hashed, path: other, steps: [{{hash: [what], tables: [public.audit]}}]}}
+- {{kind: delta, name: raw, path: raw, holds: {{'*.*': changes}}}}
+- {{kind: files, name: files, path: files}}
+- {{kind: kafka, name: compacted, servers: '127.0.0.1:1', compact: true}}
+- {{kind: mysql, name: copy, url: 'mysql://u@127.0.0.1:1/x', keyless: fail, tables: [public.held]}}
+- {{kind: postgres, name: own, url: '{database}', schema: other}}
+"""
+    config = parse_config(text, "test", tmp_path, {})
+    found = [each for each in _check_patterns(config) if "has no key" in each["message"]]
+    assert [(each["check"], each["level"], each["message"].split(": ")[1]) for each in found] == [
+        ("output lake", "ok", "the output appends its changes"),
+        ("output hashed", "ok", "the output leaves it out, until it has a key"),
+        ("output compacted", "ok", "the output leaves it out, until it has a key"),
+        ("output own", "ok", "the output leaves it out, until it has a key"),
+        ("output lake", "ok", "the output appends its changes"),
+        ("output hashed", "ok", "the output appends its changes"),
+        ("output compacted", "ok", "the output leaves it out, until it has a key"),
+        ("output copy", "error", "the output stops, as its option keyless says"),
+        ("output own", "ok", "the output leaves it out, until it has a key"),
+    ]
+    [held] = [each for each in check(config) if each["fix"].startswith("its unique index")]
+    assert held["fix"].endswith('source.keys: {"public.held": ["b", "a"]}')
+    [audit] = [each for each in check(config) if "ADD COLUMN row_id bigint" in each["fix"]]
+    assert audit["fix"].startswith('ALTER TABLE "public"."audit" ADD PRIMARY KEY (COLUMN, …), or')

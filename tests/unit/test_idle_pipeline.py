@@ -22,7 +22,7 @@ from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
 from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
 from tidelog.eventlog.consumers import Consumers, OutputFailure
-from tidelog.outputs.base.progress import OutputProgress, RefusedNames
+from tidelog.outputs.base.progress import OutputProgress, RefusedTables
 from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.files.commits import Attempt, Commits, StagedFile
 from tidelog.state.opening import open_state
@@ -171,7 +171,7 @@ def progress_in_another_log(place: Place) -> None:
 
 
 def a_table_left_out(place: Place) -> None:
-    refused = RefusedNames(place.state, place.built.log.generation, "files")
+    refused = RefusedTables(place.state, place.built.log.generation, "files")
     refused.refuse("p.a", NameRefusedError("no"), 0)
 
 

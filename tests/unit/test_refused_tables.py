@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.notifications import Notification
-from tidelog.errors import NameRefusedError
+from tidelog.errors import KeyMissingError, NameRefusedError
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.progress import RefusedNames
+from tidelog.outputs.base.progress import RefusedTables
 from tidelog.ports import Refusal
 from tidelog.state.sqlite import SqliteState
 
@@ -70,10 +70,39 @@ def test_a_table_is_told_once_when_it_is_refused_and_once_when_it_is_not(
 def test_an_output_forgets_refused_names_of_tables_that_it_takes_no_more(
     state: SqliteState,
 ) -> None:
-    names = RefusedNames(state, "generation", "output")
+    names = RefusedTables(state, "generation", "output")
     for table in ("public.t", "public.u"):
         names.refuse(table, NameRefusedError("too long"), 1)
     asked: list[str] = []
     names.take_again(["public.t"], lambda _table: None, asked.extend, 7)
     assert asked == ["public.t"]
-    assert list(RefusedNames(state, "generation", "output").messages()) == ["public.t"]
+    assert list(RefusedTables(state, "generation", "output").messages()) == ["public.t"]
+
+
+def test_a_table_without_a_key_is_told_once_and_is_no_problem(
+    state: SqliteState, caplog: pytest.LogCaptureFixture
+) -> None:
+    for since in (3, 5):
+        tables = RefusedTables(state, "generation", "output")
+        tables.refuse("public.t", KeyMissingError("it has no key"), since)
+        assert (tables.messages(), tables.keyless()) == ({}, {"public.t": "it has no key"})
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    asked: list[str] = []
+    tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    assert not asked, "capture dumps it once it has a key"
+    tables.resume("public.t", 9, keyed=False)
+    assert not tables.keyless(), "it is appended now: no dump can bring its older rows"
+    assert not tables.messages()
+
+
+@pytest.mark.parametrize(("dump", "lacking"), [(7, True), (8, False)])
+def test_the_dump_of_a_table_that_got_a_key_begins_when_it_was_last_left_out(
+    state: SqliteState, dump: int, lacking: bool
+) -> None:
+    """Not with its first row that has a key, which may be one of that dump."""
+    tables = RefusedTables(state, "generation", "output")
+    for since, resumed in ((3, 5), (8, 9)):
+        tables.refuse("public.t", KeyMissingError("it has no key"), since)
+        tables.resume("public.t", resumed)
+    tables.remove_dumped({"public.t": dump})
+    assert bool(tables.messages()) == lacking

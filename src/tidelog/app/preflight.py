@@ -37,11 +37,8 @@ from tidelog.system.private_files import readable_by_others, users_of
 from tidelog.system.writable import free_bytes, obstacle
 
 
-def check_names(config: Config, catalogue: Catalogue) -> Iterator[dict[str, Any]]:
+def check_names(config: Config, schemas: Sequence[TableSchema]) -> Iterator[dict[str, Any]]:
     """Yield a warning for each table that an output would leave out."""
-    if not config.outputs:
-        return
-    schemas = list(_schemas(config, catalogue))
     for output in config.outputs:
         kind = OUTPUT_KINDS.get(output.kind)
         if not isinstance(kind, NamingOutputKind):
@@ -53,6 +50,29 @@ def check_names(config: Config, catalogue: Catalogue) -> Iterator[dict[str, Any]
                 yield finding | {"message": f"a table would be left out: {message}"}
         except (TidelogError, ModuleNotFoundError):
             continue  # the checks of Spark and of the destination report it
+
+
+_OF_KEYLESS = {
+    "append": ("appends its changes", "ok"),
+    "skip": ("leaves it out, until it has a key", "ok"),
+    "fail": ("stops, as its option keyless says", "error"),
+}
+
+
+def check_keyless(config: Config, schemas: Sequence[TableSchema]) -> Iterator[dict[str, Any]]:
+    """Yield, for each table without a key, what the outputs that need one do with it."""
+    for schema in schemas:
+        if schema.match_key:
+            continue
+        for output in config.outputs:
+            policy = output.keyless_of(schema.table)
+            if policy is None or not matches(output.tables, schema.table):
+                continue
+            text, level = _OF_KEYLESS[policy]
+            finding = {"check": f"output {output.name}", "level": level, "fix": ""}
+            if level == "error":
+                finding["fix"] = f"give {schema.table} a key, or set keyless to another value"
+            yield finding | {"message": f"{schema.table} has no key: the output {text}"}
 
 
 def _schemas(config: Config, catalogue: Catalogue) -> Iterator[TableSchema]:
@@ -224,7 +244,8 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
     try:
         captured = catalogue.tables(config.source.tables)
         unused = list(unmatched_patterns(config, catalogue))
-        names = list(check_names(config, catalogue))
+        schemas = list(_schemas(config, catalogue)) if config.outputs else []
+        found = [*check_names(config, schemas), *check_keyless(config, schemas)]
     except TidelogError:
         return  # the check of the source reports it
     finally:
@@ -240,7 +261,7 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
             "fix": _case_hint(pattern, captured)
             or "correct it, or leave it if its tables are yet to be created",
         }
-    yield from names
+    yield from found
 
 
 def _case_hint(pattern: str, captured: Sequence[TableName]) -> str:

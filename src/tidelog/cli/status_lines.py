@@ -101,6 +101,9 @@ def lines(overview: Overview) -> Iterator[str]:
         yield _fact("output", of_output(output, down=bool(overview.source.silent_s)))
         if batches := of_deliveries(output):
             yield _fact("", batches)
+        for text in list(output.keyless.values())[:SHOWN]:
+            yield _fact("", text)
+        yield from _more(len(output.keyless), "tables without a key")
     yield from _more(len(overview.outputs), "outputs")
     for engine in overview.engines[:SHOWN]:
         yield _fact("engine", of_engine(engine))

@@ -69,6 +69,7 @@ class DeliveryStats:
         begun_ms: start of the running batch; only set for one that takes long.
         begun_records: number of records that it processes.
         refused: tables left out because of their names, or with missing rows since, and why.
+        keyless: what is done with tables that have no key, where rows are kept by key.
     """
 
     records: int = 0
@@ -83,6 +84,7 @@ class DeliveryStats:
     begun_ms: int | None = None
     begun_records: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
+    keyless: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DeliveryStats:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.outputs.base.sections import (
     DebeziumModes,
     ExecutorSection,
+    KeylessPolicy,
     SkippedOperations,
     SteppedSection,
 )
@@ -35,13 +36,19 @@ class MessagesSection(Protocol):
 
 
 def delivery_of(
-    section: ExecutorSection, *, keyed: bool, order: str = "key", message_format: str = "rows"
+    section: ExecutorSection,
+    *,
+    keyed: bool,
+    keyless: KeylessPolicy = "skip",
+    order: str = "key",
+    message_format: str = "rows",
 ) -> Delivery:
     """Returns the `Delivery` that all outputs share that write from executors.
 
     Args:
         section: the output's section.
         keyed: whether to deliver the newest state of keys; else every change.
+        keyless: what to do with a table without a key where one is needed.
         order: the order of every change: key, total or none.
         message_format: a formatter's name for every change, or ``rows``.
     """
@@ -54,6 +61,7 @@ def delivery_of(
         section.name,
         tuple(section.tables),
         keyed=keyed,
+        keyless=keyless,
         order=order,
         formatter=None if message_format == "rows" else formatter(message_format),
         steps=transform_steps(section),

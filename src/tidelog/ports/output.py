@@ -100,6 +100,13 @@ class RejectingOutput(Output, Protocol):
         """Return why tables are left out for their names or miss rows since, and what to do."""
         ...
 
+    def keyless_tables(self) -> Mapping[str, str]:
+        """Return what is done with tables that have no key, where rows are kept by key.
+
+        By choice of the user or by default: no error. With the line that gives a key.
+        """
+        ...
+
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """Accept the tables that were left out and now have valid names.
 

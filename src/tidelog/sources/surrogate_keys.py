@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
@@ -16,6 +17,17 @@ def surrogate_key(
     """
     columns = _matching_columns(keys, table)
     return columns if set(columns) <= set(present) else ()
+
+
+def proposed_key(table: TableName, unique: Iterable[Sequence[str]]) -> str | None:
+    """The line of ``source.keys`` that names the shortest of a table's ``unique`` keys; None if
+    there is none. Columns of these are NOT NULL.
+    """
+    shortest = min(unique, key=len, default=None)
+    if shortest is None:
+        return None
+    line = json.dumps({str(table): list(shortest)}, ensure_ascii=False)
+    return f"its unique index can be the key, set source.keys: {line}"
 
 
 def unfit_key(

@@ -82,7 +82,7 @@ def output_of(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **how
     order = how.pop("order", "key")
     delivery = Delivery(
         "kafka", keyed=False, formatter=made, skipped=skipped, messages=messages, order=order,
-        steps=how.pop("steps", ()),
+        steps=how.pop("steps", ()), keyless=how.pop("keyless", "skip"),
     )  # fmt: skip
     return KafkaOutput(
         spark, built.path, SqliteState(f"sqlite:///{path / 'state.db'}"), delivery,

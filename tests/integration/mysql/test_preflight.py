@@ -352,6 +352,8 @@ def test_tables_that_need_care_are_named_with_sql(
     assert f"ALTER TABLE `{database}`.`No Key` ADD PRIMARY KEY" in found[
         f"table {database}.No Key"
     ].fix  # fmt: skip
+    [proposed] = [f for f in check(server, database) if f.name.endswith(".once")]
+    assert proposed.fix.endswith(f'source.keys: {{"{database}.once": ["b", "a"]}}')
     if child:
         assert "follows (ON DELETE CASCADE)" in found[f"table {database}.child"].message
         accepted = faults(check(server, database, keys=keys, cascades="accept"))

@@ -24,6 +24,7 @@ from tidelog.outputs.lake.delta import output as output_module
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.settle_tasks import RewriteWork, rewrite_files
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+from tidelog.ports import StateStore
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.transforms import Step
 
@@ -36,9 +37,9 @@ ORDER = "version, op"
 class Changes(Lake):
     """A lake of changes."""
 
-    def output(self, **options: Any) -> DeltaOutput:
-        chosen = {"holds": {"*.*": "changes"}, **options}
-        return DeltaOutput(self.spark, self.built.path, self.path, options=DeltaOptions(**chosen))
+    def output(self, state: StateStore | None = None, **options: Any) -> DeltaOutput:
+        chosen = DeltaOptions(**{"holds": {"*.*": "changes"}, **options})
+        return DeltaOutput(self.spark, self.built.path, self.path, options=chosen, state=state)
 
     @property
     def place(self) -> str:
@@ -312,6 +313,45 @@ def test_what_a_table_holds_is_for_good(changes: Changes, built: BuiltLog) -> No
         ):
             output.prepare(built.log.generation)
         output.close()
+
+
+def test_the_changes_of_a_table_without_a_key_are_appended_beside_copies(
+    changes: Changes, built: BuiltLog
+) -> None:
+    """And go on to be, once it has one: what a table holds is for good. A copy that lost its key
+    stays as it is.
+    """
+    orders(built)
+    audit = built.table("public.audit", {"v": "text"}, (), relation_id=2)
+    built.insert(audit, "one")
+    built.flush()
+    output = changes.output(holds={}, keyless="append", state=changes.kept())
+    output.prepare(built.log.generation)
+    output.write(batch_of(built.log, 0, built.log.latest_offset()))
+    copied = rows_of(by_duckdb(changes.place, "id"))
+    assert [row["name"] for row in copied] == ["n0", "n1", "n2", "n3"]
+    place = path_of(changes.path, TableName("public", "audit"), "public.audit")
+    assert "its changes to " + place in output.keyless_tables()["public.audit"]
+    audit = built.table("public.audit", {"id": "int64", "v": "text"}, relation_id=2)
+    built.insert(audit, "1", "two")
+    keyless = built.table(NAME, COLUMNS, ())
+    built.insert(keyless, "4", "d", "4")
+    built.flush()
+    output.close()
+    output = changes.output(holds={}, keyless="append", state=changes.kept())
+    output.prepare(built.log.generation)
+    output.write(batch_of(built.log, 0, built.log.latest_offset()))
+    rows = rows_of(by_duckdb(place, ORDER))
+    assert rows_of(by_delta_rs(place, ORDER)) == rows
+    assert [(row["op"], row["after"], row["key"]) for row in rows] == [
+        ("c", {"v": "one", "id": None}, None), ("c", {"v": "two", "id": 1}, {"id": 1})
+    ]  # fmt: skip
+    assert rows_of(by_duckdb(changes.place, "id")) == copied
+    told = output.keyless_tables()
+    assert "has a key now" in told["public.audit"]
+    assert "keeps a copy at " in told[NAME]
+    assert output.refused_tables() == {}
+    output.close()
 
 
 def test_steps_that_alter_rows_are_refused(changes: Changes, built: BuiltLog) -> None:

@@ -312,6 +312,9 @@ class Rejecting(Output):
     def refused_tables(self) -> dict[str, str]:
         return {"public.x": "why"}
 
+    def keyless_tables(self) -> dict[str, str]:
+        return {"public.y": "appended"}
+
     def take_again(self, ask: Any) -> None: ...
 
 
@@ -320,6 +323,7 @@ def test_rejections_are_reported_with_the_batch(scene: Scene) -> None:
     for output in (Rejecting(), Output()):
         run(scene.loop(output))
     assert [each.rejected for each in scene.batches] == [7, 0]
+    assert [each.keyless for each in scene.batches] == [{"public.y": "appended"}, {}]
     assert [each.refused for each in scene.batches] == [{"public.x": "why"}, {}]
 
 

@@ -76,6 +76,8 @@ def _deliveries(delivered: DeliveryStats) -> dict[str, Any]:
     row: dict[str, Any] = {"rejected": delivered.rejected, "rejected_ms": delivered.rejected_ms}
     if delivered.refused:
         row["refused"] = dict(delivered.refused)
+    if delivered.keyless:
+        row["keyless"] = dict(delivered.keyless)
     if delivered.committed_ms is not None:
         row |= {"committed_ms": delivered.committed_ms, "batch_s": delivered.batch_s}
         row |= {"batch_records": delivered.records, "batches": delivered.batches}

@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol
 
-from tidelog.errors import NameRefusedError
+from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.progress import OutputProgress, RefusedNames
+from tidelog.outputs.base.progress import OutputProgress, RefusedTables
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import TargetTables, shared_address_error
 from tidelog.ports import StateStore, TargetTable
@@ -59,9 +59,9 @@ class CurrentTables:
         self._owners: dict[str, str] | None = None  # by address
 
     @cached_property
-    def refused_names(self) -> RefusedNames:
-        """The tables that are left out because of their names."""
-        return RefusedNames(self._state, self._log.generation, self._delivery.name)
+    def refused(self) -> RefusedTables:
+        """The tables that are left out."""
+        return RefusedTables(self._state, self._log.generation, self._delivery.name)
 
     def all(self) -> list[TargetTable]:
         return [table for _, table in self._known.values() if table is not None]
@@ -86,10 +86,10 @@ class CurrentTables:
         found: TargetTable | None = None
         try:
             found = self._follow(schema, progress)
-        except NameRefusedError as error:
-            self.refused_names.refuse(str(table), error, start)
+        except TableLeftOutError as error:
+            self.refused.refuse(str(table), error, start)
         else:
-            self.refused_names.resume(str(table), start)
+            self.refused.resume(str(table), start, keyed=bool(schema.match_key))
         self._known[table] = (schema.schema_id, found)
         return found
 
@@ -101,11 +101,11 @@ class CurrentTables:
         def check(table: str) -> None:
             self._follow(known[table], progress)
 
-        self.refused_names.take_again(known, check, ask, self._log.latest_offset())
+        self.refused.take_again(known, check, ask, self._log.latest_offset())
 
     def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:
-        """Prepare the destination for rows of ``schema``. Raises NameRefusedError if the
-        destination can't have the names.
+        """Prepare the destination for rows of ``schema``. Raises TableLeftOutError if the
+        destination can't have the table.
         """
         destination, table = self._destination, str(schema.table)
         found = self._targets.target_of_records(schema)

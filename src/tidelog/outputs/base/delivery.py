@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidelog.outputs.base.executors.rejections import StopAtRejection
+from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.ports import DeadLetters, Formatter
 from tidelog.spark.transforms import Step
 
@@ -19,6 +20,7 @@ class Delivery:
     name: str
     tables: tuple[str, ...] = ("*.*",)
     keyed: bool = True
+    keyless: KeylessPolicy = "skip"  # of a table without a key, where one is needed
     order: str = "key"  # of ordered delivery: key, total or none
     formatter: Formatter | None = None
     steps: tuple[Step, ...] = ()

@@ -16,10 +16,10 @@ Tasks may run twice. It becomes exact because writers are idempotent by key and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ClassVar
 
-from tidelog.errors import ConcurrentCommitError, OutputError, TidelogError
+from tidelog.errors import ConcurrentCommitError, OutputError, TableLeftOutError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
@@ -200,7 +200,8 @@ class ExecutorOutput:
         check_generation(self._state, generation, self.name)
         for table, schema in schemas_now(self.log).items():
             if self._is_selected(table):
-                self._targets.target_of(schema)
+                with suppress(TableLeftOutError):  # reported with its first rows
+                    self._targets.target_of(schema)
         self.check(generation)
         self._progress = OutputProgress(self._state, generation, self.name)
         known = (self._progress.done or 0, self._progress.begun, self.reached_offset())
@@ -227,7 +228,11 @@ class ExecutorOutput:
 
     def refused_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
-        return self._current.refused_names.messages()
+        return self._current.refused.messages()
+
+    def keyless_tables(self) -> Mapping[str, str]:
+        """See `tidelog.ports.RejectingOutput`."""
+        return self._current.refused.keyless()
 
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """See `tidelog.ports.RejectingOutput`."""
@@ -278,17 +283,19 @@ class ExecutorOutput:
             raise output_error(what, error) from error
         progress.finish(end, rejected)
         dumps = ranges.whole_dumps(whole)
-        self._current.refused_names.remove_dumped(
+        self._current.refused.remove_dumped(
             {name: each.first_offset for name, each in dumps.items()}
         )
 
     def _split(self, batch: OutputBatch) -> list[OutputBatch]:
         """Split a batch so that every change is delivered under its own schema; a key's newest
-        state is delivered under the newest schema.
+        state is delivered under the newest schema, and records from before the table had a key are
+        left out.
         """
-        if self.delivery.keyed:
-            return [batch]
-        return ranges.split_by_schema(self.log, batch, self._is_selected)
+        if not self.delivery.keyed:
+            return ranges.split_by_schema(self.log, batch, self._is_selected)
+        parted = ranges.keyed_in_part(self.log, batch)
+        return ranges.split_by_schema(self.log, batch, parted.__contains__) if parted else [batch]
 
     def _write(self, batch: OutputBatch) -> int:
         """Write a part of a batch and return the number of rejected records."""

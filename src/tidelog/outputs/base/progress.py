@@ -15,10 +15,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError, StateConflictError
+from tidelog.errors import (
+    KeyMissingError,
+    OutputError,
+    OutputRefusedError,
+    StateConflictError,
+    TableLeftOutError,
+)
 from tidelog.ports import LogExtent, StateStore
 
 logger = logging.getLogger(__name__)
@@ -93,22 +99,34 @@ class OutputProgress:
 
 @dataclass(frozen=True)
 class RefusedTable:
-    """A table that is left out because of its name.
+    """A table that is left out.
 
     Attributes:
         why: the reason.
         since: rows from this offset on are not in the destination.
         resumed: from this offset on they are again.
+        keyless_since: the table has no key, and this is the offset from which on it was left out
+            last; None: it is left out for another reason.
     """
 
     why: str
     since: int
     resumed: int | None = None
+    keyless_since: int | None = None
+
+    def is_repaired_by(self, first_offset: int) -> bool:
+        """Returns True if a whole dump that began at this offset has all missing rows. No dump
+        reads a table while it has no key: all rows of one that began later are written.
+        """
+        if self.resumed is None:
+            return False
+        needed = self.resumed if self.keyless_since is None else self.keyless_since
+        return first_offset >= needed
 
 
-class RefusedNames:
+class RefusedTables:
     """Stores the tables that an output leaves out because its destination can't have their names,
-    in one document of the state store.
+    or because they have no key, in one document of the state store.
 
     Each stays in the document until a whole dump has delivered the missing rows. Thread-safe.
     Without a state store no table may be left out: the output stops.
@@ -125,25 +143,38 @@ class RefusedNames:
             {name: RefusedTable(**each) for name, each in found.value.items()} if found else {}
         )
 
-    def refuse(self, table: str, error: NameRefusedError, since: int) -> None:
+    def refuse(self, table: str, error: TableLeftOutError, since: int) -> None:
         """Store that the table's rows from ``since`` on are left out; durable upon return."""
         if self._state is None:
             raise error
+        keyless_since = since if isinstance(error, KeyMissingError) else None
         with self._lock:
             known = self._tables.get(table)
             first = since if known is None else min(known.since, since)
-            wanted = RefusedTable(str(error), first)
+            if (
+                known is not None
+                and known.resumed is None
+                and None not in (keyless_since, known.keyless_since)
+            ):
+                keyless_since = known.keyless_since
+            wanted = RefusedTable(str(error), first, None, keyless_since)
             if known != wanted:
-                logger.error("%s is left out: %s", table, error)
+                level = logging.ERROR if keyless_since is None else logging.WARNING
+                logger.log(level, "%s is left out: %s", table, error)
                 self._store({**self._tables, table: wanted})
 
-    def resume(self, table: str, at: int) -> None:
-        """Store that rows of the table are written again from ``at`` on, if they were not."""
+    def resume(self, table: str, at: int, *, keyed: bool = True) -> None:
+        """Store that rows of the table are written again from ``at`` on, if they were not. If the
+        table is not ``keyed``, no dump can deliver the missing rows: none is waited for.
+        """
         with self._lock:
             known = self._tables.get(table)
             if known is None or known.resumed is not None:
                 return
-            resumed = RefusedTable(known.why, known.since, at)
+            if not keyed:
+                self._store({n: each for n, each in self._tables.items() if n != table})
+                return
+            resumed = replace(known, resumed=at)
             logger.warning("output %s: %s", self._output, _missing_rows_message(table, resumed))
             self._store({**self._tables, table: resumed})
 
@@ -155,21 +186,30 @@ class RefusedNames:
             made_good = {
                 name
                 for name, each in self._tables.items()
-                if each.resumed is not None and dumps.get(name, -1) >= each.resumed
+                if each.is_repaired_by(dumps.get(name, -1))
             }
             if made_good:
                 kept = {n: each for n, each in self._tables.items() if n not in made_good}
                 self._store(kept)
 
-    def tables_left_out(self) -> list[str]:
-        """Returns the tables whose rows are not written."""
-        return [name for name, each in self._tables.items() if each.resumed is None]
-
     def messages(self) -> dict[str, str]:
-        """Returns, by table, what is wrong and what to do."""
+        """Returns, by table, what is wrong and what to do. Tables without a key are not among
+        them: see `keyless`.
+        """
         return {
             name: each.why if each.resumed is None else _missing_rows_message(name, each)
             for name, each in sorted(self._tables.items())
+            if each.resumed is not None or each.keyless_since is None
+        }
+
+    def keyless(self) -> dict[str, str]:
+        """Returns the tables that are left out because they have no key, and what gives them
+        one.
+        """
+        return {
+            name: each.why
+            for name, each in sorted(self._tables.items())
+            if each.resumed is None and each.keyless_since is not None
         }
 
     def take_again(
@@ -180,18 +220,20 @@ class RefusedNames:
         at: int,
     ) -> None:
         """Resume those tables at offset ``at`` that ``check`` does not refuse any more; ``ask``
-        requests dumps of them. Tables that are not among the output's ``tables`` any more are
-        removed.
+        requests dumps of them. A table without a key resumes with its first row that has one: then
+        capture dumps it. Tables that are not among the output's ``tables`` any more are removed.
         """
         with self._lock:
             kept = {name: each for name, each in self._tables.items() if name in tables}
             if kept != self._tables:
                 self._store(kept)
         fit = []
-        for table in self.tables_left_out():
+        for table, each in list(self._tables.items()):
+            if each.resumed is not None or each.keyless_since is not None:
+                continue
             try:
                 check(table)
-            except NameRefusedError as error:
+            except TableLeftOutError as error:
                 self.refuse(table, error, at)
             else:
                 fit.append(table)
@@ -222,7 +264,7 @@ def has_whole_log(log: LogExtent, output: str) -> bool:
     except OutputRefusedError:
         return False
     progress = OutputProgress(log.state, log.generation, output)
-    refused = RefusedNames(log.state, log.generation, output)
+    refused = RefusedTables(log.state, log.generation, output)
     return progress.done == log.end and progress.begun <= log.end and not refused.messages()
 
 

@@ -36,6 +36,15 @@ def split_by_schema(
     return [batch_of(log, start, end) for start, end in pairwise([*bounds, batch.end])]
 
 
+def keyed_in_part(log: EventLog, batch: OutputBatch) -> set[TableName]:
+    """Returns the tables with records in the batch of schemas both with and without a key."""
+    return {
+        each.table
+        for each in batch.tables
+        if len({bool(log.schemas.get(number).match_key) for number in each.schema_ids}) > 1
+    }
+
+
 def _schemas_in_order(
     log: EventLog,
     batch: OutputBatch,

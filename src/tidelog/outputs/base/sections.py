@@ -19,6 +19,7 @@ from tidelog.model.formats import (
     JsonFormat,
     TimeMode,
 )
+from tidelog.model.schema import TableName
 
 _UNSET: Any = ""  # becomes an empty secret by validation
 
@@ -161,6 +162,7 @@ else:
 
 SchemaPolicy = Literal["evolve", "lenient", "ignore", "fail"]
 Order = Literal["key", "total", "none"]
+KeylessPolicy = Literal["append", "skip", "fail"]
 
 
 def name_field(
@@ -182,6 +184,10 @@ class OutputSection(Section):
         "with `!` in front excludes.",
         examples=[["public.*", "!public.audit"]],
     )
+
+    def keyless_of(self, table: TableName) -> KeylessPolicy | None:
+        """Return what the output does with a table if it has no key; None: it needs none."""
+        return None
 
 
 class SteppedSection(OutputSection):
@@ -235,6 +241,14 @@ class DebeziumModes(Section):
         "and reads them by default, and as Connect's JDBC sink needs them.",
     )
 
+
+SkipOrFail = Literal["skip", "fail"]
+KEYLESS: Any = Field(
+    default="skip",
+    description="What to do with a table that has no key to find rows by. `skip`: it is left out, "
+    "with a warning, and the others are delivered; once it has a key, it is dumped and delivered. "
+    "`fail`: stop.",
+)
 
 SkippedOperations = list[Literal["c", "u", "d", "t"]]
 SKIPPED = Field(

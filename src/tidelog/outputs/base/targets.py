@@ -7,11 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, NameRefusedError, OutputRefusedError
+from tidelog.errors import ConfigError, KeyMissingError, NameRefusedError, OutputRefusedError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.ports import SchemaFormatter, TargetTable
 from tidelog.spark.datasource.partitions import schema_now, schemas_now
 from tidelog.spark.transforms import target_table
@@ -92,12 +94,27 @@ def refused_names(
             yield str(shared_address_error(output, owner, table.source, table_address))
 
 
-def missing_key_error(table: TableName, output: str) -> OutputRefusedError:
-    """Returns the error for a copy of a table without a key."""
-    return OutputRefusedError(
-        f"{table} has no primary key and no surrogate key: output {output} can't keep a copy. "
-        "Exclude it from the output's tables, or name a surrogate key."
+def key_line(table: TableName) -> str:
+    """Returns the advice for a table without a key."""
+    return (
+        f"Give it a key: ALTER TABLE {table} ADD PRIMARY KEY (COLUMN, …), or name columns that "
+        f"identify a row by source.keys: {{{_text(table)}: [COLUMN, …]}}"
     )
+
+
+def missing_key_error(
+    table: TableName, output: str, keyless: KeylessPolicy, why: str = "keeps rows by their key"
+) -> OutputRefusedError:
+    """Returns the error for a table without a key: of that table alone, unless the option
+    ``keyless`` is ``fail``. ``why`` the output needs a key: words after its name.
+    """
+    text = f"{table} has no key, and output {output} {why}"
+    if keyless == "fail":
+        return OutputRefusedError(
+            f"{text}. {key_line(table)}. Or set the output's keyless to skip, or "
+            + exclusion(table, of="the tables of the output")
+        )
+    return KeyMissingError(f"{text}. {key_line(table)}")
 
 
 class TargetTables:
@@ -111,7 +128,8 @@ class TargetTables:
 
     def target_of(self, schema: TableSchema) -> TargetTable:
         """Returns the table as rows of ``schema`` are delivered. Raises ConfigError if the steps
-        don't fit it, OutputRefusedError if a copy needs a key and it has none.
+        don't fit it, KeyMissingError or, with ``keyless: fail``, OutputRefusedError if a copy
+        needs a key and it has none.
         """
         delivery = self._delivery
         found = target_table(
@@ -122,7 +140,7 @@ class TargetTables:
             keyed=delivery.keyed,
         )
         if delivery.keyed and not found.key:
-            raise missing_key_error(found.source, delivery.name)
+            raise missing_key_error(found.source, delivery.name, delivery.keyless)
         if isinstance(delivery.formatter, SchemaFormatter):
             delivery.formatter.schemas(found)  # raises if it can't format a column
         return found

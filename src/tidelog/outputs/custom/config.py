@@ -6,7 +6,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tidelog.outputs.base.sections import ExecutorSection, Order, RowsOrFormatName, name_field
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.sections import (
+    KEYLESS,
+    ExecutorSection,
+    Order,
+    RowsOrFormatName,
+    SkipOrFail,
+    name_field,
+)
 
 
 class PythonSection(ExecutorSection):
@@ -29,6 +37,7 @@ class PythonSection(ExecutorSection):
         default="keyed",
         description="`keyed`: the newest state of each key of a batch. `ordered`: every change.",
     )
+    keyless: SkipOrFail = KEYLESS
     order: Order = Field(
         default="key",
         description="For `ordered` delivery: `key`: a key's changes in order; `total`: all in one "
@@ -38,3 +47,6 @@ class PythonSection(ExecutorSection):
         default="rows",
         description="For `ordered` delivery: `rows`: columns; else messages with key and value.",
     )
+
+    def keyless_of(self, table: TableName) -> SkipOrFail | None:
+        return self.keyless if self.delivery == "keyed" else None

@@ -12,7 +12,13 @@ def _open(section: PythonSection, context: OutputContext) -> Output:
     from tidelog.outputs.custom.output import PythonOutput
 
     keyed = section.delivery == "keyed"
-    delivery = delivery_of(section, keyed=keyed, order=section.order, message_format=section.format)
+    delivery = delivery_of(
+        section,
+        keyed=keyed,
+        keyless=section.keyless,
+        order=section.order,
+        message_format=section.format,
+    )
     return PythonOutput(
         context.spark,
         context.log_path,

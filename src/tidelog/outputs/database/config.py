@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from tidelog.kinds.sections import PostgresName, SecretUrl
-from tidelog.outputs.base.sections import ExecutorSection, name_field
-
-if TYPE_CHECKING:
-    pass
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.sections import KEYLESS, ExecutorSection, SkipOrFail, name_field
 
 
 class DatabaseSection(ExecutorSection):
@@ -21,12 +19,16 @@ class DatabaseSection(ExecutorSection):
         description="`hard`: rows that the source deletes are deleted. `soft`: they stay, with "
         "`_tidelog_deleted` true.",
     )
+    keyless: SkipOrFail = KEYLESS
     batch_rows: int = Field(
         default=50_000,
         ge=1,
         le=10_000_000,
         description="About how many rows of a table are written in one transaction.",
     )
+
+    def keyless_of(self, table: TableName) -> SkipOrFail:
+        return self.keyless
 
 
 class PostgresSection(DatabaseSection):

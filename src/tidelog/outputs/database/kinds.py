@@ -63,7 +63,7 @@ def _database(
         context.spark,
         context.log_path,
         context.open_state(),
-        delivery_of(section, keyed=True),
+        delivery_of(section, keyed=True, keyless=section.keyless),
         dialect,
         namespace=namespace,
         own=own,

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tidelog.kinds.sections import LibrdkafkaSettings
+from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import (
     DEBEZIUM,
     SKIPPED,
@@ -14,6 +15,7 @@ from tidelog.outputs.base.sections import (
     ExecutorSection,
     FormatName,
     Order,
+    SkipOrFail,
     SkippedOperations,
     name_field,
 )
@@ -69,12 +71,20 @@ class KafkaSection(ExecutorSection):
         default=None, ge=1, description="For topics that are created. Unset: the brokers' default."
     )
     compact: bool = Field(default=False, description="Create topics with `cleanup.policy=compact`.")
+    keyless: SkipOrFail = Field(
+        default="skip",
+        description="What to do with a table that has no key where its topic is compacted. `skip`: "
+        "it is left out, with a warning. `fail`: stop. Other topics take it.",
+    )
     transactions: bool = Field(
         default=False,
         description="Exactly once for readers with `isolation.level=read_committed`: each task's "
         "messages are a transaction.",
     )
     settings: LibrdkafkaSettings = Field(default={})
+
+    def keyless_of(self, table: TableName) -> SkipOrFail | None:
+        return self.keyless if self.compact else None
 
     @model_validator(mode="after")
     def _messages_in_debeziums_format(self) -> KafkaSection:

@@ -26,7 +26,7 @@ def _open(section: KafkaSection, context: OutputContext) -> Output:
     from tidelog.outputs.formatters import formatter
     from tidelog.outputs.kafka.output import KafkaOutput
 
-    delivery = delivery_of(section, keyed=False, order=section.order)
+    delivery = delivery_of(section, keyed=False, keyless=section.keyless, order=section.order)
     made = formatter(
         section.format,
         topic=section.topic,

@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from tidelog.errors import ConfigError, NameRefusedError, OutputRefusedError, StateConflictError
-from tidelog.model.patterns import exclusion, matches
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.executors.rejections import StopAtRejection
@@ -32,7 +32,7 @@ from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.ranges import whole_dumps
 from tidelog.outputs.base.scheduling import BatchPlan
-from tidelog.outputs.base.targets import route_step
+from tidelog.outputs.base.targets import missing_key_error, route_step
 from tidelog.outputs.formatters.debezium import Debezium
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.client import (
@@ -158,11 +158,8 @@ class KafkaOutput(ExecutorOutput):
         if topic in self._compacted and table.schema.match_key:
             self._check_key(table, topic)
         if topic in self._compacted and not table.key:
-            raise OutputRefusedError(
-                f"output {self.name}: {table.source} has no key, and topic {topic} is compacted, "
-                "which keeps messages by key: change the topic, or "
-                + exclusion(table.source, of="the tables of the output")
-            )
+            why = f"has a compacted topic for it, {topic}, which keeps messages by key"
+            raise missing_key_error(table.source, self.name, self.delivery.keyless, why)
         if topic in self._compacted and self.delivery.order == "none":
             raise OutputRefusedError(
                 f"output {self.name}: topic {topic} is compacted, which keeps a key's last "

@@ -33,12 +33,14 @@ class LakeLayout:
         version, deleted: names of Tidelog's own columns; ``deleted`` is "" where deletes are hard.
         partitions: columns that the table is partitioned by; fixed once the table exists.
         holds: what the table contains.
+        keyless: whether it holds changes because the source's table had no key when it was created.
     """
 
     version: str = "_version"
     deleted: str = ""
     partitions: tuple[str, ...] = ()
     holds: TableContents = "copy"
+    keyless: bool = False
 
     @property
     def own(self) -> tuple[str, ...]:
@@ -70,7 +72,8 @@ def columns_of(target: TargetTable, layout: LakeLayout) -> list[StructField]:
     fields = fields_of(target)
     if layout.holds == "changes":
         key = StructType([fields[name] for name in target.key])
-        return shapes.typed_changes(StructType(list(fields.values())), key).fields
+        found = shapes.typed_changes(StructType(list(fields.values())), key).fields
+        return [field for field in found if key.fields or field.name != "key"]
     own = [StructField(layout.version, LongType())]
     if layout.deleted:
         own.append(StructField(layout.deleted, BooleanType()))

@@ -69,6 +69,7 @@ def _lake_options(section: DeltaSection | IcebergSection) -> dict[str, Any]:
     return {
         "steps": transform_steps(section),
         "on_schema_change": section.on_schema_change,
+        "keyless": section.keyless,
         "soft_deletes": section.deletes == "soft",
         "partition_by": section.partition_by,
         "vacuum_after_s": None if after is None else after.total_seconds(),

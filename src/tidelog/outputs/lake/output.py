@@ -18,19 +18,21 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
-from tidelog.errors import NameRefusedError, OutputError, TidelogError
+from tidelog.errors import OutputError, TableLeftOutError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import all_but, choice, matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.progress import RefusedNames
+from tidelog.outputs.base.progress import RefusedTables
 from tidelog.outputs.base.ranges import (
     deleted_below,
+    keyed_in_part,
     refs_of,
     schema_in,
     split_by_schema,
     whole_dumps,
 )
-from tidelog.outputs.base.targets import missing_key_error, require_generation
+from tidelog.outputs.base.sections import KeylessPolicy
+from tidelog.outputs.base.targets import key_line, missing_key_error, require_generation
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
 from tidelog.outputs.lake.restore_check import resume_offset
@@ -45,10 +47,10 @@ from tidelog.ports import (
 )
 from tidelog.spark import errors
 from tidelog.spark.changes.batches import batch_of
-from tidelog.spark.datasource.partitions import partition_refs, schemas_now
+from tidelog.spark.datasource.partitions import partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
 from tidelog.spark.sessions.session import exact_session
-from tidelog.spark.transforms import Step, destination_name, target_table
+from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +90,7 @@ class LakeOptions:
 
     Attributes:
         steps: transforms of rows, and routes of tables.
+        keyless: what to do with tables without a key: append their changes, skip or fail.
         on_schema_change: evolve, lenient, ignore or fail.
         holds: by table or pattern, what the table in the lake contains; the first that matches.
         soft_deletes: whether rows deleted from a copy stay, with true in the column ``_deleted``.
@@ -97,6 +100,7 @@ class LakeOptions:
 
     steps: tuple[Step, ...] = ()
     on_schema_change: str = "evolve"
+    keyless: KeylessPolicy = "skip"
     holds: Mapping[str, TableContents] = field(default_factory=dict)
     soft_deletes: bool = False
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -211,8 +215,8 @@ class LakeOutput(ABC, Generic[Copy]):
     # ------------------------------------------------ tidelog.ports.Output
 
     @cached_property
-    def _refused(self) -> RefusedNames:
-        return RefusedNames(self._state, self._log.generation, self.name)
+    def _refused(self) -> RefusedTables:
+        return RefusedTables(self._state, self._log.generation, self.name)
 
     def led_by(self, lease: WriteLease) -> None:
         """See `tidelog.ports.LedOutput`. A late write of a driver fails at the commit anyway."""
@@ -230,14 +234,17 @@ class LakeOutput(ABC, Generic[Copy]):
             if copy.exists():
                 try:
                     copy.check_ours(table, generation)
-                except NameRefusedError:
+                except TableLeftOutError:
                     continue  # reported with its first rows
                 self._repair_if_restored(copy, table, generation)
                 copy.settle_deletes()
 
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""
-        for piece in split_by_schema(self._log, batch, self._holds_changes):
+        parted = keyed_in_part(self._log, batch)
+        for piece in split_by_schema(
+            self._log, batch, lambda table: table in parted or self._holds_changes(table)
+        ):
             works = self._table_works(piece)
             for work in works:
                 self._table(work.table)  # before threads check which tables have the same location
@@ -257,6 +264,15 @@ class LakeOutput(ABC, Generic[Copy]):
     def refused_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
         return self._refused.messages()
+
+    def keyless_tables(self) -> Mapping[str, str]:
+        """See `tidelog.ports.RejectingOutput`."""
+        appended = {
+            str(table): self._appended_message(table, copy)
+            for table, copy in sorted(self._tables.items())
+            if copy.layout.keyless and table in self._delivered
+        }
+        return {**self._refused.keyless(), **appended}
 
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """See `tidelog.ports.RejectingOutput`."""
@@ -316,9 +332,9 @@ class LakeOutput(ABC, Generic[Copy]):
             found = None
             if start < work.end:
                 found = self._copy_write(copy, replace(work, start=start), since, exists)
-            self._refused.resume(str(work.table), work.start)
+            self._refused.resume(str(work.table), work.start, keyed=not copy.layout.keyless)
             return found
-        except NameRefusedError as error:
+        except TableLeftOutError as error:
             self._refused.refuse(str(work.table), error, work.start)
             return None
 
@@ -332,11 +348,38 @@ class LakeOutput(ABC, Generic[Copy]):
         schema = schema_in(self._log, work.table, work.start, work.end)
         if schema is None:
             return CopyWrite(copy, work, since) if exists else None
-        if not schema.match_key:
-            raise missing_key_error(work.table, self.name)
+        if not exists:
+            copy.choose_layout(keyless=self._is_keyless(work.table))
+        if not schema.match_key and copy.layout.holds == "copy":
+            why = self._why_not_appended(copy, work.table, exists)
+            raise missing_key_error(work.table, self.name, self._options.keyless, why)
         self._follow(copy, schema, self._log.generation, exists)
         _, columns = self._delivered[work.table]
         return CopyWrite(copy, work, since, parts, self._target(schema), columns)
+
+    def _is_keyless(self, table: TableName) -> bool:
+        """Does the table have no key now? Its older records may have one, or need none."""
+        schema = schema_now(self._log, table)
+        return schema is not None and not schema.match_key
+
+    def _why_not_appended(self, copy: Copy, table: TableName, exists: bool) -> str:
+        if exists:
+            return f"keeps a copy at {copy.location}, which stays as it was"
+        steps = steps_of(self._options.steps, table)
+        if self._options.keyless == "append" and steps:
+            return f"can't append its changes: the step {steps[0].action} would alter them"
+        return "keeps a copy, which needs one"
+
+    def _appended_message(self, table: TableName, copy: Copy) -> str:
+        if self._is_keyless(table):
+            return (
+                f"{table} has no key: output {self.name} appends its changes to {copy.location}, "
+                f"without the rows from before capture. {key_line(table)}"
+            )
+        return (
+            f"{table} has a key now, and output {self.name} still appends its changes to "
+            f"{copy.location}. For a copy, move it away and run `tidelog dump --table {table}`"
+        )
 
     def _check_lease(self) -> None:
         if self._lease is not None:

@@ -30,6 +30,7 @@ TABLE_PROPERTY = "tidelog.table"
 MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
 HOLDS_PROPERTY = "tidelog.holds"  # the layout's ``holds``; a copy does not have it
+KEYLESS_PROPERTY = "tidelog.keyless"  # it holds changes because the source's table had no key
 
 _PLAIN = " !$&'()*+,;=:@~"
 _NOUN = {"copy": "a copy", "changes": "the changes"}
@@ -55,16 +56,26 @@ def _needs_encoding(part: str) -> bool:
 
 class LakeTable(ABC):
     """A table of the lake: a copy, or what its layout says. Used by one thread at a time.
-    ``location``: its location, for messages.
+    ``location``: its location, for messages. ``keyless_layout``: the layout of one that is created
+    while the source's table has no key; None: it is not created then.
     """
 
     product: ClassVar[str]  # the table format, for messages
     wider: ClassVar[Wider]  # types that it can widen in place
     rescales: ClassVar[bool] = True  # decimals, too, to a larger scale
 
-    def __init__(self, location: str, layout: LakeLayout) -> None:
+    def __init__(
+        self, location: str, layout: LakeLayout, keyless_layout: LakeLayout | None = None
+    ) -> None:
         self.location = location
         self.layout = layout
+        self._layouts = {False: layout, True: keyless_layout or layout}  # is it for a keyless one?
+
+    def choose_layout(self, *, keyless: bool) -> None:
+        """Use the layout for a source's table with or without a key; for one that does not exist
+        yet.
+        """
+        self.layout = self._layouts[keyless]
 
     @abstractmethod
     def exists(self) -> bool:
@@ -117,7 +128,7 @@ class LakeTable(ABC):
 
     def check_ours(self, table: TableName, generation: str) -> None:
         """Raises OutputError if the table was not created by Tidelog, or from another log, or for
-        another table than ``table``.
+        another table than ``table``. Then the layout is that of the table.
         """
         stored = self.property(GENERATION_PROPERTY)
         if stored is None:
@@ -139,6 +150,7 @@ class LakeTable(ABC):
                 f"{self.location} is the copy of {other}, and {table} goes there as well: two "
                 f"tables can't share one copy. {route_step(table)}"
             )
+        self.layout = self._layouts[self.property(KEYLESS_PROPERTY) is not None]
         holds = self.property(HOLDS_PROPERTY) or "copy"
         if holds != self.layout.holds:
             raise OutputRefusedError(

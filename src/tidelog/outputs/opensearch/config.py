@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
 from tidelog.kinds.sections import Bytes, Duration, Section, TablePattern
-from tidelog.outputs.base.sections import ExecutorSection, Headers, HeaderValue, name_field
-
-if TYPE_CHECKING:
-    pass
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.sections import (
+    KEYLESS,
+    ExecutorSection,
+    Headers,
+    HeaderValue,
+    SkipOrFail,
+    name_field,
+)
 
 
 class DocumentPart(Section):
@@ -104,6 +109,7 @@ class OpenSearchSection(ExecutorSection):
         default=[],
         description="Tables that share documents, instead of an index for each; see *documents*.",
     )
+    keyless: SkipOrFail = KEYLESS
     tombstone_retention: Duration = Field(
         default=timedelta(days=7),
         description="How long the version of a deleted row is kept, as a hidden document. Longer "
@@ -116,6 +122,9 @@ class OpenSearchSection(ExecutorSection):
         le=64 << 20,
         description="About the size of a bulk request, of which a task sends two at once.",
     )
+
+    def keyless_of(self, table: TableName) -> SkipOrFail:
+        return self.keyless
 
     @model_validator(mode="after")
     def _one_way_in(self) -> OpenSearchSection:

@@ -26,7 +26,7 @@ def _open(section: OpenSearchSection, context: OutputContext) -> Output:
     for each in section.documents:
         parts = {part.table: (part.name, tuple(part.key)) for part in each.parts}
         joined.append(JoinedIndex(each.index, {each.root: ("", ()), **parts}))
-    delivery = delivery_of(section, keyed=True)
+    delivery = delivery_of(section, keyed=True, keyless=section.keyless)
     return OpenSearchOutput(
         context.spark,
         context.log_path,

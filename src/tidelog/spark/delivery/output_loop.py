@@ -45,7 +45,8 @@ class BatchProgress:
     """A batch that was delivered to ``output``: offsets ``[start, end)``.
 
     ``number`` counts the batches of this run. ``rejected``: records that the destination rejected,
-    in all runs. ``refused``: tables that are left out, and why.
+    in all runs. ``refused``: tables that are left out, and why. ``keyless``: what is done with
+    tables that have no key.
     """
 
     number: int
@@ -57,6 +58,7 @@ class BatchProgress:
     output: str = ""
     rejected: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
+    keyless: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,11 +304,14 @@ class OutputLoop:
             self._options.on_batch(progress)
         self._unstored = None
 
-    def _rejected(self) -> tuple[int, Mapping[str, str]]:
-        """Returns the number of rejected records, and the tables that are left out."""
-        if not isinstance(self.output, RejectingOutput):
-            return 0, {}
-        return self.output.rejected(), self.output.refused_tables()
+    def _rejected(self) -> tuple[int, Mapping[str, str], Mapping[str, str]]:
+        """Returns the number of rejected records, the tables that are left out, and those without a
+        key.
+        """
+        output = self.output
+        if not isinstance(output, RejectingOutput):
+            return 0, {}, {}
+        return output.rejected(), output.refused_tables(), output.keyless_tables()
 
 
 def _error_to_raise(error: Exception) -> TidelogError:

@@ -377,6 +377,7 @@ class _ProgressStore:
             committed_ms=now_ms,
             rejected=progress.rejected,
             refused=dict(progress.refused),
+            keyless=dict(progress.keyless),
             rejected_ms=now_ms if more else before.rejected_ms,
             batches=before.batches + 1,
             all_records=before.all_records + progress.rows,

@@ -215,6 +215,7 @@ export function showOutputs(found) {
         each.begun_ms ? el("div", {}, `a batch of ${plural(each.begun_records, "record")} is under way since ${clock(each.begun_ms)}`) : null,
         each.committed_ms ? el("div", {}, `last batch at ${clock(each.committed_ms)}: ${plural(each.batch_records, "record")} in ${span(each.batch_s)}, ${rate(each.records_per_s)} a second`) : null,
         each.rejected ? el("div", {}, sign("warning"), ` ${plural(each.rejected, "record")} in dead letters, the last at ${clock(each.rejected_ms)}`) : null,
+        ...Object.values(each.keyless || {}).map((text) => el("div", { class: "muted" }, text)),
         fails(each, found.problems) ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,
         el("div", { class: "muted" }, [`reported at ${clock(each.noted_ms)}`, each.offset ? `up to offset ${count(each.offset)}` : ""].filter(Boolean).join("; "))))).concat(engines.map((each) => el("div", { class: "row-card" },
       sign(found.problems.some((p) => p.kind === "engine-abandoned" && p.about === each.name) ? "warning" : "ok"),

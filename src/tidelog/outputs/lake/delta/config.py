@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
-from tidelog.model.patterns import choice
+from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.sections import name_field
+from tidelog.outputs.base.sections import KeylessPolicy, name_field
 from tidelog.outputs.base.stores.section import FileStoreSection
 from tidelog.outputs.lake.config import LakeSection
 
@@ -32,6 +32,12 @@ class DeltaSection(FileStoreSection, LakeSection):
         description="By table or pattern, what the table in the lake contains. `copy` (default): "
         "the rows that the source has. `changes`: every change, as a row.",
         examples=[{"public.events": "changes"}],
+    )
+    keyless: KeylessPolicy = Field(
+        default="append",
+        description="What to do with a table that has no key, so that there can be no copy. "
+        "`append`: its changes are appended, as with `holds: changes`. `skip`: it is left out, "
+        "with a warning. `fail`: stop.",
     )
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
@@ -68,6 +74,12 @@ class DeltaSection(FileStoreSection, LakeSection):
         le=256,
         description="Number of tables with steps, or very many changes, that are read at once.",
     )
+
+    def keyless_of(self, table: TableName) -> KeylessPolicy | None:
+        if not self.keeps_copy(table):
+            return None
+        altered = any(s.action != "route" and matches(s.tables, table) for s in self.steps)
+        return "skip" if self.keyless == "append" and altered else self.keyless
 
     def keeps_copy(self, table: TableName) -> bool:
         """Does the table in the lake contain the rows of the source's table, and not its

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import all_but, matches
-from tidelog.outputs.base.progress import RefusedNames
+from tidelog.outputs.base.progress import RefusedTables
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.settle_tasks import RewriteWork
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
@@ -25,7 +25,7 @@ def has_whole_log(
     of it: beyond it the log must have no rows of the table, and no end of a dump, which removes
     rows.
     """
-    if RefusedNames(log.state, log.generation, output).messages():
+    if RefusedTables(log.state, log.generation, output).messages():
         return False
     opened = EventLog.open(log.path)
     ends: dict[str, int] = {}
@@ -34,7 +34,8 @@ def has_whole_log(
         if not matches(all_but(tables) or ("*.*",), table):
             continue
         path = path_of(root, table, destination_name(options.steps, table))
-        copy = DeltaTable(path, options.layout_of(table), _rewrite)
+        keyless = options.keyless_layout_of(table)
+        copy = DeltaTable(path, options.layout_of(table), _rewrite, keyless)
         exists = copy.exists()
         since = copy.committed(application) if exists else chain.head
         if not schema.match_key or since is None or since > log.end:

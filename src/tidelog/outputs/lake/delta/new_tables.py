@@ -13,6 +13,7 @@ from tidelog.outputs.lake.delta_log.definition import TableDefinition, new_table
 from tidelog.outputs.lake.table import (
     GENERATION_PROPERTY,
     HOLDS_PROPERTY,
+    KEYLESS_PROPERTY,
     MARKED_PROPERTY,
     TABLE_PROPERTY,
 )
@@ -65,6 +66,7 @@ def new_definition(target: TargetTable, generation: str, layout: DeltaLayout) ->
         GENERATION_PROPERTY: generation,
         TABLE_PROPERTY: str(target.source),
         **({HOLDS_PROPERTY: layout.holds} if layout.holds != "copy" else {}),
+        **({KEYLESS_PROPERTY: "true"} if layout.keyless else {}),
         **({MARKED_PROPERTY: layout.deleted} if layout.deleted else {}),
         "delta.dataSkippingStatsColumns": ",".join(
             quoted(name) for name in [*statistics, layout.version]

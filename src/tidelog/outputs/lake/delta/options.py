@@ -9,6 +9,10 @@ from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.new_tables import DELETED, DeltaLayout
 from tidelog.outputs.lake.output import LakeOptions
+from tidelog.spark.transforms import steps_of
+
+# No row is ever deleted: vectors would only exclude some readers.
+_KEYLESS = DeltaLayout("version", holds="changes", keyless=True, deletion_vectors=False)
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,19 @@ class DeltaOptions(LakeOptions):
         partitions = tuple(choice(self.partition_by, table, ()))
         clusters = () if partitions else tuple(choice(self.cluster_by, table, ()))
         if self.holds_of(table) == "changes":
-            # No row is ever deleted: vectors would only exclude some readers.
-            return DeltaLayout("version", "", partitions, "changes", clusters, False)
+            return DeltaLayout("version", "", partitions, "changes", False, clusters, False)
         return DeltaLayout(
             deleted=DELETED if self.soft_deletes else "",
             partitions=partitions,
             clusters=clusters,
             deletion_vectors=self.deletion_vectors,
         )
+
+    def keyless_layout_of(self, table: TableName) -> DeltaLayout | None:
+        """Returns the layout of the changes of a table that has no key, in place of a copy's; None:
+        they are not appended, or steps would alter them.
+        """
+        appends = self.keyless == "append" and self.holds_of(table) == "copy"
+        if not appends or steps_of(self.steps, table):
+            return None
+        return _KEYLESS

@@ -119,11 +119,14 @@ class DeltaOutput(LakeOutput[DeltaTable]):
                 f"step {steps[0].action} would alter rows: remove {table} from the step's "
                 "tables, or keep a copy of it"
             )
-        return DeltaTable(path_of(self._root, table, name), layout, self._rewrite)
+        path, keyless = path_of(self._root, table, name), self._options.keyless_layout_of(table)
+        found = DeltaTable(path, layout, self._rewrite, keyless)
+        if keyless is not None:
+            found.choose_layout(keyless=self._is_keyless(table))
+        return found
 
     def _holds_changes(self, table: TableName) -> bool:
-        holds = self._options.layout_of(table).holds
-        return matches(self._patterns, table) and holds == "changes"
+        return matches(self._patterns, table) and self._table(table).layout.holds == "changes"
 
     def _write_copies(self, works: Sequence[TableWork]) -> None:
         if not works:

@@ -112,6 +112,7 @@ class DeltaTable(LakeTable):
         path: directory, or URL of a prefix of an object store.
         layout: the layout of its files, with the names of our columns.
         rewrite: runs works on executors.
+        keyless_layout: see `LakeTable`.
 
     Attributes:
         key: names of the columns that identify rows; files are sorted by them. Empty: not known
@@ -130,8 +131,14 @@ class DeltaTable(LakeTable):
 
     layout: DeltaLayout
 
-    def __init__(self, path: str, layout: DeltaLayout, rewrite: Rewrite) -> None:
-        super().__init__(path, layout)
+    def __init__(
+        self,
+        path: str,
+        layout: DeltaLayout,
+        rewrite: Rewrite,
+        keyless_layout: DeltaLayout | None = None,
+    ) -> None:
+        super().__init__(path, layout, keyless_layout)
         self.path = path
         self.store = open_file_store(path)
         self.state = TableState(self.store)

@@ -7,7 +7,8 @@ from typing import Literal
 from pydantic import Field, SecretStr, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
-from tidelog.outputs.base.sections import name_field
+from tidelog.model.schema import TableName
+from tidelog.outputs.base.sections import KEYLESS, SkipOrFail, name_field
 from tidelog.outputs.lake.config import LakeSection
 
 
@@ -40,6 +41,7 @@ class IcebergSection(LakeSection):
         description="`hard`: a deleted row is removed. `soft`: it stays as it was last, with "
         "`_tidelog_deleted` true.",
     )
+    keyless: SkipOrFail = KEYLESS
     partition_by: dict[TablePattern, list[str]] = Field(
         default={},
         description="By table or pattern, what the copy is partitioned by, for good: columns, or "
@@ -70,6 +72,9 @@ class IcebergSection(LakeSection):
         description="For tables that are created. `3`: deletes are deletion vectors, which not all "
         "readers know.",
     )
+
+    def keyless_of(self, table: TableName) -> SkipOrFail:
+        return self.keyless
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> IcebergSection:

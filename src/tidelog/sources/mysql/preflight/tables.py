@@ -23,6 +23,7 @@ from tidelog.sources.mysql.catalogue.schemas import (
 )
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
+from tidelog.sources.surrogate_keys import proposed_key
 
 if TYPE_CHECKING:
     from tidelog.sources.mysql.preflight.context import CheckContext
@@ -165,8 +166,15 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
     if "PRIMARY" in table.unique:
         return
     if wanted is None:
-        fix = f"ALTER TABLE {quoted} ADD PRIMARY KEY (...);  -- or name a unique key: source.keys"
-        text = "no primary key: changes are captured, dumps refused"
+        text = "no primary key: its changes are captured, and it is not dumped"
+        unique = [list(each) for each in table.unique.values() if not any(each.values())]
+        if (proposed := proposed_key(table.name, unique)) is not None:
+            yield Finding(name, "warn", text, proposed)
+            return
+        fix = (
+            f"ALTER TABLE {quoted} ADD PRIMARY KEY (...);  -- or ADD COLUMN row_id BIGINT "
+            "AUTO_INCREMENT PRIMARY KEY"
+        )
         yield Finding(name, "warn", text, fix, ADMINISTRATOR, by_hand=True)
         return
     listed = ", ".join(quote_name(column) for column in wanted)

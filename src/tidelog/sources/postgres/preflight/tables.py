@@ -12,6 +12,7 @@ from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.preflight.report import Connection, one_row, owner_of
+from tidelog.sources.surrogate_keys import proposed_key
 
 # Whether a unique index has exactly these columns, and whether NULLs are not distinct in it.
 _UNIQUE = """
@@ -24,6 +25,18 @@ WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS N
     FROM unnest((string_to_array(i.indkey::text, ' ')::int2[])[1:i.indnkeyatts]) AS k(attnum)
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
   ) = (SELECT array_agg(name ORDER BY name COLLATE "C") FROM unnest(%s::text[]) AS u(name))
+"""
+
+# The columns of each unique index that has them all NOT NULL.
+_UNIQUE_KEYS = """
+SELECT array_agg(a.attname::text ORDER BY k.number)
+FROM pg_catalog.pg_index i
+CROSS JOIN unnest((string_to_array(i.indkey::text, ' ')::int2[])[1:i.indnkeyatts])
+  WITH ORDINALITY AS k(attnum, number)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+  AND i.indexprs IS NULL
+GROUP BY i.indexrelid HAVING bool_and(a.attnotnull) ORDER BY i.indexrelid
 """
 
 
@@ -72,10 +85,12 @@ class TableChecks:
         if found is not None and found.unfit is not None:
             yield Finding(f"table {name}", "fail", found.unfit)
         elif found is not None and not found.schema.key:
-            fix = "add a primary key, or name the columns of a unique key in source.keys"
-            yield Finding(
-                f"table {name}", "warn", "no primary key: changes are captured, dumps refused", fix
+            fix = proposed_key(table.table, _unique_keys(connection, found.schema)) or (
+                f"ALTER TABLE {quoted} ADD PRIMARY KEY (COLUMN, …), or ADD COLUMN row_id bigint "
+                "GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
             )
+            text = "no primary key: its changes are captured, and it is not dumped"
+            yield Finding(f"table {name}", "warn", text, fix)
         if found is not None and self._is_surrogate(connection, found.schema):
             yield from self._surrogate(connection, found.schema)
 
@@ -131,6 +146,12 @@ class TableChecks:
             )
             fix = f"{index} -- or make the columns NOT NULL" if alike else "make them NOT NULL"
             yield Finding(name, "warn", text, fix, owner)
+
+
+def _unique_keys(connection: Connection, schema: TableSchema) -> list[list[str]]:
+    """Return the columns of each unique index of the table that identifies all of its rows."""
+    rows = connection.execute(_UNIQUE_KEYS, (schema.relation_id,)).fetchall()
+    return [columns for (columns,) in rows]
 
 
 def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding]:

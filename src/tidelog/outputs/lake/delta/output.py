@@ -38,6 +38,7 @@ from tidelog.outputs.lake.delta_log import actions as log_actions
 from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork, reason_of
 from tidelog.outputs.lake.settling.replace_files import FileChanges
 from tidelog.outputs.lake.settling.settle import SettledChanges
+from tidelog.outputs.lake.table import KEYLESS_PROPERTY
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
@@ -223,7 +224,9 @@ class DeltaOutput(LakeOutput[DeltaTable]):
     def columns(self, table: TableName) -> Collection[str] | None:
         """Returns the names of the copy's columns; None: there is no copy."""
         copy = self._table(table)
-        return copy.columns().names if copy.exists() else None
+        if not copy.exists() or copy.property(KEYLESS_PROPERTY) is not None:
+            return None
+        return copy.columns().names
 
     def read(self, target: TargetTable, bounds: Bounds = (None, None)) -> DataFrame | None:
         """Returns the copy's current rows, read by the session that the output was created with;

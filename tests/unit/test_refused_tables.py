@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.notifications import Notification
-from tidelog.errors import KeyMissingError, NameRefusedError
+from tidelog.errors import KeyMissingError, NameRefusedError, TableLeftOutError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.progress import RefusedTables
 from tidelog.ports import Refusal
@@ -77,6 +77,18 @@ def test_an_output_forgets_refused_names_of_tables_that_it_takes_no_more(
     names.take_again(["public.t"], lambda _table: None, asked.extend, 7)
     assert asked == ["public.t"]
     assert list(RefusedTables(state, "generation", "output").messages()) == ["public.t"]
+
+
+def test_a_table_that_was_resumed_by_a_row_is_dumped_when_tables_are_tried_again(
+    state: SqliteState,
+) -> None:
+    tables = RefusedTables(state, "generation", "output")
+    tables.refuse("public.t", TableLeftOutError("somebody else's"), 1)
+    tables.resume("public.t", 4)
+    asked: list[str] = []
+    for _ in range(2):
+        tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    assert asked == ["public.t"]
 
 
 def test_a_table_without_a_key_is_told_once_and_is_no_problem(

@@ -97,7 +97,7 @@ class RejectingOutput(Output, Protocol):
         ...
 
     def refused_tables(self) -> Mapping[str, str]:
-        """Return why tables are left out for their names or miss rows since, and what to do."""
+        """Return why tables are left out, or miss rows since, and what to do."""
         ...
 
     def keyless_tables(self) -> Mapping[str, str]:
@@ -108,9 +108,10 @@ class RejectingOutput(Output, Protocol):
         ...
 
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
-        """Accept the tables that were left out and now have valid names.
+        """Accept the tables that were left out and can be delivered now.
 
-        ``ask`` requests dumps of them. Called after `Output.prepare`, once a start.
+        ``ask`` requests dumps of them. Called after `Output.prepare` and, while tables are left
+        out, about once a minute before a batch.
         """
         ...
 

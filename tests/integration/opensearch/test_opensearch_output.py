@@ -263,8 +263,7 @@ def test_an_index_in_the_alias_s_place_is_refused(
     ask("PUT", f"/{name}")
     built.insert(built.table("public.t", COLUMNS), "1", "a", "0")
     built.flush()
-    with pytest.raises(OutputRefusedError, match="must be an alias"):
-        bring(context, name)
+    assert "must be an alias" in bring(context, name)
 
 
 def test_a_column_that_came_back_with_another_type_is_refused(

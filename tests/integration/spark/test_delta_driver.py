@@ -15,7 +15,7 @@ from tests.integration.spark.orders import COLUMNS, orders
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_duckdb
 
-from tidelog.errors import OutputBusyError, OutputRefusedError
+from tidelog.errors import OutputBusyError, TableLeftOutError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta import output as output_module
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout
@@ -79,8 +79,30 @@ def test_a_table_of_somebody_else_in_a_copys_place_is_refused_amid_a_run(
     write_deltalake(place_of(lake), pa.table({"id": [1]}))
     built.insert(table, "9", "n9", None)
     built.flush()
-    with pytest.raises(OutputRefusedError, match="Tidelog did not create"):
+    with pytest.raises(TableLeftOutError, match="Tidelog did not create"):
         bring(output, built)
+    output.close()
+
+
+def test_a_table_of_somebody_else_in_a_copys_place_stops_that_copy_alone(
+    lake: Lake, built: BuiltLog
+) -> None:
+    """And once it is moved away, the copy is made, and a dump of it requested."""
+    orders(built)
+    other = built.table("public.other", {"id": "int64"}, relation_id=2)
+    built.insert(other, "1")
+    built.flush()
+    write_deltalake(place_of(lake), pa.table({"id": [1]}))
+    beside = path_of(lake.path, other.table, "public.other")
+    output = lake.output(state=lake.kept())
+    output.prepare(built.log.generation)
+    bring(output, built)
+    assert "did not create" in output.refused_tables()["public.orders"]
+    assert by_duckdb(beside).num_rows == 1
+    shutil.rmtree(place_of(lake))
+    asked: list[str] = []
+    output.take_again(asked.extend)
+    assert asked == ["public.orders"]
     output.close()
 
 

@@ -318,6 +318,19 @@ class Rejecting(Output):
     def take_again(self, ask: Any) -> None: ...
 
 
+def test_tables_that_are_left_out_are_tried_again_between_batches(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_loop, "_TAKE_AGAIN_S", 0.0)
+    output = Rejecting()
+    tried: list[int] = []
+    monkeypatch.setattr(output, "take_again", lambda _ask: tried.append(len(scene.batches)))
+    for rows in (1, 1):
+        scene.insert(rows)
+    run(scene.loop(output, max_batch_bytes=1))
+    assert tried == [0, 0, 1]
+
+
 def test_rejections_are_reported_with_the_batch(scene: Scene) -> None:
     scene.insert(1)
     for output in (Rejecting(), Output()):

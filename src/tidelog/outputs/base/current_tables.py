@@ -99,7 +99,8 @@ class CurrentTables:
         known = {str(t): s for t, s in schemas_now(self._log).items() if matches(tables, t)}
 
         def check(table: str) -> None:
-            self._follow(known[table], progress)
+            schema = known[table]
+            self._known[schema.table] = schema.schema_id, self._follow(schema, progress)
 
         self.refused.take_again(known, check, ask, self._log.latest_offset())
 

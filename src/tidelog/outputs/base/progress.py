@@ -142,6 +142,7 @@ class RefusedTables:
         self._tables = (
             {name: RefusedTable(**each) for name, each in found.value.items()} if found else {}
         )
+        self._to_dump: set[str] = set()  # resumed; dumps of them were not requested yet
 
     def refuse(self, table: str, error: TableLeftOutError, since: int) -> None:
         """Store that the table's rows from ``since`` on are left out; durable upon return."""
@@ -175,6 +176,8 @@ class RefusedTables:
                 self._store({n: each for n, each in self._tables.items() if n != table})
                 return
             resumed = replace(known, resumed=at)
+            if known.keyless_since is None:  # else capture dumps it: it has a key now
+                self._to_dump.add(table)
             logger.warning("output %s: %s", self._output, _missing_rows_message(table, resumed))
             self._store({**self._tables, table: resumed})
 
@@ -220,14 +223,16 @@ class RefusedTables:
         at: int,
     ) -> None:
         """Resume those tables at offset ``at`` that ``check`` does not refuse any more; ``ask``
-        requests dumps of them. A table without a key resumes with its first row that has one: then
-        capture dumps it. Tables that are not among the output's ``tables`` any more are removed.
+        requests dumps of them, and of those that have resumed since. A table without a key resumes
+        with its first row that has one: then capture dumps it. Tables that are not among the
+        output's ``tables`` any more are removed.
         """
         with self._lock:
             kept = {name: each for name, each in self._tables.items() if name in tables}
             if kept != self._tables:
                 self._store(kept)
         fit = []
+        resumed = sorted(self._to_dump & self._tables.keys())
         for table, each in list(self._tables.items()):
             if each.resumed is not None or each.keyless_since is not None:
                 continue
@@ -237,10 +242,11 @@ class RefusedTables:
                 self.refuse(table, error, at)
             else:
                 fit.append(table)
-        if fit:
-            ask(fit)
+        if fit or resumed:
+            ask([*resumed, *fit])
             for table in fit:
                 self.resume(table, at)
+        self._to_dump.clear()
 
     def _store(self, tables: Mapping[str, RefusedTable]) -> None:
         assert self._state is not None

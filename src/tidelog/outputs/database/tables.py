@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.model.schema import Column, TableName
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect, with_digits
 from tidelog.outputs.database.layout import (
@@ -327,7 +327,7 @@ class Tables:
         source = self._source(table, field)
         found = self._dialect.type_of(session, field, source, table.origin.kind, key=key)
         if found is None:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"output {self._output}: {session.product} has no type for column {field.name} "
                 f"of {table.source} ({field.type}): cast it by a step"
             )

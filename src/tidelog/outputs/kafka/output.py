@@ -23,7 +23,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tidelog.errors import ConfigError, NameRefusedError, OutputRefusedError, StateConflictError
+from tidelog.errors import (
+    ConfigError,
+    NameRefusedError,
+    OutputRefusedError,
+    StateConflictError,
+    TableLeftOutError,
+)
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
@@ -300,7 +306,7 @@ class KafkaOutput(ExecutorOutput):
     def _create_topic(self, topic: str, policy: str | None) -> None:
         """``policy``: the clean-up policy; None: the brokers' default."""
         if not self._create_topics:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"output {self.name}: there is no topic {topic}, and create_topics is false"
             )
         wanted = NewTopic(

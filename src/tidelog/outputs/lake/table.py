@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pyspark.sql.types import StructField
 
-from tidelog.errors import NameRefusedError, OutputRefusedError
+from tidelog.errors import NameRefusedError, OutputRefusedError, TableLeftOutError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.targets import (
@@ -132,10 +132,10 @@ class LakeTable(ABC):
         """
         stored = self.property(GENERATION_PROPERTY)
         if stored is None:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"{self.location} is {self._noun()} that Tidelog did not create (it has no "
-                f"property {GENERATION_PROPERTY}). Choose another path for the output, or "
-                "move the table."
+                f"property {GENERATION_PROPERTY}). Move it away, or choose another path for the "
+                f"output. {route_step(table)}"
             )
         if stored != generation:
             raise OutputRefusedError(

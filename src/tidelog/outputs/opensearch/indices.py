@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import OutputError, OutputRefusedError, TableLeftOutError
 from tidelog.outputs.opensearch.client import (
     Cluster,
     ClusterBusyError,
@@ -39,17 +39,17 @@ class Indices:
         self._behind: dict[str, str] = {}  # alias → index
 
     def find(self, alias: str) -> bool:
-        """Does the alias exist? Raises OutputRefusedError if it is not one of ours."""
+        """Does the alias exist? Raises TableLeftOutError if it is not one of ours."""
         found = self._cluster.request("GET", path("_alias", alias), absent=True)
         if found is None:
             if self._cluster.request("GET", path(alias), absent=True) is not None:
-                raise OutputRefusedError(
+                raise TableLeftOutError(
                     f"output {self._output}: {alias} is an index, it must be an alias: delete it, "
                     "or set `index`"
                 )
             return False
         if len(found) != 1:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"output {self._output}: alias {alias} is of {len(found)} indices, it must be "
                 "of one"
             )

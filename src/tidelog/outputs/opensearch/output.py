@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidelog.errors import ConfigError, NameRefusedError, OutputError, OutputRefusedError
+from tidelog.errors import (
+    ConfigError,
+    NameRefusedError,
+    OutputError,
+    OutputRefusedError,
+    TableLeftOutError,
+)
 from tidelog.model.patterns import matches
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
@@ -125,7 +131,7 @@ class OpenSearchOutput(ExecutorOutput):
         known = Index(alias, part=part)
         if not indices.find(alias):
             if not self._create_indices:
-                raise OutputRefusedError(
+                raise TableLeftOutError(
                     f"output {self.name}: there is no alias {alias}, and create_indices is false"
                 )
             indices.create(known, self._settings, self._properties(table, known, table.columns))
@@ -242,7 +248,7 @@ class OpenSearchOutput(ExecutorOutput):
             return index_name(document.index), JoinedPart("", table.key, False)
         lost = set(key) - set(table.key)
         if lost:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"output {self.name}: {', '.join(sorted(lost))} are not of the key of "
                 f"{table.source}, so a delete does not say whose {name} is deleted. Give the table "
                 "a key (in the source, or a surrogate key) that contains them"

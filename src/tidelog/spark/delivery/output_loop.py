@@ -38,6 +38,8 @@ LONG_S = 10.0
 """Seconds after which a batch is reported before its end."""
 _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 60.0
 _RETRIES_ONCE, _RETRIES_BUSY = 3, 10
+_TAKE_AGAIN_S = 60.0
+"""Seconds after which tables that are left out are tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class OutputLoop:
         self._asked = 0  # rows of batches that end by this offset were requested
         self._unstored: BatchProgress | None = None  # delivered, but storing that failed
         self._under_way: RunningBatch | None = None
+        self._tried = 0.0  # when tables that are left out were tried last
 
     @property
     def name(self) -> str:
@@ -140,8 +143,7 @@ class OutputLoop:
         try:
             self.output.prepare(self._log.generation)
             self._options.check_offsets(self.output)
-            if isinstance(self.output, RejectingOutput):
-                self.output.take_again(partial(self._options.ask, self.name))
+            self._take_again()
         except AccessRefusedError as error:
             raise AccessRefusedError(f"output {self.name}: {error}") from error
         except TidelogError:
@@ -152,6 +154,16 @@ class OutputLoop:
                 raise
             raise type(found)(f"output {self.name}: {found}") from error
         self._prepared = True
+
+    def _take_again(self) -> None:
+        """Try tables again that are left out: what was in the way may be gone."""
+        self._tried = time.monotonic()
+        if isinstance(self.output, RejectingOutput):
+            self.output.take_again(partial(self._options.ask, self.name))
+
+    def _take_again_if_due(self) -> None:
+        if time.monotonic() - self._tried >= _TAKE_AGAIN_S and self._rejected()[1]:
+            self._take_again()
 
     def run(self, stop: threading.Event) -> None:
         """Deliver until ``stop`` is set or, with ``once``, until everything is delivered that was
@@ -239,6 +251,7 @@ class OutputLoop:
             begun = time.monotonic()
             end = None if options.is_paused() else self._next_end(until)
             if end is not None:
+                self._take_again_if_due()
                 self._write(end, abandoned)
                 if not options.once:
                     stop.wait(max(0.0, begun + options.trigger_s - time.monotonic()))

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from tidelog.errors import LeaseLostError, NameRefusedError, TidelogError
+from tidelog.errors import LeaseLostError, TableLeftOutError, TidelogError
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, Destination, OutputFailure
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
@@ -286,11 +286,11 @@ def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], outpu
 
 
 def _raise_if_refused(outputs: Sequence[Output]) -> None:
-    """Raises NameRefusedError if tables were left out; the others were delivered."""
+    """Raises TableLeftOutError if tables were left out; the others were delivered."""
     rejecting = [each for each in outputs if isinstance(each, RejectingOutput)]
     found = [text for each in rejecting for text in each.refused_tables().values()]
     if found:
-        raise NameRefusedError("; ".join(found))
+        raise TableLeftOutError("; ".join(found))
 
 
 class _ProgressStore:

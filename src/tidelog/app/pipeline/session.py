@@ -33,7 +33,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.executors.lease_file import LeaseFile
-from tidelog.outputs.base.ranges import refs_of, schema_in
+from tidelog.outputs.base.ranges import refs_of, schema_in, split_by_key
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
 from tidelog.spark.changes.filtered_rows import rows_to_read_again
@@ -73,6 +73,10 @@ class FilteredRows:
         """Request the rows of the batch that must be read again."""
         if output.name not in self._steps or not getattr(output, "keyed", False):
             return
+        for piece in split_by_key(self._log, batch):
+            self._ask_for(output, piece)
+
+    def _ask_for(self, output: Output, batch: OutputBatch) -> None:
         log, path = self._log, event_log_path(self._config)
         for table in (each.table for each in batch.tables):
             steps = steps_of(self._steps[output.name], table)

@@ -294,8 +294,7 @@ class ExecutorOutput:
         """
         if not self.delivery.keyed:
             return ranges.split_by_schema(self.log, batch, self._is_selected)
-        parted = ranges.keyed_in_part(self.log, batch)
-        return ranges.split_by_schema(self.log, batch, parted.__contains__) if parted else [batch]
+        return ranges.split_by_key(self.log, batch)
 
     def _write(self, batch: OutputBatch) -> int:
         """Write a part of a batch and return the number of rejected records."""

@@ -36,6 +36,14 @@ def split_by_schema(
     return [batch_of(log, start, end) for start, end in pairwise([*bounds, batch.end])]
 
 
+def split_by_key(log: EventLog, batch: OutputBatch) -> list[OutputBatch]:
+    """Split the batch so that no part has records of a table from both before and after it got a
+    key, or lost it.
+    """
+    parted = keyed_in_part(log, batch)
+    return split_by_schema(log, batch, parted.__contains__) if parted else [batch]
+
+
 def keyed_in_part(log: EventLog, batch: OutputBatch) -> set[TableName]:
     """Returns the tables with records in the batch of schemas both with and without a key."""
     return {

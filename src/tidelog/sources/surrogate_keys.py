@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from tidelog.model.patterns import matches
+from tidelog.model.patterns import matches, pattern_of
 from tidelog.model.schema import TableName
 
 
@@ -26,7 +26,7 @@ def proposed_key(table: TableName, unique: Iterable[Sequence[str]]) -> str | Non
     shortest = min(unique, key=len, default=None)
     if shortest is None:
         return None
-    line = json.dumps({str(table): list(shortest)}, ensure_ascii=False)
+    line = json.dumps({pattern_of(table): list(shortest)}, ensure_ascii=False)
     return f"its unique index can be the key, set source.keys: {line}"
 
 

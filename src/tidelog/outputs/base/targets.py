@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tidelog.errors import ConfigError, KeyMissingError, NameRefusedError, OutputRefusedError
 from tidelog.eventlog.message_schemas import MessageSchemaStore
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.patterns import exclusion
+from tidelog.model.patterns import exclusion, pattern_of
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.sections import KeylessPolicy
@@ -98,7 +98,7 @@ def key_line(table: TableName) -> str:
     """Returns the advice for a table without a key."""
     return (
         f"Give it a key: ALTER TABLE {table} ADD PRIMARY KEY (COLUMN, …), or name columns that "
-        f"identify a row by source.keys: {{{_text(table)}: [COLUMN, …]}}"
+        f"identify a row by source.keys: {{{_text(pattern_of(table))}: [COLUMN, …]}}"
     )
 
 

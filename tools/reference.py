@@ -65,6 +65,8 @@ outputs:
 - **Variables**: `${NAME}` is replaced by the environment variable, `${NAME:-text}` by `text` if it is
   not set; `$${` is a literal `${`. Inside a URL's `user:password@` the value is percent-encoded, so
   a password is given as it is. `${HOSTNAME}` is the host's name also where the environment has none.
+  A variable under `control` may be unset for commands that start no capture and serve no page, one
+  under `outputs` for those that deliver and compare nothing: `tidelog status` needs no token.
 - **Durations** are written `50ms`, `30s`, `15m`, `12h`, `7d`, `2w`, also `1h 30m`. Where a name ends
   in `_ms`, a bare number is milliseconds.
 - **Sizes** are written `64KiB`, `4MiB`, `1GiB` (powers of 1024) or `500MB` (powers of 1000); a bare

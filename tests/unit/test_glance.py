@@ -54,3 +54,15 @@ def test_a_status_costs_a_list_and_a_look_at_each_document_of_it(tmp_path: Path)
         assert found["paused_pipelines"] == {}
         asked = state.summary()["requests"]
         assert (asked["keys"], asked["get"]) == (1, 3)
+
+
+def test_a_table_that_the_user_excluded_is_not_reported_as_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d', tables: ['public.*', '!public.a']}\n"
+        f"log: {{path: '{tmp_path}/log'}}\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
+    )
+    left_out = [{"table": f"public.{name}", "since_ms": 1} for name in "ab"]
+    with StatusReader(load_config(file)) as reader:
+        reader._state.put(STATUS_KEY, {"updated_ms": 1, "left_out": left_out}, 0)
+        assert [each["table"] for each in reader.from_state()["left_out"]] == ["public.b"]

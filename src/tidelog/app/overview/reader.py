@@ -28,6 +28,8 @@ from tidelog.capture.limits.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
 from tidelog.config import Config
 from tidelog.errors import EventLogError
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.patterns import excludes
+from tidelog.model.schema import TableName
 from tidelog.ports import Election, StateStore
 from tidelog.state.opening import open_election
 from tidelog.state.wrappers import ReadOnlyStateStore, StateReadCache
@@ -107,6 +109,9 @@ class StatusReader:
         else:
             status.update(document.value)
             status["age_ms"] = int(time.time() * 1000) - status["updated_ms"]
+            status["left_out"] = [
+                each for each in status.get("left_out") or () if not self._excluded(each["table"])
+            ]
         # Also if no capture has reported it, and for pipelines that run without one.
         log = pause_of(state, LOG_KEY)
         status["log_paused"] = None if log is None else log.to_json()
@@ -116,6 +121,10 @@ class StatusReader:
             if (pause := pause_of(state, key)) is not None
         }
         return status
+
+    def _excluded(self, table: str) -> bool:
+        """Return whether the user excluded the table, so that nobody misses it."""
+        return excludes(self._config.source.tables, TableName.parse(table))
 
     def activity(self) -> dict[str, Any] | None:
         """Return operations by table and kind over the last day, with their sudden drops.

@@ -126,7 +126,7 @@ function planned(site, tables, plan) {
 
 const LIMITS = [
   ["rows_per_second", "Rows a second", "over all dumps; 0: no limit"],
-  ["parallelism", "Chunks at once", "each over a connection of its own"],
+  ["parallelism", "Chunks at once", "a connection for each"],
   ["chunk_rows", "Rows of a chunk", "that one SELECT reads"],
   ["delay_ms", "Pause between chunks", "ms"],
   ["max_lag_bytes", "Slow down when capture lags by", "MiB; 0: never"],

@@ -144,7 +144,8 @@ export function showAnswers(found) {
 
 export function showProblems(found) {
   byId("problems").hidden = !found.problems.length;
-  byId("problems-title").textContent = found.problems.length > 1 ? `What is wrong (${count(found.problems.length)})` : "What is wrong";
+  const title = found.problems.every((each) => each.severity === "info") ? "Notes" : "What is wrong";
+  byId("problems-title").textContent = found.problems.length > 1 ? `${title} (${count(found.problems.length)})` : title;
   show(byId("problems-list"), found.problems, () => grouped(found.problems));
 }
 

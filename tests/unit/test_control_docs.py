@@ -73,7 +73,7 @@ def test_every_route_is_on_the_page() -> None:
 
 def test_commands_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
-    monkeypatch.setattr(client, "load", lambda path: path)
+    monkeypatch.setattr(client, "load", lambda path, **_: path)
     monkeypatch.setattr(client, "send", lambda _config, command, *_a, **_k: sent.append(command))
     lines = re.findall(r"^\$ tidelog (.*)$", PAGE, re.MULTILINE)
     for line in lines:

@@ -57,7 +57,7 @@ def test_command_is_understood(
     class Loaded(str):
         pipeline = types.SimpleNamespace(name="pipeline")
 
-    monkeypatch.setattr(client, "load", Loaded)
+    monkeypatch.setattr(client, "load", lambda path, **_: Loaded(path))
     monkeypatch.setattr(client, "send", lambda *_a, **_k: None)
     monkeypatch.setitem(sys.modules, "tidelog.app", Runtime("tidelog.app"))
     monkeypatch.setitem(sys.modules, "tidelog.app.overview", overview)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import KeyMissingError, OutputRefusedError
+from tidelog.outputs.base.progress import RefusedTables
 from tidelog.outputs.lake.delta.idle_check import has_whole_log
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.restore_check import note
@@ -73,6 +74,21 @@ def test_a_copy_with_all_rows_of_its_table_is_enough(copies: Copies) -> None:
     copies.built.insert(other, "1")
     copies.built.flush()
     assert not copies.are_idle(), "the other table's row is nowhere"
+
+
+def test_a_table_without_a_key_that_is_left_out_is_nothing_to_deliver(copies: Copies) -> None:
+    copies.create()
+    audit = copies.built.table("public.audit", {"v": "text"}, (), relation_id=2)
+    copies.built.insert(audit, "1")
+    copies.commit(copies.built.flush().next)
+    assert not copies.are_idle(), "nobody left it out"
+    refused = RefusedTables(copies.state, copies.built.log.generation, "delta")
+    refused.refuse("public.audit", KeyMissingError("it has no key"), 0)
+    assert copies.are_idle()
+    audit = copies.built.table("public.audit", {"v": "text"}, ("v",), relation_id=2)
+    copies.built.insert(audit, "2")
+    copies.built.flush()
+    assert not copies.are_idle(), "it has a key now"
 
 
 def test_rows_that_came_later_are_to_be_delivered(copies: Copies) -> None:

@@ -25,7 +25,8 @@ def has_whole_log(
     of it: beyond it the log must have no rows of the table, and no end of a dump, which removes
     rows.
     """
-    if RefusedTables(log.state, log.generation, output).messages():
+    refused = RefusedTables(log.state, log.generation, output)
+    if refused.messages():
         return False
     opened = EventLog.open(log.path)
     ends: dict[str, int] = {}
@@ -33,12 +34,14 @@ def has_whole_log(
     for table, schema in schemas_now(opened).items():
         if not matches(all_but(tables) or ("*.*",), table):
             continue
+        if not schema.match_key and str(table) in refused.keyless():
+            continue
         path = path_of(root, table, destination_name(options.steps, table))
         keyless = options.keyless_layout_of(table)
         copy = DeltaTable(path, options.layout_of(table), _rewrite, keyless)
         exists = copy.exists()
         since = copy.committed(application) if exists else chain.head
-        if not schema.match_key or since is None or since > log.end:
+        if since is None or since > log.end:
             return False
         if any(str(table) in each.rows_by_table for each in chain.between(since, log.end)):
             return False

@@ -452,7 +452,7 @@ def _outputs(
             what = f"Output {name} lacks rows of {table}: {why}"
             remedy = "The other tables are delivered."
             found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
-            yield problem(*found, "namerefusederror")
+            yield problem(*found, "tableleftouterror")
 
 
 def _retried(leader: str | None) -> str:

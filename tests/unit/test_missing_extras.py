@@ -10,8 +10,8 @@ import pymysql._auth as auth
 import pytest
 from tests.unit.test_bare_machine import tidelog, without
 
+from tidelog.codecs.mysql.server_urls import parse_url
 from tidelog.errors import MissingExtraError, OutputError
-from tidelog.model.mysql_urls import parse_url
 from tidelog.outputs.database.mysql import _failed
 from tidelog.sources.mysql.errors import connection_error
 from tidelog.state.zookeeper import BACKEND

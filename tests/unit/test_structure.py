@@ -13,6 +13,15 @@ PACKAGE = "tidelog"
 MOST_LINES = 800
 MOST_MODULES = 24
 MOST_ARROWS = 110
+# Places that belong to one database, and the registries. The rest of the code asks a `WireFormat`,
+# `SourceBlocks`, a section or a `SourceKind`.
+OF_DATABASES = (
+    "app.sources", "codecs.mysql", "codecs.postgres", "config.source", "demo", "kinds.adapters",
+    "outputs.database.config", "outputs.database.kinds", "outputs.database.mysql",
+    "outputs.database.postgres", "outputs.registry", "sources.mysql", "sources.postgres",
+    "state.postgres", "system.extras",
+)  # fmt: skip
+DATABASES = ("postgres", "postgresql", "mysql", "mariadb", "pgoutput", "binlog")
 FACADES = ("", "commands", "ext")  # give names of other rooms to programs
 
 
@@ -71,3 +80,23 @@ def test_a_class_name_means_one_thing() -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_databases_are_named_by_their_own_folders_and_the_registries() -> None:
+    named = set()
+    for module, tree in TREES.items():
+        if any(f"{module}.".startswith(f"{PACKAGE}.{place}.") for place in OF_DATABASES):
+            continue
+        for node in ast.walk(tree):
+            literal = isinstance(node, ast.Constant) and str(node.value).lower() in DATABASES
+            if literal or any(set(found.split(".")) & set(DATABASES) for found in _names(node)):
+                named.add(f"{module}:{node.lineno}")  # type: ignore[attr-defined]
+    assert named == set()
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """The modules that a node imports."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module is not None:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -12,14 +12,16 @@ from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import parse_config
+from tidelog.config.source import SOURCES
 from tidelog.errors import UsageError
 from tidelog.model.patterns import pattern_of
 from tidelog.model.schema import TableName
 
 PASSWORD = "TIDELOG_PASSWORD"  # noqa: S105 - a variable's name
+# By the URL's scheme: a kind of this name, or the first that has the scheme.
 _KINDS = {
-    "postgres": "postgres", "postgresql": "postgres", "mysql": "mysql", "mariadb": "mariadb",
-}  # fmt: skip
+    scheme: kind for kind, section in reversed(SOURCES.items()) for scheme in section.url_schemes
+} | {kind: kind for kind in SOURCES}
 _SHOWN = 20
 SECRETS = {"password", "sslpassword"}
 
@@ -49,10 +51,8 @@ def first_config(url: str) -> FirstConfig:
     parts = urlsplit(url)
     kind = _KINDS.get(parts.scheme)
     if kind is None:
-        raise UsageError(
-            "--url: expected postgresql://user:password@host:port/database, mysql://… or "
-            "mariadb://…"
-        )
+        forms = dict.fromkeys(section.url_form for section in SOURCES.values() if section.url_form)
+        raise UsageError(f"--url: expected {' or '.join(forms)}")
     if SECRETS & {name.lower() for name in parse_qs(parts.query, keep_blank_values=True)}:
         raise UsageError(
             "--url: give the password before the @ (user:password@host), so that it is kept out of "
@@ -69,7 +69,7 @@ def first_config(url: str) -> FirstConfig:
         tables = catalogue.tables(["*.*"])
     finally:
         catalogue.close()
-    own = unquote(parts.path.strip("/")) if kind != "postgres" else ""
+    own = unquote(parts.path.strip("/")) if SOURCES[kind].url_has_namespace else ""
     here = [t for t in tables if own in ("", t.namespace)]
     counts = Counter(t.namespace for t in here or tables if _alike(t.namespace, own))
     schemas = dict(sorted(counts.items()))

@@ -19,9 +19,13 @@ QUICK_ROWS, QUICK_SECONDS = 20_000, 5
 
 def demo(
     source: Annotated[
-        str,
-        typer.Option("--source", metavar="KIND", help="The database: postgres, mysql or mariadb."),
-    ] = "postgres",
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="KIND",
+            help="The database: postgres, mysql or mariadb; else the first.",
+        ),
+    ] = None,
     directory: Annotated[
         Path,
         typer.Option(
@@ -51,7 +55,7 @@ def demo(
     from tidelog.demo.run import SOURCES
     from tidelog.demo.run import demo as run_demo
 
-    matching = [kind for kind in SOURCES if kind == source]
+    matching = [kind for kind in SOURCES if source in (None, kind)]
     if not matching:
         raise UsageError(f"--source is one of {', '.join(SOURCES)}, not {source!r}")
     try:

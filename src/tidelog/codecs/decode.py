@@ -1,7 +1,7 @@
 """Decodes records of one table schema version to typed Arrow columns, on executors.
 
 It makes two passes of numba kernels over the whole batch, without Python code per row:
-`tidelog.codecs.cells` finds the cells, `tidelog.codecs.columns.values` converts column by column.
+the wire format finds the cells, `tidelog.codecs.columns.values` converts column by column.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidelog.codecs.cells import MISSING, Image, parse
+from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.codecs.projection import Projection, project
+from tidelog.codecs.wire_formats import parse
 from tidelog.model.records import Bools, Kind, UInt8s, bitmap
 from tidelog.model.schema import TableSchema
 

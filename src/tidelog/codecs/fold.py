@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.cells import MISSING, Image, parse
+from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.missing_columns import missing_indices
 from tidelog.codecs.projection import Projection, project
+from tidelog.codecs.wire_formats import parse
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, Kind, UInt8s
 from tidelog.model.schema import TableSchema

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.decode import Decoded
+from tidelog.codecs.wire_formats import nan_key
 from tidelog.model.records import Bools, Int64s
 from tidelog.model.schema import TableSchema
 
@@ -22,12 +23,13 @@ def find_key_changes(decoded: Decoded, target: TableSchema) -> Bools:
     both = pc.and_(before.is_valid(), after.is_valid())
     if not both.true_count:
         return moved
+    nan_columns = nan_key(target)
     for name in target.match_key:
         at = before.type.get_field_index(name)
         old, new = before.field(at), after.field(at)
         # A null old key is not in the record: it is unchanged.
         differs = pc.fill_null(pc.not_equal(old, new), False)
-        if name in target.nan_key and (target.identity_kind == "f" or name in target.identity):
+        if name in nan_columns and (target.identity_kind == "f" or name in target.identity):
             differs = pc.or_(differs, pc.not_equal(old.is_null(), new.is_null()))  # NaN
         moved |= pc.and_(both, differs).to_numpy(zero_copy_only=False)
     return moved

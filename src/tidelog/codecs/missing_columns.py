@@ -12,22 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.model.records import Bools, Int64s, bitmap
-from tidelog.model.schema import TableSchema
-
-# PostgreSQL stores only these out of line, so only these can be unchanged TOAST.
-_OUT_OF_LINE = ("text", "binary", "bytes", "decimal")
-
-
-def possibly_missing_columns(schema: TableSchema) -> frozenset[str]:
-    """Names of the columns that a record's new state may lack; never one of the match key."""
-    if schema.wire_format == "pgoutput":
-        return frozenset(
-            column.name
-            for column in schema.columns
-            if column.logical.partition("(")[0] in _OUT_OF_LINE
-        )
-    # A binlog_row_image other than FULL leaves out unchanged columns.
-    return frozenset(schema.column_names) - set(schema.match_key)
 
 
 def missing_indices(missing: Bools | None, n: int) -> pa.ListArray:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from tidelog.codecs.columns.time_kernels import UNREAL_IS_NULL, UNREAL_IS_TOLD, UNREAL_IS_WRONG
 from tidelog.codecs.columns.values import CellError, ColumnTooLargeError, arrow_type, column
-from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
+from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 from tidelog.model.schema import TableSchema
@@ -88,7 +88,7 @@ class Projection:
         return arrays
 
     def _unreal_dates(self, name: str) -> int:
-        if self.schema.wire_format != BINLOG:
+        if not wire_format(self.schema).has_invalid_dates:
             return UNREAL_IS_WRONG
         return UNREAL_IS_TOLD if name in self.keys else UNREAL_IS_NULL
 

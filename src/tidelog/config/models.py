@@ -29,7 +29,7 @@ from tidelog.kinds.sections import (
     StorageOption,
     base_directory,
 )
-from tidelog.model.dump_options import DumpOptions
+from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpOptions
 from tidelog.model.log_locations import is_url
 from tidelog.outputs.base.stores.section import FileStoreSection
 from tidelog.outputs.registry import (
@@ -213,7 +213,7 @@ class Dump(DumpOptions, Section):
     """How dumps read; `tidelog set` changes these at run time, except for the last three."""
 
     statement_timeout_ms: Milliseconds = Field(
-        default=600_000,
+        default=STATEMENT_TIMEOUT_MS,
         ge=1,
         description="A chunk's SELECT that takes longer is ended; the chunk is read again, then "
         "halved.",

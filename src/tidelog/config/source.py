@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from urllib.parse import urlencode, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from tidelog.codecs.mysql.server_urls import SCHEMES, parse_url
 from tidelog.errors import ConfigError
 from tidelog.kinds.plugins import OneOf
 from tidelog.kinds.sections import (
@@ -20,7 +21,6 @@ from tidelog.kinds.sections import (
     TablePattern,
     TablePatterns,
 )
-from tidelog.model.mysql_urls import SCHEMES, parse_url
 
 _TABLES: Any = Field(
     default=["*.*"],
@@ -115,7 +115,17 @@ def _check_snapshot_details(section: Any) -> Any:
 
 
 class SourceBase(Section):
-    """The base of the sections of all kinds of sources."""
+    """The base of the sections of all kinds of sources.
+
+    Attributes:
+        url_schemes: the schemes of the kind's URLs, from which `tidelog init` finds it.
+        url_form: the form of the kind's URLs, for messages.
+        url_has_namespace: whether a URL's database is one namespace, and not all of them.
+    """
+
+    url_schemes: ClassVar[tuple[str, ...]] = ()
+    url_form: ClassVar[str] = ""
+    url_has_namespace: ClassVar[bool] = False
 
     kind: str
 
@@ -143,6 +153,9 @@ class SourceSection(SourceBase):
 
 class PostgresSourceSection(SourceBase):
     """A PostgreSQL database."""
+
+    url_schemes = ("postgresql", "postgres")
+    url_form = "postgresql://user:password@host:port/database"
 
     kind: Literal["postgres"] = Field(description="The kind of database.")
     url: SecretUrl = Field(
@@ -210,8 +223,8 @@ class PostgresSourceSection(SourceBase):
     def _check_url(cls, url: SecretUrl) -> SecretUrl:
         text = url.reveal()
         scheme = text.split("://")[0] if "://" in text else ""
-        if scheme not in ("postgresql", "postgres") and "=" not in text:
-            raise ValueError("expected postgresql://user:password@host:port/database")
+        if scheme not in cls.url_schemes and "=" not in text:
+            raise ValueError(f"expected {cls.url_form}")
         return url
 
     @field_validator("databases")
@@ -235,6 +248,10 @@ class PostgresSourceSection(SourceBase):
 
 class MySqlSourceSection(SourceBase):
     """The databases of a MySQL or MariaDB server."""
+
+    url_schemes = SCHEMES
+    url_form = "mysql://user:password@host:port/database (or mariadb://…)"
+    url_has_namespace = True
 
     kind: Literal["mysql", "mariadb"] = Field(
         description="The kind of server; a server of the other kind is refused."
@@ -314,8 +331,8 @@ class MySqlSourceSection(SourceBase):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: SecretUrl) -> SecretUrl:
-        if urlsplit(url.reveal()).scheme not in SCHEMES:
-            raise ValueError("expected mysql://user:password@host:port/database (or mariadb://…)")
+        if urlsplit(url.reveal()).scheme not in cls.url_schemes:
+            raise ValueError(f"expected {cls.url_form}")
         try:
             parse_url(url.reveal())
         except ConfigError as error:

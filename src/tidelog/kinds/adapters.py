@@ -39,6 +39,25 @@ FORMATTERS: Registry[FormatterKind] = Registry(
     },
 )
 
+WIRE_FORMATS: Registry[Any] = Registry(  # of tidelog.codecs.wire_formats.WireFormat
+    "tidelog.wire_formats",
+    "wire format",
+    {
+        "pgoutput": "tidelog.codecs.postgres.formats:PGOUTPUT",
+        "binlog": "tidelog.codecs.mysql.formats:BINLOG",
+    },
+)
+
+SOURCE_BLOCKS: Registry[Any] = Registry(  # of tidelog.codecs.source_blocks.SourceBlocks
+    "tidelog.source_blocks",
+    "source block",
+    {
+        "postgres": "tidelog.codecs.postgres.formats:SOURCE_BLOCKS",
+        "mysql": "tidelog.codecs.mysql.formats:SOURCE_BLOCKS",
+        "mariadb": "tidelog.codecs.mysql.formats:SOURCE_BLOCKS",
+    },
+)
+
 SOURCE_KINDS: Registry[Any] = Registry(  # of tidelog.app.sources.kinds.SourceKind
     "tidelog.sources",
     "kind of source",

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tidelog.model.quantities import Bytes, Milliseconds
 
+STATEMENT_TIMEOUT_MS = 600_000
+"""Most time of a chunk's SELECT, unless configured."""
+
 
 class RunTimeOptions(BaseModel):
     """The options that may change while a dump runs. 0 turns a limit off."""

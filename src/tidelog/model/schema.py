@@ -103,21 +103,6 @@ class TableSchema:
         return self.identity if self.identity_kind == "i" else self.key
 
     @cached_property
-    def nan_key(self) -> frozenset[str]:
-        """The columns of the match key whose typed value is null for PostgreSQL's ``NaN``.
-
-        A ``numeric(p,s)`` may be ``NaN``, which no decimal has: it is one value, so that null is
-        one key.
-        """
-        if self.wire_format != "pgoutput":
-            return frozenset()
-        return frozenset(
-            column.name
-            for column in self.columns
-            if column.name in self.match_key and column.logical.startswith("decimal(")
-        )
-
-    @cached_property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
 

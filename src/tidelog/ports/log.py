@@ -262,7 +262,14 @@ class SchemaRegistry(Protocol):
 
 
 class KeyExtractor(Protocol):
-    """Decodes keys of one wire format, vectorised, without decoding rows."""
+    """Decodes keys of one wire format, vectorised, without decoding rows.
+
+    Attributes:
+        full_rows_fill_gaps: whether a full old row has the columns that the new one lacks.
+    """
+
+    @property
+    def full_rows_fill_gaps(self) -> bool: ...
 
     def keys(self, batch: LogBatch, records: Any, schema: TableSchema) -> KeyEntries:
         """Return the keys of the records of ``batch`` at int32 indices ``records`` (all of

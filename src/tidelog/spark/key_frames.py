@@ -100,7 +100,7 @@ def _text(df: DataFrame, name: str, columns: Sequence[str]) -> Column:
 
 
 def with_nan(text: Column) -> Column:
-    """Returns the text of a column of `TableSchema.nan_key`, where null is ``NaN``."""
+    """Returns the text of a column of `nan_key`, where null is ``NaN``."""
     return f.coalesce(text, f.lit("NaN"))
 
 

@@ -19,8 +19,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tidelog.codecs.postgres.session_settings import PINNED, WRITABLE, set_statements
 from tidelog.errors import ConfigError, StateError, TidelogError
-from tidelog.model.postgres_settings import PINNED, WRITABLE, set_statements
 from tidelog.state.documents import Documents, NoAnswerError
 from tidelog.state.lease import LeaseElection
 

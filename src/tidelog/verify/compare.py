@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
-from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
+from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ChunkError
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest, Digest
@@ -158,8 +158,8 @@ class _Comparison:
         return f"the output has no column {absent[0]}" if absent else ""
 
     def _has_invalid_dates(self) -> bool:
-        """Does the copy have dates that MySQL or MariaDB sort among others, and Spark before?"""
-        if self.schema.wire_format != BINLOG:
+        """Does the copy have dates that the source sorts among others, and Spark before?"""
+        if not wire_format(self.schema).has_invalid_dates:
             return False
         columns = {column.name: column.logical for column in self.schema.columns}
         pairs = zip(self.schema.match_key, self.copy.target.key, strict=True)

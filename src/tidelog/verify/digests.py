@@ -17,6 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 from pyspark.sql.types import AtomicType, DataType, StringType, VariantType
 
+from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import OutputError
 from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import Digest
@@ -79,11 +80,11 @@ def has_common_order(schema: TableSchema) -> bool:
     collation.
     """
     columns = [schema.columns[schema.column_index(name)] for name in schema.match_key]
-    # MariaDB sorts a uuid by its bytes, and not by its text.
+    sorts_uuids = wire_format(schema).sorts_uuids_as_texts
     return all(
         _order_of(column) is not None
         and not column.nullable
-        and (column.type_name != "uuid" or schema.wire_format == "pgoutput")
+        and (column.type_name != "uuid" or sorts_uuids)
         for column in columns
     )
 

@@ -20,6 +20,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
 
+from tidelog.codecs.wire_formats import nan_key, source_spellings
 from tidelog.errors import OutputError
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest
@@ -31,7 +32,6 @@ from tidelog.spark.source_rows import source_frame
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.verify.digests import cast_expressions, range_condition
 from tidelog.verify.model import ALL, Copy, Key, Range, Source, TableReport
-from tidelog.verify.source_key_text import source_spellings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -68,7 +68,7 @@ class RowDifferences:
         columns: columns to compare.
         key: the columns among them that match rows.
         keys: rows with another key are left out.
-        nan_key: columns of the key in which null means ``NaN`` (`TableSchema.nan_key`).
+        nan_key: columns of the key in which null means ``NaN`` (`nan_key`).
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class RowComparison:
         source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
         expected = _transformed(source, self._steps, self._schema)
         pairs = zip(self._schema.match_key, target.key, strict=True)
-        nan_key = {ours for name, ours in pairs if name in self._schema.nan_key}
+        nan_key = {ours for name, ours in pairs if name in nan_key(self._schema)}
         unequal = RowDifferences(expected, rows(), target.columns.names, target.key, keys, nan_key)
         changed = judge(self._spark) if unequal.count else False
         most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)

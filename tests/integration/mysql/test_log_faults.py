@@ -15,6 +15,7 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import parse_url
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import (
     ConfigError,
@@ -24,7 +25,6 @@ from tidelog.errors import (
     SourceChangedError,
     SourceError,
 )
-from tidelog.model.mysql_urls import parse_url
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import connect

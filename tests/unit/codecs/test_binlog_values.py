@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from tests.support.binlog_values import Stored, delete, insert, schema_of, update
 
 from tidelog.codecs import invalid_dates
-from tidelog.codecs.cells import parse
 from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.texts.json_texts import double_text
 from tidelog.codecs.mysql.types import binlog_column
+from tidelog.codecs.wire_formats import parse
 from tidelog.errors import DecodeError
 from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import Int32s, Kind

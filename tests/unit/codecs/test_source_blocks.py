@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.codecs.columns.concatenation import TextCells
 from tidelog.codecs.mysql.binlog.position import pack
-from tidelog.codecs.source_blocks import SourceBlock, source_block
+from tidelog.codecs.source_blocks import SourceBlock, connector_of, source_block
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId
 
@@ -39,7 +39,7 @@ def values(block: SourceBlock, record: int) -> dict[str, object]:
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_binlog_record_has_file_and_offset_and_no_schema(kind: str) -> None:
     block = block_of(kind, [pack(7, 4), pack(1_234_567, (1 << 39) - 1)])
-    assert block.connector == kind
+    assert connector_of(SourceId(kind, "system", "db")) == kind
     assert values(block, 0) == {
         "db": "shop",
         "sequence": None,
@@ -58,7 +58,7 @@ def test_binlog_record_has_file_and_offset_and_no_schema(kind: str) -> None:
 
 def test_postgres_record_has_lsn_and_schema() -> None:
     block = block_of("postgres", [1001])
-    assert block.connector == "postgresql"
+    assert connector_of(SourceId("postgres", "system", "db")) == "postgresql"
     assert values(block, 0) == {
         "db": "db", "sequence": '"[null,\\"1001\\"]"', "schema": "shop", "table": "orders",
         "txId": 1001, "lsn": 1001, "xmin": None,

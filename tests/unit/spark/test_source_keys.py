@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from tidelog.codecs.wire_formats import source_spellings
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.verify.source_key_text import source_spellings
 
 
 def schema(wire_format: str, *logical: str) -> TableSchema:

@@ -109,7 +109,7 @@ def repair(
 
 def _to_source_key(key: Key, schema: TableSchema, columns: Sequence[str], *, sure: bool) -> Key:
     """Return the key in the source's form; ``sure``: nothing is deleted by it."""
-    from tidelog.verify.source_key_text import source_spellings
+    from tidelog.codecs.wire_formats import source_spellings
 
     spelled = source_spellings(key, schema, columns)
     if len(spelled) > 1 and not sure:

@@ -25,6 +25,7 @@ from tidelog.app.remote_control import send_command
 from tidelog.app.status_stream import OnStatus
 from tidelog.capture.handover import end_later
 from tidelog.capture.leadership import Leader, LeaseKeeper
+from tidelog.codecs.wire_formats import source_spellings
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build
 from tidelog.control.mailbox import new_id
@@ -41,7 +42,6 @@ from tidelog.spark.delivery.run import BatchProgress, run_pipeline
 from tidelog.spark.key_frames import keys_of_frame
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, look_every_s
-from tidelog.verify.source_key_text import source_spellings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,10 +10,10 @@ from tidelog.app.sources.kinds import SourceParts
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
+from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url
 from tidelog.config import Config
 from tidelog.config.source import MySqlSourceSection
 from tidelog.errors import PreflightError
-from tidelog.model.mysql_urls import ServerUrl, parse_url
 from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName
 from tidelog.ports import (

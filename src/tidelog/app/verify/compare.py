@@ -376,7 +376,7 @@ def _repair(
 ) -> dict[str, Any]:
 
     dump_id = f"repair-{new_id().lower()}"
-    from tidelog.verify.source_key_text import source_spellings
+    from tidelog.codecs.wire_formats import source_spellings
 
     spelled = [source_spellings(key, schema, schema.match_key) for key in keys]
     # The source has one of two spellings; a dump of the other one would delete its copy.

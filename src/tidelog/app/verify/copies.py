@@ -11,17 +11,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config
-from tidelog.config.source import MySqlSourceSection, PostgresSourceSection
+from tidelog.config.source import SOURCES
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.delivery_settings import transform_steps
-from tidelog.outputs.registry import (
-    DeltaSection,
-    IcebergSection,
-    MySqlSection,
-    OutputSection,
-    PostgresSection,
-)
+from tidelog.outputs.registry import DatabaseSection, DeltaSection, IcebergSection, OutputSection
 from tidelog.ports import ChunkReader, ChunkRequest, SourceId, TargetTable
 from tidelog.sources.null_registry import NullRegistry
 
@@ -37,7 +31,6 @@ if TYPE_CHECKING:
 
 
 Lake = TypeVar("Lake", bound="DeltaSection | IcebergSection")
-DatabaseCopySection = PostgresSection | MySqlSection
 
 
 class OpenReader:
@@ -68,7 +61,7 @@ class Copies(Protocol):
 
 def has_copies(section: OutputSection) -> bool:
     """Return whether an output of this kind keeps rows by key, which can be compared."""
-    return isinstance(section, DeltaSection | IcebergSection | PostgresSection | MySqlSection)
+    return isinstance(section, DeltaSection | IcebergSection | DatabaseSection)
 
 
 def is_compared(section: OutputSection, table: TableName) -> bool:
@@ -84,7 +77,7 @@ def copies(config: Config, section: OutputSection, spark: SparkSession, origin: 
         return _DeltaCopies(config, section, spark, origin)
     if isinstance(section, IcebergSection):
         return _IcebergCopies(config, section, spark, origin)
-    assert isinstance(section, PostgresSection | MySqlSection)
+    assert isinstance(section, DatabaseSection)
     return _DatabaseCopies(config, section, spark)
 
 
@@ -190,7 +183,7 @@ class _IcebergCopies(_LakeCopies[IcebergSection]):
 class _DatabaseCopies:
     """Copies in a database: read by the chunk reader of its kind, on an executor."""
 
-    def __init__(self, config: Config, section: DatabaseCopySection, spark: SparkSession) -> None:
+    def __init__(self, config: Config, section: DatabaseSection, spark: SparkSession) -> None:
         self._config = config
         self._section = section
         self._spark = spark
@@ -331,8 +324,7 @@ def _with_source_digits(
     return rows
 
 
-def _as_source(config: Config, section: DatabaseCopySection, place: TableName) -> Config:
+def _as_source(config: Config, section: DatabaseSection, place: TableName) -> Config:
     options = {"kind": section.kind, "url": section.url, "tables": [str(place)]}
-    kind = PostgresSourceSection if section.kind == "postgres" else MySqlSourceSection
-    source = kind.model_validate(options)
+    source = SOURCES[section.kind].model_validate(options)
     return config.model_copy(update={"source": source})

@@ -118,7 +118,7 @@ class Windows:
         schema_of: Callable[[int], TableSchema],
         *,
         retain_bytes: int = 64 << 20,
-        journal_entries: int = 1_000_000,
+        journal_entries: int = 500_000,
     ) -> None:
         self._keys = keys
         self._schema_of = schema_of
@@ -304,7 +304,7 @@ class Windows:
         moved: list[ChangedKeysToRead] = []
         for schema_id in np.unique(batch.schema_id[records]):
             schema = self._schema_of(int(schema_id))
-            if schema.wire_format == "pgoutput" and schema.identity_kind == "f":
+            if self._keys.full_rows_fill_gaps and schema.identity_kind == "f":
                 continue  # the old row has the columns that the new one lacks
             mine = records[batch.schema_id[records] == schema_id]
             entries = self._keys.keys(batch, mine, schema)

@@ -124,6 +124,8 @@ _MAX_PAYLOAD_BYTES = int(np.iinfo(np.int32).max)
 class PgoutputKeys(EncodedKeys):
     """The `tidelog.ports.KeyExtractor` of pgoutput payloads. Thread-safe, without state."""
 
+    full_rows_fill_gaps = True
+
     def keys(self, batch: LogBatch, records: Int32s, schema: TableSchema) -> KeyEntries:
         """Match keys of the records at indices ``records``, all of ``schema``.
 

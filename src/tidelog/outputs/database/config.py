@@ -26,6 +26,7 @@ class DatabaseSection(ExecutorSection):
         le=10_000_000,
         description="About how many rows of a table are written in one transaction.",
     )
+    url: SecretUrl
 
     def keyless_of(self, table: TableName) -> SkipOrFail:
         return self.keyless

@@ -19,11 +19,11 @@ from pymysql.connections import MySQLResult
 
 from tidelog.codecs import invalid_dates
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
+from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url, ssl_context, unverified_context
 from tidelog.codecs.mysql.session_settings import TIMEOUTS, WRITES, set_statement
 from tidelog.codecs.mysql.texts import exact_texts
-from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
+from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
-from tidelog.model.mysql_urls import ServerUrl, parse_url, ssl_context, unverified_context
 from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database import merging, texts
 from tidelog.outputs.database.dialect import (
@@ -364,7 +364,7 @@ WHERE table_schema = %s AND table_name = %s AND non_unique = 0 ORDER BY index_na
 @dataclass(frozen=True)
 class MySql:
     """`tidelog.outputs.database.dialect.Dialect` of MySQL and MariaDB; ``url`` as
-    `tidelog.model.mysql_urls` reads it.
+    `tidelog.codecs.mysql.server_urls` reads it.
     """
 
     url: str = field(repr=False)
@@ -377,7 +377,7 @@ class MySql:
     def key_as_text(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
-        if source.wire_format != BINLOG:
+        if not wire_format(source).has_invalid_dates:
             return rows
         for name in key:
             values = rows.column(name)

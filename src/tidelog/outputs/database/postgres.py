@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tidelog.codecs.postgres.session_settings import PINNED, set_statements
+from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
-from tidelog.model.postgres_settings import PINNED, set_statements
 from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database import merging
 from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError, with_plain_names
@@ -274,7 +275,7 @@ class Postgres:
     def key_as_text(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
-        for name in key if source.nan_key else ():
+        for name in key if nan_key(source) else ():
             values = rows.column(name)
             if pa.types.is_decimal(values.type) and values.null_count:
                 place = rows.schema.get_field_index(name)

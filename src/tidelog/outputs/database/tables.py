@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from tidelog.errors import OutputRefusedError, TableLeftOutError
+from tidelog.codecs.wire_formats import wire_format
 from tidelog.model.schema import Column, TableName
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect, with_digits
 from tidelog.outputs.database.layout import (
@@ -23,13 +24,13 @@ from tidelog.spark.transforms import Step, steps_of
 
 # Steps that change neither values nor names of columns.
 _HARMLESS = ("select", "drop", "filter")
-# Types with fractional digits in brackets, and the default number by kind of source.
+# Types with fractional digits in brackets.
 _CLOCKS = ("time", "timetz", "timestamp", "timestamptz", "datetime")
 _ONE_SPELLING = ("uuid", "inet", "inet4", "inet6", "cidr", "macaddr", "macaddr8")
 # Types of a source whose texts never end in a space, or where it is not significant.
 _WITHOUT_SPACES = re.compile(r"(char|character|bpchar)(\(|$)|enum\(")
 _DECIMALS = ("decimal", "numeric")
-_DIGITS, _MOST_DIGITS = {"postgres": 6}, 6
+_MOST_DIGITS = 6
 
 
 class Tables:
@@ -284,7 +285,7 @@ class Tables:
         elif column.base in _CLOCKS and not pa.types.is_date(field.type):
             digits = _MOST_DIGITS
             if type_name:
-                digits = _digits(type_name, _DIGITS.get(table.origin.kind, 0))
+                digits = _digits(type_name, wire_format(table.schema).fraction_digits)
             if _digits(column.sql_type, self._dialect.digits) < digits:
                 why = "times that differ in their fractions"
         if why:

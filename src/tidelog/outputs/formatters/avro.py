@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.columns.concatenation import TextCells
-from tidelog.codecs.source_blocks import source_block
+from tidelog.codecs.source_blocks import connector_of, source_block, source_fields
 from tidelog.model.records import Bools
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters import avro_encoding, avro_schema
 from tidelog.outputs.formatters.avro_encoding import AvroRows, number, text
 from tidelog.outputs.formatters.avro_schema import AvroField, fields_of, nullable
 from tidelog.outputs.formatters.messages import EventColumns, messages, topic_of
-from tidelog.outputs.formatters.source_fields import connector_of, source_fields
 from tidelog.ports import FormatOptions, MessageSchemas, SourceId, TargetTable
 from tidelog.spark.formats.envelope import snapshots, tidelog_version
 from tidelog.spark.formats.json_values import UNAVAILABLE, time_micros
@@ -203,7 +202,7 @@ def write_source(
     micros = records.column("commit_ts")
     values: dict[str, Any] = {
         "version": tidelog_version(),
-        "connector": block.connector,
+        "connector": connector_of(source),
         "name": "tidelog",
         "ts_ms": pc.divide(micros, 1000),
         "snapshot": snapshots(records),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.columns.concatenation import KeyPiece, TextCells
+from tidelog.codecs.source_blocks import connector_of, source_fields
 from tidelog.outputs.base.key_changes import OTHER_KEY
 from tidelog.outputs.formatters.messages import (
     HEADERS,
@@ -19,7 +20,6 @@ from tidelog.outputs.formatters.messages import (
     null_in_key,
     topic_of,
 )
-from tidelog.outputs.formatters.source_fields import connector_of, source_fields
 from tidelog.ports import FormatOptions, SourceId, TargetTable
 from tidelog.spark.formats.connect_schemas import (
     envelope_schema,

@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelog.codecs.source_blocks import connector_of, source_fields
 from tidelog.model.patterns import glob
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.messages import HEADERS, MESSAGES
-from tidelog.outputs.formatters.source_fields import connector_of, source_fields
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.formats import connect_schemas
 from tidelog.spark.formats.envelope import join_texts, milliseconds, source_pieces

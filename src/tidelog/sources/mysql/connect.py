@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
-from tidelog.codecs.mysql.session_settings import set_statement
-from tidelog.errors import ConnectionLostError, PreflightError
-from tidelog.model.mysql_urls import (
+from tidelog.codecs.mysql.server_urls import (
     ServerPin,
     ServerUrl,
     parse_url,
     ssl_context,
     unverified_context,
 )
+from tidelog.codecs.mysql.session_settings import set_statement
+from tidelog.errors import ConnectionLostError, PreflightError
 from tidelog.sources.mysql.errors import connection_error, note_reached
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pymysql
 from pymysql.constants import CR, ER
 
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
@@ -23,7 +24,6 @@ from tidelog.errors import (
     SourceError,
     TidelogError,
 )
-from tidelog.model.mysql_urls import ServerUrl
 from tidelog.system import tls
 from tidelog.system.extras import missing_for_password
 

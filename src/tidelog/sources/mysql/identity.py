@@ -14,12 +14,12 @@ from dataclasses import replace
 from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES, EventType
 from tidelog.codecs.mysql.binlog.position import text, unpack
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
     SourceChangedError,
 )
-from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection

@@ -16,13 +16,13 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tidelog.errors import ConfigError, PreflightError
-from tidelog.model.postgres_settings import (
+from tidelog.codecs.postgres.session_settings import (
     PINNED,
     TIMEOUTS,
     WRITABLE,
     set_newer_timeouts,
 )
+from tidelog.errors import ConfigError, PreflightError
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.encodings import adapt, set_database_encoding
 from tidelog.sources.postgres.errors import connection_error, note_reached

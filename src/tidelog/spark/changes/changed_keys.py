@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pyspark.sql import functions as f
 
+from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
@@ -71,7 +72,7 @@ def changed_keys(
     parts = planning.partition_refs(refs, partition_bytes=PART_BYTES, partitions=None)
     frame = read_planned(spark, path, log.generation, schema, refs, parts=len(parts), columns=key)
     texts = {name: as_text(name, frame.schema[name].dataType) for name in key}
-    texts |= {name: with_nan(texts[name]) for name in schema.nan_key}
+    texts |= {name: with_nan(texts[name]) for name in nan_key(schema)}
     columns = [text.alias(f"k{place}") for place, text in enumerate(texts.values())]
     return frame.select(*columns).distinct().withColumn("changed", f.lit(True))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from tidelog.codecs.missing_columns import possibly_missing_columns
+from tidelog.codecs.wire_formats import nan_key, wire_format
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.spark.changes import folding
@@ -44,7 +44,7 @@ def rows_to_read_again(
     read again, each value of the key as for `tidelog.spark.key_frames.keys_of_frame`; None: no
     rows. Valid inside the block.
     """
-    if not refs or not possibly_missing_columns(schema):
+    if not refs or not wire_format(schema).possibly_missing_columns(schema):
         yield None
         return
     session = exact_session(spark)
@@ -77,7 +77,7 @@ def _rows_to_check(
     versions = reduce(lambda one, other: one.union(other), found).distinct()
     versions = in_session(versions, incomplete.sparkSession)
     rows = incomplete.join(versions, CHANGE_VERSION, "left_semi")
-    for name in schema.nan_key:
+    for name in nan_key(schema):
         kind = rows.schema[name].dataType
         rows = rows.withColumn(name, with_nan(as_text(name, kind)))
     return rows

@@ -107,7 +107,7 @@ def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
         else:
             text = json.dumps(value) if isinstance(value, bool) else str(value)
             if pa.types.is_decimal(kind) and text == "NaN":
-                return cells.is_null()  # null in a key means NaN (`TableSchema.nan_key`)
+                return cells.is_null()  # null in a key means NaN (`nan_key`)
             if base == "uuid":
                 text = str(uuid.UUID(text))
             elif base in _NUMERIC and pa.types.is_string(kind):

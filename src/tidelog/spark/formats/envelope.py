@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidelog.codecs.columns.concatenation import KeyPiece, TextCells
 from tidelog.codecs.decode import decode
-from tidelog.codecs.source_blocks import source_block
+from tidelog.codecs.source_blocks import connector_of, source_block
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
@@ -134,7 +134,7 @@ def source_pieces(
     """Returns the member ``source`` with the comma before it, as pieces for `join_texts`."""
     block = source_block(origin, table, records)
     pieces: list[KeyPiece] = [
-        f',"source":{{"version":"{tidelog_version()}","connector":"{block.connector}","name":"tidelog"',
+        f',"source":{{"version":"{tidelog_version()}","connector":"{connector_of(origin)}","name":"tidelog"',
         ',"ts_ms":',
         milliseconds(commit_ts),
         ',"snapshot":"',

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from tidelog.codecs.columns.concatenation import KeyPiece, TextCells, has_escapes, join
 from tidelog.codecs.columns.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
+from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
@@ -31,11 +32,11 @@ UNAVAILABLE = "__debezium_unavailable_value"
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _RARE = "[\\x00-\\x1f\\x{10000}-\\x{10ffff}]"  # Jackson writes these as \uXXXX
 _PRECISION = re.compile(r"\((\d)\)")
-_POSTGRES_TIME = " without time zone"
-_TIME = re.compile(rf"time(\(\d\))?({_POSTGRES_TIME})?", re.IGNORECASE)
+_WITHOUT_ZONE = " without time zone"
+_TIME = re.compile(rf"time(\(\d\))?({_WITHOUT_ZONE})?", re.IGNORECASE)
 _TIME_PARTS = r"^(?P<s>-?)(?P<h>\d+):(?P<m>\d+):(?P<x>\d+)\.?(?P<f>\d*)$"
 _UNSIGNED_BIGINT = re.compile(r"bigint.* unsigned.*", re.IGNORECASE)
-_MYSQL_TIME = re.compile(r"(datetime|timestamp|time)(?!\w|\()", re.IGNORECASE)
+_TIME_WITHOUT_DIGITS = re.compile(r"(datetime|timestamp|time)(?!\w|\()", re.IGNORECASE)
 _MILLISECONDS = 3  # digits: what Debezium's adaptive modes write as milliseconds
 
 
@@ -80,9 +81,11 @@ def type_names(schema: TableSchema) -> dict[str, str]:
     """Returns, by column, the source's own spelling of its type, with the implied precision:
     ``datetime`` of MySQL and MariaDB has whole seconds, ``timestamp`` of PostgreSQL microseconds.
     """
-    if schema.wire_format == "pgoutput":
+    digits = wire_format(schema).fraction_digits
+    if digits == MICROSECONDS:
         return {column.name: column.type_name for column in schema.columns}
-    return {c.name: _MYSQL_TIME.sub(r"\1(0)", c.type_name, count=1) for c in schema.columns}
+    implied = rf"\1({digits})"
+    return {c.name: _TIME_WITHOUT_DIGITS.sub(implied, c.type_name, count=1) for c in schema.columns}
 
 
 def json_rows(
@@ -266,7 +269,7 @@ def _timestamps(values: pa.TimestampArray, mode: TimeMode, type_name: str) -> Te
 def _times(texts: pa.StringArray, mode: TimeMode, type_name: str) -> TextCells:
     """Returns times of day, or MySQL's of any length, in the source's texts."""
     if mode == "isostring":
-        if type_name.endswith(_POSTGRES_TIME):  # MySQL's 24:30:00 is no time of day
+        if type_name.endswith(_WITHOUT_ZONE):  # MySQL's 24:30:00 is no time of day
             texts = pc.replace_substring_regex(texts, "^24:", "00:")
         return TextCells(texts, '"', 'Z"')
     return _micros(_micros_of(texts), mode, type_name, of_day=True)

@@ -8,53 +8,35 @@ decoder, those that plan reads only the source.
 from __future__ import annotations
 
 import contextlib
-import struct
 import sys
 
 import pyarrow as pa
 
 from tidelog.codecs.decode import decode
 from tidelog.codecs.fold import fold
+from tidelog.errors import ConfigError
 from tidelog.eventlog.layout import RECORD_SCHEMA
+from tidelog.kinds.adapters import WIRE_FORMATS
 from tidelog.model.records import Kind
-from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.spark.datasource import executor  # noqa: F401
-
-_CELLS = {
-    "int64": b"1",
-    "int32": b"1",
-    "int16": b"1",
-    "bool": b"t",
-    "float64": b"1.5",
-    "float32": b"1.5",
-    "decimal(10,2)": b"1.50",
-    "date": b"2026-01-02",
-    "timestamp": b"2026-01-02 03:04:05",
-    "timestamptz": b"2026-01-02 03:04:05+00",
-    "binary": b"\\x00",
-    "text": b"x",
-    "bytes": b"x",
-}
 
 
 def warm_up() -> None:
-    """Decode and fold one artificial record with a column of every type."""
-    columns = tuple(Column(kind, 0, -1, kind, kind) for kind in _CELLS)
-    schema = TableSchema(
-        TableName("warm", "up"), 1, columns, ("int64",), ("int64",), "d", "pgoutput", 1
-    )
-    cells = b"".join(b"t" + struct.pack("!I", len(text)) + text for text in _CELLS.values())
-    payload = struct.pack("!cIcH", b"I", 1, b"N", len(_CELLS)) + cells
-    values = [[1], [int(Kind.INSERT)], [1], [1], [0], [1], [0], [payload]]
-    arrays = [pa.array(v, f.type) for v, f in zip(values, RECORD_SCHEMA, strict=True)]
-    records = pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
-    decode(records, schema)
-    fold(records, schema)
+    """Decode and fold one artificial record of each wire format that has an example."""
+    for example in (WIRE_FORMATS.get(name).example for name in WIRE_FORMATS.names):
+        if example is None:
+            continue
+        payload, schema = example()
+        values = [[1], [int(Kind.INSERT)], [1], [1], [0], [1], [0], [payload]]
+        arrays = [pa.array(v, f.type) for v, f in zip(values, RECORD_SCHEMA, strict=True)]
+        records = pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
+        decode(records, schema)
+        fold(records, schema)
 
 
 def _preload(worker_module: str) -> None:
     """Import and compile early. An error appears where the module is used, not here."""
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(ImportError, ConfigError):
         import tidelog.spark.datasource.source  # noqa: F401
 
         if worker_module == "pyspark.worker":

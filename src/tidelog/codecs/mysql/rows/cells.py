@@ -77,7 +77,7 @@ def parse(
     old: bool,
     old_columns: Sequence[int] | None = None,
 ) -> CellPlaces:
-    """Like `tidelog.codecs.cells.parse`; the cells are texts
+    """See `tidelog.codecs.wire_formats.parse`; cells are texts
     (`tidelog.codecs.mysql.texts.texts`).
     """
     raw, bounds = payloads(records)

@@ -174,6 +174,8 @@ class BinlogKeys(EncodedKeys):
             to their default.
     """
 
+    full_rows_fill_gaps = False
+
     def __init__(self, flavor: Flavor = Flavor.MYSQL) -> None:
         self._resets = flavor is Flavor.MARIADB
 

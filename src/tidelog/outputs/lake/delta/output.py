@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
@@ -318,7 +319,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
     def _set_key(self, copy: DeltaTable, target: TargetTable) -> None:
         own = {name.lower(): name for name in copy.column_types()}
         copy.key = tuple(own[name.lower()] for name in target.key)
-        copy.null_key = bool(target.schema.nan_key)
+        copy.null_key = bool(nan_key(target.schema))
 
     def _settle_by_frame(self, write: Write) -> list[SettleResult]:
         """Settle a table that Spark reads: one with steps, or with more rows than one task

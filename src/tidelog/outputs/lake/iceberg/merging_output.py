@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.codecs.missing_columns import possibly_missing_columns
+from tidelog.codecs.wire_formats import nan_key, wire_format
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.iceberg import rows as lake_rows
@@ -120,7 +120,7 @@ class MergingOutput(LakeOutput[MergedTable]):
             # Names of missing columns instead of their numbers.
             changes = transforms.apply(changes, steps, schema, keyed=True)
             changes = in_session(changes, copy.spark)
-            may_lack = columns if steps else possibly_missing_columns(schema)
+            may_lack = columns if steps else wire_format(schema).possibly_missing_columns(schema)
             if copy.is_empty():
                 lake_rows.append(copy, changes, columns)
             else:
@@ -132,7 +132,7 @@ class MergingOutput(LakeOutput[MergedTable]):
                     target.key,
                     lacking,
                     work.deleted_below,
-                    null_key=bool(target.schema.nan_key),
+                    null_key=bool(nan_key(target.schema)),
                 )
 
     def _optimize(self, table: TableName) -> None:

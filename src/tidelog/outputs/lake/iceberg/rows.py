@@ -43,7 +43,7 @@ def merge(
         key: those of them by which rows are known.
         may_lack: those of them that may be missing from a row.
         deleted_below: rows of a lower version are gone from the source, by events or not.
-        null_key: null in the key is a value like others (`TableSchema.nan_key`).
+        null_key: null in the key is a value like others (`nan_key`).
     """
     view = f"tidelog_changes_{next(_views)}"
     layout = copy.layout

@@ -14,9 +14,9 @@ from pymysql.constants import ER
 
 from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.codecs.mysql.texts.exact_texts import needs_exact
 from tidelog.errors import TableRefusedError
-from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Retention, SourceLoad, TableShape

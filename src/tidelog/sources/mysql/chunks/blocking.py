@@ -17,6 +17,7 @@ from contextlib import suppress
 import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import (
     ChunkBusyError,
     ChunkError,
@@ -25,7 +26,7 @@ from tidelog.errors import (
     ChunkVoidError,
     TidelogError,
 )
-from tidelog.model.mysql_urls import ServerUrl
+from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
@@ -34,7 +35,6 @@ from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
-    STATEMENT_TIMEOUT_MS,
     end_statement,
     open_reading,
 )

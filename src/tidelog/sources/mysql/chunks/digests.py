@@ -12,15 +12,15 @@ import pymysql
 from tidelog.codecs import invalid_dates
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ChunkBusyError
-from tidelog.model.mysql_urls import ServerUrl
+from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import ChunkRequest, Digest
 from tidelog.sources.mysql.chunks.errors import chunk_errors
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
-    STATEMENT_TIMEOUT_MS,
     MySqlChunkReader,
     open_reading,
 )

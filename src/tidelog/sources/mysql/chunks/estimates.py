@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.model.mysql_urls import ServerUrl
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of

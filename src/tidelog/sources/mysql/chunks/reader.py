@@ -15,8 +15,9 @@ import pymysql
 from pymysql.constants import ER
 
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ChunkBusyError, ChunkError, ChunkLostError, TidelogError
-from tidelog.model.mysql_urls import ServerUrl
+from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
@@ -36,7 +37,6 @@ from tidelog.sources.mysql.connect import Connection, connect, quote_name
 from tidelog.sources.mysql.stream.gtids import GtidSet, SeenGtids
 
 LOCK_TIMEOUT_MS = 2_000
-STATEMENT_TIMEOUT_MS = 600_000
 PLAN_TRANSACTION_S = 0.5  # then DDL and purge can run
 KILL_TIMEOUT_S = 2.0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.model.mysql_urls import parse_url
+from tidelog.codecs.mysql.server_urls import parse_url
 from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.positions import log_status

@@ -23,7 +23,7 @@ from itertools import pairwise
 from tidelog.codecs.mysql.binlog.events.statements import first_words
 from tidelog.codecs.mysql.binlog.items import QuerySeen
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.model.mysql_urls import ServerUrl
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph, all_cascades
 from tidelog.sources.mysql.catalogue.grants import Grants

@@ -15,8 +15,8 @@ import numpy as np
 from tidelog.codecs.mysql.binlog.items import GtidsSeen
 from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
-from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection

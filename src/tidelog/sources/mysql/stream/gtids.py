@@ -25,7 +25,7 @@ from tidelog.codecs.mysql.binlog.items import (
 from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.model.mysql_urls import ServerUrl
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.model.records import Bools, Int64s, Resume
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.log_parts import read_part

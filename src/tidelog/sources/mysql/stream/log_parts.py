@@ -26,8 +26,8 @@ from tidelog.codecs.mysql.binlog.events.statements import Query, parse_query
 from tidelog.codecs.mysql.binlog.events.xa import parse_xa_prepare
 from tidelog.codecs.mysql.binlog.items import Alter
 from tidelog.codecs.mysql.binlog.position import pack, unpack
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConnectionLostError
-from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.stream.positions import LogFiles
 from tidelog.sources.mysql.stream.replication.seeking import log_positions

@@ -29,11 +29,11 @@ from tidelog.codecs.mysql.binlog.items import (
 from tidelog.codecs.mysql.binlog.position import file_number, text, unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
+from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
 )
-from tidelog.model.mysql_urls import ServerUrl, parse_url
 from tidelog.model.records import LogBatch, Resume
 from tidelog.ports import (
     IdleAt,

@@ -20,8 +20,8 @@ from tidelog.codecs.mysql.binlog.items import (
 from tidelog.codecs.mysql.binlog.position import pack, unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConnectionLostError, GapError
-from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, LogBatch, Resume, UInt8s
 from tidelog.ports import LogEvent
 from tidelog.sources.mysql.connect import Connection

@@ -24,6 +24,7 @@ from tidelog.errors import (
     ConnectionLostError,
     TidelogError,
 )
+from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres import async_results
@@ -31,7 +32,6 @@ from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, Postg
 from tidelog.sources.postgres.catalogue.tables import table_shape
 from tidelog.sources.postgres.chunks.reader import (
     LOCK_TIMEOUT_MS,
-    STATEMENT_TIMEOUT_MS,
     chunk_errors,
 )
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect

@@ -9,13 +9,13 @@ from typing import Any, Final
 import psycopg
 
 from tidelog.errors import ChunkError
+from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, Digest
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import (
     LOCK_TIMEOUT_MS,
-    STATEMENT_TIMEOUT_MS,
     PostgresChunkReader,
     chunk_errors,
 )

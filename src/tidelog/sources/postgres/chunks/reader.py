@@ -21,6 +21,7 @@ from tidelog.errors import (
     ChunkRefusedError,
     ChunkTooSlowError,
 )
+from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
@@ -39,7 +40,6 @@ from tidelog.sources.postgres.connect import connect, quote_ident
 from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
 
 LOCK_TIMEOUT_MS = 2_000
-STATEMENT_TIMEOUT_MS = 600_000
 FIRST_NORMAL_OID = 16_384  # lower oids are PostgreSQL's own types
 PLAN_TRANSACTION_S = 0.5  # then DDL and vacuum can run
 

@@ -20,6 +20,7 @@ import pymysql
 from pymysql.constants import COMMAND
 
 from tidelog.codecs.mysql.flavor import Flavor
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import (
     ConfigError,
     ConnectionLostError,
@@ -28,7 +29,6 @@ from tidelog.errors import (
     SourceError,
     TidelogError,
 )
-from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import BINLOG_FATAL, server_error, translate_errors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.codecs.mysql.binlog.events.statements import first_words
-from tidelog.model.mysql_urls import ServerUrl
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.stream.ddl.effects import Effect, Statement, renames_of
 from tidelog.sources.mysql.stream.ddl.statements import read_statement

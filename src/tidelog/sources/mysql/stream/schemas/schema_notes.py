@@ -9,8 +9,8 @@ from typing import Any
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.position import file_number, pack, text
 from tidelog.codecs.mysql.charsets import bytes_per_character
+from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConfigError, SourceError, UsageError
-from tidelog.model.mysql_urls import ServerUrl
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SchemaRegistry, StateStore
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder

@@ -1,7 +1,6 @@
 """HOT PATH. Finds where each cell of a batch of payloads begins and how long it is.
 
 Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
-`tidelog.codecs.mysql.rows.cells` handles payloads of the wire format ``binlog``.
 """
 
 from __future__ import annotations
@@ -21,14 +20,10 @@ from tidelog.codecs.cell_positions import (
     matrices,
     payloads,
 )
-from tidelog.codecs.mysql.rows import cells
-from tidelog.codecs.mysql.types import WIRE_FORMAT as BINLOG
 from tidelog.codecs.tuple_kernel import MALFORMED, REASONS, UNKNOWN_KIND, read_tuple
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Kind, UInt8s
 from tidelog.model.schema import TableSchema
-
-__all__ = ["MISSING", "NULL", "CellPlaces", "Image", "parse"]
 
 _I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
 _R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
@@ -43,21 +38,8 @@ def parse(
     old: bool,
     old_columns: Sequence[int] | None = None,
 ) -> CellPlaces:
-    """Parse the payloads of records that are all of ``schema``.
-
-    Args:
-        records: a batch in the event log's record layout.
-        schema: the version that the records were written under.
-        wanted: wire column numbers; row ``i`` of the matrices is column ``wanted[i]``.
-        old: whether to return the old images too (otherwise they only fill unchanged cells).
-        old_columns: wire column numbers; old images may leave out (`MISSING`) all others where that
-            saves time. None: none may be left out.
-
-    Raises:
-        DecodeError: a payload does not fit ``schema``; names table and version.
-    """
-    if schema.wire_format == BINLOG:
-        return cells.parse(records, schema, wanted, old=old, old_columns=old_columns)
+    """See `tidelog.codecs.wire_formats.parse`."""
+    del old_columns
     data, offsets = payloads(records)
     kind: UInt8s = records.column("kind").to_numpy(zero_copy_only=True)
     version = integers(records, "offset")

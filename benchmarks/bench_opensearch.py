@@ -57,6 +57,7 @@ def _run(given: argparse.Namespace, server: OpenSearchServer, scratch: Path) -> 
         output = OpenSearchOutput(
             spark, str(scratch / "log"), SqliteState(f"sqlite:///{scratch / 'state.db'}"),
             Delivery(prefix), cluster=ClusterOptions((server.url,)), index=prefix + "-{name}",
+            create_indices=True, tombstone_retention_s=86_400.0, bulk_bytes=4 << 20,
             settings=_SETTINGS,
         )  # fmt: skip
         return delivered_s(spark, scratch / "log", output, prefix)

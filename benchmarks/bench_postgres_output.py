@@ -63,7 +63,7 @@ def _run(given: argparse.Namespace, server: PostgresServer, scratch: Path) -> No
     def bring(place: str, log: Path) -> float:
         output = DatabaseOutput(
             spark, str(log), SqliteState(f"sqlite:///{scratch / f'{place}.db'}"),
-            Delivery("bench"), Postgres(server.dsn(place)),
+            Delivery("bench"), Postgres(server.dsn(place)), batch_rows=50_000,
         )  # fmt: skip
         return delivered_s(spark, log, output, place)
 

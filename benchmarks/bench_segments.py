@@ -139,7 +139,7 @@ def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
     if size <= 64 << 10:
         writer.append_position(Resume(0, position, 0))
         start = time.perf_counter()
-        gone = EventLogMaintenance(path).rollup(min_age_s=-10)
+        gone = EventLogMaintenance(path).rollup(target_bytes=64 << 20, min_age_s=-10)
         took = (time.perf_counter() - start) * 1e3
         cold = timed(lambda: EventLog.open(path).latest_offset())
         print(f"{'':12} roll-up of {gone + 1} segments {took:6.1f} ms | first poll {cold:.2f} ms")

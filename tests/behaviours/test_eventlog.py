@@ -89,8 +89,10 @@ def on_disk(root) -> None:
         pytest.skip("only a local disk has this")
 
 
-def small(place, **options):
-    return EventLogMaintenance(place).rollup(min_age_s=-10, min_segments=2, **options)
+def small(place, target_bytes=64 << 20, **options):
+    return EventLogMaintenance(place).rollup(
+        target_bytes=target_bytes, min_age_s=-10, min_segments=2, **options
+    )
 
 
 # ---------------------------------------------------------------- appending
@@ -450,8 +452,8 @@ def test_roll_up_changes_files_not_records(writer, log, path, place):
 def test_roll_up_leaves_young_large_and_few_segments(writer, place):
     fill(writer)
     maintenance = EventLogMaintenance(place)
-    assert maintenance.rollup(min_age_s=3600) == 0
-    assert maintenance.rollup(min_age_s=-10, min_segments=50) == 0
+    assert maintenance.rollup(target_bytes=64 << 20, min_age_s=3600) == 0
+    assert maintenance.rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=50) == 0
     assert maintenance.rollup(min_age_s=-10, target_bytes=7) == 0
     assert maintenance.rollup(min_age_s=-10, target_bytes=8) > 0
 
@@ -520,7 +522,9 @@ def test_maintenance_stops_when_the_lease_is_in_doubt(writer, log, place):
         raise LeaseLostError("in doubt")
 
     with pytest.raises(LeaseLostError):
-        EventLogMaintenance(place, check_lease).rollup(min_age_s=-10, min_segments=2)
+        EventLogMaintenance(place, check_lease).rollup(
+            target_bytes=64 << 20, min_age_s=-10, min_segments=2
+        )
     with pytest.raises(LeaseLostError):
         EventLogMaintenance(place, check_lease).retain(-10)
     assert payloads(log) == before

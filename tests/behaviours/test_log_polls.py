@@ -165,7 +165,7 @@ def test_what_no_segment_follows_is_noticed_by_the_end_that_is_gone(
             append(writer, position)
         maintenance = EventLogMaintenance(place)
         if what == "rolled up":
-            assert maintenance.rollup(min_age_s=-10, min_segments=2)
+            assert maintenance.rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
         else:
             assert maintenance.retain(-10) > end
     assert log.poll(end, log_poller.CHECK_EVERY_S + 0.5)

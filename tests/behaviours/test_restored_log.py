@@ -99,7 +99,7 @@ def test_no_offset_is_issued_twice_and_who_was_ahead_is_told(
     leader.append_position(leader.resume)
     if rolled_up:
         maintenance = EventLogMaintenance(at.place)
-        assert maintenance.rollup(min_age_s=-10, min_segments=2)
+        assert maintenance.rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
     for log in (running, EventLog.open(at.place)):
         refuses(lambda log=log: log.segments(ahead), ahead, end)
         refuses(lambda log=log: log.segments(end - 1, ahead), ahead, end)

@@ -81,7 +81,7 @@ def test_a_frozen_leader_cannot_append_when_it_wakes_up(tmp_path):
         position = leader.resume.position
         for n in range(1, 6):
             leader.append_log([batch([b"leader"], position + 10 * n)])
-        EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
+        EventLogMaintenance(tmp_path).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
         expected = payloads(EventLog.open(tmp_path))
         process.send_signal(signal.SIGCONT)
         output, _ = process.communicate(timeout=30)
@@ -143,7 +143,7 @@ def test_a_full_disk_does_not_harm_roll_up_or_schemas(small_disk):
     with contextlib.suppress(OSError):
         (small_disk / "filler").write_bytes(bytes(2 << 20))
     with pytest.raises(StorageError):
-        EventLogMaintenance(small_disk).rollup(min_age_s=-10, min_segments=2)
+        EventLogMaintenance(small_disk).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
     with pytest.raises(StorageError):
         register(small_disk, "another")
     assert payloads(EventLog.open(small_disk)) == expected

@@ -333,7 +333,7 @@ def test_one_history_on_an_object_store(s3):
 
 
 def test_a_frozen_writers_late_link_after_roll_up_is_not_read(tmp_path):
-    _late_link(tmp_path, lambda m: m.rollup(min_age_s=-10, min_segments=2))
+    _late_link(tmp_path, lambda m: m.rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2))
 
 
 def test_a_frozen_writers_late_link_after_retention_is_not_read(tmp_path):
@@ -384,7 +384,9 @@ def test_a_frozen_roll_up_cannot_overwrite_its_successors(tmp_path):
     expected = payloads(EventLog.open(tmp_path))
 
     def work():
-        return EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
+        return EventLogMaintenance(tmp_path).rollup(
+            target_bytes=64 << 20, min_age_s=-10, min_segments=2
+        )
 
     with failpoints.arm({"replace.before_rename": _at("replace.before_rename")}):
         # The first rename is chain.json's, the freeze falls on it: nothing was freed yet.
@@ -418,7 +420,10 @@ def test_a_frozen_roll_up_without_a_lock_spoils_nothing(s3, hit):
 
     with failpoints.arm({"replace.before_rename": freeze}):
         thread = Frozen(
-            lambda: EventLogMaintenance(place).rollup(min_age_s=-10, min_segments=2), "anywhere"
+            lambda: EventLogMaintenance(place).rollup(
+                target_bytes=64 << 20, min_age_s=-10, min_segments=2
+            ),
+            "anywhere",
         )
         thread.start()
         assert thread.standing.wait(30)
@@ -432,7 +437,7 @@ def test_a_frozen_roll_up_without_a_lock_spoils_nothing(s3, hit):
     # Or its successor has finished what it had begun, to the same bytes.
     assert thread.error is None or isinstance(thread.error, StorageError)
     assert payloads(EventLog.open(place)) == expected
-    successor.rollup(min_age_s=-10, min_segments=2)
+    successor.rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
     successor.quarantine_strays()
     assert payloads(EventLog.open(place)) == expected
 

@@ -91,12 +91,16 @@ def test_the_tail_of_a_known_chain_is_the_newest_segment_whatever_others_did(
     for more in (0, 1, 20):
         appended(writer, more)
         assert reader.tail() == writer.tail
-    assert EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
+    assert EventLogMaintenance(tmp_path).rollup(
+        target_bytes=64 << 20, min_age_s=-10, min_segments=2
+    )
     assert reader.tail() == writer.tail
     leader = EventLogWriter.open(tmp_path, SOURCE, 2)
     assert reader.tail() == leader.tail
     appended(leader, 5)
-    assert EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
+    assert EventLogMaintenance(tmp_path).rollup(
+        target_bytes=64 << 20, min_age_s=-10, min_segments=2
+    )
     assert reader.tail() == leader.tail
 
 
@@ -108,7 +112,9 @@ def test_a_leader_that_knew_the_log_before_it_was_rolled_up_appends_behind_its_e
     log = EventLog.open(tmp_path)
     log.chain()
     appended(writer, 10)
-    assert EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
+    assert EventLogMaintenance(tmp_path).rollup(
+        target_bytes=64 << 20, min_age_s=-10, min_segments=2
+    )
     leader = EventLogWriter(log.storage, SOURCE, 2, chain=log.chain_reader())
     appended(leader, 1)
     found = EventLog.open(tmp_path)

@@ -190,7 +190,7 @@ def test_a_listing_torn_by_a_roll_up_is_read_again(writer, place, monkeypatch):
         writer.append_log([batch([b"%d" % position], position)])
     expected = values(place)
     old = ObjectStorage.tags(writer.storage)
-    EventLogMaintenance(place).rollup(min_age_s=-10, min_segments=2)
+    EventLogMaintenance(place).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
     tags, answers = ObjectStorage.tags, [old]
     monkeypatch.setattr(ObjectStorage, "tags", lambda s: answers.pop() if answers else tags(s))
     assert values(place) == expected
@@ -222,7 +222,7 @@ def test_a_frozen_leader_changes_nothing_when_it_wakes_up(place, point):
         position = leader.resume.position
         for n in range(1, 12):
             leader.append_log([batch([b"leader"], position + 10 * n)])
-        EventLogMaintenance(place).rollup(min_age_s=-10, min_segments=2)
+        EventLogMaintenance(place).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
         expected = payloads(EventLog.open(place))
         process.send_signal(signal.SIGCONT)
         output, _ = process.communicate(timeout=60)
@@ -231,7 +231,7 @@ def test_a_frozen_leader_changes_nothing_when_it_wakes_up(place, point):
         assert set(told(output)) <= {offset for offset, _ in expected}
         EventLogMaintenance(place).quarantine_strays()
         leader.append_log([batch([b"on"], position + 1000)])
-        EventLogMaintenance(place).rollup(min_age_s=-10, min_segments=2)
+        EventLogMaintenance(place).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
         assert payloads(EventLog.open(place))[:-1] == expected
     finally:
         process.kill()
@@ -270,7 +270,7 @@ def test_killed_at_any_point_the_log_holds_what_was_told(place, s3, work, point)
     register(place)
     leader.append_log([batch([b"on"], 100_000)])
     assert EventLogMaintenance(place).quarantine_strays().quarantined == []
-    EventLogMaintenance(place).rollup(min_age_s=-10, min_segments=2)
+    EventLogMaintenance(place).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
     again = EventLog.open(place)
     files = s3.files(place.rpartition("/")[2]).glob("*.arrow")
     assert {file.name for file in files} == {segment.name for segment in again.chain().segments}

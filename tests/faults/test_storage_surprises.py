@@ -28,7 +28,7 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.eventlog.emitted_transactions import EmittedTransactions
-from tidelog.eventlog.layout import CHECKSUM_KEY, is_segment_name
+from tidelog.eventlog.layout import is_segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE, LOG_FILE
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog, SegmentRef
@@ -313,27 +313,6 @@ def test_a_flipped_bit_never_shows_as_an_error_of_arrow(
     assert unimplemented, "no flip made what Arrow does not implement; the test proves nothing"
 
 
-def test_segments_of_versions_without_a_checksum_of_metadata_are_read_and_rolled_up(
-    writer: EventLogWriter, tmp_path: Path
-) -> None:
-    fill(writer)
-    before = payloads(EventLog.open(tmp_path))
-    for segment in EventLog.open(tmp_path).chain().segments:
-        file = tmp_path / segment.name
-        with pa.ipc.open_file(pa.py_buffer(file.read_bytes())) as read:
-            metadata = dict(read.schema.metadata)
-            del metadata[CHECKSUM_KEY]
-            found = [read.get_batch_with_custom_metadata(i) for i in range(read.num_record_batches)]
-            schema = read.schema.with_metadata(metadata)
-        with pa.ipc.new_file(file, schema) as out:
-            for each in found:
-                out.write_batch(each.batch, custom_metadata=each.custom_metadata)
-    successor = EventLogWriter.open(tmp_path, SOURCE, 2)
-    fill(successor, 1)
-    assert EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
-    assert payloads(EventLog.open(tmp_path))[: len(before)] == before
-
-
 # ---------------------------------------------------------------- schemas and temporary files
 
 
@@ -392,7 +371,9 @@ def test_a_sweep_that_cannot_read_a_segment_does_not_judge_it(
 ) -> None:
     leftover = tmp_path / fill(writer)[2]
     content = leftover.read_bytes()
-    assert EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
+    assert EventLogMaintenance(tmp_path).rollup(
+        target_bytes=64 << 20, min_age_s=-10, min_segments=2
+    )
     leftover.write_bytes(content)  # as if the roll-up had been killed before it deleted this one
     with pytest.raises(StorageError, match="no answer"):
         EventLogMaintenance(FadingStorage(tmp_path)).quarantine_strays()
@@ -410,7 +391,9 @@ class PrecededStorage(LocalStorage):
 
 def test_two_sweeps_at_once_quarantine_a_stray_once(writer: EventLogWriter, tmp_path: Path) -> None:
     stray = tmp_path / fill(writer)[2]
-    assert EventLogMaintenance(tmp_path).rollup(min_age_s=-10, min_segments=2)
+    assert EventLogMaintenance(tmp_path).rollup(
+        target_bytes=64 << 20, min_age_s=-10, min_segments=2
+    )
     stray.write_bytes(b"of a late writer")
     swept = EventLogMaintenance(PrecededStorage(tmp_path)).quarantine_strays()
     assert (swept.deleted, swept.quarantined) == ([], [])
@@ -464,7 +447,7 @@ def test_capture_holds_no_keys_of_a_transaction_that_retention_took(
         log=Mock(),
         emitted=emitted,
         resume=Resume(0, 0, -1),
-        options=CaptureOptions(),
+        options=CaptureOptions(4 << 20, 0.05, 32 << 20, None),
         on_schema=Mock(),
         on_signals=Mock(),
         on_unlogged=Mock(),
@@ -488,7 +471,7 @@ def test_capture_holds_no_keys_of_what_is_not_durable_yet(monkeypatch: pytest.Mo
         log=Mock(),
         emitted=emitted,
         resume=Resume(0, 0, -1),
-        options=CaptureOptions(),
+        options=CaptureOptions(4 << 20, 0.05, 32 << 20, None),
         on_schema=Mock(),
         on_signals=Mock(),
         on_unlogged=Mock(),

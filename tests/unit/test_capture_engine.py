@@ -89,7 +89,7 @@ class Capture:
         self.engine = CaptureEngine(
             windows=Windows(PgoutputKeys(), lambda _id: ORDERS),
             resume=BEGIN,
-            options=CaptureOptions(flush_s=0.0),
+            options=CaptureOptions(4 << 20, 0.0, 32 << 20, None),
             on_schema=lambda _: None,
             on_signals=lambda _: None,
             on_unlogged=lambda _: None,

@@ -92,17 +92,15 @@ DURABLE_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CaptureOptions:
-    """Sizes and times of the capture loop."""
+    """Sizes and times of the capture loop; the first four are the section ``capture``'s."""
 
-    flush_bytes: int = 4 << 20
-    flush_s: float = 0.05
-    buffer_bytes: int = 32 << 20
-    retain_bytes: int = 64 << 20
+    flush_bytes: int
+    flush_s: float
+    buffer_bytes: int
+    read_bytes_per_s: int | None
     settle_s: float = 1.0  # time without records before a position is appended …
     idle_position_s: float = 10.0  # … and between two such positions
-    journal_entries: int = 500_000
     journal_prune_entries: int = 50_000
-    read_bytes_per_s: int | None = None
 
 
 class CaptureEngine:

@@ -13,6 +13,8 @@ Order = Literal["total", "key", "none"]
 Tolerance = Literal["none", "dead_letter"]
 ProcessingOn = Literal["threads", "processes", "spark"]
 
+BATCH_SIZE = 8192
+"""Most records of a batch, unless configured."""
 _AT_LEAST = {
     "record_processing_threads": 1,
     "concurrent_coroutines": 1,

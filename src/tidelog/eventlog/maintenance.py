@@ -65,7 +65,7 @@ class EventLogMaintenance:
     def rollup(
         self,
         *,
-        target_bytes: int = 64 << 20,
+        target_bytes: int,
         min_age_s: float = 60.0,
         min_segments: int = 8,
         now_ms: int | None = None,

@@ -58,6 +58,7 @@ def database_destination(context: Context, kind: str, deletes: str = "hard") -> 
             namespace=namespace,
             own=own,
             deletes=deletes,
+            batch_rows=50_000,
         )
 
     def rows(table: str) -> list[Row]:

@@ -57,6 +57,9 @@ def found(name: str) -> dict[str, Row]:
     return rows
 
 
+SIZES = {"create_indices": True, "tombstone_retention_s": 7 * 86_400.0, "bulk_bytes": 4 << 20}
+
+
 def open_output(context: Context, pattern: str, **options: Any) -> OpenSearchOutput:
     names = {"delivery", "cluster"}
     how = {name: value for name, value in options.items() if name not in names}
@@ -67,7 +70,7 @@ def open_output(context: Context, pattern: str, **options: Any) -> OpenSearchOut
         options.get("delivery", Delivery("search")),
         cluster=options.get("cluster", ClusterOptions((node().url,))),
         index=pattern,
-        **{"settings": SETTINGS} | how,
+        **SIZES | {"settings": SETTINGS} | how,
     )
 
 

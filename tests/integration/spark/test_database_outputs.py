@@ -147,6 +147,7 @@ class Copy:
             namespace=self.namespace,
             own=f"own_{self.namespace}"[:60],
             deletes=deletes,
+            batch_rows=50_000,
         )
 
     def bring(self, *ranges: tuple[int, int], **how: Any) -> None:

@@ -359,7 +359,7 @@ def test_a_part_of_a_rolled_up_segment_has_its_own_tables_alone(tmp_path: Path) 
     end = built.flush().next
     built.insert(tables[2], "9")  # the newest segment is left as it is
     built.flush()
-    EventLogMaintenance(built.path).rollup(min_age_s=-10, min_segments=2)
+    EventLogMaintenance(built.path).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
     log = EventLog.open(built.path)
     assert len(log.chain().between(0, end)) == 1
     whole, part = (segment_rows.rows(log, start, end, ()) for start in (log.head_offset, middle))

@@ -26,6 +26,7 @@ from tidelog.config import Config
 from tidelog.engine.callables import refuse_coroutine
 from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.events import Events
+from tidelog.engine.options import BATCH_SIZE
 from tidelog.engine.ports import EndReachedError
 from tidelog.errors import EventLogError, IncompleteDumpError, SourceError, TaskStartError
 from tidelog.eventlog.consumers import Consumers
@@ -54,7 +55,7 @@ class GroupTask(LogTask):
         members: GroupMembers,
         *,
         partitions: int,
-        batch_size: int = 8192,
+        batch_size: int = BATCH_SIZE,
         steps: Sequence[StepSection] = (),
         starting_offset: StartingOffset = "earliest",
     ) -> None:

@@ -20,6 +20,7 @@ from tidelog.codecs.missing_columns import missing_names
 from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
 from tidelog.engine.event_batches import EventBatch, event_schema
 from tidelog.engine.events import Events
+from tidelog.engine.options import BATCH_SIZE
 from tidelog.errors import ConsumerError, EventLogError, OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
@@ -149,7 +150,7 @@ class LogTask:
         path: str,
         name: str,
         *,
-        batch_size: int = 8192,
+        batch_size: int = BATCH_SIZE,
         offsets: OffsetStore | None = None,
         steps: Sequence[StepSection] = (),
         starting_offset: StartingOffset = "earliest",

@@ -290,12 +290,7 @@ class Capture(BackgroundService):
         begin = self._gaps.start(state, reader, writer)
         parts = kind.parts(registry)
         options = capture_options(config)
-        windows = Windows(
-            parts.keys,
-            registry.get,
-            retain_bytes=options.retain_bytes,
-            journal_entries=options.journal_entries,
-        )
+        windows = Windows(parts.keys, registry.get)
         activity = Activity(state, lambda schema_id: str(registry.get(schema_id).table))
         channels = Channels(config, state, identity, self._callbacks)
         unsupported = UnsupportedTables(retrying_state, channels.notify)

@@ -51,7 +51,7 @@ class DatabaseOutput(ExecutorOutput):
         namespace: str | None = None,
         own: str = "tidelog",
         deletes: str = "hard",
-        batch_rows: int = 50_000,
+        batch_rows: int,
     ) -> None:
         if not delivery.keyed:
             raise ConfigError("an output into tables is of keyed delivery")

@@ -226,17 +226,6 @@ def test_what_a_dump_has_read_is_not_missing(
     assert not state.keys(REFETCH_KEY)
 
 
-def test_keys_of_a_version_before_pieces_are_taken_over(state: CountingState) -> None:
-    former = [
-        {"table": "public.t", "columns": ["id"], "keys": [[str(n)] for n in range(PIECE_KEYS + 1)]},
-        {"table": "public.u", "columns": ["id"], "keys": [["7"]]},
-    ]
-    SqliteState.put(state, REFETCH_KEY, former, None)
-    for _ in range(2):  # and so they are once more, before they are read
-        assert sorted(waiting(state)) == sorted([*texts(0, PIECE_KEYS + 1), ("7",)])
-    assert state.get(REFETCH_KEY) is None
-
-
 def test_keys_that_wait_are_not_in_memory(wanted: MissingRowsQueue) -> None:
     """A statement that moved many: only those that are being read are."""
     count, batch = 60_000, 10_000

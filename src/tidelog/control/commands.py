@@ -86,14 +86,6 @@ class ExecuteSnapshot(Command):
     signal_id: str | None = None
     plain: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        document = super().to_json()
-        # Absent in documents of earlier versions: a repeated command must be identical.
-        for name in ("plain", "priority"):
-            if not document["data"][name]:
-                del document["data"][name]
-        return document
-
     @field_validator("dump_id")
     @classmethod
     def _is_not_ours(cls, value: str) -> str:

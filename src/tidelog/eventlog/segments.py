@@ -176,14 +176,13 @@ class SegmentFile:
     def _read_meta(self, name: str) -> SegmentMeta:
         metadata = self._reader.schema.metadata or {}
         raw, checksum = metadata.get(METADATA_KEY), metadata.get(CHECKSUM_KEY)
-        # The first segments of this format had no checksum.
-        if checksum is not None and checksum != b"%d" % zlib.crc32(raw or b""):
-            raise self._corrupt("its metadata does not match its checksum")
-        if raw is None:
+        if raw is None and checksum is None:
             raise ForeignSegmentError(
                 f"{self._where} was not written by Tidelog (its Arrow schema has no 'tidelog' "
                 "metadata). Move the file out of the event log's directory."
             )
+        if raw is None or checksum != b"%d" % zlib.crc32(raw):
+            raise self._corrupt("its metadata does not match its checksum")
         try:
             meta = SegmentMeta.from_bytes(raw)
         except (ValueError, KeyError, TypeError) as error:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import pytest
 from tests.behaviours.dumps.dumped import PLAIN, Dumped, Make, gate
 from tests.behaviours.dumps.sources import series
-from tests.behaviours.dumps.ways import ONE, Way, only, ways
+from tests.behaviours.dumps.ways import ONE, Way, ways
 from tests.integration.windows.live import replay
 
-from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
 from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, ResumeSnapshot
 from tidelog.eventlog.reader import EventLog
-from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
 
@@ -82,19 +79,6 @@ def test_table_that_was_left_out_is_dumped_when_it_is_captured_again(
     assert [(n.aggregate_type, str(n.type)) for n in dumped.notices if n.dump_id == "public.u"] == [
         ("Table", "SKIPPED")
     ]
-    check_dumped_again(dumped)
-
-
-@ways(only("postgres", ONE))
-def test_table_that_is_left_out_by_a_state_of_an_earlier_version_is_dumped(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That state does not say which tables were configured."""
-    dumped = two_tables(make)
-    with closing(SqliteState(dumped.config.state.url)) as state:
-        state.delete(SCOPE_KEY)
-    dumped.sql.execute("DELETE FROM u WHERE id = 12")
-    capture_briefly(dumped, ("public.t", "public.tick"), monkeypatch)
     check_dumped_again(dumped)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from tests.integration.mysql.log_capture import LogCapture
@@ -18,7 +17,6 @@ from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
-from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
 from tidelog.sources.null_registry import NullRegistry
 
 pytestmark = pytest.mark.integration
@@ -114,32 +112,6 @@ def test_a_user_who_may_only_read_the_table_learns_its_labels(
     mysql_family.execute(f"DROP USER {user}")
     assert shape is not None
     assert list(types.labels(shape.schema.columns[1])) == LABELS
-
-
-def test_a_version_noted_with_question_marks_is_looked_up_again(
-    mysql_family: MySqlFamilyServer, mysql_family_database: str
-) -> None:
-    """Older versions of Tidelog took them from the catalogue, and event logs hold such versions."""
-    name, table = mysql_family_database, TableName(mysql_family_database, "t")
-    column = labelled("enum", "e", "utf8mb4")
-    mysql_family.execute(f"CREATE TABLE t (id int PRIMARY KEY, {column})", name)
-    catalogue = MySqlCatalogue(mysql_family.dsn())
-    shape = catalogue.shape(table)
-    catalogue.close()
-    assert shape is not None
-    before = shape.schema.columns[1]
-    after = before.type_name.replace("😀", "?").replace("😁", "?")
-    assert after != before.type_name
-    noted = replace(
-        shape.schema, columns=(shape.schema.columns[0], replace(before, type_name=after))
-    )
-    capture = LogCapture(mysql_family, tables=(f"{name}.*",), keep_rows=False, keep_batches=True)
-    capture.start()
-    history: SchemaHistory = capture.reader._history
-    history.note(table, capture.end, capture.schemas.register(noted).schema_id)
-    mysql_family.execute("INSERT INTO t VALUES (1, 1)", name)
-    assert captured(capture) == [{"id": "1", "e": "😀"}]
-    capture.reader.close()
 
 
 def test_surrogates_are_question_marks_in_labels_and_defaults(

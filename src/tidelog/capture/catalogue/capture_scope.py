@@ -80,12 +80,9 @@ class CaptureScope:
             known: tables that were captured at the last comparison.
         """
         document = self._read()
-        now = self._patterns, self._excluded
-        if document and (document["patterns"], document["excluded"]) == now:
+        before, ever, known_left = (document[name] for name in ("patterns", "ever", "left_out"))
+        if (before, document["excluded"]) == (self._patterns, self._excluded):
             return None
-        # A document of an earlier version has no patterns; ``known`` has the tables.
-        before = document.get("patterns", self._patterns)
-        ever = _lists(document.get("ever", []), before)
         captured = self._catalogue.versions(self._patterns)
         names = {str(table) for table in captured}
         existing = {str(table) for table in self._catalogue.tables(["*"])} | set(self._excluded)
@@ -95,8 +92,8 @@ class CaptureScope:
         left = dict.fromkeys(sorted((were & existing) - names), now_ms)
         # Created or renamed while the previous choice left it out: its first changes are missing.
         missed = dict.fromkeys(sorted((names & once) - were), now_ms)
-        known_left = document.get("left_out", {})
-        self._put(_lists(ever, self._patterns), {**left, **missed, **known_left})
+        now_ever = ever if self._patterns in ever else [*ever, self._patterns]
+        self._put(now_ever, {**left, **missed, **known_left})
         self._report([name for name in left if name not in known_left])
         return ScopeChange(captured, [table for table in captured if str(table) not in once])
 
@@ -155,12 +152,3 @@ class CaptureScope:
         }
         self._state.put(SCOPE_KEY, document, None)
         self._document = document
-
-
-def _lists(ever: Sequence[Any], last: list[str]) -> list[list[str]]:
-    """``ever`` with ``last``, each list of patterns once. Earlier versions, which knew no ``!``,
-    stored the patterns of all lists as one.
-    """
-    flat = [each for each in ever if isinstance(each, str)]
-    lists = [each for each in ever if not isinstance(each, str)] + ([flat] if flat else [])
-    return lists if last in lists else [*lists, last]

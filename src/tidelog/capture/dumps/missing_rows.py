@@ -99,23 +99,6 @@ class MissingRowsQueue:
                 piece = KeyPiece(name, len(value["keys"]), 0, 0)
                 self._pieces.setdefault(refetch_table, {})[name] = piece
                 self._next_piece = int(name.rpartition("/")[2]) + 1
-        self._load_former()
-
-    def _load_former(self) -> None:
-        """Load the keys of a former version, which stored all in one document."""
-        stored = self._state.get(REFETCH_KEY)
-        if stored is None:
-            return
-        for entry in stored.value:
-            refetch_table = MissingRowsTable(entry["table"], tuple(entry["columns"]))
-            keys = [tuple(key) for key in entry["keys"]]
-            for at in range(0, len(keys), PIECE_KEYS):
-                piece = self._new()
-                self._put(refetch_table, piece, dict.fromkeys(keys[at : at + PIECE_KEYS]))
-                piece.keys = None
-                self._pieces.setdefault(refetch_table, {})[piece.name] = piece
-        self._changes.delete(REFETCH_KEY)
-        self.flush()
 
     def add(self, schema: TableSchema, keys: Iterable[bytes]) -> None:
         """Request these match keys; stored when this returns."""

@@ -133,9 +133,6 @@ logger = logging.getLogger(__name__)
 FULL_CHECK_S = 600.0
 """Seconds between complete checks, even if no input has changed."""
 
-# The default name before publications were named after their slot.
-_FORMER_DEFAULT = "tidelog"
-
 _TABLES = """
 SELECT n.nspname, c.relname, c.oid::int8, c.relkind = 'p',
   pg_catalog.pg_has_role(c.relowner, 'USAGE'),
@@ -234,18 +231,6 @@ class Publications:
     def members(self, connection: Connection) -> dict[str, set[TableName]]:
         """Tables by publication; only publications that exist."""
         return members_of(connection, self.names)
-
-    def check_name(self, connection: Connection) -> None:
-        """Raise PreflightError if another name was probably meant, before anything is created: a
-        slot can't decode changes that are older than its publication.
-        """
-        if not self.members(connection) and members_of(connection, [_FORMER_DEFAULT]):
-            raise PreflightError(
-                f"publication {self.name!r} does not exist, but {_FORMER_DEFAULT!r} does: an "
-                "event log that was started while that was the default continues with source."
-                f"publication: {_FORMER_DEFAULT}. If it was not, the publication was dropped, and "
-                "changes with it: start a new event log"
-            )
 
     def exist(self, connection: Connection) -> bool:
         return len(self.members(connection)) == len(self.names)

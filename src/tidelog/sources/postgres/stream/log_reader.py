@@ -309,8 +309,6 @@ class PostgresLogReader:
                 # gap.
                 self._owner.require(reader_of(sql, self._slot))
                 slots.check_position(state, self._slot, resume)
-                if not self._owner.knows_publications:
-                    self._publications.check_name(sql)
                 self.check_publications(sql, resume.acknowledge)
             elif not self._owner.claimed:
                 raise self._owner.refuse_new(reader_of(sql, self._slot))

@@ -142,11 +142,6 @@ class SlotOwner:
         note = self._get()
         return note.get("slot") == self._slot and note.get("log") == self.generation
 
-    @property
-    def knows_publications(self) -> bool:
-        """True if the publications that the slot was read through are stored."""
-        return self.claimed and bool(self._get().get("publications"))
-
     def note_publications(self, connection: Connection, names: Sequence[str]) -> None:
         """Store the publications that the slot is read through from now on."""
         note = {"slot": self._slot, "log": self.generation}

@@ -16,7 +16,6 @@ position and what to do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
@@ -28,7 +27,6 @@ from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SchemaRegistry
-from tidelog.sources.mysql.catalogue.labels import labels_may_be_wrong
 from tidelog.sources.mysql.catalogue.row_hashes import (
     count_hash_columns,
     first_columns,
@@ -96,7 +94,6 @@ class LogSchemas:
         self._history = history
         self._get_connection = connected
         self._ahead = ahead
-        self._labels_read: set[int] = set()  # versions whose labels were read
 
     def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
         """Return True for one of MariaDB's sequences, which are logged as tables of one row.
@@ -148,7 +145,6 @@ class LogSchemas:
             schema = self._with_surrogate_key(self._registry.get(noted))
             reason = mismatch(schema, self._without_hidden(seen, table, schema))
             if reason is None and not has_hash_column(schema):
-                schema = self._with_labels(schema, seen, table, group)
                 self._history.note(table, seen.position, schema.schema_id)
                 return schema
         schema = self._find_schema(seen, table, group, "" if reason is None else f" ({reason})")
@@ -207,20 +203,6 @@ class LogSchemas:
             known[old], known[new] = 0, version
         for table, version in known.items():
             self._history.note(table, position, version)
-
-    def _with_labels(
-        self, schema: TableSchema, seen: TableMapSeen, table: TableName, group: int
-    ) -> TableSchema:
-        """The schema, read again if its labels have question marks: older versions of Tidelog noted
-        labels as the catalogue shows them.
-        """
-        number = schema.schema_id
-        if number in self._labels_read or not any(map(labels_may_be_wrong, schema.columns)):
-            return schema
-        with suppress(TableRefusedError):  # altered since: the noted labels are the best known
-            schema = self._registry.register(self._find_schema(seen, table, group, ""))
-        self._labels_read |= {number, schema.schema_id}
-        return schema
 
     def _with_surrogate_key(self, schema: TableSchema) -> TableSchema:
         """The schema with the surrogate key that it does not have yet: the table was renamed since,

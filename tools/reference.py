@@ -19,15 +19,12 @@ from pydantic.fields import FieldInfo
 from tidelog import cli
 from tidelog.app.metrics.definitions import LEADING, METRICS
 from tidelog.capture.dumps.state_machine import CHUNKS, DUMPS, TABLE_RUNS, TABLES
-from tidelog.capture.state_machine import Transitions
 from tidelog.capture.windows.state_machine import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.alerts import CommandAlert, WebhookAlert
 from tidelog.config.kafka import NotificationKafka, SignalKafka
 from tidelog.config.otlp import Otlp
-from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
-from tidelog.model.units import format_bytes, format_milliseconds
-from tidelog.outputs.registry import (
+from tidelog.config.outputs import (
     OUTPUTS,
     DeadLetter,
     DebeziumModes,
@@ -35,6 +32,9 @@ from tidelog.outputs.registry import (
     JoinedDocument,
     StepSection,
 )
+from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
+from tidelog.model.state_machine import Transitions
+from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.spark.datasource import options
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from tidelog import commands, ext, spark
     from tidelog.app.async_engine.engine import AsyncEngine
     from tidelog.app.async_engine.event_stream import EventStream
-    from tidelog.app.capture.multi_capture import CaptureGroup
     from tidelog.app.capture.run import Capture
     from tidelog.app.dumps.finalize import wait_finalized
     from tidelog.app.dumps.keys import missing_keys
     from tidelog.app.dumps.repair import repair
+    from tidelog.app.multi_capture import CaptureGroup
     from tidelog.app.pipeline.run import Pipeline
     from tidelog.app.remote_control import status
     from tidelog.app.verify.compare import verify_outputs
@@ -68,7 +68,7 @@ else:
     _LAZY = {
         "AsyncEngine": "tidelog.app.async_engine.engine",
         "Capture": "tidelog.app.capture.run",
-        "CaptureGroup": "tidelog.app.capture.multi_capture",
+        "CaptureGroup": "tidelog.app.multi_capture",
         "Committer": "tidelog.engine.ports",
         "Config": "tidelog.config",
         "EngineState": "tidelog.engine.state_machine",

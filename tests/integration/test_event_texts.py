@@ -22,7 +22,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.spark.changes.key_filter import KeyFilter
+from tidelog.spark.datasource.key_filter import KeyFilter
 from tidelog.spark.formats.json_values import Handling
 
 pytestmark = pytest.mark.integration

@@ -20,11 +20,11 @@ from tidelog.capture.dumps.state_machine import (
     TableInput,
     TableRunInput,
 )
-from tidelog.capture.state_machine import Transitions
 from tidelog.capture.windows.state_machine import WINDOWS, WindowInput
 from tidelog.capture.windows.windows import Window
 from tidelog.errors import TransitionError
 from tidelog.model.schema import TableName
+from tidelog.model.state_machine import Transitions
 from tidelog.ports import ChunkRequest
 
 T = TableName("public", "t")

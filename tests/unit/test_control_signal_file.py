@@ -13,9 +13,9 @@ from tests.support.hits import at_hit, interrupt
 
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.control.channels.file import MAX_LINE_BYTES, STATE_KEY, SignalFile
-from tidelog.control.channels.signal_intake import KEPT_LENGTH, SignalIntake, SignalTable
 from tidelog.control.commands import Command, ExecuteSnapshot, LogMessage
 from tidelog.control.mailbox import Mailbox
+from tidelog.control.signal_intake import KEPT_LENGTH, SignalIntake, SignalTable
 from tidelog.errors import StateError
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
 from tidelog.state.sqlite import SqliteState

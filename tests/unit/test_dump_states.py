@@ -22,9 +22,9 @@ from tidelog.capture.dumps.state_machine import (
     TableInput,
     TableStatus,
 )
-from tidelog.capture.state_machine import Row, Transitions
 from tidelog.capture.windows.state_machine import WINDOWS, WindowStatus
 from tidelog.errors import TransitionError
+from tidelog.model.state_machine import Row, Transitions
 from tidelog.state.sqlite import SqliteState
 
 TABLES_OF_STATES = [DUMPS, TABLES, TABLE_RUNS, CHUNKS, WINDOWS]

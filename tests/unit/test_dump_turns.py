@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tidelog.capture.dumps.dump_turns import DumpTurns
 from tidelog.capture.dumps.state import DumpState
-from tidelog.capture.limits.dump_turns import DumpTurns
 
 
 def dump(number: int, priority: int = 0) -> DumpState:

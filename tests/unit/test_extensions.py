@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from tidelog.config import outputs as configoutputs
 from tidelog.config.source import SOURCES
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS, SOURCE_KINDS, STATES
-from tidelog.outputs import registry as configoutputs
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLE = ROOT / "examples" / "extension"

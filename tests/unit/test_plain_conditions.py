@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidelog.capture.notifications import Notification
-from tidelog.control.channels.signal_intake import SignalIntake, SignalTable
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.plain_conditions import FUNCTIONS, checked, names
+from tidelog.control.signal_intake import SignalIntake, SignalTable
 from tidelog.ports import SignalSeen
 from tidelog.state.sqlite import SqliteState
 

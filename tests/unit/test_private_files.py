@@ -16,7 +16,7 @@ from tidelog.app.capture.notify import Notifier
 from tidelog.app.preflight import check_modes
 from tidelog.cli.watch.feed import watch
 from tidelog.config import load_config
-from tidelog.control.channels.signal_intake import skipped
+from tidelog.control.signal_intake import skipped
 from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.outputs.base.executors.rejections import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask

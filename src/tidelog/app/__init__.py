@@ -1,7 +1,6 @@
 """Connects adapters to ports; the command line and embedding programs call it."""
 
 from tidelog.app.async_engine.forget import forget_engine
-from tidelog.app.capture.multi_capture import CaptureGroup, capture_databases
 from tidelog.app.capture.run import Capture, capture
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.gap_recovery import reset, reset_plan
@@ -9,6 +8,7 @@ from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
 from tidelog.app.dumps.repair import repair
 from tidelog.app.last_check import store_check_result
+from tidelog.app.multi_capture import CaptureGroup, capture_databases
 from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
 from tidelog.app.preflight import check, check_script
 from tidelog.app.remote_control import (

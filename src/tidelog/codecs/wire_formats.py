@@ -31,7 +31,8 @@ class WireFormat:
             writes it: one, except for values that may be infinite.
         fraction_digits: of the seconds in a type of times whose name has no number in brackets.
         decimals_have_nan: whether a ``decimal(p,s)`` may be ``NaN``.
-        has_invalid_dates: whether dates may be in no calendar (`tidelog.codecs.invalid_dates`).
+        has_invalid_dates: whether dates may be in no calendar; see
+            `tidelog.codecs.columns.invalid_dates`.
         sorts_uuids_as_texts: whether the source does.
         example: returns an insert's payload with a cell of each logical type, and its schema, to
             compile the kernels early.

@@ -15,7 +15,7 @@ from tidelog.eventlog import unused_offsets
 from tidelog.eventlog.chain import Chain, ChainReader
 from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
 from tidelog.eventlog.log_files import LOG_FILE, load_log
-from tidelog.eventlog.polling.log_poller import LogPoller
+from tidelog.eventlog.log_poller import LogPoller
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import SegmentFile, select_records
 from tidelog.eventlog.storage.opening import storage_at

@@ -22,9 +22,9 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.eventlog.chain import ChainReader
+from tidelog.eventlog.host_notes import HostNotes
 from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
 from tidelog.eventlog.log_files import CHAIN_FILE, check_source, create_log, load_log
-from tidelog.eventlog.polling.host_notes import HostNotes
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import encode, payload_bytes, to_record_batches
 from tidelog.eventlog.storage.opening import storage_at

@@ -25,7 +25,7 @@ from tidelog.engine.processing.workers import (
 )
 from tidelog.engine.retries import StoppingError
 from tidelog.errors import ConfigError, ConsumerError
-from tidelog.spark.errors import describe_error
+from tidelog.spark.sessions.errors import describe_error
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

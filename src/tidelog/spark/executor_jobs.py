@@ -31,7 +31,7 @@ def run_on_executors(
 
     Items are spread over at most ``spark.default.parallelism`` tasks, neighbours together: give as
     many groups of work as there are cores. Function, items and results are pickled. A task may run
-    twice. An error of ``function`` fails the job, see `tidelog.spark.errors.find_error`.
+    twice. An error of ``function`` fails the job, see `tidelog.spark.sessions.errors.find_error`.
     """
     if not items:
         return []

@@ -18,8 +18,8 @@ from tidelog.eventlog.layout import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows
-from tidelog.spark.delivery.lock_patience import retry_while_busy
 from tidelog.spark.formats.shapes import row_type
+from tidelog.spark.lock_patience import retry_while_busy
 from tidelog.spark.sessions.versions import arrow_schema
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from tests.integration.windows.rules import impatient
 
 from tidelog.capture.dumps import store
 from tidelog.capture.dumps.chunk_planner import ChunkQueue
+from tidelog.capture.dumps.dump_turns import DumpTurns
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.limits.dump_turns import DumpTurns
 from tidelog.capture.limits.log_pause import LogPause
 from tidelog.capture.windows import history
 

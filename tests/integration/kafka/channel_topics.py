@@ -21,9 +21,9 @@ from confluent_kafka.admin import (
 from tidelog.capture.notifications import Notification
 from tidelog.control.channels.kafka import KafkaTopic
 from tidelog.control.channels.kafka_signals import KafkaSignals
-from tidelog.control.channels.signal_intake import SignalIntake
 from tidelog.control.commands import Command, LogMessage
 from tidelog.control.mailbox import Mailbox
+from tidelog.control.signal_intake import SignalIntake
 from tidelog.state.sqlite import SqliteState
 
 KEY = "shop"

@@ -18,7 +18,7 @@ from tests.unit.spark.dumped import dump, moments
 from tidelog.errors import ConfigError
 from tidelog.spark import as_of
 from tidelog.spark.changes import replaying
-from tidelog.spark.errors import find_error
+from tidelog.spark.sessions.errors import find_error
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.spark.errors import find_error
+from tidelog.spark.sessions.errors import find_error
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
 pytestmark = pytest.mark.spark

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.support.binlog_values import Stored, delete, insert, schema_of, update
 
-from tidelog.codecs import invalid_dates
+from tidelog.codecs.columns import invalid_dates
 from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor

@@ -10,7 +10,7 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.spark.errors import (
+from tidelog.spark.sessions.errors import (
     HostBusyError,
     SparkGoneError,
     find_error,

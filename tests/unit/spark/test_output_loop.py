@@ -27,7 +27,7 @@ from tidelog.ports import OutputBatch
 from tidelog.spark.datasource import segment_rows
 from tidelog.spark.delivery import output_loop
 from tidelog.spark.delivery.output_loop import BatchProgress, LoopOptions, OutputLoop, RunningBatch
-from tidelog.spark.errors import HostBusyError, SparkGoneError
+from tidelog.spark.sessions.errors import HostBusyError, SparkGoneError
 
 
 @pytest.fixture(autouse=True)

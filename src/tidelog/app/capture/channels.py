@@ -18,10 +18,10 @@ from tidelog.config import Config
 from tidelog.config.kafka import KafkaChannel
 from tidelog.control.channels.api_protocol import ApiBackend
 from tidelog.control.channels.file import SignalFile
-from tidelog.control.channels.signal_intake import SignalIntake, SignalTable
 from tidelog.control.commands import Handover
 from tidelog.control.handler import CommandHandler
 from tidelog.control.mailbox import MOST_AT_ONCE, Mailbox
+from tidelog.control.signal_intake import SignalIntake, SignalTable
 from tidelog.errors import MissingExtraError, StateError
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.state.opening import look_every_s

@@ -29,7 +29,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.ports import Catalogue, ChunkRequest, Digest, DigestReader
-from tidelog.spark.delivery.lock_patience import retry_while_busy
+from tidelog.spark.lock_patience import retry_while_busy
 from tidelog.state.opening import open_state, state_exists
 
 if TYPE_CHECKING:

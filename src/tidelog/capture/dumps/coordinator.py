@@ -22,6 +22,7 @@ from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkT
 from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
+from tidelog.capture.dumps.dump_turns import DumpTurns
 from tidelog.capture.dumps.missing_rows import REFETCH_KEY, MissingRowsQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
 from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogView
@@ -29,7 +30,6 @@ from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.dumps.thread_messages import Actions, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
 from tidelog.capture.limits.dump_gate import DumpGate
-from tidelog.capture.limits.dump_turns import DumpTurns
 from tidelog.capture.notifications import Notify
 from tidelog.capture.windows.windows import ChangedKeysToRead, ClosedWindow, VoidedWindow
 from tidelog.errors import ChunkError, ConnectionLostError, UsageError

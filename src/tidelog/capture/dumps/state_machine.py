@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum, StrEnum, auto
 
-from tidelog.capture.state_machine import Row, Transitions
+from tidelog.model.state_machine import Row, Transitions
 
 
 class DumpStatus(StrEnum):

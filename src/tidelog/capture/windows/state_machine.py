@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from tidelog.capture.state_machine import Row, Transitions
+from tidelog.model.state_machine import Row, Transitions
 
 
 class WindowStatus(Enum):

@@ -12,10 +12,10 @@ from datetime import date
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.invalid_dates import END, code
+from tidelog.codecs.columns.invalid_dates import END, code
 
 # How to convert dates that no calendar has (``0000-00-00``, ``2024-02-31``): an error, null, or a
-# distinct date (`tidelog.codecs.invalid_dates`).
+# distinct date (`tidelog.codecs.columns.invalid_dates`).
 UNREAL_IS_WRONG, UNREAL_IS_NULL, UNREAL_IS_TOLD = 0, 1, 2
 
 _EPOCH = date(1970, 1, 1)

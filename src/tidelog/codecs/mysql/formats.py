@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs import invalid_dates
+from tidelog.codecs.columns import invalid_dates
 from tidelog.codecs.columns.concatenation import TextCells
 from tidelog.codecs.mysql.binlog.position import OFFSET_BITS
 from tidelog.codecs.mysql.rows.cells import parse

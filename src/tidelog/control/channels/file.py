@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tidelog.control.channels.signal_intake import SignalIntake
 from tidelog.control.debezium import parse_line
+from tidelog.control.signal_intake import SignalIntake
 from tidelog.errors import UsageError
 from tidelog.ports import StateStore
 

@@ -32,8 +32,8 @@ from tidelog.control.channels.kafka import (
     several_partitions,
     topic_facts,
 )
-from tidelog.control.channels.signal_intake import SignalIntake
 from tidelog.control.debezium import Signal, parse_line
+from tidelog.control.signal_intake import SignalIntake
 from tidelog.errors import TidelogError, UsageError
 from tidelog.outputs.kafka.client import ClientErrors, common, librdkafka_log
 from tidelog.ports import MAX_SIGNAL_BYTES, StateStore

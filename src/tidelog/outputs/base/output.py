@@ -43,7 +43,7 @@ from tidelog.ports import (
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import check_start, partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.errors import find_error, output_error
+from tidelog.spark.sessions.errors import find_error, output_error
 from tidelog.spark.sessions.session import EXACT_NAMES
 
 if TYPE_CHECKING:

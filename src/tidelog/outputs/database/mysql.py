@@ -17,7 +17,7 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import MySQLResult
 
-from tidelog.codecs import invalid_dates
+from tidelog.codecs.columns import invalid_dates
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url, ssl_context, unverified_context
 from tidelog.codecs.mysql.session_settings import TIMEOUTS, WRITES, set_statement

@@ -45,10 +45,10 @@ from tidelog.ports import (
     TargetTable,
     WriteLease,
 )
-from tidelog.spark import errors
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
+from tidelog.spark.sessions import errors
 from tidelog.spark.sessions.session import exact_session
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
 

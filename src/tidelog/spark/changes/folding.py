@@ -1,7 +1,7 @@
 """Reads a range of one table with Spark: planned by its segments, one row per key.
 
-One task reads and folds each part (`tidelog.codecs.fold`, `tidelog.spark.changes.merging`). Spark
-folds the rows of several parts once more, by the same rules.
+One task reads and folds each part (`tidelog.codecs.fold`, `tidelog.spark.datasource.merging`).
+Spark folds the rows of several parts once more, by the same rules.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def read_newest(
 
 def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFrame:
     """Returns one row per match key of rows in the shape `changes`, by the rules of
-    `tidelog.spark.changes.merging.combine`. ``complete``: no row has missing columns.
+    `tidelog.spark.datasource.merging.combine`. ``complete``: no row has missing columns.
     """
     keys = [quoted(name) for name in schema.match_key]
     if complete:

@@ -15,8 +15,8 @@ from tidelog.errors import DecodeError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.changes.merging import combine, slices
 from tidelog.spark.datasource import partitions
+from tidelog.spark.datasource.merging import combine, slices
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import envelope, shaping, variant
 from tidelog.spark.formats.events import events_batch

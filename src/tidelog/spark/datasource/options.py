@@ -13,7 +13,7 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.patterns import all_but, check_listed
 from tidelog.model.schema import TableName
 from tidelog.model.units import parse_bytes
-from tidelog.spark.changes.key_filter import KeyFilter
+from tidelog.spark.datasource.key_filter import KeyFilter
 from tidelog.spark.datasource.positions import LogPosition, parse_position
 from tidelog.spark.formats.json_values import Handling
 

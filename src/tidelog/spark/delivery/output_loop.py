@@ -24,7 +24,12 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import Output, OutputBatch, RejectingOutput
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import check_start, end_of_batch
-from tidelog.spark.errors import SparkGoneError, known_error, output_error, spark_gone_error
+from tidelog.spark.sessions.errors import (
+    SparkGoneError,
+    known_error,
+    output_error,
+    spark_gone_error,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.formats import TimeMode
-from tidelog.spark.bit_strings import bits_of
 from tidelog.spark.formats import structured
+from tidelog.spark.formats.bit_strings import bits_of
 from tidelog.spark.formats.json_values import (
     Handling,
     holds_bits,

@@ -24,8 +24,8 @@ from tidelog.errors import ConfigError, OutputError
 from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.records import Bools
 from tidelog.model.schema import TableSchema
-from tidelog.spark.bit_strings import are_bits, bit_texts, bits_of
 from tidelog.spark.formats import structured
+from tidelog.spark.formats.bit_strings import are_bits, bit_texts, bits_of
 from tidelog.spark.formats.structured import java_double, unscaled
 
 UNAVAILABLE = "__debezium_unavailable_value"

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from tidelog.spark.errors import HostBusyError, application_ended_error
+from tidelog.spark.sessions.errors import HostBusyError, application_ended_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from tidelog.spark.errors import start_failed_error
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.cluster import is_local, master_of
+from tidelog.spark.sessions.errors import start_failed_error
 from tidelog.spark.sessions.installation import check_spark_runs
 from tidelog.spark.sessions.jars import (
     S3_LOG_STORE,

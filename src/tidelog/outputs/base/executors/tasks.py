@@ -28,9 +28,9 @@ from tidelog.ports import (
 )
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
-from tidelog.spark.errors import lasting_reason
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
+from tidelog.spark.sessions.errors import lasting_reason
 from tidelog.system import failpoints
 
 Batches = Iterator[tuple[TargetTable, pa.RecordBatch]]

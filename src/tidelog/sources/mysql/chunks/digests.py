@@ -9,7 +9,7 @@ from typing import Final
 
 import pymysql
 
-from tidelog.codecs import invalid_dates
+from tidelog.codecs.columns import invalid_dates
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
@@ -74,7 +74,7 @@ def _time(name: str) -> str:
 
 def _key_days(name: str) -> str:
     """The number of days for a key column; invalid dates too have distinct numbers:
-    `tidelog.codecs.invalid_dates`.
+    `tidelog.codecs.columns.invalid_dates`.
     """
     year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
     first, of_a_year = invalid_dates.FIRST, invalid_dates.OF_A_YEAR

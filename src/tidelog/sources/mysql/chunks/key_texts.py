@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidelog.codecs import invalid_dates
+from tidelog.codecs.columns import invalid_dates
 from tidelog.codecs.mysql.rows import bytes_keys
 from tidelog.sources import key_texts as shared
 

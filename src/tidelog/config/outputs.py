@@ -1,8 +1,9 @@
 """``outputs`` of ``tidelog.yaml``: one model for each kind, selected by ``kind``.
 
-A new kind of ours is a folder here: its section, derived from one of `sections` and listed in
-`OUTPUTS` and `_Ours`, and its `BuiltinKind`, which `tidelog.kinds.adapters` names. Kinds of other
-distributions are found by entry points (docs/how-to/extend.md).
+A new kind of ours is a folder of `tidelog.outputs`: its section, derived from one of
+`tidelog.outputs.base.sections` and listed in `OUTPUTS` and `_Ours`, and its `BuiltinKind`, which
+`tidelog.kinds.adapters` names. Kinds of other distributions are found by entry points
+(docs/how-to/extend.md).
 """
 
 from __future__ import annotations

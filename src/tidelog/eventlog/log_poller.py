@@ -7,7 +7,7 @@ the place, a successor was rolled up or removed before it was seen) show in the 
 segment: it has changed. That is checked less often.
 
 Processes of one host share their polls, and need none while the log's writer runs there
-(`tidelog.eventlog.polling.host_notes`).
+(`tidelog.eventlog.host_notes`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import time
 from typing import Final
 
 from tidelog.eventlog.chain import ChainReader
+from tidelog.eventlog.host_notes import HostNote, HostNotes
 from tidelog.eventlog.layout import segment_name
-from tidelog.eventlog.polling.host_notes import HostNote, HostNotes
 
 BUSY_EVERY_S: Final = 1.0
 """Seconds between two polls of a log that got records within the last `BUSY_S`,"""

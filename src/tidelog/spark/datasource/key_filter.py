@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs import invalid_dates
+from tidelog.codecs.columns import invalid_dates
 from tidelog.errors import ConfigError
 from tidelog.model.records import Kind
 from tidelog.model.schema import Column, TableSchema

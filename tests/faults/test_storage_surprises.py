@@ -448,10 +448,7 @@ def test_capture_holds_no_keys_of_a_transaction_that_retention_took(
         emitted=emitted,
         resume=Resume(0, 0, -1),
         options=CaptureOptions(4 << 20, 0.05, 32 << 20, None),
-        on_schema=Mock(),
         on_signals=Mock(),
-        on_unlogged=Mock(),
-        on_refused=Mock(),
     )
     engine.resolve_keys(ORDERS, [XID])
     windows.seed_keys.assert_not_called()
@@ -472,10 +469,7 @@ def test_capture_holds_no_keys_of_what_is_not_durable_yet(monkeypatch: pytest.Mo
         emitted=emitted,
         resume=Resume(0, 0, -1),
         options=CaptureOptions(4 << 20, 0.05, 32 << 20, None),
-        on_schema=Mock(),
         on_signals=Mock(),
-        on_unlogged=Mock(),
-        on_refused=Mock(),
     )
     engine._handle(batch([b"x"], 10, xid=XID))
     engine.resolve_keys(ORDERS, [XID])

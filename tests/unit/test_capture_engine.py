@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.support.engines import until
@@ -90,10 +91,7 @@ class Capture:
             windows=Windows(PgoutputKeys(), lambda _id: ORDERS),
             resume=BEGIN,
             options=CaptureOptions(4 << 20, 0.0, 32 << 20, None),
-            on_schema=lambda _: None,
             on_signals=lambda _: None,
-            on_unlogged=lambda _: None,
-            on_refused=lambda _: None,
             **parts,
         )
         for window in open_windows:
@@ -104,7 +102,7 @@ class Capture:
 
     def _run(self) -> None:
         try:
-            self.engine.run(self.stop)
+            self.engine.run(self.stop, Mock())
         except StorageError as error:
             self.failure = error
 

@@ -85,6 +85,16 @@ class EmittedTransactionsLog(Protocol):
         ...
 
 
+class LogListener(Protocol):
+    """Receives what the log shows of tables, on the engine's thread, before it reads on."""
+
+    def on_schema(self, seen: SchemaSeen) -> None: ...
+
+    def on_unlogged(self, seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None: ...
+
+    def on_refused(self, seen: TableRefused) -> None: ...
+
+
 END_S = 30.0
 PAUSED_TURN_S = 0.02
 DURABLE_WAIT_S = 5.0
@@ -120,10 +130,7 @@ class CaptureEngine:
         emitted: EmittedTransactionsLog,
         resume: Resume,
         options: CaptureOptions,
-        on_schema: Callable[[SchemaSeen], None],
         on_signals: Callable[[Sequence[SignalSeen]], None],
-        on_unlogged: Callable[[RowsUnlogged | RelationNamed | CatalogueChanged], None],
-        on_refused: Callable[[TableRefused], None],
         is_paused: Callable[[], bool] = lambda: False,
     ) -> None:
         self._reader = reader
@@ -131,10 +138,8 @@ class CaptureEngine:
         self._coordinator = coordinator
         self._emitted = emitted
         self._options = options
-        self._on_schema = on_schema
         self._on_signals = on_signals
-        self._on_unlogged = on_unlogged
-        self._on_refused = on_refused
+        self._listener: LogListener  # of `run`
         self._is_paused = is_paused
         self._rate = ReadRate(options.read_bytes_per_s)
         self._lock = threading.Lock()
@@ -154,10 +159,11 @@ class CaptureEngine:
 
     # ------------------------------------------------------------ the loop
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, listener: LogListener) -> None:
         """Stream from the resume point until ``stop``; at the end all that was read is made
         durable.
         """
+        self._listener = listener
         self._writer.start()
         self._stopped = stop
         try:
@@ -226,11 +232,11 @@ class CaptureEngine:
         elif isinstance(event, SchemaSeen):
             with self._lock:
                 self._windows.on_schema(event.schema)
-            self._on_schema(event)
+            self._listener.on_schema(event)
         elif isinstance(event, (RowsUnlogged, RelationNamed, CatalogueChanged)):
-            self._on_unlogged(event)
+            self._listener.on_unlogged(event)
         elif isinstance(event, TableRefused):
-            self._on_refused(event)
+            self._listener.on_refused(event)
         elif isinstance(event, IdleAt):
             self._reached = max(self._reached, event.position)
             self._between = True

@@ -170,7 +170,7 @@ class CaptureSession:
         for thread in threads:
             thread.start()
         try:
-            self.engine.run(self._ended)
+            self.engine.run(self._ended, self)
         except BaseException as failure:  # noqa: BLE001 - raised by _end
             # After another part has ended the session, an unavailable store adds nothing.
             known = self._failure

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -68,19 +68,14 @@ from tidelog.errors import GapError
 from tidelog.eventlog.emitted_transactions import EmittedTransactions
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.owner import STORE_KEY, claim
+from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.storage.port import answers
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.log_locations import is_url
-from tidelog.ports import (
-    CatalogueChanged,
-    RelationNamed,
-    RowsUnlogged,
-    SchemaSeen,
-    StateStore,
-    TableRefused,
-)
+from tidelog.model.records import Resume
+from tidelog.ports import LogReader, SourceId, StateStore
 from tidelog.state.opening import fenced, look_every_s, open_state, pays_per_request
 from tidelog.state.wrappers import MeteredStateStore, PrefetchingStateStore
 
@@ -122,6 +117,18 @@ def dump_options(config: Config) -> DumpOptions:
     """Of ``dump``, for dumps that say nothing else."""
     dump = config.dump
     return DumpOptions(**{name: getattr(dump, name) for name in DumpOptions.model_fields})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """The source's log and the event log, as a new leader has opened them."""
+
+    reader: LogReader
+    identity: SourceId
+    registry: SchemaStore
+    log: EventLog
+    writer: EventLogWriter
+    resume: Resume
 
 
 class Capture(BackgroundService):
@@ -255,39 +262,9 @@ class Capture(BackgroundService):
         kind = source_kind(config)
         state = LeasedState(prefetch_start_state(metered_state, config, kind), keeper.check)
         retrying_state = RetryingStateStore(state, keeper.check)
-        path = event_log_path(config)
-        log = log_handle.current()
-        registry = SchemaStore(path) if log is None else log.schemas
-        seen = None if log is None else issued_offset_future(state, log)
-        reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
-        identity = reader.identify()
-        epoch = keeper.lease.epoch
-        if log is not None:  # before the fence: it would shut out whom this is to spare
-            claim(log.storage, log.generation, state, self._store)
-            writer = EventLogWriter(
-                log.storage,
-                identity,
-                epoch,
-                check_lease=keeper.check,
-                schemas=registry,
-                chain=log.chain_reader(),
-                seen=None if seen is None else seen.result(),
-            )
-        else:
-            check_lost(state, path)
-            writer = EventLogWriter.create(
-                path,
-                identity,
-                epoch,
-                start_offset=start_offset(state),
-                check_lease=keeper.check,
-                schemas=registry,
-            )
-            log = log_handle.log()
-            assert log is not None
-            claim(log.storage, log.generation, state, self._store)
-        reader.belongs_to(log.generation, log.last_transaction)
-        begin = self._gaps.start(state, reader, writer)
+        found = self._open_log(kind, state, keeper, log_handle)
+        reader, identity, log, writer = found.reader, found.identity, found.log, found.writer
+        registry = found.registry
         parts = kind.parts(registry)
         options = capture_options(config)
         windows = Windows(parts.keys, registry.get)
@@ -308,20 +285,6 @@ class Capture(BackgroundService):
             notify=channels.notify,
             gate=gate,
         )
-        session: CaptureSession | None = None
-
-        def on_schema(seen: SchemaSeen) -> None:
-            if session is not None:
-                session.on_schema(seen)
-
-        def on_unlogged(seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
-            if session is not None:
-                session.on_unlogged(seen)
-
-        def on_refused(seen: TableRefused) -> None:
-            if session is not None:
-                session.on_refused(seen)
-
         engine = CaptureEngine(
             reader=reader,
             windows=windows,
@@ -329,12 +292,9 @@ class Capture(BackgroundService):
             log=CountingAppender(writer, activity, parts.located),
             log_answers=partial(answers, log.storage),
             emitted=EmittedTransactions(log),
-            resume=begin,
+            resume=found.resume,
             options=options,
-            on_schema=on_schema,
             on_signals=channels.on_signals,
-            on_unlogged=on_unlogged,
-            on_refused=on_refused,
             is_paused=switch.is_off,
         )
 
@@ -364,12 +324,10 @@ class Capture(BackgroundService):
             parts.forget_log()
 
         def status() -> dict[str, Any]:
-            assert session is not None
             more = {"state": metered_state.summary(), "lease": keeper.summary()}
             return {**session.status(), **more, "gap": {"at_ms": self._gaps.accepted_ms}}
 
         def hand_over(command: Handover) -> dict[str, Any]:
-            assert session is not None
             if command.leader == self.holder:
                 election.hand_over(command.to)
                 end_later(session.end, keeper.announce)
@@ -426,7 +384,11 @@ class Capture(BackgroundService):
                 mode=source.snapshot_mode,
             ),
             leader=Leader(
-                self.holder, epoch, config.capture.zone, int(time.time() * 1000), self._url
+                self.holder,
+                keeper.lease.epoch,
+                config.capture.zone,
+                int(time.time() * 1000),
+                self._url,
             ),
             generation=log.generation,
             close_log=close,
@@ -440,6 +402,45 @@ class Capture(BackgroundService):
             session.close()
             raise
         return session
+
+    def _open_log(
+        self, kind: SourceKind, state: LeasedState, keeper: LeaseKeeper, log_handle: LogHandle
+    ) -> OpenLog:
+        """Open the event log for this leader, created if there is none, and the source's log."""
+        path = event_log_path(self.config)
+        log = log_handle.current()
+        registry = SchemaStore(path) if log is None else log.schemas
+        seen = None if log is None else issued_offset_future(state, log)
+        reader = kind.log_reader(registry, state, None if log is None else log.captured_from)
+        identity = reader.identify()
+        epoch = keeper.lease.epoch
+        if log is not None:  # before the fence: it would shut out whom this is to spare
+            claim(log.storage, log.generation, state, self._store)
+            writer = EventLogWriter(
+                log.storage,
+                identity,
+                epoch,
+                check_lease=keeper.check,
+                schemas=registry,
+                chain=log.chain_reader(),
+                seen=None if seen is None else seen.result(),
+            )
+        else:
+            check_lost(state, path)
+            writer = EventLogWriter.create(
+                path,
+                identity,
+                epoch,
+                start_offset=start_offset(state),
+                check_lease=keeper.check,
+                schemas=registry,
+            )
+            log = log_handle.log()
+            assert log is not None
+            claim(log.storage, log.generation, state, self._store)
+        reader.belongs_to(log.generation, log.last_transaction)
+        resume = self._gaps.start(state, reader, writer)
+        return OpenLog(reader, identity, registry, log, writer, resume)
 
     def _dump_at_start(self, begun: bool, unfinished: bool) -> str | None:
         """A lost connection or lease is no start: the same dump is asked for again."""

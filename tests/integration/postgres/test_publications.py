@@ -116,20 +116,6 @@ def test_what_breaks_the_application_is_moved_by_the_owner_alone(sql: Connection
     sql.execute("UPDATE b SET v = 1")
 
 
-def test_name_follows_the_slot_and_older_event_logs_are_told(
-    make_capture: Callable[..., Capture], sql: Connection
-) -> None:
-    sql.execute("CREATE TABLE a (id int PRIMARY KEY)")
-    before = make_capture()  # as when every publication was called tidelog
-    begin = before.start()
-    before.reader.close()
-    now = make_capture(publication=before.slot)
-    with pytest.raises(PreflightError, match=r"continues with source\.publication: tidelog"):
-        now.start(begin)
-    again = make_capture(publication="tidelog")
-    assert again.start(begin) == begin
-
-
 LOSSY = [
     pytest.param(
         "ALTER PUBLICATION shared SET (publish = 'insert')",

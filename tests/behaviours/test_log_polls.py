@@ -14,9 +14,9 @@ import pytest
 from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, register
-from tidelog.eventlog.polling import host_notes, log_poller
 
 from tidelog.errors import ForeignSegmentError
+from tidelog.eventlog import host_notes, log_poller
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import storage_at

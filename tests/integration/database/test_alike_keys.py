@@ -58,6 +58,7 @@ def test_mysql(mysql_family: MySqlFamilyServer, mysql_family_database: str) -> N
 def test_fractions(kind: str, mysql_server: MySqlFamilyServer, mysql_database: str) -> None:
     """MySQL's own ``datetime`` has none, PostgreSQL's ``timestamp`` six digits."""
     schema = table_schema([("id", "timestamp"), ("v", "text")], key=["id"])
+    schema = replace(schema, wire_format="pgoutput" if kind == "postgres" else "binlog")
     copy = copy_of(MySql(mysql_server.dsn()), schema, kind, mysql_database, own="own_of_fractions")
     copy.select("CREATE TABLE {t} (id datetime PRIMARY KEY, v varchar(100))")
     if kind == "postgres":

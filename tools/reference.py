@@ -24,17 +24,12 @@ from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.alerts import CommandAlert, WebhookAlert
 from tidelog.config.kafka import NotificationKafka, SignalKafka
 from tidelog.config.otlp import Otlp
-from tidelog.config.outputs import (
-    OUTPUTS,
-    DeadLetter,
-    DebeziumModes,
-    DocumentPart,
-    JoinedDocument,
-    StepSection,
-)
+from tidelog.config.outputs import OUTPUTS
 from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
 from tidelog.model.state_machine import Transitions
 from tidelog.model.units import format_bytes, format_milliseconds
+from tidelog.outputs.base.sections import DeadLetter, DebeziumModes, StepSection
+from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument
 from tidelog.spark.datasource import options
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -38,10 +38,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tidelog.app.async_engine.log_task import OffsetStore, StoredOffset
-    from tidelog.config.outputs import ExecutorSection, OutputSection
     from tidelog.config.source import SourceSection
     from tidelog.engine.ports import RecordProcessor, RecordService, Serializer
     from tidelog.outputs.base.executors.writer import Writer
+    from tidelog.outputs.base.sections import ExecutorSection, OutputSection
     from tidelog.ports import (
         Document,
         Election,
@@ -66,7 +66,7 @@ else:
     _LAZY = {
         "Document": "tidelog.ports",
         "Election": "tidelog.ports",
-        "ExecutorSection": "tidelog.config.outputs",
+        "ExecutorSection": "tidelog.outputs.base.sections",
         "FormatOptions": "tidelog.ports",
         "Formatter": "tidelog.ports",
         "Lease": "tidelog.ports",
@@ -76,7 +76,7 @@ else:
         "OutputContext": "tidelog.ports",
         "OutputKind": "tidelog.ports",
         "OutputPlace": "tidelog.ports",
-        "OutputSection": "tidelog.config.outputs",
+        "OutputSection": "tidelog.outputs.base.sections",
         "RecordProcessor": "tidelog.engine.ports",
         "RecordService": "tidelog.engine.ports",
         "Rejection": "tidelog.ports",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tidelog.config.outputs import KafkaSection as Section
 from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.outputs.kafka.config import KafkaSection as Section
 
 pytest.importorskip("confluent_kafka")
 

@@ -8,9 +8,9 @@ import pytest
 
 from tidelog.app.verify.compare import _choose_tables
 from tidelog.app.verify.copies import is_compared
-from tidelog.config.outputs import DeltaSection
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
+from tidelog.outputs.lake.delta.config import DeltaSection
 
 ORDERS, EVENTS = TableName("public", "orders"), TableName("public", "events")
 

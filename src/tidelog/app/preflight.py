@@ -20,7 +20,6 @@ from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import SOURCE_TABLES, unmatched_patterns
 from tidelog.config import Config
-from tidelog.config.outputs import OutputSection
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import storage_at
@@ -29,6 +28,7 @@ from tidelog.model.log_locations import is_url
 from tidelog.model.patterns import EXCLUDE, matches, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
+from tidelog.outputs.base.sections import OutputSection
 from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
 from tidelog.sources.scripts import script
 from tidelog.state.opening import state_path

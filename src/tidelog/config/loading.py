@@ -23,13 +23,14 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from tidelog.config.models import SECTIONS, Config
-from tidelog.config.outputs import OUTPUTS, DeadLetter, OutputSection, StepSection
+from tidelog.config.outputs import OUTPUTS
 from tidelog.config.source import SOURCES, SourceBase
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS
 from tidelog.kinds.plugins import add_sections, section_of
 from tidelog.kinds.registry import Registry
 from tidelog.kinds.sections import Section
+from tidelog.outputs.base.sections import DeadLetter, OutputSection, StepSection
 
 KeyPath = tuple[str | int, ...]
 # A configuration, the path of a ``tidelog.yaml``, or the contents of one.

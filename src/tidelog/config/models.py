@@ -16,10 +16,7 @@ from pydantic import (
 
 from tidelog.config.control import Control
 from tidelog.config.engine import EngineSection
-from tidelog.config.outputs import (
-    AnyOutput,
-    DeltaSection,
-)
+from tidelog.config.outputs import AnyOutput
 from tidelog.config.schedules import ScheduledDump
 from tidelog.config.source import AnySource, PostgresSourceSection
 from tidelog.kinds.sections import (
@@ -36,6 +33,7 @@ from tidelog.kinds.sections import (
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpOptions
 from tidelog.model.log_locations import is_url
 from tidelog.outputs.base.stores.section import FileStoreSection
+from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
 

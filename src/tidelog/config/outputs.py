@@ -1,7 +1,7 @@
 """``outputs`` of ``tidelog.yaml``: one model for each kind, selected by ``kind``.
 
 A new kind of ours is a folder of `tidelog.outputs`: its section, derived from one of
-`tidelog.outputs.base.sections` and listed in `OUTPUTS` and `_Ours`, and its `BuiltinKind`, which
+`tidelog.outputs.base.sections` and listed in `OUTPUTS`, and its `BuiltinKind`, which
 `tidelog.kinds.adapters` names. Kinds of other distributions are found by entry points
 (docs/how-to/extend.md).
 """
@@ -11,22 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from tidelog.kinds.plugins import OneOf
-from tidelog.outputs.base.sections import (
-    DeadLetter,
-    DebeziumModes,
-    ExecutorSection,
-    OutputSection,
-    SteppedSection,
-    StepSection,
-)
+from tidelog.outputs.base.sections import OutputSection
 from tidelog.outputs.custom.config import PythonSection
-from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
+from tidelog.outputs.database.config import MySqlSection, PostgresSection
 from tidelog.outputs.files.config import FilesSection
 from tidelog.outputs.http.config import HttpSection
 from tidelog.outputs.kafka.config import KafkaSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
-from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument, OpenSearchSection
+from tidelog.outputs.opensearch.config import OpenSearchSection
 
 OUTPUTS: dict[str, type[OutputSection]] = {
     "delta": DeltaSection,
@@ -40,42 +33,7 @@ OUTPUTS: dict[str, type[OutputSection]] = {
     "mysql": MySqlSection,
 }
 
-
-_Ours = (
-    MySqlSection
-    | PostgresSection
-    | DeltaSection
-    | FilesSection
-    | HttpSection
-    | IcebergSection
-    | PythonSection
-    | KafkaSection
-    | OpenSearchSection
-)
 if TYPE_CHECKING:
-    AnyOutput = _Ours
+    AnyOutput = OutputSection
 else:
     AnyOutput = Annotated[object, OneOf(OUTPUTS)]
-
-__all__ = [
-    "OUTPUTS",
-    "AnyOutput",
-    "DatabaseSection",
-    "DeadLetter",
-    "DebeziumModes",
-    "DeltaSection",
-    "DocumentPart",
-    "ExecutorSection",
-    "FilesSection",
-    "HttpSection",
-    "IcebergSection",
-    "JoinedDocument",
-    "KafkaSection",
-    "MySqlSection",
-    "OpenSearchSection",
-    "OutputSection",
-    "PostgresSection",
-    "PythonSection",
-    "StepSection",
-    "SteppedSection",
-]

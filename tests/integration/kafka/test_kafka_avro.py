@@ -17,7 +17,7 @@ from tests.support.kafka import KafkaServer
 from tidelog.app.http_server import RestServer
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.config import Rest, parse_config
-from tidelog.config.outputs import StepSection
+from tidelog.outputs.base.sections import StepSection
 from tidelog.spark.changes.batches import batch_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

@@ -11,10 +11,10 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.config.outputs import KafkaSection
 from tidelog.outputs.base.executors.tasks import prepare_rows
 from tidelog.outputs.delivery_settings import handling_of, skipped_of
 from tidelog.outputs.formatters import FORMATS, formatter
+from tidelog.outputs.kafka.config import KafkaSection
 from tidelog.ports import TargetTable
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.options import SourceOptions

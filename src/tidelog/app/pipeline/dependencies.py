@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from typing import Literal
 
 from tidelog.config import Config
-from tidelog.config.outputs import OutputSection
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.outputs.base.kinds import BuiltinKind
+from tidelog.outputs.base.sections import OutputSection
 
 Lake = Literal["delta", "iceberg"]
 

@@ -15,13 +15,13 @@ from typing import Any
 from tidelog.app.log_location import event_log_path
 from tidelog.app.pipeline.progress import pipeline_consumers
 from tidelog.config import Config
-from tidelog.config.outputs import OutputSection
 from tidelog.errors import ConfigError
 from tidelog.eventlog.consumers import Consumers, Destination
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.sections import OutputSection
 
 _VERSION = "4:"  # of digests: those of other versions are not compared with ours
 

@@ -10,15 +10,15 @@ from tidelog.app.elections import pipeline_lease_name
 from tidelog.app.log_location import event_log_path
 from tidelog.capture.leadership import LeasedState
 from tidelog.config import Config
-from tidelog.config.outputs import OutputSection
 from tidelog.kinds.adapters import OUTPUT_KINDS
+from tidelog.outputs.base.sections import OutputSection
 from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
 from tidelog.state.opening import fenced, open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidelog.config.outputs import ExecutorSection
+    from tidelog.outputs.base.sections import ExecutorSection
 
 
 class _OwnedState(LeasedState):

@@ -35,6 +35,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.executors.lease_file import LeaseFile
 from tidelog.outputs.base.ranges import refs_of, schema_in, split_by_key
+from tidelog.outputs.base.sections import SteppedSection
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
 from tidelog.spark.changes.filtered_rows import rows_to_read_again
@@ -65,7 +66,8 @@ class FilteredRows:
         self._steps: dict[str, tuple[Step, ...]] = {
             section.name: transform_steps(section)
             for section in config.outputs
-            if any(step.action == "filter" for step in getattr(section, "steps", ()))
+            if isinstance(section, SteppedSection)
+            and any(step.action == "filter" for step in section.steps)
         }
         self._tables = {section.name: tuple(section.tables) for section in config.outputs}
 

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.sources.kinds import source_kind
 from tidelog.config import Config
-from tidelog.config.outputs import DatabaseSection, DeltaSection, IcebergSection, OutputSection
 from tidelog.config.source import SOURCES
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.outputs.base.sections import OutputSection
+from tidelog.outputs.database.config import DatabaseSection
 from tidelog.outputs.delivery_settings import transform_steps
+from tidelog.outputs.lake.delta.config import DeltaSection
+from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import ChunkReader, ChunkRequest, SourceId, TargetTable
 from tidelog.sources.null_registry import NullRegistry
 

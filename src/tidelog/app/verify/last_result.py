@@ -70,8 +70,8 @@ def _result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
 
 
 def _copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the stored results; an earlier version stored none."""
+    """Return the stored results."""
     copies = {}
-    for each in value.get("copies") or ():
+    for each in value.get("copies", ()):
         copies[each["copy"]] = {name: kept for name, kept in each.items() if name != "copy"}
     return copies

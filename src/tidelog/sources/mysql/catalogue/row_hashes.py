@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.schema import TableName
 from tidelog.sources.mysql.connect import Connection
 
 _NAME = re.compile(r"DB_ROW_HASH_\d+")
@@ -23,14 +23,6 @@ _UNIQUE_HASHES = """
 SELECT count(DISTINCT INDEX_NAME) FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 AND INDEX_TYPE = 'HASH'
 """
-
-
-def has_hash_column(schema: TableSchema) -> bool:
-    """Return True if the last column's name is that of a row hash.
-
-    Early versions of Tidelog delivered these columns where the binlog had names.
-    """
-    return bool(schema.columns) and _NAME.fullmatch(schema.columns[-1].name) is not None
 
 
 def count_hash_columns(seen: TableMapSeen, shown: Collection[str]) -> int:

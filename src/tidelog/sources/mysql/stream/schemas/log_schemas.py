@@ -30,7 +30,6 @@ from tidelog.ports import SchemaRegistry
 from tidelog.sources.mysql.catalogue.row_hashes import (
     count_hash_columns,
     first_columns,
-    has_hash_column,
     remove_hash_columns,
 )
 from tidelog.sources.mysql.catalogue.row_images import check_row_image
@@ -144,7 +143,7 @@ class LogSchemas:
         if noted is not None:
             schema = self._with_surrogate_key(self._registry.get(noted))
             reason = mismatch(schema, self._without_hidden(seen, table, schema))
-            if reason is None and not has_hash_column(schema):
+            if reason is None:
                 self._history.note(table, seen.position, schema.schema_id)
                 return schema
         schema = self._find_schema(seen, table, group, "" if reason is None else f" ({reason})")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.codecs.wire_formats import wire_format
+from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.model.schema import Column, TableName
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect, with_digits
 from tidelog.outputs.database.layout import (

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import re2
 
 from tidelog.model import patterns as table_patterns
-from tidelog.model.patterns import EXCLUDE, all_but, check_listed, matches
+from tidelog.model.patterns import EXCLUDE, all_but, check_listed, excludes, matches
 from tidelog.model.schema import TableName
 
 Matching = Literal["glob", "regex"]
@@ -54,12 +54,16 @@ class TableSelection:
         return expression is not None and any(expression.fullmatch(text) for text in spellings)
 
     def chosen(self, patterns: Sequence[str], tables: Iterable[TableName]) -> list[TableName]:
-        """The tables that the patterns select, in their order; no pattern: all."""
+        """The tables that the patterns select, in the order of the patterns; no pattern: all."""
+        known = list(tables)
         if not patterns:
-            return list(tables)
+            return known
+        naming = list(patterns)
         if self.matching == "glob":
-            return [table for table in tables if matches(all_but(patterns), table)]
-        return [table for table in tables if any(self.names(p, table) for p in patterns)]
+            naming = [p for p in all_but(patterns) if not self.excludes(p)]
+            known = [table for table in known if not excludes(patterns, table)]
+        named = (table for p in naming for table in known if self.names(p, table))
+        return list(dict.fromkeys(named))
 
     def first_match(self, conditions: Mapping[str, str], table: TableName) -> str | None:
         """The value of the first pattern that matches the table."""

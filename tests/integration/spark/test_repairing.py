@@ -141,7 +141,7 @@ def test_what_can_not_be_repaired_is_refused_and_leaves_nothing(shop: Shop) -> N
     lake = shop.lake()
     with pytest.raises(UsageError, match=r"a key of public\.orders is"):
         tidelog.repair(lake.drop("line"), shop.config, "public.orders")
-    with pytest.raises(UsageError, match=r"no captured table matches public\.nope"):
+    with pytest.raises(UsageError, match=r"no captured table matches 'public\.nope'"):
         tidelog.repair(lake, shop.config, "public.nope")
     with pytest.raises(UsageError, match="3000 rows have NULL in the key"):
         tidelog.repair(lake.selectExpr("at", "null + 1 AS line"), shop.config, "public.orders")

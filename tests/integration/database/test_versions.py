@@ -472,3 +472,13 @@ def test_a_key_is_spelled_as_its_newest_state_is(postgres18: PostgresServer) -> 
         changes(copy.table, ("d", 20, {"id": "1.5"}), ("u", 21, {"id": "1.50", "v": "b"})),
     )
     assert copy.select("SELECT id::text, v FROM {t}") == [("1.50", "b")]
+    both = [
+        changes(copy.table, ("d", 30, {"id": "1.50"}), ("u", 31, {"id": "1.500", "v": "c"})),
+        changes(copy.table, ("d", 32, {"id": "1.500"}), ("u", 9, {"id": "1.5", "v": "late"})),
+    ]
+    copy.write(*both)
+    assert copy.select("SELECT id::text, v FROM {t}") == []
+    copy.write(changes(copy.table, ("u", 31, {"id": "1.50", "v": "late"})))
+    assert copy.select("SELECT id::text, v FROM {t}") == [], "the newest delete is remembered"
+    copy.write(changes(copy.table, ("u", 41, {"id": "2.5", "v": "d"}), ("u", 40, {"id": "2.50"})))
+    assert copy.select("SELECT id::text, v FROM {t}") == [("2.5", "d")]

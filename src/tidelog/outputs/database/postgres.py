@@ -233,6 +233,8 @@ _TEXTS = ("text", "varchar", "bpchar", "citext")
 _NUMBER_BASES = ("int2", "int4", "int8", "float4", "float8", "numeric")
 _NAME_BYTES = 63
 _WHOLE_NUMBERS = ("smallint", "integer", "bigint")
+# Values of these types are equal only if they are written alike.
+_EXACT_KEYS = (*_WHOLE_NUMBERS, "text", "character varying", "uuid", "bytea", "date", "boolean")
 _NUMBERS = ("smallint", "integer", "bigint", "real", "double precision", "numeric")
 
 _TABLE = """
@@ -406,8 +408,8 @@ class Postgres:
             updates.append(f"{DELETED} = false")
         return [
             f"INSERT INTO {table} AS t ({', '.join(columns)}) OVERRIDING SYSTEM VALUE "
-            f"SELECT {', '.join(values)} FROM {stage} s WHERE s.{SHAPE} = {merging.WHOLE} "
-            f"AND NOT EXISTS (SELECT FROM {tombstones} g "
+            f"SELECT {', '.join(values)} FROM {self._newest(layout, stage, merging.WHOLE)} s "
+            f"WHERE NOT EXISTS (SELECT FROM {tombstones} g "
             f"WHERE {merging.by_key(self, layout, 'g', 's')} "
             f"AND g.{VERSION} >= s.{VERSION}) "
             f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(updates)} "
@@ -433,7 +435,17 @@ class Postgres:
         key = ", ".join(self.quoted(name) for name in layout.key)
         return (
             f"INSERT INTO {self.quoted(layout.own, layout.deleted_keys)} AS g ({key}, {VERSION}) "
-            f"SELECT {key}, {VERSION} FROM {stage} WHERE {SHAPE} = {merging.DELETE} "
+            f"SELECT {key}, {VERSION} FROM {self._newest(layout, stage, merging.DELETE)} s "
             f"ON CONFLICT ({key}) DO UPDATE SET {VERSION} = excluded.{VERSION} "
             f"WHERE g.{VERSION} < excluded.{VERSION}"
         )
+
+    def _newest(self, layout: TableLayout, stage: str, shape: int) -> str:
+        """Returns a query of the staged rows of a shape, the newest of each key: 1.5 and 1.50 come
+        as two keys and are one here, and an INSERT must not meet a row twice.
+        """
+        key = ", ".join(self.quoted(name) for name in layout.key)
+        exact = all(layout.types[name].startswith(_EXACT_KEYS) for name in layout.key)
+        first = "" if exact else f"DISTINCT ON ({key}) "
+        order = "" if exact else f" ORDER BY {key}, {VERSION} DESC"
+        return f"(SELECT {first}* FROM {stage} WHERE {SHAPE} = {shape}{order})"

@@ -33,11 +33,13 @@ NAME: Final = "history"
 KILL: Final = "kill pipeline"
 POINTS: Final = {
     "lake.table.write": 4,
-    "delta.commit.before": 12,
-    "delta.commit.after": 12,
+    "delta.commit.before": 40,
+    "delta.commit.after": 40,
     "lake.rewrite.commit": 2,
 }
 """Where drivers die by themselves, and at which hit at most."""
+CREATED: Final = 15
+"""The commit that follows those which create the tables: seven copies, seven tables of changes."""
 BEGIN_S: Final = 300.0
 """A loaded machine is no failure."""
 LOOK_EVERY_S: Final = 0.2
@@ -52,6 +54,7 @@ class PipelineRun(Run):
     comes to rest. ``copy_url``: of an empty database.
     """
 
+    most = 0
     killed = 0
     """Pipelines, by us or at a point."""
 
@@ -96,11 +99,12 @@ class PipelineRun(Run):
         self._begin_pipeline()
         with _Witness(self._copies, self._changes_below, [*self.source.tables.values()]) as witness:
             self._witness = witness
+            self._await_equal()  # or one batch would have the first dump and all changes
             for number in range(1, self.spec.rounds + 1):
+                self.workload.most += self.spec.transactions
                 super()._disturb()
                 while self.killed < number * self.spec.kills_amid:
                     self._strike(KILL)
-                self.workload.most += self.spec.transactions
                 if number < self.spec.rounds:
                     with self.workload.still():
                         self.commander.resume()
@@ -131,7 +135,8 @@ class PipelineRun(Run):
         armed = ""
         if self.killed < self.spec.kills_amid * self.spec.rounds:
             point = self.rng.choice(sorted(POINTS))
-            armed = f"{point}:kill:{self.rng.randint(1, POINTS[point])}"
+            first = CREATED if point.startswith("delta.commit") and not self._pipelines else 1
+            armed = f"{point}:kill:{self.rng.randint(first, POINTS[point])}"
         log_file = self.directory / f"pipeline-{len(self._pipelines)}.log"
         self._pipelines.append((Delivering(self.config_file, log_file, armed), armed))
 
@@ -215,12 +220,29 @@ class PipelineRun(Run):
 
     # ------------------------------------------------------------ all is at rest
 
-    def _await_equal(self) -> None:
-        deadline = time.monotonic() + SETTLE_S
+    @property
+    def batches(self) -> int:
+        """Of rows, that came to the table which had the fewest."""
+        folders = [
+            Path(self._lake(holds, table)) / "_delta_log"
+            for holds in ("copy", "changes")
+            for table in self.source.tables.values()
+        ]
+        return min(len([*folder.glob("*.json")]) for folder in folders) - 1
+
+    def _await_delivery(self) -> None:
+        """Wait until all outputs have what the log holds now."""
+        deadline = time.monotonic() + BEGIN_S
         end = EventLog.open(str(self.directory / "log")).latest_offset()
-        while self._delivered() < end and time.monotonic() < deadline:
+        while self._delivered() < end:
+            if time.monotonic() > deadline:
+                raise HistoryError(f"not all is delivered\n{self._pipelines[-1][0].said[-4000:]}")
             time.sleep(0.2)
             self._watch_processes()
+
+    def _await_equal(self) -> None:
+        self._await_delivery()
+        deadline = time.monotonic() + SETTLE_S
         while lacking := self._lacking():
             if time.monotonic() > deadline:
                 raise HistoryError(f"{lacking[:2000]}\n{self._pipelines[-1][0].said[-4000:]}")

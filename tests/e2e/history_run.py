@@ -5,6 +5,7 @@ holds the event log against the truth afterwards; shrinks what fails.
 from __future__ import annotations
 
 import json
+import math
 import random
 import secrets
 import shutil
@@ -60,6 +61,9 @@ class NothingShownError(HistoryError):
 class Run:
     """One history: build it, then check it."""
 
+    most: float = math.inf
+    """Transactions that the writers begin with."""
+
     def __init__(self, spec: Spec, source: OracleSource, directory: Path) -> None:
         self.spec = spec
         self.source = source
@@ -98,7 +102,7 @@ class Run:
         collector = Collector(config.log.path)
         collector.start()
         self.workload = OracleWorkload(
-            self.source.writers, spec.seed, spec.mix, writers=spec.writers, most=spec.transactions
+            self.source.writers, spec.seed, spec.mix, writers=spec.writers, most=self.most
         )
         self.workload.start()
         self._launch()

@@ -68,7 +68,7 @@ class RowDifferences:
         columns: columns to compare.
         key: the columns among them that match rows.
         keys: rows with another key are left out.
-        nan_key: columns of the key in which null means ``NaN`` (`nan_key`).
+        nan_columns: columns of the key in which null means ``NaN`` (`nan_key`).
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class RowDifferences:
         columns: Sequence[str],
         key: Sequence[str],
         keys: Sequence[Key] | None = None,
-        nan_key: Collection[str] = (),
+        nan_columns: Collection[str] = (),
     ) -> None:
         self._names = [f"k{place}" for place in range(len(key))]
-        found = _unequal(source, output, columns, key, keys, nan_key)
+        found = _unequal(source, output, columns, key, keys, nan_columns)
         self._frame = found.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         self.count = self._frame.count()
 
@@ -131,7 +131,7 @@ def _unequal(
     columns: Sequence[str],
     key: Sequence[str],
     keys: Sequence[Key] | None,
-    nan_key: Collection[str],
+    nan_columns: Collection[str],
 ) -> DataFrame:
     """Returns ``kind`` and the key's texts ``k0``, ``k1`` … of the rows that differ."""
     others = [name for name in columns if name not in key]
@@ -146,7 +146,7 @@ def _unequal(
         sound: Column = f.lit(True)
         for name in others:
             sound &= values[name][1]
-        of_key = [f.when(values[n][1], _of_key(values[n][0], n in nan_key)) for n in key]
+        of_key = [f.when(values[n][1], _of_key(values[n][0], n in nan_columns)) for n in key]
         held = [values[n][0].alias(f"c{i}") for i, n in enumerate(others)]
         found = frame.select(
             *[value.alias(name) for value, name in zip(of_key, names, strict=True)],
@@ -311,8 +311,10 @@ class RowComparison:
         source = source_frame(self._spark, self._source.open_reader, self._schema, requests)
         expected = _transformed(source, self._steps, self._schema)
         pairs = zip(self._schema.match_key, target.key, strict=True)
-        nan_key = {ours for name, ours in pairs if name in nan_key(self._schema)}
-        unequal = RowDifferences(expected, rows(), target.columns.names, target.key, keys, nan_key)
+        nan_columns = {ours for name, ours in pairs if name in nan_key(self._schema)}
+        unequal = RowDifferences(
+            expected, rows(), target.columns.names, target.key, keys, nan_columns
+        )
         changed = judge(self._spark) if unequal.count else False
         most = dict.fromkeys(("missing", "surplus", "different"), MOST_KEYS)
         return unequal.classify(changed, {**most, "unsettled": MOST_UNSETTLED})

@@ -358,7 +358,7 @@ def test_a_table_without_key_is_refused_with_its_name(lake: Lake, built: BuiltLo
     table = built.table("public.nokey", {"x": "text"}, key=())
     built.insert(table, "1")
     built.flush()
-    with pytest.raises(OutputError, match=r"public.nokey has no primary key"):
+    with pytest.raises(OutputError, match=r"public.nokey has no key"):
         lake.run()
 
 

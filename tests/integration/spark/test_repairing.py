@@ -232,8 +232,8 @@ def test_verify_repairs_what_it_finds(shop: Shop) -> None:
         shop.spark.conf.set("spark.sql.session.timeZone", zone)
     [table] = report["tables"]
     assert (table["missing"], table["surplus"], table["different"]) == (10, 0, 0)
-    differ = app.status(shop.config)["overview"]["verified"]["differ"]
-    assert differ == ("public.orders in delta",)
+    verified = app.status(shop.config)["overview"]["verified"]
+    assert (verified["differ"], verified["repaired"]) == ((), ("public.orders in delta",))
     done = app.dump_wait(shop.config, table["repair"]["dump_id"], timeout_s=60)
     assert (done["tables"][0]["rows_read"], done["tables"][0]["keys_absent"]) == (10, 0)
     shop.deliver()

@@ -6,7 +6,9 @@ import json
 import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit
 
+import psycopg
 import pytest
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
@@ -114,6 +116,36 @@ def test_servers_that_answer(
         "ok",
         f"{where} accepts connections",
     )
+
+
+def test_a_role_that_may_not_create_tables_is_told_the_grant(
+    tmp_path: Path, database: str, postgres: PostgresServer
+) -> None:
+    name = urlsplit(database).path.strip("/")
+    role = f"Copier {name}"
+    output = f"{{kind: postgres, name: o, schema: shop, url: '{role_url(database, role)}'}}"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f'CREATE ROLE "{role}" LOGIN')
+        grant = f'GRANT CREATE ON DATABASE {name} TO "{role}";'
+        assert told(tmp_path, output) == (
+            "warning",
+            f"it may not create its tables. As the owner of the database: {grant}",
+        )
+        connection.execute(grant)
+        assert told(tmp_path, output)[0] == "ok"
+        connection.execute("CREATE SCHEMA shop")
+        grant = f'GRANT USAGE, CREATE ON SCHEMA shop TO "{role}";'
+        level, message = told(tmp_path, output)
+        assert (level, message.partition(": ")[2]) == ("warning", grant)
+        connection.execute(grant)
+        assert told(tmp_path, output)[0] == "ok"
+        connection.execute(f'DROP OWNED BY "{role}"')
+        connection.execute(f'DROP ROLE "{role}"')
+
+
+def role_url(url: str, role: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{quote(role)}@{parts.netloc.rpartition('@')[2]}").geturl()
 
 
 @pytest.mark.parametrize(

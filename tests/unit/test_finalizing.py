@@ -12,6 +12,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.dumps.finalize import wait_finalized
+from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.limits.pauses import PIPELINE_KEYS
 from tidelog.cli.watch.dump_wait import delivery_sentence, sentence
 from tidelog.config import Config, load_config
@@ -79,6 +80,21 @@ def test_running_dump_is_waited_for(config: Config, state: SqliteState, status: 
     dump(state, status, ("p.a", "done", UNTIL), ("p.b", "running", None))
     with pytest.raises(TidelogError, match=f"the dump is {status}"):
         wait(config)
+
+
+def test_a_table_without_a_key_is_not_expected(config: Config, state: SqliteState) -> None:
+    consumers(config).register("pipeline", UNTIL)
+    done = {"table": "p.a", "status": "done", "finalized_until": UNTIL}
+    keyless = {"table": "p.b", "status": "failed", "finalized_until": None, "reason": NO_KEY}
+    document = {"dump_id": "d", "status": "completed", "tables": [done, keyless]}
+    put = state.put("dump/d", document, None)
+    found = wait(config)
+    assert found["delivered"]
+    assert [table["reason"] for table in found["tables"]] == ["", NO_KEY]
+    assert "1 of 2 tables" in delivery_sentence(found)
+    assert f"p.b: {NO_KEY}" in delivery_sentence(found)
+    state.put("dump/d", {**document, "tables": [keyless]}, put)
+    assert not wait(config)["delivered"]
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])

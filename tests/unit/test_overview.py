@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.app.overview import Overview, Severity, overview
+from tidelog.capture.dumps.state import NO_KEY
 from tidelog.cli.status_lines import ChangedFacts, brief, closing, fit_lines, lines
 
 NOW_MS = 1_700_000_000_000
@@ -268,6 +269,16 @@ def test_a_failed_dump_is_told_once() -> None:
         found = overview(status(**failed, **known), NOW_MS)
         assert [each.about for each in found.problems] == ["public.t"]
         assert found.problems[0].kind != "dump-failed"
+
+
+def test_a_table_without_a_key_is_no_failed_dump() -> None:
+    failed = {"failed": [{"table": "public.t", "reason": NO_KEY}]}
+    found = overview(status(**failed, tables=[{"table": "public.t"}]), NOW_MS)
+    assert found.verdict.startswith("All is well")
+    [note] = found.problems
+    assert (note.severity, note.remedy) == (Severity.INFO, "")
+    assert note.sentence == f"public.t is not dumped: {NO_KEY}"
+    assert "1 table, all captured whole; not dumped, as it has no key: public.t" in told(found)
 
 
 def test_the_worst_problem_is_the_verdict_and_comes_first() -> None:

@@ -9,6 +9,7 @@ from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.dump_problems import reasons, reported_blocks
 from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
+from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause_of
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.mailbox import Mailbox
@@ -47,10 +48,11 @@ def wait_finalized(
 
     Returns:
         ``dump_id``, ``status`` of the dump, ``delivered`` (whether every table that an output takes
-        is done and delivered), ``offset`` (everything before it was delivered) and ``tables``: each
-        with ``table``, ``status``, ``finalized_until``, ``taken`` (whether an output takes it) and
-        ``delivered``. Tables that failed or were cancelled are not waited for. ``stands``: why
-        nothing moves, if capture blocks the dump or the pipeline is paused; else empty.
+        and that has a key is done and delivered), ``offset`` (everything before it was delivered)
+        and ``tables``: each with ``table``, ``status``, the ``reason`` of a failure,
+        ``finalized_until``, ``taken`` (whether an output takes it) and ``delivered``. Tables that
+        failed or were cancelled are not waited for. ``stands``: why nothing moves, if capture
+        blocks the dump or the pipeline is paused; else empty.
 
     Raises:
         UsageError: there is no such dump or output, or no output takes a table of the dump.
@@ -125,10 +127,11 @@ class _DeliveryProgress:
         tables = [self._table(table, offset) for table in dump["tables"]]
         if not any(table["taken"] for table in tables):
             raise UsageError(f"no output takes a table of dump {self._dump_id}: see outputs.tables")
+        expected = [each for each in tables if each["taken"] and each["reason"] != NO_KEY]
         return {
             "dump_id": self._dump_id,
             "status": dump["status"],
-            "delivered": all(table["delivered"] for table in tables if table["taken"]),
+            "delivered": bool(expected) and all(table["delivered"] for table in expected),
             "offset": offset,
             "tables": tables,
             "stands": self._obstacle(dump),
@@ -158,6 +161,7 @@ class _DeliveryProgress:
         return {
             "table": table["table"],
             "status": table["status"],
+            "reason": table.get("reason") or "",
             "finalized_until": until,
             "taken": is_taken,
             "delivered": is_taken and passed and table["status"] == "done",

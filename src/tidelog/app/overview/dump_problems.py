@@ -113,15 +113,16 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
     }
     for failed in status.get("failed") or ():
         if failed["table"] not in reported:
+            keyless = NO_KEY in failed["reason"]  # which says what to do
             named = shlex.quote(pattern_of(TableName.parse(failed["table"])))
             yield problem(
                 "dump-failed",
-                Severity.WARNING,
+                Severity.INFO if keyless else Severity.WARNING,
                 failed["table"],
-                f"The dump of {failed['table']} failed: {failed['reason']}",
-                ""  # the reason says what to do
-                if NO_KEY in failed["reason"]
-                else f"tidelog dump CONFIG --table {named}",
+                f"{failed['table']} is not dumped: {failed['reason']}"
+                if keyless
+                else f"The dump of {failed['table']} failed: {failed['reason']}",
+                "" if keyless else f"tidelog dump CONFIG --table {named}",
                 "a-table-of-the-dump-cant-be-dumped",
             )
     for dump in status.get("dumps") or ():

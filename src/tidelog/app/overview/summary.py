@@ -19,6 +19,7 @@ from tidelog.app.overview.document import (
     TableCaptureState,
     VerifyResult,
 )
+from tidelog.app.overview.dump_problems import NO_KEY
 from tidelog.model.units import brief_span, counted, format_bytes
 
 NAMED = 2
@@ -105,12 +106,21 @@ def _log(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Answe
 def _tables(tables: Sequence[Table]) -> _Answer:
     if not tables:
         return _NOTHING
+    keyless = [
+        each
+        for each in tables
+        if each.state == TableCaptureState.DUMP_FAILED and NO_KEY in each.reason
+    ]
     problematic = sorted(
-        (each for each in tables if each.state in _LABELS),
+        (each for each in tables if each.state in _LABELS and each not in keyless),
         key=lambda each: list(_LABELS).index(each.state),
     )
     if not problematic:
-        return f"{len(tables):,}", f"{counted(len(tables), 'table')}, all captured whole", None
+        text = f"{counted(len(tables), 'table')}, all captured whole"
+        if keyless:
+            named = [_brief_name(each.table) for each in keyless[:NAMED]]
+            text += f"; not dumped, as it has no key: {_list(named, keyless)}"
+        return f"{len(tables):,}", text, None
     named = [
         f"{_brief_name(each.table)} ({_LABELS[each.state]}: {_cut(each.reason)})"
         for each in problematic[:NAMED]

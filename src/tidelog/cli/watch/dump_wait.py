@@ -126,6 +126,7 @@ def delivery_sentence(state: Mapping[str, Any]) -> str:
     complete = sum(table["delivered"] for table in taken)
     dump = f"{state['dump_id']} is {state['status']}"
     text = f"{dump}; the outputs hold {complete} of {len(taken)} tables completely"
+    text += "".join(f"; {each['table']}: {each['reason']}" for each in taken if each["reason"])
     return f"{text}. {state['stands']}" if state.get("stands") else text
 
 

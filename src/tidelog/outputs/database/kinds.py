@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.kinds import BuiltinKind, hosts
 from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.delivery_settings import delivery_of
@@ -21,7 +22,15 @@ from tidelog.outputs.database.config import DatabaseSection, MySqlSection, Postg
 def _postgres_probe(section: PostgresSection) -> str:
     from tidelog.outputs.database.postgres import Postgres
 
-    return _probe(Postgres(section.url.reveal()))
+    dialect = Postgres(section.url.reveal())
+    schemas = {section.own_schema, section.schema_ or section.own_schema}
+    with closing(dialect.connect("check")) as session:
+        missing = dialect.missing_grants(session, schemas)
+    if missing:
+        raise OutputRefusedError(
+            f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
+        )
+    return _probe(dialect)
 
 
 def _mysql_probe(section: MySqlSection) -> str:

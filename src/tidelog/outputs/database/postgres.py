@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,12 @@ from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.model.schema import Column, TableSchema
 from tidelog.outputs.database import merging
-from tidelog.outputs.database.dialect import STILL_S, RowsRefusedError, with_plain_names
+from tidelog.outputs.database.dialect import (
+    STILL_S,
+    DatabaseSession,
+    RowsRefusedError,
+    with_plain_names,
+)
 from tidelog.outputs.database.layout import (
     DELETED,
     SHAPE,
@@ -390,6 +395,26 @@ class Postgres:
         else:
             value = f"{column}::text::{plain}"
         return f"{self.widen(column, sql_type)} USING {value}"
+
+    def missing_grants(self, session: DatabaseSession, schemas: Collection[str]) -> list[str]:
+        """Returns the GRANTs without which the role can't create tables in these schemas, nor the
+        schemas that are missing.
+        """
+        found = session.rows(
+            "SELECT n.oid IS NULL, quote_ident(s.name), quote_ident(current_database()), "
+            "quote_ident(current_user) FROM unnest(%s::text[]) s(name) "
+            "LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = s.name "
+            "WHERE NOT coalesce(has_schema_privilege(n.oid, 'USAGE, CREATE'), "
+            "has_database_privilege(current_database(), 'CREATE')) ORDER BY s.name",
+            (sorted(schemas),),
+        )
+        grants = [
+            f"GRANT CREATE ON DATABASE {database} TO {role};"
+            if missing
+            else f"GRANT USAGE, CREATE ON SCHEMA {schema} TO {role};"
+            for missing, schema, database, role in found
+        ]
+        return list(dict.fromkeys(grants))
 
     def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)

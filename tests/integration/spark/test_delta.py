@@ -173,6 +173,15 @@ def test_a_completed_dump_deletes_absent_rows(lake: Lake, built: BuiltLog) -> No
     assert rows == {0: "dumped", 3: "in the log"}
 
 
+def test_an_empty_table_is_there_after_its_dump(lake: Lake, built: BuiltLog) -> None:
+    built.table("public.empty", {"id": "int64", "v": "text"})
+    first = built.writer.next_offset
+    built.dump_completed("public.empty", first)
+    lake.run()
+    assert lake.rows("public.empty") == []
+    lake.run()
+
+
 def test_a_dump_that_completes_in_a_later_batch_deletes_too(lake: Lake, built: BuiltLog) -> None:
     table = orders(built)
     lake.run()

@@ -155,7 +155,7 @@ def screen_of(directory: Path, command: str, width: int, height: int) -> str:
         if command == "status":
             shown = terminal.wait_ended()
         else:
-            shown = terminal.wait(lambda text: "Ctrl-C ends" in text and "verify" in text)
+            shown = terminal.wait(lambda text: "q quits" in text and "verify" in text)
     assert shown.startswith("✗ Verify found"), shown
     if wanted := os.environ.get("TIDELOG_SCREENS"):  # to be looked at
         (Path(wanted) / f"{command}-{width}x{height}.txt").write_text(f"{shown}\n")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +16,10 @@ import psycopg
 import pytest
 from psycopg import sql as names
 
-from tidelog.app.first_config import PASSWORD, first_config
+from tidelog.app.first_config import PASSWORD, default_patterns, find_tables, read_source
 from tidelog.config import load_config
 from tidelog.config.loading import ConfigError
 from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.errors import UsageError
 
 pytestmark = pytest.mark.integration
 
@@ -79,14 +82,13 @@ def test_an_existing_file_is_left_alone(database: str, tmp_path: Path) -> None:
     ("url", "words"),
     [
         ("oracle://x", "expected postgresql://"),
-        ("postgresql://nobody:hunter2@127.0.0.1:1/x", "nothing answers there"),
         ("nonsense", "expected postgresql://"),
         ("postgresql://u@127.0.0.1:1/x?password=hunter2", "before the @"),
         ("postgresql:///x?host=127.0.0.1&user=u&password=hunter2", "before the @"),
         ("postgresql://u@127.0.0.1:1/x?sslmode=require&SSLPASSWORD=hunter2", "before the @"),
     ],
 )
-def test_a_url_that_does_not_serve_writes_nothing(url: str, words: str, tmp_path: Path) -> None:
+def test_a_url_that_can_not_be_used_writes_nothing(url: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "tidelog.yaml"
     done = run("init", str(file), "--url", url)
     assert done.returncode != 0
@@ -101,23 +103,148 @@ def test_without_a_terminal_the_url_is_asked_for_by_name(tmp_path: Path) -> None
     assert "--url is missing" in done.stderr
 
 
+def test_a_database_that_does_not_answer_is_no_reason_to_write_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "tidelog.yaml"
+    url = "postgresql://nobody:hunter2@127.0.0.1:1/x"
+    done = run("init", str(file), "--url", url, "--table", "!public.audit")
+    assert done.returncode == 2
+    assert "nothing answers there" in done.stderr
+    assert "correct source.url" in done.stdout
+    assert f"tidelog check {file}" in done.stdout
+    assert "hunter2" not in done.stdout + done.stderr + file.read_text()
+    config = load_config(file, {PASSWORD: "x"})
+    assert config.source.tables == ["*.*", "!public.audit"]
+
+
+def test_options_say_all_and_the_script_says_who_runs_it(shop: str, tmp_path: Path) -> None:
+    with psycopg.connect(shop, autocommit=True) as sql:
+        sql.execute("DROP ROLE IF EXISTS init_reader")
+        sql.execute("CREATE ROLE init_reader LOGIN PASSWORD 'hunter2'")
+    parts = urlsplit(shop)
+    host = parts.netloc.rpartition("@")[2]
+    file = tmp_path / "tidelog.yaml"
+    file.write_text("mine")
+    done = run(
+        *("init", str(file), "--force", "--table", "public.*", "--table", "!public.b"),
+        *("--url", parts._replace(netloc=f"init_reader:hunter2@{host}").geturl()),
+        *("-o", "files=./files", "-o", f"postgres={shop}"),
+    )
+    assert done.returncode == 2, done.stderr
+    assert "1 table in public" in done.stdout
+    script = done.stdout.partition("-- as ")[2]
+    assert "ALTER ROLE" in script
+    assert "tidelog check" in script
+    assert done.stdout.count('CREATE PUBLICATION "tidelog_inserts"') == 1
+    assert done.stdout.endswith(f"  tidelog run {file}\n")
+    written = load_config(file, {PASSWORD: "hunter2"})
+    assert [output.kind for output in written.outputs] == ["files", "postgres"]
+    with psycopg.connect(shop, autocommit=True) as sql:
+        sql.execute("DROP ROLE init_reader")
+
+
+class Terminal:
+    """A pseudo-terminal with `tidelog init` in it, by a user who answers questions."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        program = [sys.executable, "-c", "from tidelog.cli import main; main()"]
+        self._process = subprocess.Popen(
+            [*program, "init", *arguments],
+            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        self.screen = ""
+
+    def answer(self, question: str, text: str) -> None:
+        """Wait for the question, and type a line."""
+        seen = len(self.screen)
+        while question not in self.screen[seen:]:
+            self.screen += self._read()
+        os.write(self._ours, f"{text}\n".encode())
+
+    def interrupt(self, question: str, reaction: str) -> None:
+        """Wait for the question, and press Ctrl-C until it shows the reaction.
+
+        Python misses one that comes just after it has written the question, until the next key.
+        """
+        while question not in self.screen:
+            self.screen += self._read()
+        while reaction not in self.screen:
+            self._process.send_signal(signal.SIGINT)
+            if select.select([self._ours], [], [], 5)[0]:
+                self.screen += self._read()
+
+    def end(self) -> int:
+        """Return the exit code."""
+        try:
+            while True:
+                self.screen += self._read()
+        except EOFError:
+            return self._process.wait(60)
+        finally:
+            os.close(self._ours)
+
+    def _read(self) -> str:
+        if not select.select([self._ours], [], [], 60)[0]:
+            self._process.kill()
+            raise TimeoutError(self.screen)
+        try:
+            data = os.read(self._ours, 4096)
+        except OSError:  # Linux's way of saying that the other end is closed
+            data = b""
+        if not data:
+            raise EOFError(self.screen)
+        return data.decode()
+
+
+def test_answers_on_a_terminal_lead_to_a_check_that_passes(shop: str, tmp_path: Path) -> None:
+    parts = urlsplit(shop)
+    host = parts.netloc.rpartition("@")[2]
+    file = tmp_path / "tidelog.yaml"
+    screen = Terminal(str(file))
+    screen.answer("Its URL: ", "oracle://x")
+    screen.answer("Its URL: ", parts._replace(netloc=f"postgres@{host}").geturl())
+    screen.answer("empty: none): ", "s3cret/")  # what is typed before the last blank is dropped
+    screen.answer("excludes [", "public.%")
+    screen.answer("excludes [", "public.*, !public.b")
+    screen.answer("Output [delta]: ", "")
+    screen.answer("Its path [./data/lake]: ", "")
+    screen.answer("Another output", "files")
+    screen.answer("Its path [./data/activity]: ", "")
+    screen.answer("Another output", "")
+    assert screen.end() == 0, screen.screen
+    assert "Error: expected postgresql://" in screen.screen
+    assert "any text is *, not %" in screen.screen
+    assert "s3cret" not in screen.screen + file.read_text()
+    assert f"export {PASSWORD}=" in screen.screen
+    assert "to fix" not in screen.screen
+    assert screen.screen.rstrip().endswith(f"tidelog run {file}")
+    written = load_config(file, {PASSWORD: "s3cret/"})
+    assert written.source.tables == ["public.*", "!public.b"]
+    assert [output.kind for output in written.outputs] == ["delta", "files"]
+
+
+def test_ctrl_c_at_a_question_writes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "tidelog.yaml"
+    screen = Terminal(str(file))
+    screen.interrupt("Its URL: ", "nothing is written")
+    assert screen.end() == 130, screen.screen
+    assert not file.exists()
+
+
 def test_mysql_and_mariadb_are_captured_by_database(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
     mysql_family.execute("CREATE TABLE t (id int PRIMARY KEY)", mysql_family_database)
-    found = first_config(mysql_family.dsn(mysql_family_database))
-    assert found.schemas == {mysql_family_database: 1}
-    assert f'tables: ["{mysql_family_database}.*"]' in found.text
+    source = read_source(mysql_family.dsn(mysql_family_database))
+    tables = find_tables(source)
+    assert list(map(str, tables)) == [f"{mysql_family_database}.t"]
+    assert default_patterns(source, tables) == [f"{mysql_family_database}.*"]
 
 
 def test_an_empty_database_is_not_taken_for_all_of_the_server(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
-    found = first_config(mysql_family.dsn(mysql_family_database))
-    assert found.schemas == {}
-    assert f'tables: ["{mysql_family_database}.*"]' in found.text
-
-
-def test_no_kind_is_guessed() -> None:
-    with pytest.raises(UsageError):
-        first_config("sqlite:///x")
+    source = read_source(mysql_family.dsn(mysql_family_database))
+    assert find_tables(source) == []
+    assert default_patterns(source, []) == [f"{mysql_family_database}.*"]

@@ -1,20 +1,25 @@
-"""Writes a first configuration file from the URL of a database."""
+"""Writes a first configuration file: a source, its tables, and outputs."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import textwrap
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from tidelog.app.sources.kinds import source_kind
-from tidelog.config import parse_config
+from tidelog.config import Config, parse_config
+from tidelog.config.outputs import OUTPUTS
 from tidelog.config.source import SOURCES
-from tidelog.errors import UsageError
-from tidelog.model.patterns import pattern_of
+from tidelog.errors import ConfigError, UsageError
+from tidelog.model.patterns import EXCLUDE, pattern_of
 from tidelog.model.schema import TableName
 
 PASSWORD = "TIDELOG_PASSWORD"  # noqa: S105 - a variable's name
@@ -23,101 +28,280 @@ _KINDS = {
     scheme: kind for kind, section in reversed(SOURCES.items()) for scheme in section.url_schemes
 } | {kind: kind for kind in SOURCES}
 _SHOWN = 20
+_PLACES: Final = ("path", "url", "urls", "servers", "class")
+"""The options of outputs that say where they write; each kind has one of them."""
+_IN_FRONT: Final = "the answer"
 SECRETS = {"password", "sslpassword"}
 
 
 @dataclass(frozen=True, slots=True)
-class FirstConfig:
-    """A configuration that works as it is.
+class FirstPlace:
+    """A URL or directory.
 
     Attributes:
-        text: the text of the file, without the password.
-        password: whether the URL had one, so that `PASSWORD` has to be exported.
-        schemas: the number of tables in each schema (MySQL: database).
+        text: what the file has: ``${NAME}`` in place of a password.
+        secrets: the password, by the variable's name. Empty: the text had none, or a variable.
     """
 
     text: str
-    password: bool
-    schemas: dict[str, int]
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def first_config(url: str) -> FirstConfig:
-    """Return a configuration that captures all tables of the database at ``url``.
+@dataclass(frozen=True, slots=True)
+class FirstSource:
+    """The database to capture.
+
+    Attributes:
+        kind: as in the file.
+        place: its URL.
+        namespace: the one that the URL names; empty: all of the database.
+    """
+
+    kind: str
+    place: FirstPlace
+    namespace: str
+
+    @property
+    def section(self) -> dict[str, Any]:
+        """The options that say which database it is."""
+        return {"kind": self.kind, "url": self.place.text}
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOutput:
+    """One of the outputs.
+
+    Attributes:
+        kind: as in the file.
+        name: the kind's own default, or with a number behind it if an output has that already.
+        option: the option that says where it writes.
+        place: that option's value.
+    """
+
+    kind: str
+    name: str
+    option: str
+    place: FirstPlace
+
+    @property
+    def section(self) -> dict[str, Any]:
+        """The options that the file has."""
+        named = {} if self.name == _default_name(self.kind) else {"name": self.name}
+        text = self.place.text
+        return {"kind": self.kind, **named, self.option: [text] if self.option == "urls" else text}
+
+
+def read_source(url: str) -> FirstSource:
+    """Return the database of a URL; does not connect.
 
     Raises:
-        UsageError: the kind of database is unknown.
-        SourceError, PreflightError: the database can't be reached, or refuses the login.
+        UsageError: the kind of database is unknown, or the URL can't be used.
     """
+    place = _place(url, PASSWORD)
     parts = urlsplit(url)
     kind = _KINDS.get(parts.scheme)
     if kind is None:
-        forms = dict.fromkeys(section.url_form for section in SOURCES.values() if section.url_form)
-        raise UsageError(f"--url: expected {' or '.join(forms)}")
-    if SECRETS & {name.lower() for name in parse_qs(parts.query, keep_blank_values=True)}:
-        raise UsageError(
-            "--url: give the password before the @ (user:password@host), so that it is kept out of "
-            "the file; a key file with a password is for a configuration of your own"
-        )
-    given: dict[str, Any] = {
-        "source": {"kind": kind, "url": url.replace("${", "$${")},
-        "log": {"path": "./data/log"},
-        "outputs": [],
-    }
-    config = parse_config(json.dumps(given), "the url", Path(), {})
-    catalogue = source_kind(config).catalogue()
+        raise UsageError(f"expected {' or '.join(url_forms())}")
+    named = unquote(parts.path.strip("/")) if SOURCES[kind].url_has_namespace else ""
+    source = FirstSource(kind, place, named)
+    _parsed(source, [])
+    return source
+
+
+def url_forms() -> list[str]:
+    """Return the forms of the sources' URLs."""
+    forms = dict.fromkeys(section.url_form for section in SOURCES.values() if section.url_form)
+    return list(forms)
+
+
+def find_tables(source: FirstSource) -> list[TableName]:
+    """Return the tables of the database, or of its namespace that the URL names.
+
+    Raises:
+        SourceError, PreflightError: the database can't be reached, or refuses the login.
+        MissingExtraError: its driver is not installed.
+    """
+    catalogue = source_kind(_parsed(source, [])).catalogue()
     try:
         tables = catalogue.tables(["*.*"])
     finally:
         catalogue.close()
-    own = unquote(parts.path.strip("/")) if SOURCES[kind].url_has_namespace else ""
-    here = [t for t in tables if own in ("", t.namespace)]
-    counts = Counter(t.namespace for t in here or tables if _alike(t.namespace, own))
-    schemas = dict(sorted(counts.items()))
-    hidden = _without_password(url)
-    return FirstConfig(_text(kind, hidden, [*schemas] or [own]), hidden != url, schemas)
+    own = source.namespace
+    here = [table for table in tables if own in ("", table.namespace)]
+    return here or [table for table in tables if table.namespace.casefold() == own.casefold()]
 
 
-def _alike(namespace: str, own: str) -> bool:
-    """Return whether the namespace is the URL's database, in any case; without one, all are."""
-    return not own or namespace.casefold() == own.casefold()
+def default_patterns(source: FirstSource, tables: Sequence[TableName]) -> list[str]:
+    """Return patterns that select all of these tables, and those that join them later."""
+    named = [*schemas_of(tables)] or [source.namespace]
+    patterns = [pattern_of(TableName(name, "*")) if name else "*.*" for name in named]
+    return patterns if len(patterns) <= _SHOWN else ["*.*"]
 
 
-def _without_password(url: str) -> str:
+def chosen_patterns(given: Sequence[str], default: Sequence[str]) -> list[str]:
+    """Return the patterns given; if they only exclude, the default ones without those tables."""
+    if all(pattern.startswith(EXCLUDE) for pattern in given):
+        return [*default, *given]
+    return [*given]
+
+
+def schemas_of(tables: Iterable[TableName]) -> dict[str, int]:
+    """Return the number of tables in each schema (MySQL: database), by name."""
+    return dict(sorted(Counter(table.namespace for table in tables).items()))
+
+
+def output_kinds() -> dict[str, str]:
+    """Return the option that says where it writes, for each kind of output; the first is usual."""
+    return {
+        kind: next(option for option in _PLACES if option in names)
+        for kind, section in OUTPUTS.items()
+        if (names := {field.alias or name for name, field in section.model_fields.items()})
+        and names.intersection(_PLACES)
+    }
+
+
+def example_place(kind: str, others: Sequence[FirstOutput]) -> str:
+    """Return a place for an output of this kind; a directory is another than those of the others.
+
+    Raises KeyError: the kind is unknown.
+    """
+    option = output_kinds()[kind]
+    named = {field.alias or name: field for name, field in OUTPUTS[kind].model_fields.items()}
+    example = (named[option].examples or [""])[0]
+    text = re.sub(r":\$\{\w+\}@", "@", str(example[0] if isinstance(example, list) else example))
+    taken = option == "path" and text in {other.place.text for other in others}
+    return f"./data/{kind}" if taken else text
+
+
+def read_output(
+    source: FirstSource, kind: str, place: str, others: Sequence[FirstOutput]
+) -> FirstOutput:
+    """Return an output of ``kind`` that writes to ``place``, beside ``others``.
+
+    Raises:
+        UsageError: the kind is unknown, or can't write to such a place.
+    """
+    kinds = output_kinds()
+    if kind not in kinds:
+        raise UsageError(f"expected {', '.join(kinds)}, not {kind!r}")
+    if not place:
+        raise UsageError(f"say where it writes, such as {kind}={example_place(kind, others)}")
+    name = base = _default_name(kind)
+    number = 1
+    while name in {other.name for other in others}:
+        number += 1
+        name = f"{base}{number}"
+    variable = f"TIDELOG_{name.upper().replace('-', '_')}_PASSWORD"
+    output = FirstOutput(kind, name, kinds[kind], _place(place, variable))
+    _parsed(source, [*others, output])
+    return output
+
+
+def with_password(url: str, password: str) -> str:
+    """Return the URL with the password of its user, percent-encoded."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
     user, _, host = parts.netloc.rpartition("@")
-    netloc = f"{user.partition(':')[0]}:${{{PASSWORD}}}@{host}"
+    netloc = f"{user.partition(':')[0]}:{quote(password, safe='')}@{host}"
     return urlunsplit(parts._replace(netloc=netloc))
 
 
-def _text(kind: str, url: str, schemas: list[str]) -> str:
-    patterns = [
-        pattern_of(TableName(schema, "*")).replace("${", "$${") if schema else "*.*"
-        for schema in schemas
-    ]
-    tables = json.dumps(patterns if len(patterns) <= _SHOWN else ["*.*"], ensure_ascii=False)
+def lacks_password(place: str) -> bool:
+    """Return whether the place is a URL with a user, but no password."""
+    parts = urlsplit(place)
+    return bool(parts.username) and not parts.password
+
+
+def _default_name(kind: str) -> str:
+    return str(OUTPUTS[kind].model_fields["name"].get_default())
+
+
+def _parsed(source: FirstSource, outputs: Sequence[FirstOutput]) -> Config:
+    """Return the configuration. Raises ConfigError about what is wrong, without a line."""
+    given = {
+        "source": source.section,
+        "log": {"path": "./data/log"},
+        "outputs": [output.section for output in outputs],
+    }
+    secrets = secrets_of(source, outputs)
+    try:
+        return parse_config(json.dumps(given), _IN_FRONT, Path(), {**os.environ, **secrets})
+    except ConfigError as error:
+        raise ConfigError(re.sub(rf"(?m)^{_IN_FRONT}:1: ", "", str(error))) from None
+
+
+def secrets_of(source: FirstSource, outputs: Sequence[FirstOutput]) -> dict[str, str]:
+    """Return the passwords that are not in the file, by the names of their variables."""
+    places = [source.place, *(output.place for output in outputs)]
+    return {name: value for place in places for name, value in place.secrets.items()}
+
+
+def _place(text: str, variable: str) -> FirstPlace:
+    """Return the place with ``${variable}`` in place of its password."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise UsageError("that is no URL; are the brackets of an address right?") from None
+    if not parts.scheme:
+        return FirstPlace(text)
+    if SECRETS & {name.lower() for name in parse_qs(parts.query, keep_blank_values=True)}:
+        raise UsageError(
+            "give the password before the @ (user:password@host), so that it is kept out of "
+            "the file; a key file with a password is for a configuration of your own"
+        )
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise UsageError(
+            "an @ stands behind the host: write / ? # @ in a password as %2F %3F %23 %40"
+        )
+    if not parts.password or re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", parts.password):
+        return FirstPlace(text)
+    user, _, host = parts.netloc.rpartition("@")
+    netloc = f"{user.partition(':')[0]}:${{{variable}}}@{host}"
+    return FirstPlace(
+        urlunsplit(parts._replace(netloc=netloc)), {variable: unquote(parts.password)}
+    )
+
+
+def config_text(
+    source: FirstSource, patterns: Sequence[str], outputs: Sequence[FirstOutput]
+) -> str:
+    """Return the text of the file, without passwords."""
+    tables = json.dumps([each.replace("${", "$${") for each in patterns], ensure_ascii=False)
     place = resources.files("tidelog.config") / "tidelog.schema.json"
+    names = list(secrets_of(source, outputs))
+    needs = f"# Passwords are not in this file: export {' and '.join(names)}.\n" if names else ""
     return f"""\
 # yaml-language-server: $schema={Path(str(place)).as_uri()}
 # Every option: docs/reference/configuration.md. `tidelog check` says what the database still needs.
-
+{needs}
 source:
-  kind: {kind}
-  url: {json.dumps(url, ensure_ascii=False)}
-  tables: {tables}
+  kind: {source.kind}
+  url: {json.dumps(source.place.text, ensure_ascii=False)}
+  tables: {tables}   # "!public.audit" excludes a table
   snapshot: initial         # the first start dumps all tables; no_data: only changes, dump later
 
 log:
   path: ./data/log          # the event log; s3://bucket/path for several hosts
 
-outputs:
-  - kind: delta             # or files, iceberg, kafka, opensearch, http, postgres, mysql, python
-    path: ./data/lake
-
+outputs:                    # kinds: {", ".join(OUTPUTS)}
+{"".join(map(_output_text, outputs))}
 # A dump that disturbs nobody: raise these as the database allows; `tidelog set` changes them while
 # it runs.
 dump:
   parallelism: 1
   rows_per_second: 20000
 """
+
+
+def _output_text(output: FirstOutput) -> str:
+    about = " ".join((OUTPUTS[output.kind].__doc__ or "").partition("\n\n")[0].split())
+    comment = [f"# {line}" for line in textwrap.wrap(about, 94)]
+    first, *others = (f"{name}: {_scalar(value)}" for name, value in output.section.items())
+    lines = [*comment, f"- {first}", *(f"  {other}" for other in others)]
+    return "".join(f"  {line}\n" for line in lines)
+
+
+def _scalar(value: Any) -> str:
+    """Return the value as YAML: without quotes where it is plainly a text."""
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]{3,}\d*|\.{0,2}/[\w./-]+", value):
+        return value
+    return json.dumps(value, ensure_ascii=False)

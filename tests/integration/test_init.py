@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,6 +71,33 @@ def test_the_file_holds_no_password_and_captures_all_tables(
     found = {each["check"]: each for each in json.loads(checked.stdout)["findings"]}
     assert json.loads(checked.stdout)["ok"], found
     assert "4 tables" in found["tables"]["message"]
+
+
+def test_the_documented_command_writes_what_it_says(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "first-capture.md"
+    [line] = re.findall(r"^\$ tidelog (init --url .*)$", page.read_text("utf-8"), re.MULTILINE)
+    with psycopg.connect(database, autocommit=True) as sql:
+        sql.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE audit (what text)")
+    parts, lake = urlsplit(database), tmp_path / "lake"
+    place = f"{parts.netloc.rpartition('@')[2]}{parts.path}"
+    for documented, here in (
+        ("tidelog:", "postgres:"),
+        ("db:5432/shop", place),
+        ("/srv", tmp_path),
+    ):
+        assert documented in line
+        line = line.replace(documented, str(here))
+    monkeypatch.setenv("PGPASSWORD", "any")
+    monkeypatch.chdir(tmp_path)
+    done = run(*shlex.split(line))
+    assert done.returncode == 0, done.stdout + done.stderr
+    config = load_config(tmp_path / "tidelog.yaml", {"PGPASSWORD": "any"})
+    assert config.source.tables == ["public.*", "!public.audit"]
+    assert [(each.kind, str(getattr(each, "path", ""))) for each in config.outputs] == [
+        ("delta", str(lake))
+    ]
 
 
 def test_an_existing_file_is_left_alone(database: str, tmp_path: Path) -> None:

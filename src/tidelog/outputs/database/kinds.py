@@ -15,7 +15,7 @@ from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 if TYPE_CHECKING:
-    from tidelog.outputs.database.dialect import Dialect
+    from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.config import DatabaseSection, MySqlSection, PostgresSection
 
 
@@ -25,23 +25,22 @@ def _postgres_probe(section: PostgresSection) -> str:
     dialect = Postgres(section.url.reveal())
     schemas = {section.own_schema, section.schema_ or section.own_schema}
     with closing(dialect.connect("check")) as session:
-        missing = dialect.missing_grants(session, schemas)
-    if missing:
-        raise OutputRefusedError(
-            f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
-        )
-    return _probe(dialect)
+        if missing := dialect.missing_grants(session, schemas):
+            raise OutputRefusedError(
+                f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
+            )
+        return _version_text(session)
 
 
 def _mysql_probe(section: MySqlSection) -> str:
     from tidelog.outputs.database.mysql import MySql
 
-    return _probe(MySql(section.url.reveal()))
+    with closing(MySql(section.url.reveal()).connect("check")) as session:
+        return _version_text(session)
 
 
-def _probe(dialect: Dialect) -> str:
-    with closing(dialect.connect("check")) as session:
-        [(version,)] = session.rows("SELECT version()")
+def _version_text(session: DatabaseSession) -> str:
+    [(version,)] = session.rows("SELECT version()")
     return f"the server accepts the connection: {str(version).split(' on ')[0]}"
 
 

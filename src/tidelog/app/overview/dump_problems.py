@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tidelog.app.overview.document import Problem, Severity, problem
+from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.dumps.state_machine import FINISHED, UNFINISHED, DumpStatus
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.model.patterns import pattern_of
@@ -58,7 +59,6 @@ def table_has_ended(table: Mapping[str, Any]) -> bool:
     return table.get("status") in FINISHED
 
 
-NO_KEY = "no primary key"
 UNANSWERED_S = 10.0
 """A source that answers again within this time is no problem."""
 
@@ -113,7 +113,7 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
     }
     for failed in status.get("failed") or ():
         if failed["table"] not in reported:
-            keyless = NO_KEY in failed["reason"]  # which says what to do
+            keyless = failed["reason"] == NO_KEY  # which says what to do
             named = shlex.quote(pattern_of(TableName.parse(failed["table"])))
             yield problem(
                 "dump-failed",

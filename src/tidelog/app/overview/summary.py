@@ -19,7 +19,7 @@ from tidelog.app.overview.document import (
     TableCaptureState,
     VerifyResult,
 )
-from tidelog.app.overview.dump_problems import NO_KEY
+from tidelog.capture.dumps.state import NO_KEY
 from tidelog.model.units import brief_span, counted, format_bytes
 
 NAMED = 2
@@ -106,13 +106,9 @@ def _log(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Answe
 def _tables(tables: Sequence[Table]) -> _Answer:
     if not tables:
         return _NOTHING
-    keyless = [
-        each
-        for each in tables
-        if each.state == TableCaptureState.DUMP_FAILED and NO_KEY in each.reason
-    ]
+    keyless = [each for each in tables if _lacks_key(each)]
     problematic = sorted(
-        (each for each in tables if each.state in _LABELS and each not in keyless),
+        (each for each in tables if each.state in _LABELS and not _lacks_key(each)),
         key=lambda each: list(_LABELS).index(each.state),
     )
     if not problematic:
@@ -127,6 +123,11 @@ def _tables(tables: Sequence[Table]) -> _Answer:
     ]
     text = f"{len(problematic):,} of {len(tables):,} with a problem: {_list(named, problematic)}"
     return counted(len(problematic), "problem"), text, None
+
+
+def _lacks_key(table: Table) -> bool:
+    """Return whether the table is captured, and not dumped because it has no key."""
+    return table.state == TableCaptureState.DUMP_FAILED and table.reason == NO_KEY
 
 
 def _dump(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) -> _Answer:

@@ -347,12 +347,10 @@ class LakeOutput(ABC, Generic[Copy]):
         if work.has_rows and (refs := refs_of(self._log, work.table, work.start, work.end)):
             parts = partition_refs(refs, partition_bytes=_PART_BYTES, partitions=None)
         schema = schema_in(self._log, work.table, work.start, work.end)
-        if schema is None and exists:
-            return CopyWrite(copy, work, since)
-        if schema is None and work.dumps:  # of an empty table
+        if schema is None and not exists and work.dumps:  # of an empty table
             schema = schema_before(self._log, work.table, work.end)
         if schema is None:
-            return None
+            return CopyWrite(copy, work, since) if exists else None
         if not exists:
             copy.choose_layout(keyless=self._is_keyless(work.table))
         if not schema.match_key and copy.layout.holds == "copy":

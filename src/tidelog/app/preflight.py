@@ -18,6 +18,7 @@ from tidelog.app.pipeline.dependencies import (
 )
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
+from tidelog.app.startup import local_directories
 from tidelog.app.table_patterns import SOURCE_TABLES, unmatched_patterns
 from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
@@ -188,11 +189,8 @@ def _local_paths(config: Config) -> Iterator[tuple[str, str, Path, str]]:
 
     Each has the check's name, its option, the directory, and the level of a finding.
     """
-    if not is_url(config.log.path):
-        yield "log", "log.path", Path(config.log.path), "error"
-    state = state_path(config.state.place)
-    if state is not None:
-        yield "state", "state.url", state if state.is_dir() else state.parent, "error"
+    for option, path in local_directories(config).items():
+        yield option.partition(".")[0], option, path, "error"
     if not config.outputs:
         return
     for output in config.outputs:

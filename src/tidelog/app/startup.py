@@ -26,18 +26,22 @@ from tidelog.system.writable import obstacle
 logger = logging.getLogger(__name__)
 
 
+def local_directories(config: Config) -> dict[str, Path]:
+    """Return, by option, the directories of this host in which event log and state are written."""
+    found = {} if is_url(config.log.path) else {"log.path": Path(config.log.path)}
+    state = state_path(config.state.place)
+    if state is not None:
+        found["state.url"] = state if state.is_dir() else state.parent
+    return found
+
+
 def check_local_paths(config: Config) -> None:
     """Raise UsageError if the event log or the state can't be written where the configuration says.
 
     A disk that is full is no such error: space may come back.
     """
-    state = state_path(config.state.place)
-    places = {
-        "log.path": None if is_url(config.log.path) else Path(config.log.path),
-        "state.url": state.parent if state is not None and not state.is_dir() else state,
-    }
-    for option, path in places.items():
-        if path is not None and (why := obstacle(path)):
+    for option, path in local_directories(config).items():
+        if why := obstacle(path):
             raise UsageError(
                 f"{option}: no file can be created at {path}: {why}. Name another directory, or "
                 "let this user write there"

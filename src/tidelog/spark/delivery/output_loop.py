@@ -30,6 +30,7 @@ from tidelog.spark.sessions.errors import (
     output_error,
     spark_gone_error,
 )
+from tidelog.system import failpoints
 
 logger = logging.getLogger(__name__)
 
@@ -305,6 +306,7 @@ class OutputLoop:
             self._under_way = None
         if abandoned.is_set():  # another process may deliver now
             return
+        failpoints.hit(f"output.{self.name}.written")
         self._number += 1
         self.done = end
         seconds = time.monotonic() - started

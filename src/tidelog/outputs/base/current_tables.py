@@ -32,6 +32,8 @@ class DestinationHooks(Protocol):
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None: ...
 
+    def check_table(self, table: TargetTable) -> None: ...
+
     def accepts_type(self, table: TargetTable, column: str, former: str) -> bool: ...
 
     def remedy_for(self, table: TargetTable, columns: Sequence[str]) -> str: ...
@@ -114,6 +116,7 @@ class CurrentTables:
         columns = progress.columns.get(table)
         if columns is None:
             destination.create(found)
+            destination.check_table(found)
             progress.store_columns(table, schema_evolution.stored_columns(found.columns))
         else:
             columns = schema_evolution.with_alterations(
@@ -134,6 +137,7 @@ class CurrentTables:
             destination.create(found)  # its columns or its key have changed
             if change.alters:
                 destination.alter(found, change)
+            destination.check_table(found)
             progress.store_columns(table, change.columns_after(columns))
         return self._targets.with_schema_ids(found, destination.subject(found))
 

@@ -139,6 +139,11 @@ class ExecutorOutput:
         impossible.
         """
 
+    def check_table(self, table: TargetTable) -> None:
+        """Check that the destination's table can hold all rows, after `create` and `alter`. Raises
+        TableLeftOutError if it can't.
+        """
+
     def accepts_type(self, table: TargetTable, column: str, former: str) -> bool:
         """Returns True if the destination's table takes the column's type unchanged, or does not
         exist.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError
+from tidelog.errors import ConfigError, TableLeftOutError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
@@ -97,6 +97,14 @@ class DatabaseOutput(ExecutorOutput):
         self._tables.extend(self._connect(), table, place, change.added, change.widened)
         self._known[table.source] = (table, place)
         self._layouts.pop(table.source, None)
+
+    def check_table(self, table: TargetTable) -> None:
+        self._layouts.pop(table.source, None)  # somebody may have altered the table
+        try:
+            self._layout(table.source)
+        except TableLeftOutError:
+            del self._known[table.source]
+            raise
 
     def accepts_type(self, table: TargetTable, column: str, former: str) -> bool:
         session = self._connect()

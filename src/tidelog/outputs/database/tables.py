@@ -169,8 +169,8 @@ class Tables:
     def layout(
         self, session: DatabaseSession, table: TargetTable, place: TableName, floor: int
     ) -> TableLayout:
-        """Returns the layout for rows of ``table``. Raises OutputRefusedError if the columns don't
-        suffice.
+        """Returns the layout for rows of ``table``. Raises TableLeftOutError if the columns don't
+        suffice, OutputRefusedError if the key has changed.
         """
         found = self._existing_table(session, table, place)
         self._check_key(table, found, place)
@@ -246,10 +246,10 @@ class Tables:
             raise self._refused(place, found.obstacle)
         others = [index for index in found.unique if set(index) != set(table.key)]
         if len(others) == len(found.unique):
+            advice = self._key_advice(table, found, place)
+            why = f"has no primary key or unique index of the columns {', '.join(table.key)}"
             raise self._refused(
-                place,
-                f"has no primary key or unique index of the columns {', '.join(table.key)}"
-                f"{self._key_advice(table, found, place)}",
+                place, why + advice, OutputRefusedError if advice else TableLeftOutError
             )
         if others:
             raise self._refused(
@@ -353,7 +353,7 @@ class Tables:
     ) -> FoundTargetTable:
         found = self._find(session, table, place)
         if found is None:
-            raise self._refused(place, "does not exist any more: restart the pipeline")
+            raise self._refused(place, "does not exist any more")
         return found
 
     def _alter(self, session: DatabaseSession, place: TableName, change: str) -> None:
@@ -368,8 +368,10 @@ class Tables:
     def _quoted(self, name: str) -> str:
         return self._dialect.quoted(name)
 
-    def _refused(self, place: TableName, why: str) -> OutputRefusedError:
-        return OutputRefusedError(f"output {self._output}: the table {place} {why}.")
+    def _refused(
+        self, place: TableName, why: str, kind: type[OutputRefusedError] = TableLeftOutError
+    ) -> OutputRefusedError:
+        return kind(f"output {self._output}: the table {place} {why}.")
 
 
 def _has_one_spelling(source_type: str) -> bool:

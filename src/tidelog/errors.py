@@ -53,6 +53,7 @@ Messages say what happened, where (source, table, position; never cell values) a
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 
 class Policy(Enum):
@@ -78,7 +79,15 @@ class UsageError(TidelogError):
 
 
 class ConfigError(UsageError):
-    """The configuration file, an option or an environment variable is wrong."""
+    """The configuration file, an option or an environment variable is wrong.
+
+    Attributes:
+        refused: what the source's server refused while a connection was opened; empty: nothing.
+            ``login``: no such account, or another password; ``blocked``: the account may not log
+            in; ``database``: the account has no right to it; ``no database``: there is none.
+    """
+
+    refused: Literal["", "login", "blocked", "database", "no database"] = ""
 
 
 class PreflightError(UsageError):

@@ -27,6 +27,14 @@ def test_parts_follow_the_order_of_what_was_found_and_name_who_runs_them() -> No
     assert lines[-3:] == ["-- by hand:", "-- e: no e", "--   put e into the configuration"]
 
 
+def test_a_failure_without_a_fix_is_not_left_out() -> None:
+    findings = [
+        Finding("connection", "fail", "nothing answers there"),
+        Finding("clock", "warn", "it differs"),
+    ]
+    assert list(script(findings)) == ["", "-- by hand:", "-- connection: nothing answers there"]
+
+
 def test_what_a_person_should_weigh_is_never_run() -> None:
     drop = Finding("t", "fail", "it is in the way", "DROP t;\nCREATE t;", "app", by_hand=True)
     assert list(script([drop])) == [

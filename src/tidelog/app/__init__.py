@@ -10,7 +10,7 @@ from tidelog.app.dumps.repair import repair
 from tidelog.app.last_check import store_check_result
 from tidelog.app.multi_capture import CaptureGroup, capture_databases
 from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
-from tidelog.app.preflight import check, check_script
+from tidelog.app.preflight import check, check_script, check_with_script
 from tidelog.app.remote_control import (
     dump_wait,
     hand_over,
@@ -35,6 +35,7 @@ __all__ = [
     "capture_databases",
     "check",
     "check_script",
+    "check_with_script",
     "copy_state",
     "dump_wait",
     "fix_schema",

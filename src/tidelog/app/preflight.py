@@ -31,6 +31,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
 from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
+from tidelog.sources.findings import Finding
 from tidelog.sources.scripts import script
 from tidelog.state.opening import state_path
 from tidelog.system.maven import cache_directory
@@ -112,6 +113,16 @@ def check(config: Config) -> list[dict[str, Any]]:
 
     Returns findings: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``.
     """
+    return _all_findings(config, source_kind(config).check())
+
+
+def check_with_script(config: Config) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the findings of `check` and the script of `check_script`; checks the source once."""
+    found = source_kind(config).check()
+    return _all_findings(config, found), list(script(found))
+
+
+def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[dict[str, Any]]:
     findings = [
         {
             "check": finding.name,
@@ -119,7 +130,7 @@ def check(config: Config) -> list[dict[str, Any]]:
             "message": finding.message,
             "fix": finding.remedy,
         }
-        for finding in source_kind(config).check()
+        for finding in of_source
     ]
     on_store = is_url(config.log.path)
     findings += [_check_store(config)] if on_store else []

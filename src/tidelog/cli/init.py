@@ -258,9 +258,7 @@ def _check(config: Path, secrets: Mapping[str, str]) -> int:
 
     try:
         loaded = load_config(config, {**os.environ, **secrets})
-        findings = app.check(loaded)
-        to_fix = any(each["level"] != "ok" and each["fix"] for each in findings)
-        script = app.check_script(loaded)[0] if to_fix else []
+        findings, script = app.check_with_script(loaded)
     except TidelogError as error:
         terminal.print_error(str(error))
         return error.exit_code

@@ -31,9 +31,14 @@ def script(findings: Sequence[Finding]) -> Iterator[str]:
     """The lines of a script: parts, each for one role, in the order of their dependencies, so a
     role may have several.
 
-    Fixes that are not SQL, or are done by hand, are comments at the end.
+    Fixes that are not SQL, or are done by hand, and failures without a fix are comments at the
+    end.
     """
-    wanted = [finding for finding in findings if finding.level != "ok" and finding.fix]
+    wanted = [
+        finding
+        for finding in findings
+        if finding.level == "fail" or (finding.level == "warn" and finding.fix)
+    ]
     run = [finding for finding in wanted if sql_of(finding)]
     roles = list(dict.fromkeys(finding.role or CAPTURE for finding in run))
     if run:
@@ -56,7 +61,7 @@ def script(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"-- {printable(finding.name)}: {printable(finding.message)}"
         if finding.role:
             yield f"--   as {printable(finding.role)}:"
-        yield from (f"--   {printable(line)}" for line in finding.fix.split("\n"))
+        yield from (f"--   {printable(line)}" for line in finding.fix.split("\n") if line)
 
 
 def _listed(roles: Sequence[str]) -> str:

@@ -263,6 +263,44 @@ def test_account_without_rights_is_told_each_grant_and_they_suffice(
         server.execute(f"DROP USER `{user}`")
 
 
+def test_who_is_not_let_in_is_told_what_lets_them_in(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    """Each statement is run, as a person completes it; then the connection is accepted."""
+    server, database = mysql_family, mysql_family_database
+    server.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", database)
+    user = f"poor_{database}"
+    options = {
+        "url": server.dsn(database, user=user, password="s3cret"),
+        "tables": [f"{database}.t"],
+        "watermark_schema": f"marks_{database}",
+    }
+    try:
+        found = check(server, database, **options)
+        assert [finding.name for finding in found] == ["connection"]
+        assert (found[0].level, found[0].by_hand) == ("fail", True)
+        assert "s3cret" not in found[0].fix + found[0].message
+        create, *grants = [line for line in found[0].fix.splitlines() if line[0] != "-"]
+        server.execute(create.replace("(...)", "s3cret"))
+
+        found = check(server, database, **options)
+        assert found[0].name == "connection"
+        assert found[0].fix == f"GRANT SELECT ON `{database}`.`t` TO '{user}'@'%';"
+        assert {"replication", "watermark table"} <= set(faults(found))
+        assert "tables" not in faults(found)  # the GRANT is told once
+        assert found[0].fix in list(script(found))
+
+        nowhere = check(server, database, **options | {"url": server.dsn("nowhere")})
+        assert (nowhere[0].level, nowhere[0].fix) == ("fail", "")
+        assert "-- connection: " + nowhere[0].message in list(script(nowhere))
+
+        for grant in grants:
+            server.execute(grant)
+        assert set(faults(check(server, database, **options))) == {"row metadata"}
+    finally:
+        server.execute(f"DROP USER IF EXISTS `{user}`")
+
+
 def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:

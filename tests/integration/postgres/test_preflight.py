@@ -128,7 +128,7 @@ def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> Non
     postgres.drop_database("rights")
     postgres.execute("DROP ROLE poor")
     assert found["replication"].fix == 'ALTER ROLE "poor" REPLICATION;'
-    assert found["watermark table"].fix == 'GRANT CREATE ON DATABASE "rights" TO "poor";'
+    assert found["watermark table"].fix == 'CREATE SCHEMA "tidelog" AUTHORIZATION "poor";'
     assert found["table public.t"].level == "fail"
 
 
@@ -183,6 +183,39 @@ def test_wal_level_and_no_server() -> None:
     assert "wal_level = 'logical'" in found["wal_level"].fix
     assert "disk" not in found
     assert [finding.name for finding in Preflight(dsn).check()] == ["connection"]
+
+
+def test_who_is_not_let_in_is_told_what_lets_them_in() -> None:
+    """Each statement is run, as a person completes it; then the connection is accepted."""
+    hba = ["local all postgres trust", "host all postgres 127.0.0.1/32 trust"]
+    hba.append("host all all 127.0.0.1/32 scram-sha-256")
+    with PostgresServer(hba=hba) as server:
+        server.create_database("shop")
+        server.execute("REVOKE CONNECT ON DATABASE shop FROM PUBLIC")
+        server.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int)", "shop")
+        url = server.dsn("shop", user="reader", password="s3cret")
+
+        def fix(**options: Any) -> Finding:
+            findings = Preflight(url, tables=["public.t"], **options).check()
+            assert findings[0].name == "connection"
+            return findings[0]
+
+        found = fix()
+        assert (found.level, found.by_hand) == ("fail", True)
+        assert '"u"' not in found.fix
+        assert "s3cret" not in found.fix + found.message
+        server.execute(found.fix.replace("(...)", "s3cret"), "shop")
+        assert fix().level == "ok"
+        left = {f.name for f in Preflight(url, tables=["public.t"]).check() if f.level == "fail"}
+        assert left == {"publication"}
+        server.execute("REVOKE CONNECT ON DATABASE shop FROM reader; ALTER ROLE reader NOLOGIN")
+        for statement in (
+            'ALTER ROLE "reader" LOGIN;', 'GRANT CONNECT ON DATABASE "shop" TO "reader";'
+        ):  # fmt: skip
+            assert fix().fix == statement
+            assert not fix().by_hand
+            server.execute(statement)
+        assert fix().level == "ok"
 
 
 def test_snapshot_strategy_is_told_what_to_publish(

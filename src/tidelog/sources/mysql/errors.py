@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import pymysql
 from pymysql.constants import CR, ER
@@ -111,6 +112,14 @@ _REFUSALS: tuple[tuple[frozenset[int], type[TidelogError], str], ...] = (
     ),
 )
 
+# What `ConfigError.refused` says.
+_REFUSED: dict[int, Literal["login", "database", "no database"]] = {
+    1045: "login",
+    1698: "login",
+    1044: "database",
+    1049: "no database",
+}
+
 # Servers that answered before in this process: a host name that can't be resolved now is then an
 # outage, not a typing error.
 _reached: set[str] = set()
@@ -147,7 +156,10 @@ def connection_error(url: ServerUrl, error: Exception) -> TidelogError:
         return missing
     for numbers, kind, advice in _REFUSALS:
         if number in numbers:
-            return kind(f"{doing}: {advice} (error {number})")
+            refusal = kind(f"{doing}: {advice} (error {number})")
+            if isinstance(refusal, ConfigError):
+                refusal.refused = _REFUSED.get(number, "")
+            return refusal
     return ConnectionLostError(f"{doing}: {server_message(number, message)}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -55,6 +56,11 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
         r"role .* is not permitted to log in",
         ConfigError,
         "let the role log in: ALTER ROLE <user> LOGIN",
+    ),
+    (
+        r"permission denied for database",
+        ConfigError,
+        "the user may not use this database: GRANT CONNECT ON DATABASE <name> TO <user>",
     ),
     (
         r"permission denied.*start WAL sender"
@@ -121,6 +127,14 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
     ),
 )
 
+# What `ConfigError.refused` says.
+_REFUSED: tuple[tuple[str, Literal["login", "blocked", "database", "no database"]], ...] = (
+    (r"password authentication failed|role .* does not exist", "login"),
+    (r"role .* is not permitted to log in", "blocked"),
+    (r"permission denied for database", "database"),
+    (r"database .* does not exist", "no database"),
+)
+
 # Hosts that answered before in this process: a host name that can't be resolved now is then an
 # outage, not a typing error.
 _reached: set[str] = set()
@@ -143,7 +157,10 @@ def connection_error(info: str, message: str) -> TidelogError:
                 return ConnectionLostError(
                     f"cannot connect to {where}: its host name is not known (any more)"
                 )
-            return kind(f"cannot connect to {where}: {advice}")
+            refusal = kind(f"cannot connect to {where}: {advice}")
+            if isinstance(refusal, ConfigError):
+                refusal.refused = next((how for p, how in _REFUSED if re.search(p, message)), "")
+            return refusal
     return ConnectionLostError(f"cannot connect to {where}: {_reason(message, info)}")
 
 

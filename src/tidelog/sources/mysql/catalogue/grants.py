@@ -35,6 +35,11 @@ class _Grant:
         )
 
 
+def account_name(user: str, host: str) -> str:
+    """Return the account as SQL writes it."""
+    return "@".join("'" + part.replace("'", "''") + "'" for part in (user, host))
+
+
 class Grants:
     """The privileges of one account.
 
@@ -65,8 +70,7 @@ class Grants:
             if roles != "NONE":
                 statement = f"SHOW GRANTS FOR CURRENT_USER() USING {roles}"
         lines = [str(row[0]) for row in connection.rows(statement)]
-        quoted = ("'" + part.replace("'", "''") + "'" for part in (user, host))
-        return cls("@".join(quoted), lines)
+        return cls(account_name(user, host), lines)
 
     def missing(
         self, privileges: Sequence[str], database: str | None = None, table: str | None = None

@@ -12,7 +12,8 @@ from typing import Literal
 import pymysql
 
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.errors import TidelogError
+from tidelog.codecs.mysql.server_urls import parse_url
+from tidelog.errors import ConfigError, TidelogError
 from tidelog.sources.findings import (
     ADMINISTRATOR,
     SPARE_CONNECTIONS,
@@ -21,8 +22,13 @@ from tidelog.sources.findings import (
     connections,
 )
 from tidelog.sources.mysql.catalogue.grants import Grants
-from tidelog.sources.mysql.connect import SESSION_FIX, connect, session_fault
+from tidelog.sources.mysql.connect import SESSION_FIX, Connection, connect, session_fault
 from tidelog.sources.mysql.errors import translate_errors
+from tidelog.sources.mysql.preflight.account import (
+    read_grants,
+    refused_connection,
+    refused_database,
+)
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
 from tidelog.sources.mysql.preflight.context import Check, CheckContext
 from tidelog.sources.mysql.preflight.privileges import privilege_checks
@@ -80,14 +86,24 @@ class MySqlPreflight:
     def check(self) -> list[Finding]:
         """All findings, each after those that it depends on.
 
-        Never raises for what it checks; if the connection fails, that is the only finding.
+        Never raises for what it checks; if the connection fails, that is the only finding. If it
+        fails at the URL's database alone, the others are those of a connection without it.
         """
-        try:
-            connection = connect(self._url, purpose="check", settings=SETTINGS, verify=False)
-        except TidelogError as error:
-            return [Finding("connection", "fail", str(error))]
         findings = [Finding("connection", "ok", "the server accepts the connection")]
+        refusal: TidelogError | None = None
+        try:
+            connection = self._connect()
+        except TidelogError as error:
+            refusal = error
+            if not isinstance(error, ConfigError) or "database" not in error.refused:
+                return [self._refused_connection(error)]
+            try:
+                connection = self._connect(database="")
+            except TidelogError as other:
+                return [self._refused_connection(other)]
         with connection:
+            if refusal is not None:
+                findings = [self._refused_database(connection, refusal)]
             try:
                 with translate_errors("reading the server's variables"):
                     rows = connection.rows("SHOW GLOBAL VARIABLES")
@@ -106,11 +122,28 @@ class MySqlPreflight:
                 keys=self._keys,
                 cascades=self._cascades,
                 snapshot_mode=self._snapshot_mode,
+                database_is_refused=refusal is not None,
             )
             checks: list[Check] = [_replica, _sessions, _connections, _clock, *privilege_checks()]
             for part in (_version, *binlog_checks(), *checks, *table_checks()):
                 findings += _run(context, part)
         return findings
+
+    def _connect(self, *, database: str | None = None) -> Connection:
+        return connect(
+            self._url, purpose="check", settings=SETTINGS, verify=False, database=database
+        )
+
+    def _refused_connection(self, error: TidelogError) -> Finding:
+        schema = self._watermark_schema if self._strategy == "table" else None
+        url = parse_url(self._url)
+        return refused_connection(error, url, tables=self._tables, watermark_schema=schema)
+
+    def _refused_database(self, connection: Connection, error: TidelogError) -> Finding:
+        database = parse_url(self._url).database
+        exists = not isinstance(error, ConfigError) or error.refused == "database"
+        grants = read_grants(Grants.of(connection), database, self._tables) if exists else []
+        return refused_database(error, "\n".join(grants))
 
 
 def _run(context: CheckContext, part: Check) -> list[Finding]:

@@ -20,6 +20,7 @@ class CheckContext:
         connection: a connection to it.
         variables: the server's global variables, as text.
         server_id: Tidelog's own id.
+        database_is_refused: whether the account may not use the URL's database.
         others: see `MySqlPreflight`.
     """
 
@@ -35,6 +36,7 @@ class CheckContext:
     keys: Mapping[str, Sequence[str]]
     cascades: Literal["refuse", "dump", "accept"]
     snapshot_mode: Literal["incremental", "blocking"]
+    database_is_refused: bool = False
 
     @property
     def mysql(self) -> bool:

@@ -23,6 +23,7 @@ from tidelog.sources.mysql.catalogue.schemas import (
 )
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
+from tidelog.sources.mysql.preflight.account import narrowest
 from tidelog.sources.surrogate_keys import proposed_key
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def _signal_table(context: CheckContext) -> Iterator[Finding]:
 def _tables(context: CheckContext) -> Iterator[Finding]:
     """Check that each captured table can be read and dumped."""
     captured = _captured(context)
+    if not captured and context.database_is_refused:
+        return  # already reported, with the grant
     if not captured:
         text = f"no table matches {', '.join(context.tables)}, of those that the account may see"
         grants = Grants.of(context.connection)
@@ -96,7 +99,7 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
             (
                 "-- correct source.tables, create the tables, or let the account read them:",
                 *dict.fromkeys(
-                    grants.statement(["SELECT"], *_narrowest(pattern))
+                    grants.statement(["SELECT"], *narrowest(pattern))
                     for pattern in context.tables
                     if not pattern.startswith(EXCLUDE)
                 ),
@@ -122,14 +125,6 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         else:
             if found is not None and found.unfit is not None:
                 yield Finding(f"table {table.name}", "fail", found.unfit)
-
-
-def _narrowest(pattern: str) -> tuple[str | None, str | None]:
-    """Return database and table of a grant for what the pattern matches; None: every one."""
-    database, _, table = pattern.partition(".")
-    if "*" in database:
-        return None, None
-    return database, None if "*" in table else table
 
 
 def _hidden_columns(context: CheckContext, table: TableName) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal
 from tidelog.sources.postgres.errors import translate_errors
+from tidelog.sources.postgres.preflight.account import refused_connection
 from tidelog.sources.postgres.preflight.publications import PublicationChecks
 from tidelog.sources.postgres.preflight.report import Connection, one_row, setting_of
 from tidelog.sources.postgres.preflight.tables import TableChecks
@@ -144,7 +145,16 @@ class Preflight:
         try:
             connection = connect(self._dsn, purpose="check", autocommit=False)
         except TidelogError as error:
-            return [Finding("connection", "fail", str(error))]
+            publications = self._publications
+            writes = publications.strategy == "table"
+            return [
+                refused_connection(
+                    error,
+                    self._dsn,
+                    tables=publications.patterns,
+                    watermark_schema=publications.watermark.namespace if writes else None,
+                )
+            ]
         findings = [Finding("connection", "ok", "the server accepts the connection")]
         with connection:
             connection.read_only = True

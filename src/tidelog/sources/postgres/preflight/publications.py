@@ -81,7 +81,7 @@ class PublicationChecks:
         elif in_schema if has_schema else in_database:
             yield Finding("watermark table", "ok", f"{watermark} will be created")
         else:
-            fix = f"GRANT CREATE ON DATABASE {quote_ident(connection.info.dbname)} TO {user};"
+            fix = f"CREATE SCHEMA {quote_ident(schema)} AUTHORIZATION {user};"
             if has_schema:
                 fix = f"GRANT CREATE, USAGE ON SCHEMA {quote_ident(schema)} TO {user};"
             text = f"{watermark} can't be created"

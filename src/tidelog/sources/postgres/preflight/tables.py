@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
@@ -60,6 +60,7 @@ class TableChecks:
             yield Finding("tables", "warn", text, "correct source.tables, or create the tables")
             return
         yield Finding("tables", "ok", matching_message(len(captured)))
+        yield from _schemas(connection, {table.table.namespace for table in captured})
         for table in captured:
             yield from self._table(connection, table)
 
@@ -69,15 +70,11 @@ class TableChecks:
         user = quote_ident(connection.info.user)
         (readable,) = one_row(
             connection,
-            "SELECT has_table_privilege(c.oid, 'SELECT') AND "
-            "has_schema_privilege(c.relnamespace, 'USAGE') FROM pg_class c WHERE c.oid = %s::oid",
+            "SELECT has_table_privilege(c.oid, 'SELECT') FROM pg_class c WHERE c.oid = %s::oid",
             (table.relation_id,),
         )
         if not readable:
-            fix = (
-                f"GRANT USAGE ON SCHEMA {quote_ident(table.table.namespace)} TO {user}; "
-                f"GRANT SELECT ON {quoted} TO {user};"
-            )
+            fix = f"GRANT SELECT ON {quoted} TO {user};"
             text = "it can't be read, so it can't be dumped"
             yield Finding(f"table {name}", "fail", text, fix, SUPERUSER)
         yield from _policies(connection, table)
@@ -146,6 +143,17 @@ class TableChecks:
             )
             fix = f"{index} -- or make the columns NOT NULL" if alike else "make them NOT NULL"
             yield Finding(name, "warn", text, fix, owner)
+
+
+def _schemas(connection: Connection, names: Iterable[str]) -> Iterator[Finding]:
+    """Check that the role may use the schemas of the captured tables; one finding for each."""
+    user = quote_ident(connection.info.user)
+    for name in sorted(names):
+        (usable,) = one_row(connection, "SELECT has_schema_privilege(%s, 'USAGE')", (name,))
+        if not usable:
+            fix = f"GRANT USAGE ON SCHEMA {quote_ident(name)} TO {user};"
+            text = "the role may not use it, so its tables can't be dumped"
+            yield Finding(f"schema {name}", "fail", text, fix, SUPERUSER)
 
 
 def _unique_keys(connection: Connection, schema: TableSchema) -> list[list[str]]:

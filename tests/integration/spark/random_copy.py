@@ -14,6 +14,7 @@ from tests.integration.spark.random_table import SEED, Key, RandomTable, compara
 from tests.support.delta_readers import by_delta_rs, by_duckdb
 
 from tidelog.errors import TidelogError
+from tidelog.outputs.lake.data_files.column_names import source_name
 from tidelog.outputs.lake.delta.settle_tasks import RewriteWork, rewrite_files
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.spark.changes.batches import batch_of
@@ -119,9 +120,13 @@ class RandomCopy:
         return tuple(comparable(row[name]) for name in self.source.shape.key)
 
     def _read(self, read: Any) -> Iterator[dict[str, Any]]:
+        """By the source's names."""
+        names = {
+            each["name"]: source_name(each) for each in self.opened().metadata.schema["fields"]
+        }
         for row in read(self.place, "1").to_pylist():
             if not row.get("_deleted"):
-                yield row
+                yield {names[name]: value for name, value in row.items()}
 
     def _readers(self) -> Sequence[Any]:
         """delta-rs 1.6 does not know type widening, nor column mapping."""

@@ -173,7 +173,7 @@ class Columns:
 def test_columns_are_followed_within_rows(changes: Changes, built: BuiltLog) -> None:
     """Added, widened, dropped and added again, with names that files can't have."""
     table = Columns(built)
-    output = changes.output()
+    output = changes.output(plain_names=False)
     for altered in (
         {"n": "int16"},
         {"n": "int32", "amount": "decimal(12,2)"},

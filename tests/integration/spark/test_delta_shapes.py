@@ -62,6 +62,7 @@ def test_copies_of_any_shape_are_the_source_whatever_happens(
     options = {
         "soft_deletes": rng.random() < 0.5,
         "deletion_vectors": rng.random() < 0.7,
+        "plain_names": rng.random() < 0.5,
         "partition_by": partitions if source.shape.partitions else {},
     }
     play(source, RandomCopy(lake, source, rng, **options), BATCHES)

@@ -117,10 +117,10 @@ def test_members_of_rows_come_and_widen_and_stay(appended: Appended) -> None:
         appended.bring(schema)
     rows = appended.rows()
     assert [row["after"] for row in rows] == [
-        {"id": 1, "v": "2", "a b": None},
-        {"id": 1, "v": "2", "a b": 3},
-        {"id": 1, "v": None, "a b": 2},
-        {"id": 1, "v": "2", "a b": 3},
+        {"id": 1, "v": "2", "a_b": None},
+        {"id": 1, "v": "2", "a_b": 3},
+        {"id": 1, "v": None, "a_b": 2},
+        {"id": 1, "v": "2", "a_b": 3},
     ]
     assert {row["schema_version"] for row in rows} == {1, 2, 3, 4}
     types = {each.name: each.dataType.simpleString() for each in appended.table.columns()}

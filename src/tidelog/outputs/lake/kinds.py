@@ -39,6 +39,7 @@ def _delta_options(section: DeltaSection) -> DeltaOptions:
         holds=section.holds,
         cluster_by=section.cluster_by,
         deletion_vectors=section.deletion_vectors,
+        plain_names=section.names == "plain",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.lake.data_files.column_names import source_name
 
 _TYPES = {
     "string": pa.string(),
@@ -43,12 +44,13 @@ class FileColumn:
     """A column of a table.
 
     Attributes:
-        name: the name that readers use.
+        name: the source's name.
         physical: its name in files, statistics and partition values.
-        type: its type, with the names that readers use.
+        type: its type, with the source's names.
         field_id: Parquet's field id; None: without column mapping.
         nullable: whether it may be null.
-        stored: its type in files where that differs from ``type``: structs under column mapping.
+        stored: its type in files where that differs from ``type``: structs whose members have
+            other names there.
     """
 
     name: str
@@ -143,8 +145,10 @@ def delta_layout(
     columns = tuple(_column(each, mapped) for each in metadata.schema["fields"])
     prefixed = mapped or settings.get("delta.randomizeFilePrefixes", "false").lower() == "true"
     length = int(settings.get("delta.randomPrefixLength", _PREFIX_LENGTH))
-    partitions = tuple(metadata.partition_columns)
-    wanted = {*_statistics(columns, partitions, settings), *key, version}
+    names = {each["name"]: source_name(each) for each in metadata.schema["fields"]}
+    partitions = tuple(names[name] for name in metadata.partition_columns)
+    listed = _statistics(columns, partitions, settings)
+    wanted = {*(names.get(name, name) for name in listed), *key, version}
     return FileLayout(
         columns=columns,
         partitions=partitions,
@@ -164,7 +168,9 @@ def delta_layout(
 def _statistics(
     columns: Sequence[FileColumn], partitions: Sequence[str], settings: Mapping[str, str]
 ) -> list[str]:
-    """Returns the names of the columns with statistics, by the table's properties."""
+    """Returns the columns with statistics, by the table's properties: names of the table's where
+    it lists them.
+    """
     listed = settings.get("delta.dataSkippingStatsColumns")
     if listed is not None:
         found = _LISTED_NAME.findall(listed)
@@ -175,23 +181,23 @@ def _statistics(
 
 
 def _column(declared: Mapping[str, Any], mapped: bool) -> FileColumn:
-    name = declared["name"]
+    name = source_name(declared)
     notes = declared.get("metadata") or {}
-    plain = _type(declared["type"], name, mapped=False)
-    stored = _type(declared["type"], name, mapped) if mapped else plain
+    of_rows = _type(declared["type"], name, None)
+    stored = _type(declared["type"], name, mapped)
     return FileColumn(
         name=name,
-        physical=notes[_PHYSICAL] if mapped else name,
-        type=plain,
+        physical=notes[_PHYSICAL] if mapped else declared["name"],
+        type=of_rows,
         field_id=notes[_ID] if mapped else None,
         nullable=declared.get("nullable", True),
-        stored=None if stored == plain else stored,
+        stored=None if stored == of_rows else stored,
     )
 
 
-def _type(declared: Any, column: str, mapped: bool) -> pa.DataType:
-    """Returns the Arrow type of a column; with the names of struct fields in files if
-    ``mapped``.
+def _type(declared: Any, column: str, mapped: bool | None) -> pa.DataType:
+    """Returns the Arrow type of a column. Fields of structs have their names in files, by column
+    mapping if ``mapped``; None: those of the source.
     """
     if isinstance(declared, str):
         if (found := _TYPES.get(declared)) is not None:
@@ -212,13 +218,14 @@ def _type(declared: Any, column: str, mapped: bool) -> pa.DataType:
     )
 
 
-def _struct_field(declared: Mapping[str, Any], column: str, mapped: bool) -> pa.Field:
+def _struct_field(declared: Mapping[str, Any], column: str, mapped: bool | None) -> pa.Field:
+    kind = _type(declared["type"], column, mapped)
+    if mapped is None:
+        return pa.field(source_name(declared), kind)
     notes = declared.get("metadata") or {}
-    return _field(
-        notes[_PHYSICAL] if mapped else declared["name"],
-        _type(declared["type"], column, mapped),
-        notes[_ID] if mapped else None,
-    )
+    if not mapped:
+        return pa.field(declared["name"], kind)
+    return _field(notes[_PHYSICAL], kind, notes[_ID])
 
 
 def _field(name: str, kind: pa.DataType, field_id: int | None) -> pa.Field:

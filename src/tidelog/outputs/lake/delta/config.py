@@ -62,6 +62,13 @@ class DeltaSection(FileStoreSection, LakeSection):
         "row is marked in its file; without, its file is rewritten, which costs much more, but "
         "older readers can read the table.",
     )
+    names: Literal["plain", "exact"] = Field(
+        default="plain",
+        description="Names of new columns. `plain`: a character that Delta refuses without column "
+        "mapping (space, tab, newline, `,;{}()=`) becomes `_`, so that any reader can read the "
+        "table. `exact`: the source's names; a table with such a character has column mapping, "
+        "which some readers read wrongly.",
+    )
     vacuum_after: Duration | None = Field(
         default=None,
         description="Once a day, files are removed that no version of this last period has. At "

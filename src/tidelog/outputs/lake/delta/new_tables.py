@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql.types import StructField
 
 from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
+from tidelog.outputs.lake.data_files.column_names import needs_mapping, plain_names, renamed
 from tidelog.outputs.lake.delta_log.definition import TableDefinition, new_table
 from tidelog.outputs.lake.table import (
     GENERATION_PROPERTY,
@@ -21,9 +21,6 @@ from tidelog.ports import TargetTable
 from tidelog.spark.transforms import quoted
 
 DELETED: Final = "_deleted"  # the column of soft deletes
-
-# Characters that are allowed in Parquet column names only under Delta's column mapping.
-_UNMAPPED = set(" ,;{}()\n\t=")
 
 # Commits between two checkpoints of tables that are created. Delta's default, 10, suits commits
 # once a minute; a checkpoint contains all files, and those removed in the last week.
@@ -44,21 +41,25 @@ class DeltaLayout(LakeLayout):
     Attributes:
         clusters: columns of liquid clustering, for tables that are not partitioned.
         deletion_vectors: whether tables that are created have them.
+        plain_names: whether new columns get names that need no column mapping.
     """
 
     clusters: tuple[str, ...] = ()
     deletion_vectors: bool = True
+    plain_names: bool = True
 
-
-def needs_mapping(names: Iterable[str]) -> bool:
-    """Is there a name that files can't have?"""
-    return any(_UNMAPPED & set(name) for name in names)
+    @property
+    def reserved(self) -> tuple[str, ...]:
+        """Names of our own columns beside the source's, also of one that may come later."""
+        return (self.version, DELETED) if self.holds == "copy" else ()
 
 
 def new_definition(target: TargetTable, generation: str, layout: DeltaLayout) -> TableDefinition:
     """Returns the definition of the table for ``target``, by the layout, for an event log's
     generation.
     """
+    reserved = {name: name for name in layout.reserved}
+    names = plain_names(target.columns.names, reserved) if layout.plain_names else {}
     statistics = _with_statistics(target, layout)
     statistics += [name for name in layout.clusters if name not in statistics]
     statistics = [name for name in statistics if name not in layout.partitions]
@@ -69,16 +70,16 @@ def new_definition(target: TargetTable, generation: str, layout: DeltaLayout) ->
         **({KEYLESS_PROPERTY: "true"} if layout.keyless else {}),
         **({MARKED_PROPERTY: layout.deleted} if layout.deleted else {}),
         "delta.dataSkippingStatsColumns": ",".join(
-            quoted(name) for name in [*statistics, layout.version]
+            quoted(names.get(name, name)) for name in [*statistics, layout.version]
         ),
         "delta.checkpointInterval": _CHECKPOINT_INTERVAL,
     }
     return new_table(
-        columns_of(target, layout),
-        partitions=layout.partitions,
-        clusters=layout.clusters,
+        [renamed(each, names) for each in columns_of(target, layout)],
+        partitions=[names.get(name, name) for name in layout.partitions],
+        clusters=[names.get(name, name) for name in layout.clusters],
         properties=properties,
-        column_mapping=needs_mapping(target.columns.names),
+        column_mapping=not layout.plain_names and needs_mapping(target.columns.names),
         deletion_vectors=layout.deletion_vectors,
     )
 

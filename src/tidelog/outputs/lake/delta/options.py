@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.new_tables import DELETED, DeltaLayout
 from tidelog.outputs.lake.output import LakeOptions
 from tidelog.spark.transforms import steps_of
-
-# No row is ever deleted: vectors would only exclude some readers.
-_KEYLESS = DeltaLayout("version", holds="changes", keyless=True, deletion_vectors=False)
 
 
 @dataclass(frozen=True)
@@ -22,22 +19,25 @@ class DeltaOptions(LakeOptions):
     Attributes:
         cluster_by: columns by table or pattern, for tables that are not partitioned.
         deletion_vectors: whether tables that are created have them.
+        plain_names: whether new columns get names that need no column mapping.
     """
 
     cluster_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     deletion_vectors: bool = True
+    plain_names: bool = True
 
     def layout_of(self, table: TableName) -> DeltaLayout:
         """Returns the layout of the copy of a table of the source."""
         partitions = tuple(choice(self.partition_by, table, ()))
         clusters = () if partitions else tuple(choice(self.cluster_by, table, ()))
         if self.holds_of(table) == "changes":
-            return DeltaLayout("version", "", partitions, "changes", False, clusters, False)
+            return replace(self._changes, partitions=partitions, clusters=clusters)
         return DeltaLayout(
             deleted=DELETED if self.soft_deletes else "",
             partitions=partitions,
             clusters=clusters,
             deletion_vectors=self.deletion_vectors,
+            plain_names=self.plain_names,
         )
 
     def keyless_layout_of(self, table: TableName) -> DeltaLayout | None:
@@ -47,4 +47,11 @@ class DeltaOptions(LakeOptions):
         appends = self.keyless == "append" and self.holds_of(table) == "copy"
         if not appends or steps_of(self.steps, table):
             return None
-        return _KEYLESS
+        return replace(self._changes, keyless=True)
+
+    @property
+    def _changes(self) -> DeltaLayout:
+        # No row is ever deleted: vectors would only exclude some readers.
+        return DeltaLayout(
+            "version", holds="changes", deletion_vectors=False, plain_names=self.plain_names
+        )

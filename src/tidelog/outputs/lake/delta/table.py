@@ -21,10 +21,17 @@ from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores.port import open_file_store
 from tidelog.outputs.lake.columns import ColumnPlan
 from tidelog.outputs.lake.contents import edits, source_columns_of
+from tidelog.outputs.lake.data_files.column_names import (
+    needs_mapping,
+    plain_names,
+    renamed,
+    source_name,
+    with_source_names,
+)
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import delta_layout
 from tidelog.outputs.lake.delta import restore_check
-from tidelog.outputs.lake.delta.new_tables import DeltaLayout, needs_mapping, new_definition
+from tidelog.outputs.lake.delta.new_tables import DeltaLayout, new_definition
 from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
 from tidelog.outputs.lake.delta_log import actions as log_actions
 from tidelog.outputs.lake.delta_log import checkpoint_writer, retention
@@ -90,6 +97,10 @@ def _split_by_bytes(files: Sequence[DataFile]) -> list[list[DataFile]]:
         groups[-1].append(file)
         total_bytes += file.size
     return [group for group in groups if len(group) > 1]
+
+
+def _columns_of(metadata: TableMetadata) -> StructType:
+    return StructType.fromJson(with_source_names(metadata.schema))
 
 
 logger = logging.getLogger(__name__)
@@ -193,13 +204,15 @@ class DeltaTable(LakeTable):
         return self.metadata
 
     def partitions(self) -> tuple[str, ...]:
-        return self.metadata.partition_columns
+        names = {each["name"]: source_name(each) for each in self.metadata.schema["fields"]}
+        return tuple(names[each] for each in self.metadata.partition_columns)
 
     def layout_columns(self) -> tuple[str, ...]:
         return (*self.layout.partitions, *self.layout.clusters)
 
     def columns(self) -> StructType:
-        return StructType.fromJson(dict(self.metadata.schema))
+        """Returns the columns by the source's names."""
+        return _columns_of(self.metadata)
 
     def files(self, *, marked: str | None = None) -> CopyFiles:
         """Returns the table for tasks, with all of its files. ``marked``: the column that marks
@@ -242,21 +255,31 @@ class DeltaTable(LakeTable):
         self._null_readded_columns(columns)
 
         def change(table: TableDefinition) -> TableDefinition:
-            have = StructType.fromJson(dict(table.metadata.schema))
-            found = edits(columns, target, have, self.layout)
-            if needs_mapping(each.field.name for each in found if not each.widens):
+            found = edits(columns, target, _columns_of(table.metadata), self.layout)
+            names = self._names(table, target)
+            if needs_mapping(renamed(each.field, names).name for each in found if not each.widens):
                 table = table.with_column_mapping()
             for each in found:
-                name, kind = each.field.name, each.field.dataType
+                field = renamed(each.field, names)
                 if each.widens:
-                    table = table.with_type(name, kind, within=each.within)
+                    table = table.with_type(field.name, field.dataType, within=each.within)
                 else:
-                    table = table.with_columns([each.field], within=each.within)
+                    table = table.with_columns([field], within=each.within)
             if self.layout.clusters and not self.layout.partitions:
-                table = table.with_clusters(self.layout.clusters)
+                table = table.with_clusters([names.get(n, n) for n in self.layout.clusters])
             return table
 
         self._define("CHANGE COLUMNS", change)
+
+    def _names(self, table: TableDefinition, target: TargetTable) -> dict[str, str]:
+        """Returns the names in the table of its columns and of the target's, by the source's."""
+        have = StructType.fromJson(dict(table.metadata.schema))
+        fields = source_columns_of(have, self.layout) if self.layout.holds == "changes" else have
+        known = {name: name for name in self.layout.reserved}
+        known |= {source_name(each.jsonValue()): each.name for each in fields}
+        if not self.layout.plain_names or table.has_mapping:
+            return known
+        return plain_names(target.columns.names, known)
 
     def _null_readded_columns(self, columns: ColumnPlan) -> None:
         if columns.dropped == json.loads(self.property(DROPPED_PROPERTY) or "[]"):

@@ -71,7 +71,7 @@ class TableDefinition:
         members of that column, a struct.
         """
         added = [{**each.jsonValue(), "nullable": True} for each in fields]
-        if self._has_mapping:
+        if self.has_mapping:
             return self._mapped(added, _new_name, within)
         return self._with(columns=self._change_columns(within, lambda columns: [*columns, *added]))
 
@@ -101,7 +101,7 @@ class TableDefinition:
         """Returns the table with column mapping by name: existing columns keep their names in
         files.
         """
-        if self._has_mapping:
+        if self.has_mapping:
             return self
         return replace(self, metadata=replace(self.metadata, schema=_schema(())))._mapped(
             self._columns, lambda name: name
@@ -161,7 +161,8 @@ class TableDefinition:
         ]
 
     @property
-    def _has_mapping(self) -> bool:
+    def has_mapping(self) -> bool:
+        """Has the table column mapping?"""
         return self.metadata.configuration.get(_MODE, "none") != "none"
 
     def _with(

@@ -69,6 +69,42 @@ def test_a_process_that_made_none_is_followed_by_another_a_day_later(
     archive_made_for(makers)
 
 
+def test_who_makes_an_archive_ends_with_the_pipeline_and_leaves_nothing(classes: Path) -> None:
+    archive = ClassArchive({})
+    archive.make()
+    (mark,) = classes.iterdir()
+    maker = archive._maker
+    assert maker is not None
+    unfinished = mark.with_suffix(f".{maker.pid}")
+    unfinished.touch()
+    assert maker.poll() is None
+    archive.close()
+    assert maker.poll() == -9
+    assert list(classes.iterdir()) == []
+
+
+def test_who_makes_an_archive_ends_when_the_pipeline_is_killed(classes: Path) -> None:
+    archive = ClassArchive({})
+    archive.make()
+    maker = archive._maker
+    assert maker is not None
+    assert maker.stdin is not None
+    maker.stdin.close()  # as the end of its parent does
+    assert maker.wait(60) == -9
+    assert list(classes.iterdir()) == []
+
+
+def test_what_others_left_is_deleted(classes: Path, makers: Path) -> None:
+    classes.mkdir(parents=True)
+    now, day = time.time(), 86_400
+    for name, days in (("a.jsa", 8), ("b.jsa", 2), ("b.123", 2), ("c.making", 2), ("d.456", 0)):
+        (classes / name).touch()
+        os.utime(classes / name, (now - days * day, now - days * day))
+    ClassArchive({}).make()
+    own = archive_made_for(makers).with_suffix(".making").name
+    assert {file.name for file in classes.iterdir()} == {"b.jsa", "d.456", own}
+
+
 def test_another_java_has_another_archive(classes: Path, makers: Path, tmp_path: Path) -> None:
     ClassArchive({}).make()
     archive_made_for(makers).write_text("classes")

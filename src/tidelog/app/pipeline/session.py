@@ -41,6 +41,7 @@ from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
 from tidelog.spark.changes.filtered_rows import rows_to_read_again
 from tidelog.spark.delivery.run import BatchProgress, run_pipeline
 from tidelog.spark.key_frames import keys_of_frame
+from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, look_every_s
 
@@ -165,6 +166,9 @@ class PipelineSession:
         self._file = file
         self._once = once
         self._alone = alone
+        settings = {name: str(value) for name, value in config.pipeline.conf.items()}
+        self._archive = ClassArchive(settings) if alone and not once else None
+        self._has_delivered = False
         self._report = _Report(on_progress)
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
@@ -213,7 +217,7 @@ class PipelineSession:
                 once=self._once,
                 name=config.pipeline.name,
                 consumers=pipeline_consumers(config, log),
-                on_progress=self._report.batch,
+                on_progress=self._delivered,
                 stop=ending,
                 max_batch_bytes=config.pipeline.batch_bytes,
                 trigger_s=config.pipeline.trigger_ms / 1000,
@@ -240,9 +244,18 @@ class PipelineSession:
 
     def close(self) -> None:
         _sessions.discard(self)
+        if self._archive is not None:
+            self._archive.close()
         self._file.end()
         for output in self._outputs:
             output.close()
+
+    def _delivered(self, progress: BatchProgress) -> None:
+        self._report.batch(progress)
+        first = bool(progress.rows) and not self._has_delivered
+        self._has_delivered = self._has_delivered or first
+        if first and self._archive is not None:
+            self._archive.make()
 
     def _watch(
         self,

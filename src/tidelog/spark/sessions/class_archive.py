@@ -2,8 +2,9 @@
 
 Class-data sharing (JEP 310 and 350): the JVM maps classes, parsed and verified, from a file. The
 file is for one build of Java and one list of jars, about 150 MB, in ``~/.cache/tidelog/classes``,
-and created once, by a process in the background at the lowest priority. The JVM checks that a file
-fits, and starts without it otherwise.
+and created once: after a pipeline's first rows were delivered, by a process in the background at
+the lowest priority, which ends with the pipeline. The JVM checks that a file fits, and starts
+without it otherwise.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +35,8 @@ QUIET_JAVA: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _MAKER: Final = "tidelog.spark.sessions.archive_maker"
 _AGAIN_S: Final = 86_400.0
 """Seconds until the next attempt, after a process that failed to create one."""
+_UNUSED_S: Final = 7 * 86_400.0
+"""Seconds without a use after which the archive of another Java or Spark is deleted."""
 
 
 class ClassArchive:
@@ -45,6 +49,7 @@ class ClassArchive:
     def __init__(self, conf: Mapping[str, str]) -> None:
         given = conf.get(JAVA_OPTIONS, "")
         self._file: Path | None = None
+        self._maker: subprocess.Popen[bytes] | None = None
         own = any(each in given for each in _OF_USERS)
         if not own and "spark.driver.extraClassPath" not in conf:
             with suppress(OSError, RuntimeError):  # no Java, or no home
@@ -61,24 +66,53 @@ class ClassArchive:
         return f"-XX:SharedArchiveFile={self._file} {QUIET_JAVA}"
 
     def make(self) -> None:
-        """Start a process that creates the archive, unless it exists or another process creates it.
-        Returns at once.
+        """Start a process that creates the archive, unless it exists or another process creates it;
+        delete files of others that are of no use any more. Returns at once.
         """
-        if self._file is None or self._file.exists():
+        if self._file is None:
             return
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            if not _claim(self._file.with_suffix(".making")):
+            _prune(self._file)
+            if self._file.exists() or not _claim(_mark_of(self._file)):
                 return
-            subprocess.Popen(  # noqa: S603
+            # Its standard input ends with this process, however that ends; then it ends too. A
+            # group of its own, since Ctrl-C is for this process; not a session, in which Linux
+            # would give it as much CPU as this process, whatever its priority (autogroup).
+            self._maker = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", _MAKER, str(self._file)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,
+                process_group=0,
             )
         except OSError as error:
             logger.info("no archive of Java's classes is created: %s", error)
+
+    def close(self) -> None:
+        """End the process that creates the archive, if it has not ended; the next start has
+        another.
+        """
+        maker, self._maker = self._maker, None
+        if maker is None or self._file is None or maker.poll() is not None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(maker.pid, signal.SIGKILL)  # with its JVM
+        maker.wait()
+        with suppress(OSError):
+            for file in unfinished_files(self._file, maker.pid):
+                file.unlink(missing_ok=True)
+
+
+def unfinished_files(file: Path, process: int) -> tuple[Path, Path]:
+    """Returns the archive that this process creates, before it has its name, and the mark that it
+    does so.
+    """
+    return file.with_suffix(f".{process}"), _mark_of(file)
+
+
+def _mark_of(file: Path) -> Path:
+    return file.with_suffix(".making")
 
 
 def _directory() -> Path:
@@ -97,6 +131,17 @@ def _key() -> str:
         status = file.stat()
         known.append([str(file), status.st_size, status.st_mtime_ns])
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+
+def _prune(own: Path) -> None:
+    """Delete archives beside ``own`` that were not used for long, and what others left unfinished.
+    Raises OSError.
+    """
+    for file in own.parent.iterdir():
+        with suppress(FileNotFoundError):  # by another process
+            unused_s = time.time() - file.stat().st_mtime
+            if file != own and unused_s > (_UNUSED_S if file.suffix == own.suffix else _AGAIN_S):
+                file.unlink()
 
 
 def _claim(mark: Path) -> bool:

@@ -6,14 +6,15 @@ import logging
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
@@ -233,9 +234,9 @@ def spark_session(
     cores = os.cpu_count() or 1
     settings["spark.sql.shuffle.partitions"] = str(cores)
     settings["spark.sql.warehouse.dir"] = str(warehouse or scratch_directory() / "warehouse")
-    archive = ClassArchive(conf or {})
     options = (f"-Dlog4j2.configurationFile={_quiet_log_configuration()}", _JIT_OPTIONS)
-    settings["spark.driver.extraJavaOptions"] = " ".join((*options, archive.java_options()))
+    archived = ClassArchive(conf or {}).java_options()
+    settings["spark.driver.extraJavaOptions"] = " ".join((*options, archived))
     if delta:
         settings.update(DELTA_CONF)
         settings["spark.jars"] = ",".join(str(path) for path in delta_jars())
@@ -248,7 +249,6 @@ def spark_session(
         builder = builder.config(name, value)
     _add_to_python_path(master)
     session = _started(builder, master)
-    archive.make()
     register(session)
     return session
 
@@ -273,7 +273,7 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     from pyspark.errors import PySparkException
 
     try:
-        with _ignoring_sigterm():
+        with _prepared_jvm():
             return builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
         failed = getattr(SparkContext, "_active_spark_context", None)
@@ -283,12 +283,13 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
 
 
 @contextmanager
-def _ignoring_sigterm() -> Iterator[None]:
-    """Make the JVM that is started here ignore SIGTERM, as PySpark makes it ignore SIGINT.
+def _prepared_jvm() -> Iterator[None]:
+    """Make the JVM that is started here ignore SIGTERM, as PySpark makes it ignore SIGINT, and
+    leave out a warning of its standard error: see `_copy_errors`.
 
-    systemd, and others that end a service, send it to all of its processes at once. The JVM would
-    end before this process has ended its batches; it ends with this process anyhow, by the end of
-    its standard input.
+    systemd, and others that end a service, send SIGTERM to all of its processes at once. The JVM
+    would end before this process has ended its batches; it ends with this process anyhow, by the
+    end of its standard input.
     """
     from pyspark import java_gateway
 
@@ -301,13 +302,37 @@ def _ignoring_sigterm() -> Iterator[None]:
                 preexec_fn()
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-        return popen(*args, preexec_fn=before, **how)
+        process = popen(*args, preexec_fn=before, **{"stderr": subprocess.PIPE, **how})
+        if "stderr" not in how:
+            threading.Thread(target=_copy_errors, args=(process.stderr,), daemon=True).start()
+        return process
 
     gateway.Popen = deaf
     try:
         yield
     finally:
         gateway.Popen = popen
+
+
+_INCUBATOR_WARNING = b"WARNING: Using incubator modules: "
+
+
+def _copy_errors(source: IO[bytes]) -> None:
+    """Write to our standard error what the JVM writes to its own, line by line, without Java's
+    warning about a module that Spark always loads (its ``JavaModuleOptions``).
+    """
+    rest = b""
+    while data := os.read(source.fileno(), 1 << 16):
+        *lines, rest = (rest + data).split(b"\n")
+        text = b"".join(b"%b\n" % line for line in lines if _is_shown(line))
+        with suppress(OSError):
+            os.write(2, text)
+    with suppress(OSError):
+        os.write(2, rest)
+
+
+def _is_shown(line: bytes) -> bool:
+    return not line.startswith(_INCUBATOR_WARNING)
 
 
 def _add_to_python_path(master: str) -> None:

@@ -488,6 +488,21 @@ def test_verify_exits_1_when_a_key_differs(
     assert runtime.calls[-1][1]["repair"] is True
 
 
+def test_an_interrupted_verify_shows_what_it_has(
+    runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(*_: Any, on_partial: Any, **__: Any) -> None:
+        found = [{"table": "a.b", "equal": True}]
+        on_partial({"equal": False, "tables": found, "not_compared": ["a.c in lake"]})
+        raise KeyboardInterrupt
+
+    runtime.verify = verify  # type: ignore[attr-defined]
+    assert invoke("verify", config) == 130
+    assert capsys.readouterr().out == (
+        "equal: no\nnot_compared: a.c in lake\ntables: table=a.b equal=yes\n"
+    )
+
+
 @pytest.mark.parametrize(
     "command", ["status", "log", "plan", "verify", "schema", "pause", "resume", "dump", "pipeline"]
 )

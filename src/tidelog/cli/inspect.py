@@ -273,7 +273,11 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare source and outputs, and list the keys that differ. Exits 1 if any does."""
+    """Compare source and outputs, and list the keys that differ. Exits 1 if any does.
+
+    If Ctrl-C or an error ends it early, it prints the results so far, with what was not compared,
+    and exits 130 or as the error does.
+    """
     loaded = client.load(config, unread=("control",))
     from tidelog import app
     from tidelog.cli.live.facts import live_facts
@@ -282,10 +286,22 @@ def verify(
 
     piped = not sys.stdout.isatty()  # a pipe gets the report alone
     live = live_facts("verify", verify_facts, as_json=False, quiet=as_json, error=piped)
-    with live as given, ExitStack() as to:
-        if not as_json:
-            on_fetch = to_stderr("verify") if piped else lambda now: given({"fetching": now})
-            to.enter_context(report_downloads(on_fetch))
-        report = app.verify(loaded, tables=table or [], repair=repair, on_progress=given)
+    partial: list[dict[str, Any]] = []
+    try:
+        with live as given, ExitStack() as to:
+            if not as_json:
+                on_fetch = to_stderr("verify") if piped else lambda now: given({"fetching": now})
+                to.enter_context(report_downloads(on_fetch))
+            report = app.verify(
+                loaded,
+                tables=table or [],
+                repair=repair,
+                on_progress=given,
+                on_partial=partial.append,
+            )
+    except BaseException:
+        if partial:
+            terminal.show(partial[0], as_json=as_json)
+        raise
     terminal.show(report, as_json=as_json)
     exit_unless(report["equal"])

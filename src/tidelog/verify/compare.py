@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from tidelog.codecs.wire_formats import wire_format
-from tidelog.errors import ChunkError
+from tidelog.errors import ChunkError, DecodeError, OutputError, TidelogError
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest, Digest
+from tidelog.spark.sessions.errors import known_error, output_error
 from tidelog.spark.transforms import Step, delivered_names, quoted, steps_of
 from tidelog.verify import digests as row_digests
 from tidelog.verify.digests import CopySums
@@ -36,14 +41,37 @@ _UNCHANGING = ("select", "drop", "rename", "route")
 def verify_tables(
     spark: SparkSession, copies: Iterable[Copy], source: Source
 ) -> Iterator[tuple[Copy, TableReport]]:
-    """Compare tables, whose match keys must be set, with their copies, many at a time."""
+    """Compare tables, whose match keys must be set, with their copies, many at a time.
+
+    An error of one copy is the ``note`` of its report. Before any other error is raised, the
+    reports of the tables that were compared are returned.
+    """
     waiting = iter(copies)
     while some := [_Comparison(spark, each, source) for each in islice(waiting, TABLES_AT_ONCE)]:
-        begun = [each for each in some if each.can_compare()]
-        caught_up = source.caught_up([each.copy for each in begun])
-        to_sum = [each for each, came in zip(begun, caught_up, strict=True) if each.begin(came)]
-        _sum_up(spark, source, to_sum)
+        try:
+            begun = [each for each in some if each.can_compare()]
+            came = _caught_up(source, begun)
+            to_sum = [each for each in begun if each in came and each.begin(came[each])]
+            _sum_up(spark, source, to_sum)
+        except BaseException:
+            yield from ((each.copy, each.report()) for each in some if each.done)
+            raise
         yield from ((each.copy, each.report()) for each in some)
+
+
+def _caught_up(source: Source, comparisons: Sequence[_Comparison]) -> dict[_Comparison, bool]:
+    """Returns which copies have caught up, without those that can't say so."""
+    try:
+        found = source.caught_up([each.copy for each in comparisons])
+    except OutputError:
+        pass
+    else:
+        return dict(zip(comparisons, found, strict=True))
+    came = {}
+    for each in comparisons:
+        with each.own_errors():
+            came[each] = source.caught_up([each.copy])[0]
+    return came
 
 
 def _sum_up(spark: SparkSession, source: Source, comparisons: Sequence[_Comparison]) -> None:
@@ -54,7 +82,8 @@ def _sum_up(spark: SparkSession, source: Source, comparisons: Sequence[_Comparis
         requests = [each.next_request() for each in unplanned]
         ends = source.boundaries(requests, RANGES_AT_ONCE)
         for each, found in zip(unplanned, ends, strict=True):
-            each.plan(found)
+            with each.own_errors():
+                each.plan(found)
         waiting = deque(each for each in waiting if each.planned)
         job: list[_Comparison] = []
         room = RANGES_AT_ONCE
@@ -70,9 +99,30 @@ def _compare_sums(spark: SparkSession, source: Source, job: Sequence[_Comparison
     for each in job:
         source.report_stage(each.schema.table, "rows are summed up on both sides")
     theirs = source.digests([each.source_ranges() for each in job])
-    ours = row_digests.digests(spark, [each.copy_sums() for each in job])
+    try:
+        ours = row_digests.digests(spark, [each.copy_sums() for each in job])
+    except Exception as error:
+        theirs()  # until then its readers are in use
+        if len(job) == 1:
+            with job[0].own_errors():
+                raise
+        elif copy_error(error) is None:
+            raise
+        else:  # whose error it is shows one by one
+            for each in job:
+                _compare_sums(spark, source, [each])
+        return
     for each, their, our in zip(job, theirs(), ours, strict=True):
-        each.compare_sums(their, our)
+        with each.own_errors():
+            each.compare_sums(their, our)
+
+
+def copy_error(error: Exception) -> TidelogError | None:
+    """Returns the error of a copy that can't be read; None: it is no error of one copy alone."""
+    found = known_error(error)
+    if found is None and isinstance(error, Py4JJavaError | PySparkException):
+        found = output_error("reading the copy", error)
+    return found if isinstance(found, OutputError | DecodeError) else None
 
 
 class _Comparison:
@@ -81,6 +131,7 @@ class _Comparison:
     Attributes:
         planned: the next ranges to sum up; empty: not known yet.
         summed_up: whether nothing is left to sum up.
+        done: whether the comparison has a result.
     """
 
     def __init__(self, spark: SparkSession, copy: Copy, source: Source) -> None:
@@ -88,6 +139,7 @@ class _Comparison:
         self.schema = copy.target.schema
         self.planned: list[Range] = []
         self.summed_up = False
+        self.done = False
         self._source = source
         self._steps = steps_of(copy.steps, self.schema.table)
         self._columns: Sequence[str] = copy.target.columns.names
@@ -98,6 +150,18 @@ class _Comparison:
         self._after: Key | None = None
         self._theirs: list[Digest] = []  # of the ranges so far, if it has not
 
+    @contextmanager
+    def own_errors(self) -> Iterator[None]:
+        """An error of the copy inside ends this comparison alone: its report says so."""
+        try:
+            yield
+        except Exception as error:
+            found = copy_error(error)
+            if found is None:
+                raise
+            self._refuse(f"not compared: {found}")
+            self.planned, self.summed_up = [], True
+
     def can_compare(self) -> bool:
         """Can rows of the copy be found by key?"""
         self._refuse(self._key_changes())
@@ -105,6 +169,13 @@ class _Comparison:
 
     def begin(self, caught_up: bool) -> bool:
         """Returns True if it can be compared by sums. Otherwise it is compared now, if possible."""
+        with self.own_errors():
+            if self._begin(caught_up):
+                return True
+        self.done = True
+        return False
+
+    def _begin(self, caught_up: bool) -> bool:
         if not caught_up:
             self._report.note = BEHIND
         missing = self._missing_parts()
@@ -131,7 +202,8 @@ class _Comparison:
             report.missing or report.surplus or report.different or self._rows.unjudged
         )
         if report.note == BEHIND:  # rows written after the count were compared by key
-            report.rows = self._rows.copy_rows(ALL).count()
+            with self.own_errors():
+                report.rows = self._rows.copy_rows(ALL).count()
         if report.note and report.unsettled:
             report.equal = False
         return report
@@ -139,6 +211,7 @@ class _Comparison:
     def _refuse(self, note: str) -> None:
         if note:
             self._report.equal, self._report.note = False, note
+            self.done = True
 
     def _key_changes(self) -> str:
         """Returns why rows of the copy can't be found by key; empty if they can."""
@@ -220,6 +293,7 @@ class _Comparison:
             unequal = [ALL] if self.summed_up and list(ours) != [whole] else []
         if unequal:
             self._rows.compare(unequal)
+        self.done = self.summed_up
         self._source.report_stage(
             self.schema.table, f"{report.rows:,} rows summed up on both sides"
         )
@@ -235,6 +309,7 @@ class _Comparison:
         rest: list[Range] = [(self._after, None)]
         self._report.rows += self._rows.copy_rows_of(rest).count()
         self._rows.compare(rest)
+        self.done = True
 
     def _compare_by_rows(self, because: str) -> None:
         report = self._report
@@ -242,6 +317,7 @@ class _Comparison:
         self._source.report_stage(self.schema.table, "the copy's rows are counted")
         report.rows = self._rows.copy_rows(ALL).count()
         self._rows.compare([ALL])
+        self.done = True
 
 
 def _bounds(ranges: Sequence[Range]) -> list[Key]:

@@ -58,6 +58,7 @@ def verify_outputs(
     tables: Sequence[str] = (),
     repair: bool = False,
     on_progress: OnStatus = ignore,
+    on_partial: OnStatus = ignore,
 ) -> dict[str, Any]:
     """Compare source and outputs; with ``repair``, dump the keys that differ.
 
@@ -65,6 +66,9 @@ def verify_outputs(
     ``number`` ``of`` all, and again with the ``stage`` in words; before that, with a ``stage``
     alone. Many tables are compared at a time. The first one waits while the output is behind, up to
     three minutes after its last progress.
+
+    ``on_partial`` is called before an error, or KeyboardInterrupt, is raised that ends it early:
+    with the report of what was compared, and what was ``not_compared``, if anything was compared.
     """
     config = as_config(config)
     if not config.outputs:
@@ -82,6 +86,7 @@ def verify_outputs(
 
     catalogue = kind.catalogue()
     reports: list[dict[str, Any]] = []
+    planned: list[str] = []
     try:
         kind.check_source(log.captured_from)  # the event log must be of this source
         chosen = _choose_tables(catalogue.tables(config.source.tables), tables, sections)
@@ -89,8 +94,13 @@ def verify_outputs(
         try:
             on_progress({"stage": "Spark starts"})
             spark = _session(config)
-            of = sum(is_compared(each, table) for each in sections for table in chosen)
-            number = 0
+            planned = [
+                f"{table} in {each.name}"
+                for each in sections
+                for table in chosen
+                if is_compared(each, table)
+            ]
+            of, number = len(planned), 0
             for section in sections:
                 output_copies = copies(config, section, spark, source.log.source)
                 try:
@@ -111,6 +121,15 @@ def verify_outputs(
                         reports.append(result)
                 finally:
                     output_copies.close()
+        except BaseException:
+            if reports:
+                done = {f"{each['table']} in {each['output']}" for each in reports}
+                rest = [name for name in planned if name not in done]
+                on_partial({"equal": False, "tables": reports, "not_compared": rest})
+                if source.state is not None:
+                    store_results(source.state, reports, whole=False)
+            raise
+        else:
             if source.state is not None:
                 store_results(source.state, reports, whole=not tables)
         finally:

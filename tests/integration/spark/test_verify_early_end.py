@@ -1,0 +1,78 @@
+"""What `tidelog verify` has found is kept, whatever ends it early."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import tidelog
+from tidelog import app
+from tidelog.config import Config, load_config
+from tidelog.demo.servers.postgres import PostgresServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+
+def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
+    spark: Any, postgres16: PostgresServer, tmp_path: Path
+) -> None:
+    dsn = postgres16.create_database("early")
+    with psycopg.connect(dsn, autocommit=True) as sql:
+        for table in "abc":
+            sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)".encode())
+            sql.execute(f"INSERT INTO {table} VALUES (1), (2)".encode())
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: '{dsn}', slot: early}}\n"
+        f"log: {{path: {tmp_path}/log}}\n"
+        f"state: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
+        f"outputs: [{{kind: delta, path: {tmp_path}/lake}}]\n"
+    )
+    config = load_config(file)
+    try:
+        with tidelog.CaptureGroup([config], pipelines=False):
+            wait_for_dump(config)
+            app.pipeline(config, once=True, stop_event=threading.Event())
+            assert app.verify(config)["equal"]
+            ended_by_ctrl_c(config)
+            for rows in (tmp_path / "lake" / "public" / "b").rglob("*.parquet"):
+                rows.unlink()
+            report = app.verify(config)
+    finally:
+        postgres16.drop_database("early")
+    found = {table["table"]: (table["equal"], table["note"]) for table in report["tables"]}
+    assert found["public.a"] == found["public.c"] == (True, "")
+    equal, note = found["public.b"]
+    assert not equal
+    assert note.startswith("not compared: ")
+
+
+def ended_by_ctrl_c(config: Config) -> None:
+    """After the first table has its result."""
+    stages: list[str] = []
+
+    def interrupt(document: Mapping[str, Any]) -> None:
+        stages.append(str(document.get("stage", "")))
+        if stages[-1].endswith(" rows summed up on both sides"):
+            raise KeyboardInterrupt
+
+    partial: list[Any] = []
+    with pytest.raises(KeyboardInterrupt):
+        app.verify(config, on_progress=interrupt, on_partial=partial.append)
+    [report] = partial
+    assert [(each["table"], each["equal"]) for each in report["tables"]] == [("public.a", True)]
+    assert report["not_compared"] == ["public.b in delta", "public.c in delta"]
+    assert not report["equal"]
+
+
+def wait_for_dump(config: Config) -> None:
+    deadline = time.monotonic() + 120
+    while not any(d["status"] == "completed" for d in app.status(config).get("dumps", ())):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

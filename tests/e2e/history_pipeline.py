@@ -172,7 +172,7 @@ class PipelineRun(Run):
             rows = by_duckdb(self._lake("copy", table), "ALL").to_pylist()
         except duckdb.Error:
             return []  # it is not there yet
-        return [_texts(row) or {} for row in rows]
+        return [self._texts(row) or {} for row in rows]
 
     def _in_postgres(self, table: Table) -> list[Row]:
         namespace, _, name = table.name.partition(".")
@@ -182,10 +182,14 @@ class PipelineRun(Run):
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
                 return []
             names = [column.name for column in cursor.description or ()]
-            return [
-                {column: _text(value) for column, value in zip(names, row, strict=True)}
-                for row in cursor
-            ]
+            return [self._texts(dict(zip(names, row, strict=True))) or {} for row in cursor]
+
+    def _texts(self, row: Mapping[str, Any] | None) -> Row | None:
+        """A row of an output as the source has it."""
+        if row is None:
+            return None
+        text = self.source.text
+        return {name: None if value is None else text(name, value) for name, value in row.items()}
 
     def _changes_below(self, table: Table, version: int) -> tuple[int, ...]:
         """Where the table of changes ends, how many it has, and how many below a version."""
@@ -199,7 +203,7 @@ class PipelineRun(Run):
     def _changes(self, tables: Iterable[Table]) -> list[Change]:
         """The rows of tables of changes as the event log's records, ends of dumps behind all."""
         found = [
-            _change(table, row)
+            _change(table, row, self._texts)
             for table in tables
             for row in by_duckdb(self._lake("changes", table), "version, op").to_pylist()
         ]
@@ -352,7 +356,9 @@ class _Witness(threading.Thread):
 # ---------------------------------------------------------------- tables of changes
 
 
-def _change(table: Table, row: dict[str, Any]) -> Change:
+def _change(
+    table: Table, row: dict[str, Any], texts: Callable[[Mapping[str, Any] | None], Row | None]
+) -> Change:
     """A row of a table of changes as a record of the event log. The end of a dump, which stands at
     its begin, says which rows are gone.
     """
@@ -362,7 +368,7 @@ def _change(table: Table, row: dict[str, Any]) -> Change:
         payload = json.dumps({**end, "delete_absent": True}).encode()
     elif op == "D" and source["origin"] == "dump":
         op = "a"
-    new = _texts(row["after"])
+    new = texts(row["after"])
     if new is not None:
         new |= dict.fromkeys(row["missing"] or (), UNCHANGED)
     at = source["commit_ts"]
@@ -374,21 +380,23 @@ def _change(table: Table, row: dict[str, Any]) -> Change:
         source["xid"] or 0,
         0 if at is None else (at - _EPOCH) // timedelta(microseconds=1),
         new,
-        _texts(row["before"]),
+        texts(row["before"]),
         table.key,
         row["version"],
     )
 
 
-def _same(change: Change, record: Change) -> bool:
+def _same(change: Change, row: Change) -> bool:
     """Does a row of a table of changes say what the source committed? Columns that the table had
-    before or gets later are NULL.
+    before or gets later are NULL, and in ``before`` those that the source did not log.
     """
+    old = change.old and {name: v for name, v in change.old.items() if v != UNCHANGED}
     return (
-        (change.op, change.table, change.position, change.commit_us, change.xid)
-        == (record.op, record.table, record.position, record.commit_us, record.xid & 0xFFFFFFFF)
-        and _holds(record.new, change.new)
-        and _holds(record.old, change.old)
+        (row.op, row.table, row.position, row.commit_us)
+        == (change.op, change.table, change.position, change.commit_us)
+        and change.xid in (row.xid, row.xid & 0xFFFFFFFF)  # PostgreSQL logs 32 bits
+        and _holds(row.new, change.new)
+        and _holds(row.old, old)
     )
 
 
@@ -433,11 +441,3 @@ def _brief(row: Row) -> Row:
 
 def _key(table: Table, row: Row) -> Key:
     return tuple(row[name] for name in table.key)
-
-
-def _texts(row: Mapping[str, Any] | None) -> Row | None:
-    return None if row is None else {name: _text(value) for name, value in row.items()}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)

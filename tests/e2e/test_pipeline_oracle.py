@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -43,19 +44,28 @@ LONG = replace(
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("spec", "seed"),
+    ("server", "spec", "seed"),
     [
-        pytest.param(SHORT, 41, id="short"),
-        *(pytest.param(LONG, n, id=str(n), marks=pytest.mark.thorough) for n in (42, 43, 44)),
+        pytest.param("oracle16", SHORT, 41, id="short"),
+        *(
+            pytest.param(server, LONG, seed, id=f"{server}-{seed}", marks=pytest.mark.thorough)
+            for server, seed in product(("oracle16", "oracle_mysql80"), (42, 43, 44))
+        ),
     ],
 )
 def test_outputs_are_a_true_history(
-    spec: Spec, seed: int, oracle16: OracleSource, postgres: PostgresServer, tmp_path: Path
+    server: str,
+    spec: Spec,
+    seed: int,
+    request: pytest.FixtureRequest,
+    postgres: PostgresServer,
+    tmp_path: Path,
 ) -> None:
+    source: OracleSource = request.getfixturevalue(server)
     copy = f"copy_{seed}"
     make = partial(PipelineRun, copy_url=postgres.create_database(copy))
     try:
-        done = run(replace(spec, seed=seed), oracle16, tmp_path / "history", make)
+        done = run(replace(spec, seed=seed), source, tmp_path / "history", make)
     finally:
         postgres.drop_database(copy)
     assert isinstance(done, PipelineRun)

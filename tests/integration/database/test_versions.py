@@ -482,3 +482,19 @@ def test_a_key_is_spelled_as_its_newest_state_is(postgres18: PostgresServer) -> 
     assert copy.select("SELECT id::text, v FROM {t}") == [], "the newest delete is remembered"
     copy.write(changes(copy.table, ("u", 41, {"id": "2.5", "v": "d"}), ("u", 40, {"id": "2.50"})))
     assert copy.select("SELECT id::text, v FROM {t}") == [("2.5", "d")]
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["removed", "marked"])
+def test_an_update_that_only_spells_the_key_anew_loses_no_row(
+    soft: bool, postgres18: PostgresServer
+) -> None:
+    """Its delete and its write have one version, and tasks commit them in any order."""
+    schema = table_schema([("id", "numeric"), ("v", "text")], key=["id"])
+    url = postgres18.create_database(f"spelled_anew_{soft}".lower())
+    copy = copy_of(Postgres(url), schema, "postgres", "shop", soft=soft)
+    copy.write(changes(copy.table, ("u", 10, {"id": "2.5", "v": "a"})))
+    deleted = changes(copy.table, ("d", 20, {"id": "2.5"}))
+    for each in (deleted, changes(copy.table, ("u", 20, {"id": "2.50", "v": "b"})), deleted):
+        copy.write(each)
+    alive = "WHERE NOT _tidelog_deleted" if soft else ""
+    assert copy.select(f"SELECT id::text, v FROM {{t}} {alive}") == [("2.50", "b")]

@@ -171,6 +171,9 @@ class MySqlOracle:
     def rows(self, table: Table) -> dict[Key, Row]:
         return workload.source_rows(self.server, table)
 
+    def text(self, column: str, value: Any) -> str:
+        return workload.text_of_output(column, value, json=self.server.flavour == "mysql")
+
     def sight(self, snapshot: str) -> BinlogSight:
         return BinlogSight.of(snapshot)
 

@@ -6,6 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Sequence, Set
+from typing import Any
 
 import psycopg
 from tests.support.oracle import workload_postgres as workload
@@ -135,6 +136,9 @@ class PostgresOracle:
 
     def rows(self, table: Table) -> dict[Key, Row]:
         return workload.source_rows(self._dsn, table)
+
+    def text(self, column: str, value: Any) -> str:
+        return str(value)
 
     def sight(self, snapshot: str) -> Seen:
         return Seen.of(snapshot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence, Set
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.support.oracle.dumps import Sight
 from tests.support.oracle.values import Change, Key, Row, Transaction
@@ -93,6 +93,10 @@ class OracleSource(Protocol):
 
     def rows(self, table: Table) -> dict[Key, Row]:
         """The table's rows now, as texts."""
+        ...
+
+    def text(self, column: str, value: Any) -> str:
+        """What a reader of an output found in a column, as `rows` has it."""
         ...
 
     def sight(self, snapshot: str) -> Sight: ...

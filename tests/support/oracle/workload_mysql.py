@@ -208,6 +208,15 @@ def _text(name: str, value: str | bytes | None, *, json: bool) -> str | None:
     return as_canonical(value) if json and name == JSON_COLUMN and value is not None else value
 
 
+def text_of_output(name: str, value: Any, *, json: bool) -> str:
+    """A value that a reader of an output found, as `source_rows` has it."""
+    if isinstance(value, datetime):
+        return value.isoformat(" ", "microseconds")
+    if json and name == JSON_COLUMN:
+        return as_canonical(value) if isinstance(value, str) else canonical(value)
+    return text_of_bytes(bytes(value)) if name in BINARY else str(value)
+
+
 def as_canonical(text: str) -> str:
     """A JSON text as the oracle's decoders give it."""
     return canonical(json.loads(text))

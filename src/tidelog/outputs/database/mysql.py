@@ -532,7 +532,7 @@ class MySql:
             f"FROM {stage} s LEFT JOIN {table} t ON {merging.by_key(self, layout, 't', 's')} "
             f"LEFT JOIN {tombstones} g ON {merging.by_key(self, layout, 'g', 's')} "
             f"WHERE {whole} AND t.{self.quoted(layout.key[0])} IS NULL "
-            f"AND (g.{VERSION} IS NULL OR g.{VERSION} < s.{VERSION})",
+            f"AND (g.{VERSION} IS NULL OR g.{VERSION} <= s.{VERSION})",
         ]
 
     def update(

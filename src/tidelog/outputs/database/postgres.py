@@ -427,18 +427,21 @@ class Postgres:
         kept = [name for name in layout.key if layout.types[name].startswith(_WHOLE_NUMBERS)]
         changes = merging.assignments(self, [name for name in present if name not in kept])
         updates = [f"{name} = {value.replace('s.', 'excluded.', 1)}" for name, value in changes]
+        newer = f"t.{VERSION} IS NULL OR t.{VERSION} < excluded.{VERSION}"
         if layout.soft:
             columns.append(DELETED)
             values.append("false")
             updates.append(f"{DELETED} = false")
+            newer += f" OR (t.{DELETED} AND t.{VERSION} = excluded.{VERSION})"
+        # An update from 1.5 to 1.50 is a delete and a write of one version, in any order.
         return [
             f"INSERT INTO {table} AS t ({', '.join(columns)}) OVERRIDING SYSTEM VALUE "
             f"SELECT {', '.join(values)} FROM {self._newest(layout, stage, merging.WHOLE)} s "
             f"WHERE NOT EXISTS (SELECT FROM {tombstones} g "
             f"WHERE {merging.by_key(self, layout, 'g', 's')} "
-            f"AND g.{VERSION} >= s.{VERSION}) "
+            f"AND g.{VERSION} > s.{VERSION}) "
             f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(updates)} "
-            f"WHERE t.{VERSION} IS NULL OR t.{VERSION} < excluded.{VERSION}"
+            f"WHERE {newer}"
         ]
 
     def update(

@@ -31,7 +31,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short dist test-dist lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -174,6 +174,12 @@ bench: venv ## Print the tables of docs/benchmarks.md
 
 bench-quick: venv ## The same with little data: shows that it runs, its numbers mean nothing
 	$(PY) -m benchmarks --quick $(ARGS)
+
+dist: venv ## Wheel and sdist of the commit that is checked out, in dist/
+	tools/dist.sh dist
+
+test-dist: dist ## By hand: the wheel in an empty environment; ARGS=demo: also the quick demo from it
+	PYTHON=$(PYTHON) tools/try_wheel.sh "$$(ls -t dist/*.whl | head -1)" $(ARGS)
 
 lint: venv ## ruff, mypy, import contracts, reference pages current
 	$(VENV)/bin/ruff format --check .

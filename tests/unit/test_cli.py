@@ -202,6 +202,19 @@ def test_status_as_json_and_as_lines(
     assert out.endswith("unread: dump_id=d1 low=1 high=2\n")
 
 
+@pytest.mark.parametrize(
+    ("severity", "on_warning", "on_critical"),
+    [("ok", 0, 0), ("info", 0, 0), ("warning", 1, 0), ("critical", 1, 1)],
+)
+def test_status_fails_on_problems_if_asked_to(
+    runtime: Runtime, config: str, severity: str, on_warning: int, on_critical: int
+) -> None:
+    runtime.answers["status"] = {"leader": None, "overview": {"severity": severity}}
+    assert invoke("status", config) == 0
+    assert invoke("status", config, "--json", "--fail-on", "warning") == on_warning
+    assert invoke("status", config, "--fail-on", "critical") == on_critical
+
+
 def test_check_says_how_to_mend_and_exits_2_only_for_errors(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,13 @@ from tidelog.cli.exit_codes import stop_on_signals
 from tidelog.cli.live.fetching import progress
 from tidelog.errors import UsageError
 from tidelog.system.download_progress import Download
+
+
+class FailOn(StrEnum):
+    """The problems at which `tidelog status` fails."""
+
+    WARNING = "warning"
+    CRITICAL = "critical"
 
 
 def verify_facts(document: Mapping[str, Any]) -> list[tuple[str, str, float | None]]:
@@ -106,6 +114,14 @@ def status(
         bool,
         typer.Option("--ranges", help="Also the key ranges that could not be read: key values."),
     ] = False,
+    fail_on: Annotated[
+        FailOn | None,
+        typer.Option(
+            metavar="SEVERITY",
+            help="Exit 1 at a problem that is `critical`, or at `warning` and worse: for health "
+            "checks.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show in a few lines whether all is well, how far behind it is, and what to do."""
@@ -115,13 +131,16 @@ def status(
     document = app.status(loaded, ranges=ranges)
     if as_json:
         terminal.emit(document)
-        return
-    from tidelog.app.overview import overview
-    from tidelog.cli import status_lines
+    else:
+        from tidelog.app.overview import overview
+        from tidelog.cli import status_lines
 
-    status_lines.show(overview(document, time.time_ns() // 1_000_000))
-    for each in document.get("failed_ranges", ()):
-        terminal.print_line(f"unread: {terminal.plain_line(each)}")
+        status_lines.show(overview(document, time.time_ns() // 1_000_000))
+        for each in document.get("failed_ranges", ()):
+            terminal.print_line(f"unread: {terminal.plain_line(each)}")
+    if fail_on is not None:
+        severities = {FailOn.CRITICAL, fail_on}
+        exit_unless(document["overview"]["severity"] not in severities)
 
 
 def schema(

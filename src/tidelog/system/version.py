@@ -1,3 +1,3 @@
 """The release, for the package's metadata and for quick imports."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -39,7 +39,9 @@ def section(page: Path, heading: str) -> str:
 
 
 def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    """The blocks of a page; its reader puts a password in place of (...)."""
+    found = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    return [block.replace("(...)", f"'{PASSWORD}'") for block in found]
 
 
 def settings(ini: str) -> dict[str, str]:

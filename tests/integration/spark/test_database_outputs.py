@@ -37,7 +37,7 @@ def page(kind: str) -> tuple[str, list[str]]:
     text = (DOCS / f"{'postgres' if kind == 'postgres' else 'mysql'}.md").read_text()
     outputs = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0]
     statements = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)[0]
-    plain = re.sub(r"--.*", "", statements)
+    plain = re.sub(r"--.*", "", statements).replace("(...)", "'change-me'")
     return outputs, [each.strip() for each in plain.split(";") if each.strip()]
 
 

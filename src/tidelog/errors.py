@@ -16,6 +16,7 @@
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
      │    ├── LogInDangerError  the source's log is in danger, and capture was to stop  stop, exit 1
      │    ├── TableRefusedError   one table can't be captured or dumped              others go on
+     │    │    └── ExcludedKeyError  its rows are matched by an excluded column
      │    └── ChunkError       one chunk's read failed                              void
      │         ├── ChunkVoidError
      │         ├── ChunkBusyError   another session holds a lock
@@ -163,6 +164,10 @@ class TableRefusedError(SourceError):
 
     def __reduce__(self) -> tuple[type[TableRefusedError], tuple[str, str, str | None]]:
         return type(self), (self.table, self.reason, self.remedy)
+
+
+class ExcludedKeyError(TableRefusedError):
+    """``source.exclude_columns`` excludes a column by which the table's rows are matched."""
 
 
 class ChunkError(SourceError):

@@ -19,12 +19,13 @@ from tidelog.app.pipeline.dependencies import (
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.startup import local_directories
-from tidelog.app.table_patterns import SOURCE_TABLES, unmatched_patterns
+from tidelog.app.table_patterns import SOURCE_TABLES, unmatched_exclusions, unmatched_patterns
 from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
+from tidelog.model.column_patterns import unmatched_column_text
 from tidelog.model.log_locations import is_url
 from tidelog.model.patterns import EXCLUDE, matches, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
@@ -253,6 +254,7 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
     try:
         captured = catalogue.tables(config.source.tables)
         unused = list(unmatched_patterns(config, catalogue))
+        unused_exclusions = unmatched_exclusions(config, catalogue)
         schemas = list(_schemas(config, catalogue)) if config.outputs else []
         found = [*check_names(config, schemas), *check_keyless(config, schemas)]
     except TidelogError:
@@ -269,6 +271,13 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
             "message": f"{place}: {text}, others do",
             "fix": _case_hint(pattern, captured)
             or "correct it, or leave it if its tables are yet to be created",
+        }
+    for pattern in unused_exclusions:
+        yield {
+            "check": "columns",
+            "level": "warning",
+            "message": f"source.exclude_columns: {unmatched_column_text(pattern)}",
+            "fix": "correct it, or leave it if its columns are yet to be created",
         }
     yield from found
 

@@ -125,10 +125,15 @@ def _describe_table(
 
 
 def _version(schema: TableSchema, notes: SchemaNotes, *, whole: bool) -> dict[str, Any]:
-    columns: Any = [notes.describe(column) for column in schema.columns]
+    # The whole description can be given back by hand, so it has the excluded columns too.
+    shown = schema.whole.columns if whole else schema.columns
+    columns: Any = [notes.describe(column) for column in shown]
     if not whole:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in columns)
-    return {"version": schema.schema_id, "key": list(schema.key), "columns": columns}
+    version = {"version": schema.schema_id, "key": list(schema.key), "columns": columns}
+    if schema.excluded:
+        version["excluded"] = [each.column.name for each in schema.excluded]
+    return version
 
 
 def _store(config: Config) -> SchemaStore:

@@ -6,7 +6,18 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from tidelog.config import Config
-from tidelog.errors import TidelogError, UsageError
+from tidelog.errors import (
+    ConfigError,
+    ExcludedKeyError,
+    TableRefusedError,
+    TidelogError,
+    UsageError,
+)
+from tidelog.model.column_patterns import (
+    matching_columns,
+    unmatched_column_text,
+    unmatched_columns,
+)
 from tidelog.model.patterns import (
     EXCLUDE,
     all_but,
@@ -16,7 +27,7 @@ from tidelog.model.patterns import (
     unmatched_text,
 )
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue
+from tidelog.ports import Catalogue, SchemaRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -70,3 +81,43 @@ def log_unmatched(config: Config, catalogue: Catalogue) -> None:
             does = "delivered"
         text = unmatched_text(pattern, of)
         logger.warning("%s: %s; one that is created later is %s", place, text, does)
+
+
+def unmatched_exclusions(config: Config, catalogue: Catalogue) -> list[str]:
+    """Return the patterns of `source.exclude_columns` that match no column of a captured table."""
+    source = config.source
+    if not source.exclusions:
+        return []
+    columns = catalogue.columns(catalogue.tables(source.tables))
+    return unmatched_columns(source.exclusions, columns, ignore_case=source.ignores_case_of_columns)
+
+
+def check_exclusions(config: Config, catalogue: Catalogue, registry: SchemaRegistry) -> None:
+    """Log a warning for each pattern of excluded columns that matches none.
+
+    Raises ConfigError if a column is newly excluded by which a table's rows are matched. If it was
+    excluded before, the table's key has changed since: then that table alone is refused.
+    """
+    source = config.source
+    if not source.exclusions:
+        return
+    try:
+        columns = catalogue.columns(catalogue.tables(source.tables))
+    except TidelogError:
+        return  # the next user of the catalogue reports the error
+    fold = source.ignores_case_of_columns
+    for pattern in unmatched_columns(source.exclusions, columns, ignore_case=fold):
+        text = unmatched_column_text(pattern)
+        does = "captured" if pattern.startswith(EXCLUDE) else "excluded"
+        logger.warning("source.exclude_columns: %s; one that is added later is %s", text, does)
+    for table, names in columns.items():
+        excluded = set(matching_columns(source.exclusions, table, names, ignore_case=fold))
+        known = registry.latest(table) if excluded else None
+        if not excluded - {each.column.name for each in (known.excluded if known else ())}:
+            continue
+        try:
+            catalogue.shape(table)
+        except ExcludedKeyError as error:
+            raise ConfigError(str(error)) from None
+        except TableRefusedError:
+            continue  # it is reported as refused

@@ -369,6 +369,13 @@ def _did_you_mean(location: tuple[str | int, ...]) -> str:
         for kind, model in kinds.items():
             if unknown in _options(model):
                 return f"; {unknown!r} is an option of kind {kind!r}"
+    if "tables" in _options(section) and re.search(
+        "(exclude.*|drop_?)columns?|column.*exclude", unknown
+    ):
+        if "exclude_columns" in _options(section):
+            return "; did you mean 'exclude_columns'?"
+        if "steps" in _options(section):
+            return "; an output leaves columns out by a step: steps: [{drop: [COLUMN]}]"
     if "tables" in _options(section) and re.search("exclude(_?tables?)?$|exclude_?list$", unknown):
         return '; write what is left out in tables, as "!public.audit"'
     near = difflib.get_close_matches(unknown, _options(section), n=1, cutoff=0.6)

@@ -12,6 +12,7 @@ from tidelog.errors import ConfigError
 from tidelog.kinds.plugins import OneOf
 from tidelog.kinds.sections import (
     Bytes,
+    ColumnPatterns,
     LocalPath,
     MySqlName,
     PostgresName,
@@ -28,6 +29,13 @@ _TABLES: Any = Field(
     description="Tables to capture, as [patterns](table-patterns.md); one with `!` in front "
     "excludes. System tables and Tidelog's own never match.",
     examples=[["public.*", "!public.audit", "billing.invoices"]],
+)
+_EXCLUDE_COLUMNS: Any = Field(
+    default=[],
+    description="Columns whose values never reach the event log, as "
+    "[patterns](table-patterns.md#columns) `namespace.table.column`; one with `!` in front makes "
+    "an exception. Columns of the key that rows are matched by are refused.",
+    examples=[["public.users.password", "*.*.ssn"]],
 )
 _SNAPSHOT: Any = Field(
     default="initial",
@@ -121,13 +129,20 @@ class SourceBase(Section):
         url_schemes: the schemes of the kind's URLs, from which `tidelog init` finds it.
         url_form: the form of the kind's URLs, for messages.
         url_has_namespace: whether a URL's database is one namespace, and not all of them.
+        ignores_case_of_columns: whether two columns can't differ in upper and lower case alone.
     """
 
     url_schemes: ClassVar[tuple[str, ...]] = ()
     url_form: ClassVar[str] = ""
     url_has_namespace: ClassVar[bool] = False
+    ignores_case_of_columns: ClassVar[bool] = False
 
     kind: str
+
+    @property
+    def exclusions(self) -> list[str]:
+        """The option ``exclude_columns``; empty for a kind without it."""
+        return getattr(self, "exclude_columns", [])
 
 
 class SourceSection(SourceBase):
@@ -171,6 +186,7 @@ class PostgresSourceSection(SourceBase):
         examples=[["shop", "billing"]],
     )
     tables: TablePatterns = _TABLES
+    exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
@@ -252,6 +268,7 @@ class MySqlSourceSection(SourceBase):
     url_schemes = SCHEMES
     url_form = "mysql://user:password@host:port/database (or mariadb://…)"
     url_has_namespace = True
+    ignores_case_of_columns = True
 
     kind: Literal["mysql", "mariadb"] = Field(
         description="The kind of server; a server of the other kind is refused."
@@ -263,6 +280,7 @@ class MySqlSourceSection(SourceBase):
         examples=["mysql://tidelog:${MYSQL_PASSWORD}@db:3306/shop"],
     )
     tables: TablePatterns = _TABLES
+    exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
     snapshot: Snapshot = _SNAPSHOT
     snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION

@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from tidelog.model.column_patterns import check_column_pattern
 from tidelog.model.log_locations import URL_SCHEMES
 from tidelog.model.patterns import check_listed, check_pattern, check_selects
 from tidelog.model.quantities import Bytes as Bytes
@@ -181,6 +182,10 @@ TablePatterns = Annotated[
     list[Annotated[str, AfterValidator(check_listed)]], AfterValidator(check_selects)
 ]
 """A list that selects tables; a pattern with ``!`` in front excludes."""
+ColumnPatterns = Annotated[
+    list[Annotated[str, AfterValidator(check_column_pattern)]], AfterValidator(check_selects)
+]
+"""A list that selects columns of tables; a pattern with ``!`` in front makes an exception."""
 PostgresName = Annotated[str, Field(min_length=1, max_length=63)]
 MySqlName = Annotated[str, Field(pattern=r"^[^./\\]{1,64}$")]
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]

@@ -73,6 +73,17 @@ class Column:
     nullable: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class ExcludedColumn:
+    """A column of a table that ``source.exclude_columns`` keeps out of the event log.
+
+    ``place``: its index among all columns of the table.
+    """
+
+    place: int
+    column: Column
+
+
 @dataclass(frozen=True)
 class TableSchema:
     """An immutable version of a table's shape.
@@ -81,7 +92,8 @@ class TableSchema:
     columns in old images of the log, ``identity_kind`` how they were chosen: ``d`` default (primary
     key), ``f`` full, ``i`` a unique index, ``n`` nothing. ``schema_id`` is 0 until the schema store
     has numbered the version (from 1 up). ``wire_format`` names the decoder of `tidelog.codecs` for
-    the payloads, e.g. ``pgoutput``.
+    the payloads, e.g. ``pgoutput``. ``excluded`` columns, in the table's order, are in no record;
+    ``columns`` are the others.
     """
 
     table: TableName
@@ -92,6 +104,7 @@ class TableSchema:
     identity_kind: str
     wire_format: str
     schema_id: int = 0
+    excluded: tuple[ExcludedColumn, ...] = ()
 
     @cached_property
     def match_key(self) -> tuple[str, ...]:
@@ -122,10 +135,52 @@ class TableSchema:
     def only(self, names: Collection[str]) -> TableSchema:
         """Return the schema with only the columns in ``names`` or in a key."""
         kept = {*names, *self.key, *self.identity}
-        return replace(self, columns=tuple(c for c in self.columns if c.name in kept))
+        return replace(self, columns=tuple(c for c in self.columns if c.name in kept), excluded=())
+
+    def without(self, names: Collection[str]) -> TableSchema:
+        """Return the schema of all the table's columns, of which those in ``names`` are excluded.
+
+        They must not be in the key, nor in the identity unless that is the full row.
+        """
+        whole = self.whole
+        excluded = tuple(
+            ExcludedColumn(place, column)
+            for place, column in enumerate(whole.columns)
+            if column.name in names
+        )
+        if excluded == self.excluded:
+            return self
+        return replace(
+            whole,
+            columns=tuple(column for column in whole.columns if column.name not in names),
+            identity=tuple(name for name in whole.identity if name not in names),
+            excluded=excluded,
+        )
+
+    @cached_property
+    def whole(self) -> TableSchema:
+        """The schema of all the table's columns, also the excluded ones; without a number unless
+        there are none.
+        """
+        if not self.excluded:
+            return self
+        columns = list(self.columns)
+        for each in self.excluded:
+            columns.insert(each.place, each.column)
+        names = tuple(column.name for column in columns)
+        return replace(
+            self,
+            columns=tuple(columns),
+            identity=names if self.identity_kind == "f" else self.identity,
+            schema_id=0,
+            excluded=(),
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        data = asdict(self)
+        if not self.excluded:
+            del data["excluded"]  # as in versions that were stored before columns could be excluded
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TableSchema:
@@ -138,4 +193,8 @@ class TableSchema:
             identity_kind=data["identity_kind"],
             wire_format=data["wire_format"],
             schema_id=data["schema_id"],
+            excluded=tuple(
+                ExcludedColumn(each["place"], Column(**each["column"]))
+                for each in data.get("excluded", ())
+            ),
         )

@@ -78,6 +78,13 @@ class Catalogue(Protocol):
         """
         ...
 
+    def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
+        """Return the names of all columns of those of the tables that exist, also excluded ones.
+
+        A few queries for all tables.
+        """
+        ...
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """Return the rows by the source's statistics, for those of the tables that it has.
 

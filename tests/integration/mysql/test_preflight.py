@@ -163,6 +163,7 @@ def examined(server: MySqlFamilyServer, connection: Connection, **changes: Any) 
         strategy="table",
         signal_table=None,
         keys={},
+        exclude_columns=(),
         cascades="refuse",
         snapshot_mode="incremental",
     )

@@ -12,7 +12,10 @@ import pytest
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import orders
 from tests.support.build_log import BuiltLog
+from tests.support.delta_readers import by_duckdb
 
+from tidelog.app.pipeline.run import pipeline
+from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.ports import OutputBatch
@@ -138,3 +141,29 @@ def test_a_stream_that_begins_adds_no_variable_to_the_source_s_environment(
     assert variables["SPARK_LOCAL_DIRS"], "the stream has another environment"
     assert set(variables) == before
     assert "SPARK_LOCAL_DIRS" not in spark.sparkContext.environment
+
+
+def test_an_output_lacks_the_tables_and_columns_that_it_excludes(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    orders(built)
+    for name in ("public.audit", "public.audited"):
+        built.insert(built.table(name, {"id": "int64", "amount": "text"}), "1", "a")
+    built.flush()
+    (tmp_path / "tidelog.yaml").write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
+        "state: {url: 'sqlite:///state.db'}\noutputs:\n"
+        "  - {kind: delta, name: all, path: ./all}\n"
+        "  - {kind: delta, name: some, path: ./some, tables: ['*.*', '!public.audit'],\n"
+        "     steps: [{tables: ['*.*', '!public.audited'], drop: [amount]}]}\n"
+    )
+    config = load_config(tmp_path / "tidelog.yaml", {})
+    pipeline(config, once=True, stop_event=threading.Event())
+
+    def columns(output: str) -> dict[str, set[str]]:
+        places = (tmp_path / output / "public").iterdir()
+        return {place.name: set(by_duckdb(str(place)).column_names) for place in places}
+
+    kept = {"id", "amount", "_version"}
+    assert columns("all") == {"orders": kept | {"name"}, "audit": kept, "audited": kept}
+    assert columns("some") == {"orders": {"id", "name", "_version"}, "audited": kept}

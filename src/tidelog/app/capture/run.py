@@ -27,7 +27,7 @@ from tidelog.app.sources.snapshots import snapshotter_of
 from tidelog.app.startup import check_local_paths, read_at_startup, retry_until_available
 from tidelog.app.state_copy import check_whole
 from tidelog.app.status_stream import OnStatus, ignore
-from tidelog.app.table_patterns import log_unmatched
+from tidelog.app.table_patterns import check_exclusions, log_unmatched
 from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.capture.catalogue.capture_scope import SCOPE_KEY, CaptureScope
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, CatalogueWatch
@@ -334,6 +334,7 @@ class Capture(BackgroundService):
             return {"leader": self.holder}
 
         log_unmatched(config, catalogue)
+        check_exclusions(config, catalogue, registry)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
             engine=engine,

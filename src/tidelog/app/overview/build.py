@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -40,6 +40,7 @@ _READING = "running"
 def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
     """Yield all known tables, by name."""
     activity: Mapping[str, Mapping[str, Any]] = status.get("activity") or {}
+    excluded: Mapping[str, Sequence[str]] = status.get("excluded_columns") or {}
     table_problems = dict(_table_problems(status))
     states = _dumping_states(status)
     dumped = dumped_of(status)
@@ -60,6 +61,7 @@ def tables_of(status: Mapping[str, Any]) -> Iterator[Table]:
             last_record_ms=counts.get("last_ms"),
             dumped_ms=last.get("finished_ms"),
             dumped_rows=last.get("rows_read"),
+            excluded_columns=tuple(excluded.get(name, ())),
         )
 
 

@@ -211,6 +211,7 @@ class Table:
         last_record_ms: when the last of these was written; None: there are none.
         dumped_ms, dumped_rows: the last dump of the whole table; None: not known any more, or
             never.
+        excluded_columns: its columns that `source.exclude_columns` keeps out of the event log.
     """
 
     table: str
@@ -221,6 +222,7 @@ class Table:
     last_record_ms: int | None
     dumped_ms: int | None
     dumped_rows: int | None
+    excluded_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,19 @@ class StatusReader:
                 "payload_bytes": sum(meta.payload_bytes for meta in chain.segments),
             },
             "activity": activity_of(log),
+            "excluded_columns": self._excluded_columns(log),
             **consumers_of(log, self._times),
+        }
+
+    def _excluded_columns(self, log: EventLog) -> dict[str, list[str]]:
+        """Return the columns that the newest version of each table excludes."""
+        if not self._config.source.exclusions:
+            return {}
+        newest = ((table, found[-1]) for table, found in log.schemas.by_table().items())
+        return {
+            str(table): [each.column.name for each in schema.excluded]
+            for table, schema in newest
+            if schema.excluded
         }
 
     def _pipelines(self, state: StateStore) -> list[dict[str, Any]]:

@@ -111,8 +111,15 @@ def _tables(tables: Sequence[Table]) -> _Answer:
         (each for each in tables if each.state in _LABELS and not _lacks_key(each)),
         key=lambda each: list(_LABELS).index(each.state),
     )
+    excluding = [each for each in tables if each.excluded_columns]
     if not problematic:
         text = f"{counted(len(tables), 'table')}, all captured whole"
+        if excluding:
+            named = [
+                f"{_brief_name(each.table)} ({_list(each.excluded_columns, each.excluded_columns)})"
+                for each in excluding[:NAMED]
+            ]
+            text = f"{counted(len(tables), 'table')}; excluded columns: {_list(named, excluding)}"
         if keyless:
             named = [_brief_name(each.table) for each in keyless[:NAMED]]
             text += f"; not dumped, as it has no key: {_list(named, keyless)}"

@@ -87,6 +87,7 @@ class MySqlKind:
             watermark_schema=source.watermark_schema,
             signal_table=source.signal_table,
             keys=source.keys,
+            exclude_columns=source.exclude_columns,
             expected=expected,
             seen=self._seen,
             logged=self._logged,
@@ -103,6 +104,7 @@ class MySqlKind:
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
                 keys=source.keys,
+                exclude_columns=source.exclude_columns,
                 seen=self._seen,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
@@ -113,6 +115,7 @@ class MySqlKind:
                 registry,
                 tables=tables,
                 keys=source.keys,
+                exclude_columns=source.exclude_columns,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
@@ -140,6 +143,7 @@ class MySqlKind:
             own_schemas=[source.watermark_schema],
             metadata_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
+            exclude_columns=source.exclude_columns,
         )
 
     def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
@@ -148,6 +152,7 @@ class MySqlKind:
             registry,
             watermark_schema=self._source.watermark_schema,
             keys=self._source.keys,
+            exclude_columns=self._source.exclude_columns,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
@@ -156,14 +161,16 @@ class MySqlKind:
             self._url,
             watermark_schema=self._source.watermark_schema,
             keys=self._source.keys,
+            exclude_columns=self._source.exclude_columns,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
     def estimates(self) -> MySqlEstimates:
-        return MySqlEstimates(self._url, self._source.keys)
+        return MySqlEstimates(self._url, self._source.keys, self._source.exclude_columns)
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> MySqlSchemaNotes:
-        return MySqlSchemaNotes(self._url, registry, state, self._source.keys)
+        source = self._source
+        return MySqlSchemaNotes(self._url, registry, state, source.keys, source.exclude_columns)
 
     def check(self) -> list[Finding]:
         source = self._source
@@ -176,6 +183,7 @@ class MySqlKind:
             strategy=source.watermarks,
             signal_table=source.signal_table,
             keys=source.keys,
+            exclude_columns=source.exclude_columns,
             cascades=source.cascades,
             snapshot_mode=source.snapshot_mode,
         ).check()

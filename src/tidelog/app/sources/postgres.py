@@ -109,6 +109,7 @@ class PostgresKind:
             slot=source.slot,
             tables=source.tables,
             keys=source.keys,
+            exclude_columns=source.exclude_columns,
             expected=expected,
             state=state,
             publications=self._publications,
@@ -127,6 +128,7 @@ class PostgresKind:
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
                 keys=source.keys,
+                exclude_columns=source.exclude_columns,
                 publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
@@ -137,6 +139,7 @@ class PostgresKind:
                 registry,
                 tables=tables,
                 keys=source.keys,
+                exclude_columns=source.exclude_columns,
                 publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
@@ -188,6 +191,7 @@ class PostgresKind:
             own_schemas=[source.watermark_schema],
             metadata_tables=[source.signal_table] if source.signal_table else (),
             keys=source.keys,
+            exclude_columns=source.exclude_columns,
             publications=self._publications.names,
             published_by_others=source.watermarks == "snapshot",
             slot=source.slot,
@@ -199,6 +203,7 @@ class PostgresKind:
             registry,
             watermark_schema=self._source.watermark_schema,
             keys=self._source.keys,
+            exclude_columns=self._source.exclude_columns,
             publications=self._publications.names,
             statement_timeout_ms=self._statement_timeout_ms,
         )
@@ -207,13 +212,17 @@ class PostgresKind:
         return PostgresDigests(
             self._dsn,
             keys=self._source.keys,
+            exclude_columns=self._source.exclude_columns,
             publications=self._publications.names,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
     def estimates(self) -> PostgresEstimates:
         return PostgresEstimates(
-            self._dsn, PostgresSchemaFinder(self._source.keys, self._publications.names)
+            self._dsn,
+            PostgresSchemaFinder(
+                self._source.keys, self._publications.names, self._source.exclude_columns
+            ),
         )
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> NoSchemaNotes:
@@ -231,6 +240,7 @@ class PostgresKind:
             strategy=source.watermarks,
             signal_table=source.signal_table,
             keys=source.keys,
+            exclude_columns=source.exclude_columns,
             owner=self._slot_owner(),
         ).check()
 

@@ -485,10 +485,14 @@ def changes_rows(seen: SchemaSeen) -> str | None:
     added = [column for column in schema.columns if column.name not in before]
     if added and _dropped(previous, schema):
         return "columns were renamed, or dropped and added"
+    excluded = {each.column.name for each in previous.excluded}
+    if any(column.name in excluded for column in added):
+        return "columns are no longer excluded"
     if any(c.name in before and before[c.name].logical != c.logical for c in schema.columns):
         return "a column's type changed"
     return None
 
 
 def _dropped(previous: TableSchema, schema: TableSchema) -> bool:
-    return any(name not in schema.column_names for name in previous.column_names)
+    names = schema.whole.column_names
+    return any(name not in names for name in previous.whole.column_names)

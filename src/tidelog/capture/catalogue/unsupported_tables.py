@@ -258,6 +258,9 @@ class CheckingCatalogue:
             raise TableRefusedError(table, refusal.reason, refusal.remedy)
         return self._catalogue.shape(table)
 
+    def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
+        return self._catalogue.columns(tables)
+
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         return self._catalogue.estimated_rows(tables)
 

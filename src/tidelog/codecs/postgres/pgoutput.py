@@ -17,12 +17,13 @@ sends it to every client (`scan`). All other messages of streaming are errors.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numba import njit
 
 from tidelog.codecs.bigendian import int64_at, uint32_at
+from tidelog.codecs.postgres.exclusion import ExcludedCells
 from tidelog.codecs.postgres.messages import (
     MAX_MESSAGE_BYTES,
     LogicalMessage,
@@ -339,6 +340,7 @@ class PgoutputScanner:
         self._state[LAST_ORDINAL] = begin.ordinal
         self._state[NEXT_XID] = xid_epoch_base
         self._bindings: dict[int, int] = {}
+        self._excluded = ExcludedCells()
         self._index_bindings()
         # Compiles or loads the kernel now and not in the middle of the stream.
         for _ in self.feed(np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)):
@@ -369,7 +371,14 @@ class PgoutputScanner:
         """
         return max(self._acknowledged, int(self._state[COMMIT_END]))
 
-    def bind(self, relation_id: int, schema_id: int, *, watch: bool = False) -> None:
+    def bind(
+        self,
+        relation_id: int,
+        schema_id: int,
+        *,
+        watch: bool = False,
+        excluded: Sequence[int] = (),
+    ) -> None:
         """Set how a relation's rows are processed: their schema version, or 0 to drop them.
 
         Call it for each `RelationSeen` before the next item is taken.
@@ -378,7 +387,10 @@ class PgoutputScanner:
             relation_id: the relation's oid on the wire.
             schema_id: the number stored in each record; 0: rows are counted and dropped.
             watch: yield each row as a `WatchedRow` instead.
+            excluded: indexes of the columns that are left out of records.
         """
+        if schema_id:
+            self._excluded.set(schema_id, excluded)
         self._bindings[relation_id] = WATCHED if watch else schema_id
         self._index_bindings()
 
@@ -453,7 +465,7 @@ class PgoutputScanner:
                 base = int(offsets[first] - offsets[0])
                 # A batch that is a small part of the input must not keep all of its memory.
                 keep = _as_is if 2 * used >= size else np.array
-                yield LogBatch(
+                batch = LogBatch(
                     kind=keep(kind[records]),
                     schema_id=keep(schema_id[records]),
                     position=keep(position[records]),
@@ -464,6 +476,7 @@ class PgoutputScanner:
                     payload=keep(payload[base : base + used]),
                     resume=self.resume,
                 )
+                yield self._excluded.remove(batch)
             if stopped == END:
                 return
             start, end = int(offsets[cursor]), int(offsets[cursor + 1])

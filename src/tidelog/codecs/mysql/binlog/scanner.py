@@ -169,7 +169,7 @@ class BinlogScanner:
         *,
         watch: bool = False,
         old_digits: Mapping[int, int] | None = None,
-        hidden: int = 0,
+        left_out: Collection[int] = (),
     ) -> None:
         """Set how a table's rows are processed: their schema version, or 0 to drop them.
 
@@ -180,10 +180,10 @@ class BinlogScanner:
             schema_id: the schema version's number.
             watch: yield each row as a `WatchedBinlogRow` instead.
             old_digits: by index, columns in MariaDB's old temporal format (`types.old_digits`).
-            hidden: the number of last columns that are left out of records.
+            left_out: indexes of the columns that are left out of records.
         """
         schema = kernel.WATCHED if watch else schema_id
-        self._tables.bind(table_id, schema, old_digits or {}, hidden)
+        self._tables.bind(table_id, schema, old_digits or {}, left_out)
 
     def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
         """Report (`RowsNoticed`) deleted rows, and updates that change one of ``columns``, by

@@ -24,7 +24,7 @@ class ScannedTables:
         self.ids: Int64s = np.empty(0, dtype=np.int64)
         self.numbers: Int64s = np.empty(0, dtype=np.int64)
         self.tables: Int64s = np.zeros((16, kernel.TABLE_SLOTS), dtype=np.int64)
-        self.walks: Int32s = np.zeros((256, 3), dtype=np.int32)
+        self.walks: Int32s = np.zeros((256, 4), dtype=np.int32)
         self.steps: Int32s = np.zeros((256, 2), dtype=np.int32)
         self.maps: UInt8s = np.zeros(4096, dtype=np.uint8)
         self._used = [0, 0, 0, 0]
@@ -78,6 +78,9 @@ class ScannedTables:
         if walks:
             self.walks[first_walk : first_walk + len(walks), :2] = walks
             self.walks[first_walk : first_walk + len(walks), 2] = 0
+            self.walks[first_walk : first_walk + len(walks), 3] = [
+                kernel.IS_JSON if code == types.JSON else 0 for code in seen.types
+            ]
         if steps:
             self.steps[first_step : first_step + len(steps)] = steps
         start, end = self._append_map(body)
@@ -93,7 +96,11 @@ class ScannedTables:
         self.numbers = np.insert(self.numbers, at, number)
 
     def bind(
-        self, table_id: int, schema_id: int, old_digits: Mapping[int, int], hidden: int
+        self,
+        table_id: int,
+        schema_id: int,
+        old_digits: Mapping[int, int],
+        left_out: Collection[int],
     ) -> None:
         """Set the schema of a table's rows.
 
@@ -114,7 +121,11 @@ class ScannedTables:
                 f"binlog: {seen.malformed} of {seen.database}.{seen.table} is malformed"
             )
         self.tables[number, kernel.SCHEMA] = schema_id
-        self.tables[number, kernel.HIDDEN] = hidden
+        self.tables[number, kernel.LEFT_OUT] = len(left_out)
+        first = int(self.tables[number, kernel.FIRST_COLUMN])
+        for place in range(max(0, int(self.tables[number, kernel.COLUMNS]))):
+            flags = int(self.walks[first + place, 3]) & ~kernel.IS_LEFT_OUT
+            self.walks[first + place, 3] = flags | (kernel.IS_LEFT_OUT if place in left_out else 0)
 
     def notice(self, table_id: int, *, deletes: bool, columns: Collection[int]) -> None:
         """Notice deletes, and updates of these columns, by index. KeyError as `bind`."""

@@ -57,7 +57,7 @@ class CascadeWatch:
         noticed = self._graph.changes_to_notice(TableName(seen.database, seen.table))
         if noticed is None:
             return
-        names = seen.metadata.names if schema is None else schema.column_names
+        names = seen.metadata.names if schema is None else schema.whole.column_names
         scanner.notice(
             seen.table_id,
             deletes=noticed.deletes,

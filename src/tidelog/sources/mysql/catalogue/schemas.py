@@ -20,6 +20,7 @@ from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
 from tidelog.model.patterns import exclusion
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.excluded_columns import ColumnExclusion
 from tidelog.sources.mysql.catalogue.labels import check_key, read_labels
 from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.surrogate_keys import surrogate_key, unfit_key
@@ -76,9 +77,16 @@ class MySqlSchemaFinder:
 
     Args:
         keys: by table pattern, the columns of a surrogate key for tables without a primary key.
+        exclude_columns: patterns of columns that schemas lack (`ColumnExclusion`); upper and lower
+            case do not differ in them.
     """
 
-    def __init__(self, keys: Mapping[str, Sequence[str]] | None = None) -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
+    ) -> None:
+        self.exclusion = ColumnExclusion.of(exclude_columns, ignore_case=True)
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
         self._collations: dict[str, int] = {}
 
@@ -93,8 +101,8 @@ class MySqlSchemaFinder:
             called: the name to write into the schema, if it is another one.
 
         Raises:
-            TableRefusedError: a type is unknown, MariaDB keeps old versions of the rows, or labels
-                are unknown or can't be a key.
+            TableRefusedError: a type is unknown, MariaDB keeps old versions of the rows, labels
+                are unknown or can't be a key, or a column of the key is excluded.
             SourceBusyError: the table changed while it was read.
             pymysql.MySQLError: the server's errors.
         """
@@ -116,15 +124,18 @@ class MySqlSchemaFinder:
         key = tuple(row[0] for row in connection.rows(_KEY, name))
         schema = self.schema(called or table, columns, key)
         check_key(connection, table, schema)
-        unfit = None if schema.key else unfit_key(self._keys, schema.table, schema.column_names)
+        names = schema.whole.column_names
+        unfit = None if schema.key else unfit_key(self._keys, schema.table, names)
         return MySqlFoundTable(schema, unfit)
 
     def schema(
         self, table: TableName, columns: Sequence[Column], primary_key: Sequence[str]
     ) -> TableSchema:
-        """The schema of these columns; it has no key if ``source.keys`` does not fit."""
+        """The schema of a table with these columns, also excluded ones; it has no key if
+        ``source.keys`` does not fit. Raises TableRefusedError if a column of its key is excluded.
+        """
         names = tuple(column.name for column in columns)
-        return TableSchema(
+        whole = TableSchema(
             table=table,
             relation_id=RELATION_ID,
             columns=tuple(columns),
@@ -133,6 +144,7 @@ class MySqlSchemaFinder:
             identity_kind="f",
             wire_format=WIRE_FORMAT,
         )
+        return self.exclusion.apply(whole)
 
     def schema_of_map(
         self, seen: TableMapSeen, flavor: Flavor, like: TableSchema | None
@@ -145,7 +157,7 @@ class MySqlSchemaFinder:
         if metadata.names is None:
             return None
         table = TableName(seen.database, seen.table)
-        known = {} if like is None else {column.name: column for column in like.columns}
+        known = {} if like is None else {column.name: column for column in like.whole.columns}
         columns = []
         for i, name in enumerate(metadata.names):
             collation = _collation(metadata, i)
@@ -255,7 +267,8 @@ def hidden_columns(table: TableName, indexes: Sequence[str]) -> str:
 
 def mismatch(schema: TableSchema, seen: TableMapSeen) -> str | None:
     """Why the table map does not fit the schema; None if it fits as far as the map shows."""
-    columns, metadata = schema.columns, seen.metadata
+    schema, metadata = schema.whole, seen.metadata
+    columns = schema.columns
     if len(columns) != len(seen.types):
         return f"{len(seen.types)} columns, not {len(columns)}"
     if metadata.names is not None and metadata.names != schema.column_names:

@@ -31,6 +31,11 @@ SELECT COLUMN_NAME, COLUMN_TYPE, COLLATION_NAME, IS_NULLABLE, COLUMN_DEFAULT, EX
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
 ORDER BY ORDINAL_POSITION
 """
+_COLUMN_NAMES = """
+SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA NOT IN ('information_schema', 'mysql', 'performance_schema', 'sys')
+ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION
+"""
 _PARTITIONS = """
 SELECT PARTITION_NAME, SUBPARTITION_NAME, PARTITION_EXPRESSION, PARTITION_DESCRIPTION
 FROM information_schema.PARTITIONS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
@@ -112,8 +117,22 @@ def storage_of(connection: Connection, table: TableName) -> MySqlTableStorage | 
         # A default may be a value of the application's: only its presence is kept.
         fills = nullable == "NO" or default not in (None, "NULL") or "GENERATED" in str(extra)
         columns[column] = [_digest(f"{kind} {collation}"), "1" if fills else "0"]
-    text = json.dumps([engine, parts, columns], separators=(",", ":"))
-    return MySqlTableStorage(text.replace(" ", "\\u0020"), int(rows or 0), int(size or 0))
+    return MySqlTableStorage(_text_of(engine, parts, columns), int(rows or 0), int(size or 0))
+
+
+def excluding(text: str, excluded: Sequence[str]) -> str:
+    """The `MySqlTableStorage.text` of a table that has these columns kept out of the event log."""
+    return _text_of(*json.loads(text), list(excluded)) if excluded else text
+
+
+def columns_of(
+    connection: Connection, tables: Sequence[TableName]
+) -> dict[TableName, tuple[str, ...]]:
+    """The columns of those of the tables that exist, in order. Raises PyMySQL's errors."""
+    found: dict[TableName, list[str]] = {}
+    for namespace, name, column in connection.rows(_COLUMN_NAMES):
+        found.setdefault(TableName(_text(namespace), _text(name)), []).append(_text(column))
+    return {table: tuple(found[table]) for table in tables if table in found}
 
 
 def estimated_rows(connection: Connection, tables: Sequence[TableName]) -> dict[TableName, int]:
@@ -138,11 +157,15 @@ def rows_may_differ(before: str, after: str) -> bool:
     """
     if before == after:
         return False
-    *made, columns = _parsed(before)
-    *made_now, columns_now = _parsed(after)
+    *made, columns, excluded = _parsed(before)
+    *made_now, columns_now, excluded_now = _parsed(after)
     if made != made_now:
         return True
+    if not (columns_now.keys() - set(excluded_now)).isdisjoint(excluded):
+        return True  # rows read before lack a column
     for name, (kind, fills) in columns_now.items():
+        if name in excluded_now:
+            continue
         if name not in columns:
             if fills == "1":
                 return True
@@ -153,7 +176,11 @@ def rows_may_differ(before: str, after: str) -> bool:
 
 def _parsed(text: str) -> list[Any]:
     found: list[Any] = json.loads(text)
-    return found
+    return found if len(found) == 4 else [*found, []]
+
+
+def _text_of(*parts: Any) -> str:
+    return json.dumps(parts, separators=(",", ":")).replace(" ", "\\u0020")
 
 
 def _digest(text: str) -> str:

@@ -24,7 +24,9 @@ from tidelog.sources.condition_check import only_condition_errors
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import (
+    columns_of,
     estimated_rows,
+    excluding,
     names_of,
     rows_may_differ,
     storage_of,
@@ -55,6 +57,7 @@ class MySqlCatalogue:
         own_schemas: databases that are never listed, e.g. that of the watermark table.
         metadata_tables: other tables that are never listed, as ``database.name``: the signal table.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
+        exclude_columns: see `MySqlSchemaFinder`.
     """
 
     def __init__(
@@ -64,11 +67,12 @@ class MySqlCatalogue:
         own_schemas: Sequence[str] = ("tidelog",),
         metadata_tables: Sequence[str] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
     ) -> None:
         self._url = url
         self._metadata_tables = {TableName.parse(name) for name in metadata_tables}
         self._hidden = {*SYSTEM_SCHEMAS, *own_schemas}
-        self._finder = MySqlSchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys, exclude_columns)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._folds_case = False
@@ -98,13 +102,19 @@ class MySqlCatalogue:
                 return None
             if found.unfit is not None:
                 raise TableRefusedError(table, found.unfit)
+            excluded = [each.column.name for each in found.schema.excluded]
             return TableShape(
                 schema=found.schema,
-                storage=storage.text,
+                storage=excluding(storage.text, excluded),
                 estimated_rows=storage.estimated_rows,
                 estimated_bytes=storage.estimated_bytes,
                 key_spelling=_key_spelling(found.schema),
             )
+
+    def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
+        """See `tidelog.ports.Catalogue`."""
+        with self._lock, translate_errors("listing columns"):
+            return columns_of(self._get_connection(), tables)
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`. A query for each database."""
@@ -127,7 +137,9 @@ class MySqlCatalogue:
         """See `tidelog.ports.Catalogue`."""
         with self._lock, translate_errors("reading information_schema"):
             found = self._read_all(versions_of)
-            return {table: found[table] for table in self._matching(patterns, list(found))}
+            excluded = self._finder.exclusion.version
+            listed = self._matching(patterns, list(found))
+            return {table: f"{found[table]}{excluded}" for table in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """Return True if rows may have changed without row events between two storages

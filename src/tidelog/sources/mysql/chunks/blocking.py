@@ -71,6 +71,7 @@ class MySqlBlockingReader:
         registry: numbers the schema that rows were read under.
         tables: the tables to lock in `begin`, which takes another snapshot if one of them changed.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
+        exclude_columns: see `MySqlSchemaFinder`.
         lock_timeout_ms: longest wait for a lock; rounded up to whole seconds.
         statement_timeout_ms: time limit of a SELECT.
     """
@@ -82,13 +83,14 @@ class MySqlBlockingReader:
         *,
         tables: Sequence[TableName] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._url = url
         self._registry = registry
         self._tables = tuple(tables)
-        self._finder = MySqlSchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys, exclude_columns)
         wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
         self._settings = {**SQL_MODE, "lock_wait_timeout": wait}
         self._statement_timeout_ms = statement_timeout_ms

@@ -141,6 +141,7 @@ class MySqlDigests:
         watermark_schema: database of the watermark table. It is written only on MySQL without
             GTIDs, where nothing else shows what a SELECT can see.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
+        exclude_columns: see `MySqlSchemaFinder`.
         statement_timeout_ms: time limit of a SELECT.
     """
 
@@ -150,6 +151,7 @@ class MySqlDigests:
         *,
         watermark_schema: str = "tidelog",
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._url = url
@@ -162,6 +164,7 @@ class MySqlDigests:
             NullRegistry(),
             strategy="gtid",
             keys=keys,
+            exclude_columns=exclude_columns,
             statement_timeout_ms=statement_timeout_ms,
         )
         self._indexes: dict[str, KeyIndex] = {}

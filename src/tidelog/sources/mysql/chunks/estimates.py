@@ -38,13 +38,17 @@ class MySqlEstimates:
     Args:
         url: the server.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
+        exclude_columns: see `MySqlSchemaFinder`.
     """
 
     def __init__(
-        self, url: str | ServerUrl, keys: Mapping[str, Sequence[str]] | None = None
+        self,
+        url: str | ServerUrl,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
     ) -> None:
         self._url = url
-        self._finder = MySqlSchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys, exclude_columns)
         self._connection: Connection | None = None
 
     def rows(self, table: TableName, where: str | None) -> MySqlRowsEstimate | None:

@@ -53,6 +53,7 @@ class MySqlChunkReader:
         strategy: how chunks are placed in the log, see `tidelog.sources.mysql.chunks.watermarks`.
         watermark_schema: database of the watermark table.
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
+        exclude_columns: see `MySqlSchemaFinder`.
         seen: the transactions that the log reader has read; required by `gtid` on MySQL.
         lock_timeout_ms: longest wait of a watermark, or of a read's lock against DDL; rounded up to
             whole seconds.
@@ -67,6 +68,7 @@ class MySqlChunkReader:
         strategy: Strategy = "table",
         watermark_schema: str = "tidelog",
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         seen: SeenGtids | None = None,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
@@ -75,7 +77,7 @@ class MySqlChunkReader:
         self._registry = registry
         self._strategy = strategy
         self._watermark_schema = watermark_schema
-        self._finder = MySqlSchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys, exclude_columns)
         self._seen = seen
         wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
         self._settings = {**SQL_MODE, "lock_wait_timeout": wait, "innodb_lock_wait_timeout": wait}

@@ -54,6 +54,7 @@ class MySqlPreflight:
         strategy: ``source.watermarks``.
         signal_table: ``database.table``.
         keys: surrogate keys by table pattern.
+        exclude_columns: see `MySqlSchemaFinder`.
         cascades: ``dump`` or ``accept`` allows foreign keys that cascade.
         snapshot_mode: the mode of the dump at start.
     """
@@ -69,6 +70,7 @@ class MySqlPreflight:
         strategy: Literal["table", "gtid"] = "table",
         signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         cascades: Literal["refuse", "dump", "accept"] = "refuse",
         snapshot_mode: Literal["incremental", "blocking"] = "incremental",
     ) -> None:
@@ -80,6 +82,7 @@ class MySqlPreflight:
         self._strategy = strategy
         self._signal_table = signal_table
         self._keys = keys or {}
+        self._exclude_columns = exclude_columns
         self._cascades = cascades
         self._snapshot_mode = snapshot_mode
 
@@ -120,6 +123,7 @@ class MySqlPreflight:
                 strategy=self._strategy,
                 signal_table=self._signal_table,
                 keys=self._keys,
+                exclude_columns=self._exclude_columns,
                 cascades=self._cascades,
                 snapshot_mode=self._snapshot_mode,
                 database_is_refused=refusal is not None,

@@ -34,6 +34,7 @@ class CheckContext:
     strategy: Literal["table", "gtid"]
     signal_table: str | None
     keys: Mapping[str, Sequence[str]]
+    exclude_columns: Sequence[str]
     cascades: Literal["refuse", "dump", "accept"]
     snapshot_mode: Literal["incremental", "blocking"]
     database_is_refused: bool = False

@@ -12,6 +12,7 @@ import pymysql
 from tidelog.errors import SourceError, TableRefusedError
 from tidelog.model.patterns import EXCLUDE, exclusion, matches
 from tidelog.model.schema import TableName
+from tidelog.sources.excluded_columns import excluded_finding
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.grants import Grants
@@ -108,7 +109,7 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         yield Finding("tables", "warn", text, fix, ADMINISTRATOR, by_hand=True)
         return
     yield Finding("tables", "ok", matching_message(len(captured)))
-    finder = MySqlSchemaFinder(context.keys)
+    finder = MySqlSchemaFinder(context.keys, context.exclude_columns)
     for table in captured:
         yield from _table(context, table)
         yield from _hidden_columns(context, table.name)
@@ -125,6 +126,8 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         else:
             if found is not None and found.unfit is not None:
                 yield Finding(f"table {table.name}", "fail", found.unfit)
+            if found is not None and found.schema.excluded:
+                yield excluded_finding(found.schema)
 
 
 def _hidden_columns(context: CheckContext, table: TableName) -> Iterator[Finding]:

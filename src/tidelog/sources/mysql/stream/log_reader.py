@@ -120,6 +120,7 @@ class MySqlLogReader:
         watermark_schema: database of the watermark table; never captured.
         signal_table: ``database.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
+        exclude_columns: see `MySqlSchemaFinder`.
         expected: the source that the event log was captured from, if there is one.
         server_id: Tidelog's id as a replica; None: derived from the URL, ``name`` and the event
             log.
@@ -141,6 +142,7 @@ class MySqlLogReader:
         watermark_schema: str = "tidelog",
         signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         expected: SourceId | None = None,
         server_id: int | None = None,
         name: str = "",
@@ -155,7 +157,7 @@ class MySqlLogReader:
         self._kind = kind
         self._metadata_tables = MySqlMetadataTables(watermark_schema, signal_table)
         self._captured = CapturedTables(tables, self._metadata_tables)
-        self._finder = MySqlSchemaFinder(keys)
+        self._finder = MySqlSchemaFinder(keys, exclude_columns)
         self._expected = expected
         self._server_id = server_id
         self._name = f"{self._url.where} {name}"

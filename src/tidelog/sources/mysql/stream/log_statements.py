@@ -127,7 +127,7 @@ class LogStatements:
         return any(
             name.lower() in wanted
             for version in self._registry.versions(table)
-            for name in version.column_names
+            for name in version.whole.column_names
         )
 
     def _unlogged_writes(

@@ -140,12 +140,16 @@ class LogTables:
             yield TableRefused(table, Refusal(error.reason, error.remedy))
             return
         previous = self.current.get(table)
-        digits = enumerate(map(types.old_digits, schema.columns))
+        whole = schema.whole
+        digits = enumerate(map(types.old_digits, whole.columns))
         scanner.bind(
             seen.table_id,
             schema.schema_id,
             old_digits={i: count for i, count in digits if count},
-            hidden=len(seen.types) - len(schema.columns),
+            left_out=[
+                *(each.place for each in schema.excluded),
+                *range(len(whole.columns), len(seen.types)),
+            ],
         )
         if self._cascades is not None:
             self._cascades.bind(scanner, seen, schema)
@@ -183,7 +187,7 @@ class LogTables:
         can't be read.
         """
         try:
-            return self._schema_at(seen).column_names
+            return self._schema_at(seen).whole.column_names
         except SourceError as error:
             # Other errors mean, for example, that the server is unreachable.
             if type(error) not in (SourceError, TableRefusedError):

@@ -15,6 +15,7 @@ import psycopg
 
 from tidelog.codecs.postgres.pgoutput import RelationSeen
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.sources.excluded_columns import ColumnExclusion
 from tidelog.sources.postgres.catalogue.identity import identities
 from tidelog.sources.surrogate_keys import surrogate_key, unfit_key
 
@@ -117,18 +118,24 @@ class PostgresSchemaFinder:
     Args:
         keys: by table pattern, the columns of a surrogate key for tables without a primary key.
         publications: decide whether stored generated columns belong to a table.
+        exclude_columns: patterns of columns that schemas lack (`ColumnExclusion`).
     """
 
     def __init__(
         self,
         keys: Mapping[str, Sequence[str]] | None = None,
         publications: Sequence[str] = (),
+        exclude_columns: Sequence[str] = (),
     ) -> None:
+        self.exclusion = ColumnExclusion.of(exclude_columns)
         self._publications = list(publications)
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
 
     def find(self, connection: Connection, table: TableName) -> PostgresFoundTable | None:
-        """The table in this transaction's snapshot; None if there is none."""
+        """The table in this transaction's snapshot; None if there is none.
+
+        Raises TableRefusedError if a column of its key is excluded.
+        """
         row = connection.execute(
             _SHAPE.format(condition="n.nspname = %s AND c.relname = %s").encode(),
             (self._publications, table.namespace, table.name),
@@ -151,13 +158,14 @@ class PostgresSchemaFinder:
             wire_format=WIRE_FORMAT,
         )
         unfit = None if schema.key else unfit_key(self._keys, table, names)
+        schema = self.exclusion.apply(schema)
         return PostgresFoundTable(schema, relation.kind == "p", unfit)
 
     def schema_of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
         """The schema of a relation message, which may be older than the catalogue.
 
         Columns, types and identity are from the message; the catalogue adds the primary key and
-        nullability, as far as it still fits.
+        nullability, as far as it still fits. Raises TableRefusedError as `find`.
         """
         table = TableName(seen.namespace, seen.name)
         row = connection.execute(
@@ -174,7 +182,7 @@ class PostgresSchemaFinder:
         columns = [
             (name, type_oid, typmod, name in not_null) for _, name, type_oid, typmod in seen.columns
         ]
-        return TableSchema(
+        schema = TableSchema(
             table=table,
             relation_id=seen.relation_id,
             columns=self._columns(connection, columns),
@@ -185,6 +193,7 @@ class PostgresSchemaFinder:
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
         )
+        return self.exclusion.apply(schema)
 
     def _of_partitions(
         self, connection: Connection, relation: _Relation, names: Sequence[str]

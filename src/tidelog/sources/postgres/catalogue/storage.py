@@ -149,6 +149,7 @@ def storage_of(
     relation_id: int,
     publications: Sequence[str] = (),
     columns: Sequence[str] = (),
+    excluded: Sequence[str] = (),
 ) -> PostgresTableStorage:
     """The table's storage as the connection's transaction sees it.
 
@@ -158,6 +159,7 @@ def storage_of(
         publications: the log shows what these publish: a table that left one of them and came back
             has changes that the log never showed.
         columns: the published columns; for generated ones a new expression counts as a change.
+        excluded: the columns that are kept out of the event log.
     """
     rows = connection.execute(_LEAVES.encode(), (relation_id,)).fetchall()
     namespaces = connection.info.server_version >= _NAMESPACES_SINCE
@@ -174,16 +176,21 @@ def storage_of(
     )
     plain = len(rows) == 1 and rows[0][1] != "p"
     parts = "" if plain else hashlib.sha256(repr([row[:5] for row in rows]).encode()).hexdigest()
+    # Of a default that fills an excluded column, not even a hash is kept.
+    hidden = {number for number, column in found.items() if column[0] in excluded}
+    missing = {n: md5 for n, md5 in rows[0][4].items() if n not in hidden} if plain else {}
     storage = {
         "oid": relation_id,
         "file": rows[0][2] if plain else 0,
         "parts": parts[:32],
         "columns": found,
-        "missing": rows[0][4] if plain else {},
+        "missing": missing,
         "published": published,
         "members": members,
         "types": types,
     }
+    if excluded:
+        storage["excluded"] = list(excluded)
     leaves = [row for row in rows if row[1] != "p"]
     return PostgresTableStorage(
         text=json.dumps(storage, separators=(",", ":")).replace(" ", "\\u0020"),
@@ -224,6 +231,9 @@ def rows_may_differ(before: str, after: str) -> bool:
     ):
         return True
     if _texts_differ(then.get("types", {}), now["types"]):
+        return True
+    names = {name for name, *_ in now["columns"].values()} - set(now.get("excluded", ()))
+    if not names.isdisjoint(then.get("excluded", ())):  # rows read before lack a column
         return True
     if then["file"] == now["file"]:
         return False

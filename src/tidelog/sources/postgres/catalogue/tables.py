@@ -78,6 +78,16 @@ LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
 """
 
 
+_COLUMNS = """
+SELECT n.nspname::text, c.relname::text, array_agg(a.attname::text ORDER BY a.attnum)
+FROM unnest(%s::text[], %s::text[]) AS t(namespace, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = t.namespace
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+GROUP BY 1, 2
+"""
+
+
 class PostgresCatalogue:
     """`tidelog.ports.Catalogue`. Thread-safe: one connection, one call at a time.
 
@@ -86,6 +96,7 @@ class PostgresCatalogue:
         own_schemas: namespaces that are never listed, e.g. that of the watermark table.
         metadata_tables: other tables that are never listed, as ``schema.name``: the signal table.
         keys: surrogate keys by table pattern, see `PostgresSchemaFinder`.
+        exclude_columns: see `PostgresSchemaFinder`.
         publications: the publications that the log shows.
         published_by_others: list only tables of ``publications``; otherwise Tidelog publishes the
             tables itself, and all are listed.
@@ -99,6 +110,7 @@ class PostgresCatalogue:
         own_schemas: Sequence[str] = ("tidelog",),
         metadata_tables: Sequence[str] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         publications: Sequence[str] = (),
         published_by_others: bool = False,
         slot: str = "",
@@ -109,7 +121,7 @@ class PostgresCatalogue:
         self._publications = tuple(publications)
         self._published_by_others = published_by_others
         self._hidden = ["information_schema", *own_schemas]
-        self._finder = PostgresSchemaFinder(keys, publications)
+        self._finder = PostgresSchemaFinder(keys, publications, exclude_columns)
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
@@ -133,6 +145,13 @@ class PostgresCatalogue:
                 if shape is not None:
                     _require_readable(connection, table, shape.schema.relation_id)
                 return shape
+
+    def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:
+        """See `tidelog.ports.Catalogue`."""
+        names = ([table.namespace for table in tables], [table.name for table in tables])
+        with self._lock, translate_errors("listing columns"):
+            rows = self._get_connection().execute(_COLUMNS.encode(), names).fetchall()
+        return {TableName(namespace, name): tuple(columns) for namespace, name, columns in rows}
 
     def estimated_rows(self, tables: Sequence[TableName]) -> dict[TableName, int]:
         """See `tidelog.ports.Catalogue`."""
@@ -160,7 +179,8 @@ class PostgresCatalogue:
             connection = self._get_connection()
             found = versions(connection, patterns, self._hidden)
             listed = self._listed(connection, list(found))
-            return {name: found[name] for name in listed}
+            excluded = self._finder.exclusion.version
+            return {name: f"{found[name]}{excluded}" for name in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
         """Return True if rows may have changed without row events between two storages
@@ -256,8 +276,14 @@ def table_shape(
         return None
     if found.unfit is not None:
         raise TableRefusedError(table, found.unfit)
-    relation_id, columns = found.schema.relation_id, found.schema.column_names
-    storage = storage_of(connection, relation_id, publications, columns)
+    schema = found.schema
+    storage = storage_of(
+        connection,
+        schema.relation_id,
+        publications,
+        schema.column_names,
+        [each.column.name for each in schema.excluded],
+    )
     return TableShape(
         schema=found.schema,
         storage=storage.text,

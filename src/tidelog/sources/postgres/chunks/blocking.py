@@ -59,7 +59,7 @@ class PostgresBlockingReader:
         dsn: connection string; the user needs REPLICATION.
         registry: numbers the schema that rows were read under.
         tables: the tables to lock in `begin`, which takes another snapshot if one of them changed.
-        keys, publications: see `PostgresSchemaFinder`.
+        keys, exclude_columns, publications: see `PostgresSchemaFinder`.
         lock_timeout_ms: longest wait for a lock against DDL.
         statement_timeout_ms: time limit of a SELECT.
     """
@@ -71,6 +71,7 @@ class PostgresBlockingReader:
         *,
         tables: Sequence[TableName] = (),
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         publications: Sequence[str] = (),
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
@@ -78,7 +79,7 @@ class PostgresBlockingReader:
         self._dsn = dsn
         self._registry = registry
         self._tables = tuple(tables)
-        self._finder = PostgresSchemaFinder(keys, publications)
+        self._finder = PostgresSchemaFinder(keys, publications, exclude_columns)
         self._settings = {
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(statement_timeout_ms),

@@ -116,7 +116,7 @@ class PostgresDigests:
 
     Args:
         dsn: connection string.
-        keys, publications: see `PostgresSchemaFinder`.
+        keys, exclude_columns, publications: see `PostgresSchemaFinder`.
         statement_timeout_ms: time limit of a SELECT.
     """
 
@@ -125,11 +125,12 @@ class PostgresDigests:
         dsn: str,
         *,
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         publications: Sequence[str] = (),
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
-        self._finder = PostgresSchemaFinder(keys, publications)
+        self._finder = PostgresSchemaFinder(keys, publications, exclude_columns)
         self._settings = {
             "lock_timeout": str(LOCK_TIMEOUT_MS),
             "statement_timeout": str(statement_timeout_ms),
@@ -140,6 +141,7 @@ class PostgresDigests:
             NullRegistry(),
             strategy="snapshot",
             keys=keys,
+            exclude_columns=exclude_columns,
             statement_timeout_ms=statement_timeout_ms,
         )
         self._sql: dict[str, PostgresChunkSql] = {}

@@ -81,7 +81,7 @@ class PostgresChunkReader:
         strategy: how chunks are placed in the log, see
             `tidelog.sources.postgres.chunks.watermarks`.
         watermark_schema: schema of the watermark table.
-        keys, publications: see `PostgresSchemaFinder`.
+        keys, exclude_columns, publications: see `PostgresSchemaFinder`.
         lock_timeout_ms: longest wait of a watermark, or of a read's lock against DDL.
         statement_timeout_ms: time limit of a SELECT.
     """
@@ -94,13 +94,14 @@ class PostgresChunkReader:
         strategy: Strategy = "table",
         watermark_schema: str = "tidelog",
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         publications: Sequence[str] = (),
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         statement_timeout_ms: int = STATEMENT_TIMEOUT_MS,
     ) -> None:
         self._dsn = dsn
         self._registry = registry
-        self._finder = PostgresSchemaFinder(keys, publications)
+        self._finder = PostgresSchemaFinder(keys, publications, exclude_columns)
         self._watermark_sql = watermark_statement(strategy, watermark_schema)
         self._watermark: TableName | None = None  # the table of watermarks
         if strategy == "table":

@@ -118,6 +118,7 @@ class Preflight:
         strategy: Strategy = "table",
         signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         owner: SlotOwner | None = None,
     ) -> None:
         self._dsn = dsn
@@ -134,7 +135,8 @@ class Preflight:
         )
         self._published = PublicationChecks(self._publications)
         self._tables = TableChecks(
-            self._publications, PostgresSchemaFinder(keys, self._publications.names)
+            self._publications,
+            PostgresSchemaFinder(keys, self._publications.names, exclude_columns),
         )
 
     def check(self) -> list[Finding]:

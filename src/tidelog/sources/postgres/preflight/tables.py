@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tidelog.errors import ExcludedKeyError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.sources.excluded_columns import excluded_finding
 from tidelog.sources.findings import SUPERUSER, Finding, matching_message
 from tidelog.sources.postgres.catalogue.publication import Publications, PublishedTable
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
@@ -78,7 +80,11 @@ class TableChecks:
             text = "it can't be read, so it can't be dumped"
             yield Finding(f"table {name}", "fail", text, fix, SUPERUSER)
         yield from _policies(connection, table)
-        found = self._finder.find(connection, table.table)
+        try:
+            found = self._finder.find(connection, table.table)
+        except ExcludedKeyError as error:
+            yield Finding(f"table {name}", "fail", error.reason)
+            return
         if found is not None and found.unfit is not None:
             yield Finding(f"table {name}", "fail", found.unfit)
         elif found is not None and not found.schema.key:
@@ -88,6 +94,8 @@ class TableChecks:
             )
             text = "no primary key: its changes are captured, and it is not dumped"
             yield Finding(f"table {name}", "warn", text, fix)
+        if found is not None and found.schema.excluded:
+            yield excluded_finding(found.schema)
         if found is not None and self._is_surrogate(connection, found.schema):
             yield from self._surrogate(connection, found.schema)
 

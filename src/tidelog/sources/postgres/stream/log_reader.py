@@ -23,6 +23,7 @@ from tidelog.errors import (
     Policy,
     SourceBusyError,
     SourceError,
+    TableRefusedError,
 )
 from tidelog.model.patterns import EXCLUDE, excludes, matches
 from tidelog.model.records import LogBatch, Resume
@@ -100,6 +101,7 @@ class PostgresLogReader:
             is ever created.
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
         keys: surrogate keys by table pattern.
+        exclude_columns: see `PostgresSchemaFinder`.
         expected: the source that the event log was captured from, if there is one.
         state: the store for what must be known of the slot after a restart; None: memory.
         buffer_bytes: most bytes that one `poll` returns (except a larger single message).
@@ -120,6 +122,7 @@ class PostgresLogReader:
         strategy: Strategy = "table",
         signal_table: str | None = None,
         keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
         expected: SourceId | None = None,
         state: StateStore | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
@@ -141,7 +144,7 @@ class PostgresLogReader:
             signal_table=signal_table,
             slot=slot,
         )
-        self._finder = PostgresSchemaFinder(keys, self._publications.names)
+        self._finder = PostgresSchemaFinder(keys, self._publications.names, exclude_columns)
         self._expected = expected
         self._buffer_bytes = buffer_bytes
         self._sql: psycopg.Connection[tuple[Any, ...]] | None = None
@@ -373,11 +376,15 @@ class PostgresLogReader:
                 raise
             self._scanner.bind(seen.relation_id, 0)
             self._refused[seen.relation_id] = seen
-            yield TableRefused(table, Refusal(str(error)))
+            refusal = Refusal(str(error))
+            if isinstance(error, TableRefusedError):
+                refusal = Refusal(error.reason, error.remedy)
+            yield TableRefused(table, refusal)
             return
         schema = self._registry.register(schema)
         self._bound[seen.relation_id] = schema
-        self._scanner.bind(seen.relation_id, schema.schema_id)
+        excluded = [each.place for each in schema.excluded]
+        self._scanner.bind(seen.relation_id, schema.schema_id, excluded=excluded)
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
             yield SchemaSeen(schema, previous)
             if bound is not None:

@@ -13,7 +13,8 @@ from tidelog.codecs.mysql.binlog.kernels.slots import (
     COLUMNS,
     FIRST_COLUMN,
     FIRST_STEP,
-    HIDDEN,
+    IS_JSON,
+    IS_LEFT_OUT,
     STEPS,
     TAIL,
 )
@@ -144,51 +145,85 @@ def present_count(data: UInt8s, at: int, columns: int) -> int:
 
 
 @njit(nogil=True)
-def write_shown(
+def write_kept(
     data: UInt8s,
     bits: int,
     at: int,
+    partial: bool,
     table: Int64s,
     walks: Int32s,
     payload: UInt8s,
     used: int,
 ) -> int:
-    """Write a row image without the table's hidden columns, from ``used`` on; returns its end.
+    """Write a row image without the columns that are left out, from ``used`` on; returns its end.
 
     Args:
         data: the events.
         bits: the position of the bitmap of the image's columns.
         at: the position of the image, which fits.
+        partial: whether the image begins with the options of a partial update.
         table: the table's slots.
         walks: see `kernels.scan.scan`.
         payload: a buffer with room for the whole image.
         used: the bytes of ``payload`` in use.
     """
     columns = table[COLUMNS]
-    shown = columns - table[HIDDEN]
-    used = _write_bits(data, bits, shown, 0, payload, used)
-    present = present_count(data, bits, shown)
+    first = table[FIRST_COLUMN]
+    kept = 0
+    for column in range(columns):
+        if walks[first + column, 3] & IS_LEFT_OUT == 0:
+            is_present = data[bits + (column >> 3)] >> (column & 7) & 1
+            _write_bit(payload, used, kept, is_present)
+            kept += 1
+    used += (kept + 7) >> 3
+    if partial:
+        payload[used] = data[at]
+        used += 1
+        at += 1
+        if data[at - 1] & 1:
+            bit = 0
+            kept = 0
+            for column in range(columns):
+                flags = walks[first + column, 3]
+                if flags & IS_JSON:
+                    if flags & IS_LEFT_OUT == 0:
+                        _write_bit(payload, used, kept, data[at + (bit >> 3)] >> (bit & 7) & 1)
+                        kept += 1
+                    bit += 1
+            used += (kept + 7) >> 3
+            at += (bit + 7) >> 3
     nulls = at
     at += (present_count(data, bits, columns) + 7) >> 3
-    used = _write_bits(data, nulls, present, 0xFF, payload, used)
-    begin = at
     bit = 0
-    for column in range(shown):
+    kept = 0
+    for column in range(columns):
         if data[bits + (column >> 3)] >> (column & 7) & 1:
+            if walks[first + column, 3] & IS_LEFT_OUT == 0:
+                _write_bit(payload, used, kept, data[nulls + (bit >> 3)] >> (bit & 7) & 1)
+                kept += 1
+            bit += 1
+    used += (kept + 7) >> 3
+    bit = 0
+    run = at  # what is kept and not copied yet begins here
+    for column in range(columns):
+        if data[bits + (column >> 3)] >> (column & 7) & 1:
+            begin = at
             if data[nulls + (bit >> 3)] >> (bit & 7) & 1 == 0:
-                walk = table[FIRST_COLUMN] + column
+                walk = first + column
                 at = _value_end(data, at, len(data), walks[walk, 0], walks[walk, 1])
             bit += 1
-    payload[used : used + at - begin] = data[begin:at]
-    return used + at - begin
+            if walks[first + column, 3] & IS_LEFT_OUT:
+                payload[used : used + begin - run] = data[run:begin]
+                used += begin - run
+                run = at
+    payload[used : used + at - run] = data[run:at]
+    return used + at - run
 
 
 @njit(inline="always")
-def _write_bits(data: UInt8s, at: int, count: int, unused: int, payload: UInt8s, used: int) -> int:
-    """Write the first ``count`` bits from ``at`` on, and fill the last byte from ``unused``."""
-    size = (count + 7) >> 3
-    payload[used : used + size] = data[at : at + size]
-    if count & 7:
-        mask = (1 << (count & 7)) - 1
-        payload[used + size - 1] = (data[at + size - 1] & mask) | (unused & ~mask & 0xFF)
-    return used + size
+def _write_bit(payload: UInt8s, at: int, bit: int, value: int) -> None:
+    """Write the next bit of a bitmap that begins at ``at``; bits are written in order."""
+    if bit & 7 == 0:
+        payload[at + (bit >> 3)] = value
+    else:
+        payload[at + (bit >> 3)] |= value << (bit & 7)

@@ -20,18 +20,19 @@ from tidelog.codecs.mysql.binlog.kernels.images import (
     image_end,
     present_count,
     rekeyed,
-    write_shown,
+    write_kept,
 )
 from tidelog.codecs.mysql.binlog.kernels.slots import (
     COLUMNS,
-    HIDDEN,
     JSON_COLUMNS,
+    LEFT_OUT,
     MAP_END,
     MAP_START,
 )
 from tidelog.model.records import Int32s, Int64s, UInt8s
 
-_BEFORE_AND_AFTER = 3  # both flags of the payload
+_BEFORE, _AFTER, _PARTIAL = 1, 2, 4  # flags of the payload
+_BEFORE_AND_AFTER = _BEFORE | _AFTER
 
 
 @njit(inline="always")
@@ -137,17 +138,18 @@ def write_payload(
     """
     row, middle, end = images
     columns = table[COLUMNS]
-    shown = columns - table[HIDDEN]
+    kept = columns - table[LEFT_OUT]
     width = (columns + 7) >> 3
     payload[used] = 1
     payload[used + 1] = row_flags
-    payload[used + 2] = shown & 0xFF
-    payload[used + 3] = shown >> 8
+    payload[used + 2] = kept & 0xFF
+    payload[used + 3] = kept >> 8
     used += 4
-    if table[HIDDEN]:
-        used = write_shown(data, bits, row, table, walks, payload, used)
+    if table[LEFT_OUT]:
+        used = write_kept(data, bits, row, False, table, walks, payload, used)
         if row_flags & _BEFORE_AND_AFTER == _BEFORE_AND_AFTER:
-            used = write_shown(data, bits + width, middle, table, walks, payload, used)
+            partial = row_flags & _PARTIAL != 0
+            used = write_kept(data, bits + width, middle, partial, table, walks, payload, used)
         return used
     _copy_few(data, bits, width, payload, used)
     used += width
@@ -227,7 +229,6 @@ def commit_ts_of(data: UInt8s, start: int, body_end: int, mariadb: bool) -> int:
 _NO_TABLE = 0xFFFFFF  # in a rows event that only ends a statement
 _STATEMENT_END = 1
 _I, _U, _D = ord("I"), ord("U"), ord("D")
-_BEFORE, _AFTER, _PARTIAL = 1, 2, 4
 
 
 @njit(cache=True, nogil=True)
@@ -264,8 +265,9 @@ def scan(
         ids: sorted table ids.
         numbers: the row of ``tables`` of each id.
         tables: int64[k, TABLE_SLOTS].
-        walks: int32[..., 3], for each column the bytes of its length prefix (0: none), the length
-            of values without one, and 1 if its updates are to be noticed.
+        walks: int32[..., 4], for each column the bytes of its length prefix (0: none), the length
+            of values without one, 1 if its updates are to be noticed, and flags: IS_LEFT_OUT,
+            IS_JSON.
         steps: int32[..., 2], for a row without NULLs: bytes to skip, then the length prefix of a
             column of variable length.
         maps: the tables' maps, back to back.

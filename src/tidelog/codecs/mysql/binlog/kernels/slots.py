@@ -52,11 +52,15 @@ CHANGED_BY = 9  # GROUP_START of the last group with rows of it
 NOTICE = 10  # the changes to notice: DELETED, REKEYED
 NOTICED = 11  # out: the noticed changes
 LOOSE = 12  # the lengths of values are unknown: dropped rows may not fit
-HIDDEN = 13  # number of columns at the end of rows that are left out of payloads
+LEFT_OUT = 13  # number of columns that are left out of payloads
 TABLE_SLOTS = 14
 
 DELETED = 1  # rows were deleted
 REKEYED = 2  # an update changed columns that ``walks`` marks
+
+# Flags of a column, in ``walks``.
+IS_LEFT_OUT = 1
+IS_JSON = 2
 
 WATCHED = -1  # SCHEMA of a table whose rows stop the kernel
 

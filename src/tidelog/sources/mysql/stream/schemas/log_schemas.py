@@ -141,7 +141,7 @@ class LogSchemas:
         noted = self._history.find(table, seen.position)
         reason: str | None = None
         if noted is not None:
-            schema = self._with_surrogate_key(self._registry.get(noted))
+            schema = self._as_configured(self._registry.get(noted))
             reason = mismatch(schema, self._without_hidden(seen, table, schema))
             if reason is None:
                 self._history.note(table, seen.position, schema.schema_id)
@@ -203,14 +203,18 @@ class LogSchemas:
         for table, version in known.items():
             self._history.note(table, position, version)
 
-    def _with_surrogate_key(self, schema: TableSchema) -> TableSchema:
-        """The schema with the surrogate key that it does not have yet: the table was renamed since,
-        or ``source.keys`` has a new pattern.
+    def _as_configured(self, schema: TableSchema) -> TableSchema:
+        """The schema with the surrogate key that it does not have yet, and without the columns that
+        are excluded now: the table was renamed since, or the configuration changed.
+
+        Raises TableRefusedError if a column of its key is excluded.
         """
-        key = () if schema.key else self._finder.surrogate(schema.table, schema.column_names)
-        if not key:
+        names = schema.whole.column_names
+        key = schema.key or self._finder.surrogate(schema.table, names)
+        configured = self._finder.exclusion.apply(replace(schema, key=key))
+        if configured == schema:
             return schema
-        return self._registry.register(replace(schema, key=key, schema_id=0))
+        return self._registry.register(replace(configured, schema_id=0))
 
     def any_version(self, table: TableName) -> TableSchema | None:
         """A version for a record without columns (TRUNCATE): any version of the table will do."""
@@ -258,7 +262,7 @@ class LogSchemas:
             like = found.schema if found is not None else self._registry.latest(table)
             if connection.flavor is Flavor.MARIADB:
                 hashes = count_hash_columns(
-                    seen, () if found is None else found.schema.column_names
+                    seen, () if found is None else found.schema.whole.column_names
                 )
                 seen = first_columns(seen, len(seen.types) - hashes)
             try:
@@ -299,10 +303,11 @@ class LogSchemas:
         self, seen: TableMapSeen, table: TableName, schema: TableSchema
     ) -> TableMapSeen:
         """The table map without the columns that MariaDB hides. ``table``: its current name."""
-        if len(seen.types) <= len(schema.columns):
+        columns = len(schema.whole.columns)
+        if len(seen.types) <= columns:
             return seen
         with translate_errors(f"looking up {table}"):
-            return remove_hash_columns(self._get_connection(), table, seen, len(schema.columns))
+            return remove_hash_columns(self._get_connection(), table, seen, columns)
 
     def _refuse_type(self, seen: TableMapSeen, table: TableName) -> NoReturn:
         self._refuse_hidden(seen, table)

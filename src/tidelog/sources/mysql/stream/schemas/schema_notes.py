@@ -41,6 +41,7 @@ def fix_version(
     columns: Sequence[ColumnFact],
     key: Sequence[str],
     keys: Mapping[str, Sequence[str]] | None = None,
+    exclude_columns: Sequence[str] = (),
 ) -> TableSchema:
     """Note by hand the columns that a table has from ``position`` on (`tidelog schema`).
 
@@ -53,11 +54,12 @@ def fix_version(
         columns: all columns, in order.
         key: the primary key's columns, in key order.
         keys: surrogate keys by table pattern.
+        exclude_columns: see `MySqlSchemaFinder`.
 
     Returns the stored version; the log reader checks it against the table map.
     Raises ConfigError for a type or key that is not understood.
     """
-    finder = MySqlSchemaFinder(keys)
+    finder = MySqlSchemaFinder(keys, exclude_columns)
     built: list[Column] = []
     for fact in columns:
         data_type = fact.column_type.split("(")[0].split()[0].lower()
@@ -108,11 +110,13 @@ class MySqlSchemaNotes:
         registry: SchemaRegistry,
         state: StateStore,
         keys: Mapping[str, Sequence[str]],
+        exclude_columns: Sequence[str] = (),
     ) -> None:
         self._url = url
         self._registry = registry
         self._history = SchemaHistory(state, registry)
         self._keys = keys
+        self._exclude_columns = exclude_columns
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:
         """(position, version) pairs: the version of the table from the position on; None: not
@@ -162,6 +166,7 @@ class MySqlSchemaNotes:
                     facts,
                     key,
                     self._keys,
+                    self._exclude_columns,
                 )
             except SourceError as error:  # the given collation is unknown
                 raise UsageError(f"{table}: {error}") from None

@@ -1,0 +1,72 @@
+"""Excludes columns of captured tables: ``source.exclude_columns``.
+
+The schemas that a source builds lack the excluded columns, so that its log reader leaves their
+bytes out of records, and a chunk does not select them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidelog.errors import ExcludedKeyError
+from tidelog.model.column_patterns import matching_columns
+from tidelog.model.patterns import exclusion
+from tidelog.model.printable import printable
+from tidelog.model.schema import TableSchema
+from tidelog.sources.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnExclusion:
+    """Which columns of captured tables are excluded.
+
+    ``patterns``: see `tidelog.model.column_patterns`. ``ignore_case``: in the source, names of
+    columns that differ only in upper and lower case are one.
+    """
+
+    patterns: tuple[str, ...] = ()
+    ignore_case: bool = False
+
+    @classmethod
+    def of(cls, patterns: Sequence[str], *, ignore_case: bool = False) -> ColumnExclusion:
+        return cls(tuple(patterns), ignore_case)
+
+    @property
+    def version(self) -> str:
+        """A text that changes with the patterns; empty without any."""
+        if not self.patterns:
+            return ""
+        return hashlib.sha256(json.dumps(self.patterns).encode()).hexdigest()[:16]
+
+    def apply(self, schema: TableSchema) -> TableSchema:
+        """Return the schema without the excluded columns, whichever it excluded before.
+
+        Raises ExcludedKeyError if rows are matched by one of them.
+        """
+        if not (self.patterns or schema.excluded):
+            return schema
+        whole = schema.whole
+        excluded = matching_columns(
+            self.patterns, schema.table, whole.column_names, ignore_case=self.ignore_case
+        )
+        in_identity = () if schema.identity_kind == "f" else schema.identity
+        needed = [name for name in excluded if name in (*schema.key, *in_identity)]
+        if needed:
+            listed = ", ".join(map(printable, needed))
+            raise ExcludedKeyError(
+                schema.table,
+                f"source.exclude_columns excludes {listed}, by which its rows are matched. Take "
+                f"{'it' if len(needed) == 1 else 'them'} out of source.exclude_columns, or give "
+                f"the table another key, or {exclusion(schema.table)}",
+            )
+        return schema.without(excluded)
+
+
+def excluded_finding(schema: TableSchema) -> Finding:
+    """The finding of `tidelog check` that names a table's excluded columns."""
+    names = ", ".join(printable(each.column.name) for each in schema.excluded)
+    text = f"not captured, as source.exclude_columns says: {names}"
+    return Finding(f"table {schema.table}", "ok", text)

@@ -72,8 +72,13 @@ PAUSE = {"by": "me", "since_ms": NOW_MS - 600_000}
 PAUSED = {"log_paused": PAUSE}
 UNANSWERED = {"error": "cannot connect", "since_ms": NOW_MS - 60_000}
 HELD = {"why": "log_in_danger", "reason": "Much is kept.", "since_ms": NOW_MS - 600_000}
+END = {"at_ms": NOW_MS - 300_000, "holder": "db-host:77", "reason": "no rights"}
 PROBLEMS = {
     "no-leader": ({"leader": None}, Severity.CRITICAL, "No capture leads"),
+    "pipeline-ended": (
+        {"ended": {"capture": None, "pipelines": {"shop": END}}},
+        Severity.CRITICAL, "Nobody delivers; the last pipeline shop ended 5min ago: no rights",
+    ),
     "capture-fails": (
         {"leader": None, "failing": [{"holder": "h:2", "since_ms": 0, "trouble": "it is down"}]},
         Severity.CRITICAL, "h:2 can't capture: it is down",
@@ -290,6 +295,17 @@ def test_the_worst_problem_is_the_verdict_and_comes_first() -> None:
     assert "! public.x is not captured: no key" in written
     after = written[written.index("! public.x is not captured: no key") + 1 :]
     assert after[:2] == ["    ALTER TABLE x", "    ADD k"]
+
+
+@pytest.mark.parametrize("part", ["capture", "pipelines"])
+def test_why_the_last_process_ended_is_told_once(part: str) -> None:
+    """Its pipeline's error ends a process that captures, too."""
+    ended = {"capture": None, "pipelines": {}, part: END if part == "capture" else {"shop": END}}
+    found = overview(status(leader=None, holder="db-host:77", ended=ended), NOW_MS)
+    assert found.verdict == "No capture leads; the last one ended 5min ago: no rights"
+    assert sum("no rights" in each.sentence for each in found.problems) == 1
+    never = overview({"leader": None, "capture": None, "ended": ended | {"capture": END}}, NOW_MS)
+    assert never.verdict == "No capture has begun here; the last try ended 5min ago: no rights"
 
 
 def test_a_system_that_never_ran_says_what_to_run() -> None:

@@ -20,6 +20,7 @@ from tidelog.app.dumps.gap_recovery import PASSED_KEY, Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.http_server import Service, open_services
 from tidelog.app.instances import InstanceRegistration, this_holder
+from tidelog.app.last_end import CAPTURE, storing_end
 from tidelog.app.log_location import event_log_path, issued_offset_future, start_offset
 from tidelog.app.service import BackgroundService
 from tidelog.app.sources.kinds import SourceKind, source_kind
@@ -173,6 +174,10 @@ class Capture(BackgroundService):
             return mailbox.wait(mailbox.send(command), timeout_s)
 
     def _run(self, stop: threading.Event) -> None:
+        with storing_end(self.config, CAPTURE):
+            self._capture(stop)
+
+    def _capture(self, stop: threading.Event) -> None:
         config, on_status = self.config, self._on_status
         source = source_kind(config)
         source.prepare()

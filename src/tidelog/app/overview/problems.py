@@ -147,7 +147,8 @@ def problems_of(
 ) -> Iterator[Problem]:
     """Yield all problems, in no order."""
     yield from _starting(status)
-    yield from _leadership(status, age_s)
+    yield from _leadership(status, age_s, now_ms)
+    yield from _ended_pipelines(status, outputs, now_ms)
     retained = _retained_log(status, source)
     yield from _of_source(status, source)
     yield from _retention(source, retained)
@@ -161,6 +162,7 @@ def problems_of(
 
 
 STARTING = "starting"
+NEVER = "No capture has begun here."
 
 
 def _starting(status: Mapping[str, Any]) -> Iterator[Problem]:
@@ -215,12 +217,50 @@ def _span(seconds: float) -> str:
     return brief_span(int(seconds * 1000))
 
 
-def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Problem]:
+def _end_of_capture(status: Mapping[str, Any], now_ms: int) -> str:
+    """Return when and why the last capture ended; empty: it did not end with an error.
+
+    Where one process does both, the pipeline's error ends capture, too.
+    """
+    ended = status.get("ended") or {}
+    end = ended.get("capture")
+    for of_pipeline in (ended.get("pipelines") or {}).values():
+        if end is None and of_pipeline["holder"] == status.get("holder"):
+            end = of_pipeline
+    return "" if end is None else _end_text(end, now_ms)
+
+
+def _end_text(end: Mapping[str, Any], now_ms: int) -> str:
+    return f"ended {brief_span(max(0, now_ms - end['at_ms']))} ago: {end['reason']}"
+
+
+def _ended_pipelines(
+    status: Mapping[str, Any], outputs: Sequence[OutputHealth], now_ms: int
+) -> Iterator[Problem]:
+    """Yield the errors with which pipelines ended that nobody runs now."""
+    stopped = {each.pipeline for each in outputs if each.error is not None}
+    for name, end in sorted(((status.get("ended") or {}).get("pipelines") or {}).items()):
+        text = _end_text(end, now_ms)
+        of_capture = status.get("leader") is None and text == _end_of_capture(status, now_ms)
+        if of_capture or name in stopped or status.get("starting_pipeline"):
+            continue  # already reported
+        yield problem(
+            "pipeline-ended",
+            Severity.CRITICAL,
+            name,
+            f"Nobody delivers; the last pipeline {name} {text}",
+            "tidelog pipeline CONFIG",
+            "processes-hosts-and-disks",
+        )
+
+
+def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> Iterator[Problem]:
     leader = status["leader"] if "leader" in status else status.get("holder")
     # Each try has the lease while it connects.
     reported = status.get("failing") or ()
     failing = [each for each in reported if leader in (None, each["holder"])]
     starts = bool(status.get("starting"))
+    end = _end_of_capture(status, now_ms)
     if starts and (leader is None or age_s is None):
         pass  # `_starting` reports it: a second process must not be started
     elif age_s is None:
@@ -228,7 +268,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "never-captured",
             Severity.CRITICAL,
             "",
-            "No capture has begun here.",
+            f"No capture has begun here; the last try {end}" if end else NEVER,
             "tidelog capture CONFIG",
             "processes-hosts-and-disks",
         )
@@ -237,7 +277,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None) -> Iterator[Prob
             "no-leader",
             Severity.CRITICAL,
             "",
-            f"No capture leads; the last one was seen {_span(age_s)} ago.",
+            f"No capture leads; the last one {end or f'was seen {_span(age_s)} ago.'}",
             "tidelog capture CONFIG",
             "processes-hosts-and-disks",
         )

@@ -17,6 +17,7 @@ from tidelog.app.instances import (
     standbys,
     starting_processes,
 )
+from tidelog.app.last_end import CAPTURE, PIPELINE, last_end
 from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.engines import owners_of
 from tidelog.app.overview.outputs import consumers_of
@@ -112,6 +113,7 @@ class StatusReader:
             status["left_out"] = [
                 each for each in status.get("left_out") or () if not self._excluded(each["table"])
             ]
+        status["ended"] = self._ends(state, status)
         # Also if no capture has reported it, and for pipelines that run without one.
         log = pause_of(state, LOG_KEY)
         status["log_paused"] = None if log is None else log.to_json()
@@ -121,6 +123,24 @@ class StatusReader:
             if (pause := pause_of(state, key)) is not None
         }
         return status
+
+    def _ends(self, state: StateStore, status: dict[str, Any]) -> dict[str, Any]:
+        """Return the errors with which capture, and pipelines by name, ended, of those of which no
+        process leads.
+        """
+        holder = status.get("holder")
+        capture = None
+        if status["leader"] is None:
+            since_ms = status.get("updated_ms", 0)
+            capture = last_end(state, CAPTURE, holder=holder, since_ms=since_ms)
+        pipelines: dict[str, Any] = {}
+        last = {row["pipeline"]: row for row in status["pipelines"]}
+        for name in {self._config.pipeline.name} if self._config.outputs else ():
+            row = last.get(name, {"leader": None, "since_ms": 0})
+            if row["leader"] is None:
+                found = last_end(state, PIPELINE + name, holder=None, since_ms=row["since_ms"])
+                pipelines |= {} if found is None else {name: found}
+        return {"capture": capture, "pipelines": pipelines}
 
     def _excluded(self, table: str) -> bool:
         """Return whether the user excluded the table, so that nobody misses it."""

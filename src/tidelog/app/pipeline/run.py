@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.app.capture.run import capture
 from tidelog.app.elections import AnotherLeaderError, PipelineElection, acquire_lease, leader_of
 from tidelog.app.instances import InstanceRegistration, pipeline_prefix, this_holder
+from tidelog.app.last_end import PIPELINE, storing_end
 from tidelog.app.log_location import event_log_path
 from tidelog.app.pipeline.dependencies import check_installed, check_spark
 from tidelog.app.pipeline.destinations import check_apart, check_places
@@ -143,6 +144,13 @@ def pipeline(
     With ``once`` there is no standby: raises AnotherLeaderError while another process delivers.
     """
     refuse_coroutine_function("on_progress", on_progress)
+    with storing_end(config, PIPELINE + config.pipeline.name):
+        _deliver(config, once, on_progress, stop_event)
+
+
+def _deliver(
+    config: Config, once: bool, on_progress: OnStatus, stop_event: threading.Event
+) -> None:
     check_installed(config.outputs)
     if not once:
         check_spark(config)

@@ -54,6 +54,31 @@ def test_tables_that_need_care_are_named_with_sql(
     assert 'ALTER PUBLICATION "tidelog" SET (publish_via_partition_root = true);' in fix
 
 
+def test_a_unique_index_becomes_the_replica_identity(
+    sql: psycopg.Connection[Any], database: str
+) -> None:
+    """The one that source.keys is told to name, too; without one, the whole row does."""
+    sql.execute("CREATE TABLE audit (a int NOT NULL, b int NOT NULL, n int, at int NOT NULL)")
+    sql.execute("CREATE UNIQUE INDEX two ON audit (a, b); CREATE UNIQUE INDEX nulls ON audit (n)")
+    sql.execute(
+        'CREATE UNIQUE INDEX part ON audit (a) WHERE n > 0; CREATE INDEX "not" ON audit (a)'
+    )
+    sql.execute('CREATE UNIQUE INDEX "The One" ON audit (at) INCLUDE (n)')
+    sql.execute("CREATE TABLE log (at int)")
+    found = Preflight(database, slot="nobody").check()
+    fixes = {f.message.partition(":")[0]: f.fix for f in found if f.name == "table public.audit"}
+    identity = 'ALTER TABLE "public"."audit" REPLICA IDENTITY USING INDEX "The One";'
+    assert fixes["only inserts and truncates are captured"].startswith(identity)
+    assert fixes["no primary key"].endswith('source.keys: {"public.audit": ["at"]}')
+    (whole,) = (
+        f.fix for f in found if f.name == "table public.log" and "only inserts" in f.message
+    )
+    assert whole.startswith('ALTER TABLE "public"."log" REPLICA IDENTITY FULL;')
+    sql.execute(identity)
+    again = Preflight(database, keys={"public.audit": ["at"]}).check()
+    assert "table public.audit" not in faults(again)
+
+
 def test_slot_of_another_program_is_left_alone(
     sql: psycopg.Connection[Any], database: str, postgres: PostgresServer
 ) -> None:

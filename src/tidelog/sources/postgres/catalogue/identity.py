@@ -11,7 +11,7 @@ published that the server can't log, the application's UPDATE and DELETE fail
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -41,7 +41,10 @@ SELECT tree.root::int8, tree.oid::int8, n.nspname, c.relname, c.relreplident::te
   c.relreplident = 'f' AND EXISTS (SELECT FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = 's'),
   EXISTS (SELECT FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = 'v')
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = 'v'),
+  CASE WHEN c.relreplident <> 'f' AND NOT (c.relreplident = 'd' AND EXISTS (
+    SELECT FROM pg_catalog.pg_index i
+    WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)) THEN {unique} END
 FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE tree.oid = tree.root OR c.relkind = 'r'
@@ -53,8 +56,19 @@ _INDEX = """(SELECT json_agg(json_build_array(a.attname, a.attgenerated <> '') O
    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
    WHERE i.indrelid = c.oid AND i.{flag} AND i.indisvalid AND i.indimmediate
      AND k.place <= i.indnkeyatts)"""
+# The shortest index that can be made the identity.
+_UNIQUE_INDEX = """(SELECT x.relname FROM pg_catalog.pg_index i
+   JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
+   WHERE i.indrelid = c.oid AND i.indisunique AND NOT i.indisprimary AND i.indisvalid
+     AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND NOT EXISTS (
+       SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+       JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+       WHERE k.place <= i.indnkeyatts AND (NOT a.attnotnull OR a.attgenerated <> ''))
+   ORDER BY i.indnkeyatts, i.indexrelid LIMIT 1)"""
 _QUERY = _TREES.format(
-    primary=_INDEX.format(flag="indisprimary"), identity=_INDEX.format(flag="indisreplident")
+    primary=_INDEX.format(flag="indisprimary"),
+    identity=_INDEX.format(flag="indisreplident"),
+    unique=_UNIQUE_INDEX,
 )
 
 # The published columns of old states; None means all of them, as with FULL.
@@ -107,6 +121,7 @@ class _Member:
     keyed: bool  # has a primary key, valid as identity or not
     stored: bool  # FULL includes a stored generated column
     virtual: bool
+    unique: str | None  # an index that can be its identity, if it needs one
 
 
 def identities(
@@ -137,7 +152,7 @@ def identities(
 
 
 def _member(values: Sequence[Any]) -> _Member:
-    namespace, name, kind, primary, index, keyed, stored, virtual = values
+    namespace, name, kind, primary, index, keyed, stored, virtual, unique = values
     return _Member(
         quoted=quote_ident(namespace, name),
         name=f"{namespace}.{name}",
@@ -147,12 +162,16 @@ def _member(values: Sequence[Any]) -> _Member:
         keyed=keyed,
         stored=stored,
         virtual=virtual,
+        unique=unique,
     )
 
 
 def _identity(
     table: _Member, partitions: Sequence[_Member], logs_generated: bool, generated: bool
 ) -> ReplicaIdentity:
+    if partitions:  # a statement for each: their indexes may have other columns
+        table = replace(table, unique=None)
+        partitions = [replace(each, unique=None) for each in partitions]
     own, trouble = _logged_columns(table, logs_generated, generated)
     if not partitions:
         return ReplicaIdentity(table.kind, own, trouble)
@@ -198,7 +217,7 @@ def _logged_columns(
     if any(of for _, of in columns) and not (logs_generated and generated):
         return nothing, IdentityTrouble(
             "its replica identity has a generated column, which is not published",
-            _full_identity_sql(member, logs_generated),
+            _other_identity_sql(member, logs_generated),
             _NEED_KEY,
         )
     if columns:
@@ -209,7 +228,7 @@ def _logged_columns(
     }.get(member.kind)
     if why is None:
         why = "its primary key is deferrable" if member.keyed else "it has no primary key"
-    fix = _default_identity_sql(member, generated) or _full_identity_sql(member, logs_generated)
+    fix = _default_identity_sql(member, generated) or _other_identity_sql(member, logs_generated)
     return nothing, IdentityTrouble(why, fix, "" if member.primary else _NEED_KEY)
 
 
@@ -223,7 +242,11 @@ def _default_identity_sql(member: _Member, generated: bool) -> tuple[str, ...]:
     return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY DEFAULT;",)
 
 
-def _full_identity_sql(member: _Member, logs_generated: bool) -> tuple[str, ...]:
+def _other_identity_sql(member: _Member, logs_generated: bool) -> tuple[str, ...]:
+    """The statement that sets a unique index as identity, or, without one, the whole row."""
+    if member.unique is not None:
+        index = quote_ident(member.unique)
+        return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY USING INDEX {index};",)
     if logs_generated and member.virtual:
         return ()
     return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY FULL;",)
@@ -241,7 +264,7 @@ def _partitions_differ(
         everywhere = [table, *partitions]
         return IdentityTrouble(
             "the partitioned table itself has no primary key and no replica identity",
-            tuple(sql for each in everywhere for sql in _full_identity_sql(each, logs_generated)),
+            tuple(sql for each in everywhere for sql in _other_identity_sql(each, logs_generated)),
             _NEED_KEY,
         )
     differ = [each for each in partitions if not _carries(each, primary or own)]
@@ -268,4 +291,4 @@ def _fix_identity_sql(
 ) -> tuple[str, ...]:
     if primary and primary <= {name for name, _ in partition.primary}:
         return (f"ALTER TABLE {partition.quoted} REPLICA IDENTITY DEFAULT;",)
-    return _full_identity_sql(partition, logs_generated)
+    return _other_identity_sql(partition, logs_generated)

@@ -465,7 +465,7 @@ def test_lines_for_a_log_say_what_moves_a_fact_each() -> None:
         "up to date at 0/208C0C0; 1,234 records",
         "shop/delta is up to date",
         "initial is running: 0 of 1 tables, 100 rows of about 400 (25 %)",
-        "public.x is not captured: no key (and 1 more problem)",
+        "public.x is not captured: no key (and 1 more problem: tidelog status CONFIG)",
     ]
 
 

@@ -151,9 +151,8 @@ def brief(overview: Overview) -> list[str]:
     for dump in overview.dumps[:1]:
         facts.append(of_dump(dump) + _and_more(len(overview.dumps) - 1, "dump"))
     if overview.problems:
-        facts.append(
-            overview.problems[0].sentence + _and_more(len(overview.problems) - 1, "problem")
-        )
+        more = _and_more(len(overview.problems) - 1, "problem", ": tidelog status CONFIG")
+        facts.append(overview.problems[0].sentence + more)
     return [printable(line) for line in facts]
 
 

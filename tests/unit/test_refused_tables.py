@@ -91,6 +91,22 @@ def test_a_table_that_was_resumed_by_a_row_is_dumped_when_tables_are_tried_again
     assert asked == ["public.t"]
 
 
+def test_no_dump_is_requested_of_a_table_that_was_left_out_again(state: SqliteState) -> None:
+    tables = RefusedTables(state, "generation", "output")
+    asked: list[str] = []
+
+    def refuse(_table: str) -> None:
+        raise TableLeftOutError("somebody else's")
+
+    for since in (1, 5):
+        tables.refuse("public.t", TableLeftOutError("somebody else's"), since)
+        if since == 1:
+            tables.resume("public.t", 4)
+    tables.take_again(["public.t"], refuse, asked.extend, 7)
+    assert not asked
+    assert tables.messages() == {"public.t": "somebody else's"}
+
+
 def test_a_table_without_a_key_is_told_once_and_is_no_problem(
     state: SqliteState, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -137,6 +137,12 @@ def _changed(scene: Any) -> None:
             outputs.wait_for_words(scene.cell.words)
             outputs.wait_for_witness()
             target.follow(outputs.status())
+
+            def taken_again() -> bool:
+                source.write(1)
+                return "rows are missing until a dump" in outputs.status()
+
+            outputs.wait_for(taken_again, "table that is taken again")
         source.dump()
         outputs.wait_for_copy()
     assert outputs.raised is None

@@ -90,11 +90,14 @@ class TwoOutputs:
     # ------------------------------------------------------------ what is seen of it
 
     def status(self) -> str:
-        """What `tidelog status` has to say of the copy: what failed, or that it takes long."""
+        """What `tidelog status` has to say of the copy: what failed, why a table is left out, or
+        that it takes long.
+        """
         rows = app.status(self.config)["outputs"]
         row: dict[str, Any] = next((each for each in rows if each["output"] == "copy"), {})
         long = f"a batch of {row['begun_records']} is under way" if "begun_ms" in row else ""
-        return str(row.get("error") or row.get("failed") or long)
+        refused = "; ".join(row.get("refused", {}).values())
+        return str(row.get("error") or refused or row.get("failed") or long)
 
     def wait_for(self, held: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S

@@ -20,6 +20,7 @@ from tests.faults.outputs.target import Target
 from tests.faults.outputs.targets import TARGETS
 from tests.support.build_log import BuiltLog
 
+from tidelog.spark.delivery import output_loop
 from tidelog.spark.delivery.run import OutputGroup
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
@@ -49,7 +50,8 @@ def scene(
     cell: Cell = request.getfixturevalue("cell")
     if cell.output in ("delta", "iceberg") and cell.output != LAKE:
         pytest.skip(f"the other Spark: this one has {LAKE}")
-    # An output that has stopped is tried again soon.
+    # An output that has stopped is tried again soon, and so is a table that is left out.
+    monkeypatch.setattr(output_loop, "_TAKE_AGAIN_S", 1.0)
     monkeypatch.setitem(OutputGroup.__init__.__kwdefaults__, "retry_s", (1.0, 2.0))
     with ExitStack() as opened:
         target = TARGETS[cell.output](request, tmp_path, opened)

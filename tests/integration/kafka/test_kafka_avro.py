@@ -26,8 +26,10 @@ TOKEN = "hunter2-token"
 COLUMNS = {"id": "int64", "price": "decimal(10,2)", "seen": "timestamptz"}
 
 
-def bring(spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **options: Any) -> None:
-    """All of the log, by an output that remembers nothing."""
+def bring(
+    spark: Any, built: BuiltLog, path: Path, kafka: KafkaServer, **options: Any
+) -> dict[str, str]:
+    """All of the log, by an output that remembers nothing; returns the tables left out."""
     text = f"""
 source: {{kind: postgres, url: "postgresql://t@localhost/shop", tables: ["public.*"]}}
 log: {{path: {built.path}}}
@@ -46,6 +48,7 @@ outputs:
     try:
         output.prepare(built.log.generation)
         output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
+        return dict(output.refused_tables())
     finally:
         output.close()
 
@@ -158,6 +161,19 @@ def test_steps_change_what_schemas_say(
     }  # fmt: skip
     assert decoded(second.value(), schema_of)["before"]["number"] == 1
     assert tombstone.value() is None
+
+
+def test_a_table_whose_columns_avro_can_not_have_is_left_out_alone(
+    spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
+) -> None:
+    for number, name in enumerate("tu", 1):
+        built.insert(built.table(f"public.{name}", COLUMNS, relation_id=number), "1", "1", None)
+    built.flush()
+    steps = [StepSection(compute={"parts": "array(id)"}, tables=["public.t"])]
+    refused = bring(spark, built, tmp_path, kafka, steps=steps)
+    assert refused.keys() == {"public.t"}
+    assert "column parts of public.t is list" in refused["public.t"]
+    assert len(read(kafka, f"{tmp_path.name}-u")) == 1
 
 
 def test_a_batch_that_comes_again_adds_nothing(

@@ -279,8 +279,8 @@ def test_a_step_that_merges_keys_is_refused_for_a_compacted_topic(
     table = built.table("public.t", COLUMNS)
     built.insert(table, "1", "a")
     built.flush()
-    with pytest.raises(OutputRefusedError, match="keeps the last message of each key"):
-        bring(output_of(spark, built, tmp_path, kafka, compact=True, steps=(step,)), built)
+    refused = bring(output_of(spark, built, tmp_path, kafka, compact=True, steps=(step,)), built)
+    assert "keeps the last message of each key" in refused["public.t"]
 
 
 def test_topics_are_not_created_if_they_must_not_be(

@@ -278,8 +278,34 @@ def test_a_column_that_came_back_with_another_type_is_refused(
     bring(context, name, **state)
     built.insert(built.table("public.t", {"id": "int64", "w": "text", "v": "bool"}), "3", None, "t")
     built.flush()
-    with pytest.raises(OutputRefusedError, match="changed their type"):
-        bring(context, name, **state)
+    assert "changed their type" in bring(context, name, **state)
+
+
+@pytest.mark.parametrize("at", ["creation", "change"])
+def test_a_table_with_more_columns_than_an_index_may_have_is_left_out_alone(
+    context: Context, built: BuiltLog, name: str, at: str
+) -> None:
+    wide = {"id": "int64"} | {f"c{number}": "text" for number in range(20)}
+    narrow = {"id": "int64", "v": "text"}
+
+    def bring_all() -> str:
+        built.flush()
+        limit = {"index.mapping.total_fields.limit": 20}
+        return bring(context, f"{name}-{{name}}", settings=SETTINGS | limit)
+
+    if at == "change":
+        built.insert(built.table("public.t", narrow), "1", "a")
+        assert bring_all() == ""
+    built.insert(built.table("public.t", wide), "2", *"a" * 20)
+    built.insert(built.table("public.u", narrow, relation_id=2), "3", "b")
+    why = bring_all()
+    assert f"index {name}-t" in why
+    assert "illegal_argument_exception" in why
+    assert found(f"{name}-u") == {"3": {"id": 3, "v": "b"}}
+    if at == "change":
+        ask("PUT", f"/{name}-t-000001/_settings", {"index.mapping.total_fields.limit": 100})
+        built.insert(built.table("public.t", wide), "4", *"a" * 20)
+        assert "public.t was left out" in bring_all()
 
 
 def test_a_cluster_that_is_down_is_tried_again_and_no_password_is_told(

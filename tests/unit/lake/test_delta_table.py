@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.errors import ConflictError, OutputBusyError
+from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
@@ -22,11 +25,11 @@ APPLICATION = "tidelog/g/delta"
 class Drivers:
     """Two of them, of the table public.t."""
 
-    def __init__(self, path: Path, **options: bool) -> None:
+    def __init__(self, path: Path, **options: Any) -> None:
         self.built = BuiltLog(path / "log")
         self.columns = {"id": "int64", "v": "text"}
         schema = self.schema()
-        layout = DeltaOptions(**options).layout_of(schema.table)  # type: ignore[arg-type]
+        layout = DeltaOptions(**options).layout_of(schema.table)
         self.first, self.second = (
             DeltaTable(str(path / "t"), layout, lambda works: []) for _ in range(2)
         )
@@ -118,3 +121,23 @@ def test_drivers_that_alter_a_table_at_the_same_time_do_it_once(
     names = [field.name for field in first.columns().fields]
     assert sorted(names) == sorted({*names})
     assert all(len(field.metadata.get("delta.typeChanges", ())) < 2 for field in first.columns())
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())])])
+def test_a_key_by_which_no_row_can_be_found_is_refused_before_a_table_is_made(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    """As a step `python` may make it."""
+    drivers = Drivers(tmp_path)
+    found = drivers.target()
+    drivers.first.check_layout(found)
+    columns = pa.schema([("id", kind), ("v", pa.string())])
+    with pytest.raises(TableLeftOutError, match=r"column id of the key of public\.t is of type"):
+        drivers.first.check_layout(replace(found, columns=columns))
+
+
+def test_a_column_of_the_layout_may_be_one_that_the_source_dropped(tmp_path: Path) -> None:
+    drivers = Drivers(tmp_path, cluster_by={"public.t": ["day"]})
+    with pytest.raises(TableLeftOutError, match="can't be laid out by day"):
+        drivers.first.check_layout(drivers.target())
+    drivers.first.check_layout(drivers.target(), ["id", "v", "day"])

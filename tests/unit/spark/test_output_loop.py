@@ -318,7 +318,7 @@ class Rejecting(Output):
     def take_again(self, ask: Any) -> None: ...
 
 
-def test_tables_that_are_left_out_are_tried_again_between_batches(
+def test_tables_that_are_left_out_are_tried_again_between_batches_and_behind_the_last(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_loop, "_TAKE_AGAIN_S", 0.0)
@@ -328,7 +328,7 @@ def test_tables_that_are_left_out_are_tried_again_between_batches(
     for rows in (1, 1):
         scene.insert(rows)
     run(scene.loop(output, max_batch_bytes=1))
-    assert tried == [0, 0, 1]
+    assert tried == [0, 0, 1, 2]
 
 
 def test_rejections_are_reported_with_the_batch(scene: Scene) -> None:

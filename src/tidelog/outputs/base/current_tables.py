@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol
 
-from tidelog.errors import TableLeftOutError
+from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
@@ -122,14 +122,20 @@ class CurrentTables:
             columns = schema_evolution.with_alterations(
                 columns, found.columns, partial(destination.accepts_type, found)
             )
-            change = schema_evolution.plan_change(
-                self._delivery.on_schema_change,
-                table,
-                columns,
-                found.columns,
-                found.key,
-                partial(destination.remedy_for, found),
-            )
+            try:
+                change = schema_evolution.plan_change(
+                    self._delivery.on_schema_change,
+                    table,
+                    columns,
+                    found.columns,
+                    found.key,
+                    partial(destination.remedy_for, found),
+                )
+            except TableLeftOutError as error:
+                if self._delivery.keyed:
+                    raise
+                # No dump would deliver the changes that are left out.
+                raise OutputRefusedError(str(error)) from None
             found = replace(found, columns=change.delivered)
             if not steps_of(self._delivery.steps, schema.table):
                 delivered = ranges.delivered_schema(found.schema, change.delivered.names)

@@ -114,6 +114,11 @@ class RefusedTable:
     resumed: int | None = None
     keyless_since: int | None = None
 
+    @property
+    def is_keyless_now(self) -> bool:
+        """Is the table left out because it has no key?"""
+        return self.resumed is None and self.keyless_since is not None
+
     def is_repaired_by(self, first_offset: int) -> bool:
         """Returns True if a whole dump that began at this offset has all missing rows. No dump
         reads a table while it has no key: all rows of one that began later are written.
@@ -125,8 +130,8 @@ class RefusedTable:
 
 
 class RefusedTables:
-    """Stores the tables that an output leaves out because its destination can't have their names,
-    or because they have no key, in one document of the state store.
+    """Stores the tables that an output leaves out because its destination can't have them, or
+    because they have no key, in one document of the state store.
 
     Each stays in the document until a whole dump has delivered the missing rows. Thread-safe.
     Without a state store no table may be left out: the output stops.
@@ -148,19 +153,16 @@ class RefusedTables:
         """Store that the table's rows from ``since`` on are left out; durable upon return."""
         if self._state is None:
             raise error
-        keyless_since = since if isinstance(error, KeyMissingError) else None
+        is_keyless = isinstance(error, KeyMissingError)
         with self._lock:
             known = self._tables.get(table)
             first = since if known is None else min(known.since, since)
-            if (
-                known is not None
-                and known.resumed is None
-                and None not in (keyless_since, known.keyless_since)
-            ):
+            keyless_since = since if is_keyless else None
+            if is_keyless and known is not None and known.is_keyless_now:
                 keyless_since = known.keyless_since
             wanted = RefusedTable(str(error), first, None, keyless_since)
             if known != wanted:
-                level = logging.ERROR if keyless_since is None else logging.WARNING
+                level = logging.WARNING if is_keyless else logging.ERROR
                 logger.log(level, "%s is left out: %s", table, error)
                 self._store({**self._tables, table: wanted})
 
@@ -202,7 +204,7 @@ class RefusedTables:
         return {
             name: each.why if each.resumed is None else _missing_rows_message(name, each)
             for name, each in sorted(self._tables.items())
-            if each.resumed is not None or each.keyless_since is None
+            if not each.is_keyless_now
         }
 
     def keyless(self) -> dict[str, str]:
@@ -210,9 +212,7 @@ class RefusedTables:
         one.
         """
         return {
-            name: each.why
-            for name, each in sorted(self._tables.items())
-            if each.resumed is None and each.keyless_since is not None
+            name: each.why for name, each in sorted(self._tables.items()) if each.is_keyless_now
         }
 
     def take_again(
@@ -232,7 +232,12 @@ class RefusedTables:
             if kept != self._tables:
                 self._store(kept)
         fit = []
-        resumed = sorted(self._to_dump & self._tables.keys())
+        # Not one that was left out again since.
+        resumed = sorted(
+            name
+            for name in self._to_dump & self._tables.keys()
+            if self._tables[name].resumed is not None
+        )
         for table, each in list(self._tables.items()):
             if each.resumed is not None or each.keyless_since is not None:
                 continue

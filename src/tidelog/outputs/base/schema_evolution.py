@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputRefusedError, TableLeftOutError
 
 _DECIMAL = re.compile(r"(decimal\w*)\((\d+), ?(\d+)\)")
 
@@ -102,9 +102,9 @@ def plan_change(
     """Returns the change from the columns ``known`` (`stored_columns`) to those of rows ``now``.
 
     A column that was dropped stays in the destination and is not delivered any more. A rename is a
-    drop and an addition. Raises OutputRefusedError where the policy says stop, and where a column
-    of the key changed in a way that can't be followed. ``remedy_for`` returns what the user can do
-    about columns of another type.
+    drop and an addition. Raises OutputRefusedError for a change where the policy is ``fail``, and
+    TableLeftOutError for one that can't be followed, under ``evolve`` or in a column of the key.
+    ``remedy_for`` returns what the user can do about columns of another type.
     """
     types = {column[0]: column[1] for column in known}
     added = tuple(field for field in now if field.name not in types)
@@ -116,14 +116,14 @@ def plan_change(
     if policy == "fail" and (added or dropped or changed):
         names = [f.name for f in (*added, *changed)] + list(dropped)
         follow = "on_schema_change is fail: set it to evolve, or leave the columns out by a step."
-        raise _refused(table, names, "changed", follow)
+        raise OutputRefusedError(_refusal(table, names, "changed", follow))
     if policy == "ignore":
         keep = [f for f in now if f.name in types and f not in others and f not in widened]
         _key_survives(table, keep, key, remedy_for)
         return ColumnChange(pa.schema(keep))
     if others and policy == "evolve":
         names = [field.name for field in others]
-        raise _refused(table, names, "changed their type", remedy_for(names))
+        raise TableLeftOutError(_refusal(table, names, "changed their type", remedy_for(names)))
     kept = [field for field in now if field not in others]
     _key_survives(table, kept, key, remedy_for)
     return ColumnChange(pa.schema(kept), added, widened, dropped)
@@ -137,10 +137,9 @@ def _key_survives(
 ) -> None:
     lost = sorted(set(key) - {field.name for field in kept})
     if lost:
-        raise _refused(table, lost, "are of the key and changed their type", remedy_for(lost))
+        what = "are of the key and changed their type"
+        raise TableLeftOutError(_refusal(table, lost, what, remedy_for(lost)))
 
 
-def _refused(table: str, names: Sequence[str], what: str, remedy_for: str) -> OutputRefusedError:
-    return OutputRefusedError(
-        f"{table}: columns {', '.join(names)} {what} in the source. {remedy_for}"
-    )
+def _refusal(table: str, names: Sequence[str], what: str, remedy: str) -> str:
+    return f"{table}: columns {', '.join(names)} {what} in the source. {remedy}"

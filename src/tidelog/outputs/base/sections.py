@@ -197,8 +197,9 @@ class SteppedSection(OutputSection):
     on_schema_change: SchemaPolicy = Field(
         default="evolve",
         description="Where a table's columns change. `evolve`: added columns are added, types "
-        "widened, anything else stops the output. `lenient`: what can't be followed is left as it "
-        "is. `ignore`: the columns stay those of the beginning. `fail`: stop.",
+        "widened; a table with any other change is left out, except that an output of changes "
+        "stops. `lenient`: what can't be followed is left as it is. `ignore`: the columns stay "
+        "those of the beginning. `fail`: stop.",
     )
 
 

@@ -7,7 +7,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, KeyMissingError, NameRefusedError, OutputRefusedError
+from tidelog.errors import (
+    ConfigError,
+    KeyMissingError,
+    NameRefusedError,
+    OutputRefusedError,
+    TableLeftOutError,
+)
 from tidelog.eventlog.message_schemas import MessageSchemaStore
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import exclusion, pattern_of
@@ -128,8 +134,8 @@ class TargetTables:
 
     def target_of(self, schema: TableSchema) -> TargetTable:
         """Returns the table as rows of ``schema`` are delivered. Raises ConfigError if the steps
-        don't fit it, KeyMissingError or, with ``keyless: fail``, OutputRefusedError if a copy
-        needs a key and it has none.
+        don't fit it, TableLeftOutError if the formatter can't have a column, KeyMissingError or,
+        with ``keyless: fail``, OutputRefusedError if a copy needs a key and it has none.
         """
         delivery = self._delivery
         found = target_table(
@@ -152,7 +158,7 @@ class TargetTables:
         """
         try:
             return self.target_of(schema)
-        except ConfigError:
+        except (ConfigError, TableLeftOutError):
             newest = schema_now(self._log, schema.table)
             if self._delivery.keyed or newest is None or newest.schema_id == schema.schema_id:
                 raise

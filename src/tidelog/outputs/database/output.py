@@ -74,6 +74,7 @@ class DatabaseOutput(ExecutorOutput):
             raise
 
     def create(self, table: TargetTable) -> None:
+        self._known.pop(table.source, None)  # until it is known to fit
         session = self._connect()
         place = self._tables.place(session, table)
         self._tables.create(session, table, place)

@@ -161,16 +161,15 @@ class Tables:
                 changes.append(self._dialect.convert(self._quoted(name), base, sql_type))
         return (
             f"Change the table: ALTER TABLE {quoted} {', '.join(changes)}; or have it created "
-            f"again: DROP TABLE {quoted}. Then start the pipeline again, and run `tidelog dump "
-            f"--table {table.source}`. Or set on_schema_change to lenient: the columns stay as "
-            "they are, NULL in new rows."
+            f"again: DROP TABLE {quoted}. It is dumped then. Or set on_schema_change to "
+            "lenient: the columns stay as they are, NULL in new rows."
         )
 
     def layout(
         self, session: DatabaseSession, table: TargetTable, place: TableName, floor: int
     ) -> TableLayout:
         """Returns the layout for rows of ``table``. Raises TableLeftOutError if the columns don't
-        suffice, OutputRefusedError if the key has changed.
+        suffice, or the key has changed.
         """
         found = self._existing_table(session, table, place)
         self._check_key(table, found, place)
@@ -246,10 +245,10 @@ class Tables:
             raise self._refused(place, found.obstacle)
         others = [index for index in found.unique if set(index) != set(table.key)]
         if len(others) == len(found.unique):
-            advice = self._key_advice(table, found, place)
-            why = f"has no primary key or unique index of the columns {', '.join(table.key)}"
             raise self._refused(
-                place, why + advice, OutputRefusedError if advice else TableLeftOutError
+                place,
+                f"has no primary key or unique index of the columns {', '.join(table.key)}"
+                f"{self._key_advice(table, found, place)}",
             )
         if others:
             raise self._refused(
@@ -315,8 +314,7 @@ class Tables:
             )
         return (
             f", but of {', '.join(found.unique[0])}: the key has changed. "
-            f"{renamed or 'Have '}the table created again: DROP TABLE {quoted}; start the pipeline "
-            f"again, and run `tidelog dump --table {table.source}`"
+            f"{renamed or 'Have '}the table created again: DROP TABLE {quoted}. It is dumped then"
         )
 
     def _own_columns(self) -> list[tuple[str, str]]:
@@ -368,10 +366,8 @@ class Tables:
     def _quoted(self, name: str) -> str:
         return self._dialect.quoted(name)
 
-    def _refused(
-        self, place: TableName, why: str, kind: type[OutputRefusedError] = TableLeftOutError
-    ) -> OutputRefusedError:
-        return kind(f"output {self._output}: the table {place} {why}.")
+    def _refused(self, place: TableName, why: str) -> TableLeftOutError:
+        return TableLeftOutError(f"output {self._output}: the table {place} {why}.")
 
 
 def _has_one_spelling(source_type: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.errors import ConfigError
+from tidelog.errors import TableLeftOutError
 from tidelog.model.schema import Column
 from tidelog.ports import TargetTable
 
@@ -89,7 +89,7 @@ def fields_of(
         plain_key: whether columns of the key that are NOT NULL in the source are no unions.
 
     Raises:
-        ConfigError: Avro has no type for a column.
+        TableLeftOutError: Avro has no type for a column.
     """
     columns = list(columns)
     names = _unique_names(columns, reserved)
@@ -210,7 +210,7 @@ def _type_of(table: TargetTable, column: str, kind: pa.DataType, source: Column 
                 return _named("string", name)
     found = _SIMPLE.get(kind)
     if found is None:
-        raise ConfigError(
+        raise TableLeftOutError(
             f"avro: column {column} of {table.source} is {kind} after the output's steps, which "
             "Avro's schema does not allow: cast it, e.g. to string, or drop it"
         )

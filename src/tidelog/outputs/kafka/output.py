@@ -167,14 +167,14 @@ class KafkaOutput(ExecutorOutput):
             why = f"has a compacted topic for it, {topic}, which keeps messages by key"
             raise missing_key_error(table.source, self.name, self.delivery.keyless, why)
         if topic in self._compacted and self.delivery.order == "none":
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"output {self.name}: topic {topic} is compacted, which keeps a key's last "
                 "message; with order none that need not be its newest: use order key, or a topic "
                 "that is not compacted"
             )
 
     def _check_key(self, table: TargetTable, topic: str) -> None:
-        """Raises OutputRefusedError if rows of several keys may have the same key after the steps;
+        """Raises TableLeftOutError if rows of several keys may have the same key after the steps;
         a step python is responsible for itself.
         """
         if any(step.action == "python" for step in steps_of(self.delivery.steps, table.source)):
@@ -184,7 +184,7 @@ class KafkaOutput(ExecutorOutput):
                 self._spark, table.schema, self.delivery.steps, self.log.source, keyed=True
             )
         except ConfigError as error:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"output {self.name}: topic {topic} is compacted, which keeps the last message of "
                 f"each key. {error}"
             ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.outputs.base.schema_evolution import Wider, holds
 from tidelog.ports import TargetTable
 
@@ -56,7 +56,8 @@ def plan(
     """Returns the plan from the columns of ``copy`` to those ``wanted`` (SQL types) of ``target``,
     by ``policy`` (see `tidelog.outputs.base.schema_evolution`).
 
-    Raises OutputError for a change that is impossible or not allowed.
+    Raises OutputRefusedError for a change where the policy is ``fail``, and TableLeftOutError for
+    one that is impossible.
     """
     folded = {name.lower(): name for name in copy.types}
     added = {n: kind for n, kind in wanted.items() if n.lower() not in folded}
@@ -87,7 +88,7 @@ def plan(
         return ColumnPlan(delivered, {}, {}, dropped, readded)
     if stuck and policy == "evolve":
         name, have = next(iter(stuck.items()))
-        raise OutputRefusedError(
+        raise TableLeftOutError(
             f"{copy.location}: column {name} of {target.source} is {wanted[name]} now and was "
             f"{have}; {copy.product} can't change that in place. Move the table away and dump "
             f"{target.source} again, or set on_schema_change to lenient, which leaves the column "
@@ -100,7 +101,7 @@ def plan(
 def _delivered(copy: CopyColumns, target: TargetTable, left: set[str]) -> tuple[str, ...]:
     lost = left & set(target.key)
     if lost:
-        raise OutputRefusedError(
+        raise TableLeftOutError(
             f"{copy.location}: columns {', '.join(sorted(lost))} are of the key of {target.source} "
             "and changed. Move the table away and dump it again."
         )

@@ -160,8 +160,7 @@ class LakeOutput(ABC, Generic[Copy]):
         tables: names or patterns; empty: all.
         name: distinguishes this output from others of the same log.
         options: see `LakeOptions`.
-        state: keeps the tables that are left out because of their names; None: such a table stops
-            the output.
+        state: keeps the tables that are left out; None: such a table stops the output.
     """
 
     product: str  # the table format, for messages
@@ -206,6 +205,10 @@ class LakeOutput(ABC, Generic[Copy]):
     def _write_all(self, writes: Sequence[CopyWrite[Copy]]) -> None:
         """Write rows: those of each copy in one commit, together with the end of its work."""
 
+    def _check_layout(self, copy: Copy, target: TargetTable, *, exists: bool) -> None:
+        """Raises TableLeftOutError if rows of ``target`` can't be written as the options say."""
+        copy.check_layout(target, copy.column_types() if exists else ())
+
     def _holds_changes(self, table: TableName) -> bool:
         """Returns True if the table holds each change, under the schema that the change had."""
         return False
@@ -229,16 +232,18 @@ class LakeOutput(ABC, Generic[Copy]):
         for table, schema in schemas_now(self._log).items():
             if not matches(self._patterns, table):
                 continue
-            copy = self._table(table)
-            if schema.match_key:
-                copy.check_layout(self._target(schema))
-            if copy.exists():
-                try:
+            target = self._target(schema) if schema.match_key else None
+            try:
+                copy = self._table(table)
+                exists = copy.exists()
+                if target is not None:
+                    self._check_layout(copy, target, exists=exists)
+                if exists:
                     copy.check_ours(table, generation)
-                except TableLeftOutError:
-                    continue  # reported with its first rows
-                self._repair_if_restored(copy, table, generation)
-                copy.settle_deletes()
+                    self._repair_if_restored(copy, table, generation)
+                    copy.settle_deletes()
+            except TableLeftOutError as error:
+                self._refused.refuse(str(table), error, self._log.latest_offset())
 
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""
@@ -284,6 +289,7 @@ class LakeOutput(ABC, Generic[Copy]):
             copy = self._table(schema.table)
             if exists := copy.exists():
                 copy.check_ours(schema.table, generation)
+                self._repair_if_restored(copy, schema.table, generation)
             self._follow(copy, schema, generation, exists)
 
         self._refused.take_again(known, check, ask, self._log.latest_offset())
@@ -330,14 +336,18 @@ class LakeOutput(ABC, Generic[Copy]):
                 copy.check_ours(work.table, generation)
             since = self._repair_if_restored(copy, work.table, generation) if exists else None
             start = max(work.start, since or 0)
-            found = None
-            if start < work.end:
-                found = self._copy_write(copy, replace(work, start=start), since, exists)
+            if start >= work.end:
+                return None
+            found = self._copy_write(copy, replace(work, start=start), since, exists)
             self._refused.resume(str(work.table), work.start, keyed=not copy.layout.keyless)
             return found
         except TableLeftOutError as error:
-            self._refused.refuse(str(work.table), error, work.start)
+            self._leave_out(work, error)
             return None
+
+    def _leave_out(self, work: TableWork, error: TableLeftOutError) -> None:
+        """Leave out the table's rows from this work on; the other tables are written."""
+        self._refused.refuse(str(work.table), error, work.start)
 
     def _copy_write(
         self, copy: Copy, work: TableWork, since: int | None, exists: bool
@@ -413,6 +423,7 @@ class LakeOutput(ABC, Generic[Copy]):
         known = self._targets.get(schema.table)
         target = self._target(schema)
         if not exists:
+            self._check_layout(copy, target, exists=False)
             check_place(self.name, schema.table, copy, self._tables)
             copy.create(target, generation)
             copy.check_ours(schema.table, generation)  # catalogs may ignore case
@@ -425,6 +436,7 @@ class LakeOutput(ABC, Generic[Copy]):
         """Returns the names of the delivered columns, once the copy has them."""
         # Until it is done: a batch that is retried after an error follows again.
         self._delivered.pop(table, None)
+        self._check_layout(copy, target, exists=True)
         columns = copy.evolve(target, self._options.on_schema_change)
         self._delivered[table] = copy.definition(), columns
         return columns

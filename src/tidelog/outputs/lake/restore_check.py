@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 
@@ -26,13 +26,13 @@ def resume_offset(log: EventLog, location: str, table: TableName, found: Restore
     Writing more than that does no harm: rows are folded to the newest state of each key before they
     are compared with the copy's.
 
-    Raises OutputRefusedError if the log does not reach back that far.
+    Raises TableLeftOutError if the log does not reach back that far.
     """
     head = log.head_offset
     whole = head == log.info.start_offset
     start = head if found.offset is None and whole else found.offset
     if start is None or start < head:
-        raise OutputRefusedError(
+        raise TableLeftOutError(
             f"{location} was restored to an older state ({found.why}), and the event log does not "
             f"have all rows of {table} since then. Restore it to the version before that, or "
             f"move the table away and dump {table} again."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import ClassVar
 from urllib.parse import quote
@@ -119,7 +119,7 @@ class LakeTable(ABC):
     @abstractmethod
     def find_restore(self, application: str, since: int) -> RestoredCopy | None:
         """Returns how far the table was restored to an older state, though ``since`` is committed;
-        None: it was not. Raises OutputRefusedError if it was and this can't be repaired here.
+        None: it was not. Raises TableLeftOutError if it was and this can't be repaired here.
         """
 
     def sql_type(self, field: StructField) -> str:
@@ -127,8 +127,9 @@ class LakeTable(ABC):
         return field.dataType.simpleString()
 
     def check_ours(self, table: TableName, generation: str) -> None:
-        """Raises OutputError if the table was not created by Tidelog, or from another log, or for
-        another table than ``table``. Then the layout is that of the table.
+        """Raises TableLeftOutError if the table was not created by Tidelog, or for another table
+        than ``table``, or is not as the options say; OutputRefusedError if it is of another log.
+        Else the layout is that of the table.
         """
         stored = self.property(GENERATION_PROPERTY)
         if stored is None:
@@ -153,7 +154,7 @@ class LakeTable(ABC):
         self.layout = self._layouts[self.property(KEYLESS_PROPERTY) is not None]
         holds = self.property(HOLDS_PROPERTY) or "copy"
         if holds != self.layout.holds:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"{self.location} contains {_NOUN.get(holds, holds)} of {table}, and the output's "
                 f"holds says {self.layout.holds}. Write holds: {{{str(table)!r}: {holds}}}; or "
                 "give the output another path and name; or move the table away and dump "
@@ -161,7 +162,7 @@ class LakeTable(ABC):
             )
         kept, wanted = self.partitions(), self.layout.partitions
         if kept != wanted:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"{self.location} is partitioned by {', '.join(kept) or 'nothing'}, and the "
                 f"configuration says {', '.join(wanted) or 'nothing'}. {self._noun()} keeps its "
                 "partitions: set partition_by accordingly, or move the table away and dump "
@@ -175,13 +176,15 @@ class LakeTable(ABC):
         """Returns the names of the columns that the layout needs."""
         return self.layout.partitions
 
-    def check_layout(self, target: TargetTable) -> None:
-        """Raises OutputRefusedError if the target does not have a column of the layout."""
-        columns = [field.name for field in columns_of(target, self.layout)]
+    def check_layout(self, target: TargetTable, have: Collection[str] = ()) -> None:
+        """Raises TableLeftOutError if neither the target nor the table, whose columns are ``have``,
+        has a column of the layout.
+        """
+        columns = {field.name for field in columns_of(target, self.layout)}.union(have)
         for name in self.layout_columns():
             if name not in columns or name in self.layout.own:
                 whose = f"{target.source} has" if self.layout.holds == "copy" else "it has"
-                raise OutputRefusedError(
+                raise TableLeftOutError(
                     f"{self.location} can't be laid out by {name}: {whose} no such column. Change "
                     "partition_by or cluster_by of the output"
                 )

@@ -53,6 +53,10 @@ class ClusterBusyError(OutputError):
     """The cluster has no room for the request now."""
 
 
+class InvalidRequestError(OutputRefusedError):
+    """The cluster refuses what a request asks for, whoever asks, such as a mapping."""
+
+
 class VersionConflictError(OutputError):
     """Another client has already changed the request's target."""
 
@@ -110,8 +114,8 @@ class Cluster:
     ) -> Any:
         """Returns the answer's JSON. With ``absent``, None for status 404.
 
-        Raises TooLargeError, BusyError, VersionConflictError, OutputError (retry) or
-        OutputRefusedError.
+        Raises TooLargeError, BusyError, VersionConflictError, OutputError (retry),
+        InvalidRequestError or, if the cluster refuses us, OutputRefusedError.
         """
         try:
             with warnings.catch_warnings():
@@ -156,7 +160,7 @@ class Cluster:
             if status == 409:
                 raise VersionConflictError(text) from None
             if isinstance(status, int) and 400 <= status < 500 and status != 404:
-                raise OutputRefusedError(text) from None
+                raise InvalidRequestError(text) from None
             raise OutputError(text) from None
 
 

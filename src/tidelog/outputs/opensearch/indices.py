@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidelog.errors import OutputError, OutputRefusedError, TableLeftOutError
+from tidelog.errors import OutputError, TableLeftOutError
 from tidelog.outputs.opensearch.client import (
     Cluster,
     ClusterBusyError,
+    InvalidRequestError,
     VersionConflictError,
     path,
     reason,
@@ -60,7 +61,7 @@ class Indices:
         self, known: Index, settings: Mapping[str, Any], properties: Mapping[str, Any]
     ) -> None:
         """Create an index and its alias at once; does nothing if another output has just created
-        them.
+        them. Raises TableLeftOutError if the cluster refuses the index.
         """
         body = {
             # Hidden: a search by a pattern finds the alias, and not the index behind it.
@@ -70,9 +71,13 @@ class Indices:
         }
         try:
             self._cluster.request("PUT", path(known.alias + _FIRST), body)
-        except OutputRefusedError:
+        except InvalidRequestError as error:
             if not self.find(known.alias):
-                raise
+                raise TableLeftOutError(
+                    f"output {self._output}: index {known.alias} can't be created: {error}. "
+                    "Check the output's settings and mappings, and the cluster's limits (columns "
+                    "of an index, shards of a node)"
+                ) from None
         self._behind[known.alias] = known.alias + _FIRST
 
     def name(self, alias: str) -> str:
@@ -87,14 +92,15 @@ class Indices:
         return found
 
     def add(self, alias: str, properties: Mapping[str, Any]) -> None:
-        """Add columns to the mapping."""
+        """Add columns to the mapping. Raises TableLeftOutError if it can't have them."""
         body = {"properties": properties}
         try:
             self._cluster.request("PUT", path(self._behind[alias], "_mapping"), body)
-        except OutputRefusedError as error:
-            raise OutputRefusedError(
+        except InvalidRequestError as error:
+            raise TableLeftOutError(
                 f"output {self._output}: index {self._behind[alias]} can't take columns "
-                f"({', '.join(properties)}): {error}. Reindex it with a mapping that fits"
+                f"({', '.join(properties)}): {error}. Reindex it with a mapping that fits, or "
+                "raise its index.mapping.total_fields.limit"
             ) from None
 
     def notes(self, alias: str) -> dict[str, Any]:

@@ -168,7 +168,9 @@ class OutputLoop:
             self.output.take_again(partial(self._options.ask, self.name))
 
     def _take_again_if_due(self) -> None:
-        if time.monotonic() - self._tried >= _TAKE_AGAIN_S and self._rejected()[1]:
+        if time.monotonic() - self._tried < _TAKE_AGAIN_S:
+            return
+        if isinstance(self.output, RejectingOutput) and self.output.refused_tables():
             self._take_again()
 
     def run(self, stop: threading.Event) -> None:
@@ -255,9 +257,11 @@ class OutputLoop:
         until = self._log.latest_offset() if options.once else None
         while not stop.is_set():
             begun = time.monotonic()
-            end = None if options.is_paused() else self._next_end(until)
-            if end is not None:
+            end = None
+            if not options.is_paused():
                 self._take_again_if_due()
+                end = self._next_end(until)
+            if end is not None:
                 self._write(end, abandoned)
                 if not options.once:
                     stop.wait(max(0.0, begun + options.trigger_s - time.monotonic()))

@@ -110,6 +110,15 @@ def canonical(values: pa.Array) -> pa.Array:
     raise OutputRefusedError(f"a column of type {kind} can't be part of a key: choose another key")
 
 
+def can_be_key(kind: pa.DataType) -> bool:
+    """Returns True if values of this type can be part of a key: see `canonical`."""
+    try:
+        canonical(pa.nulls(0, kind))
+    except OutputRefusedError:
+        return False
+    return True
+
+
 def has_exact_places(layout: FileLayout) -> bool:
     """Returns True if keys of files are found by their values, rather than by hashes."""
     if layout.null_key or len(layout.file_key) != 1:

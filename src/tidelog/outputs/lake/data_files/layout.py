@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import TableLeftOutError
 from tidelog.outputs.lake.data_files.column_names import source_name
 
 _TYPES = {
@@ -138,7 +138,7 @@ def delta_layout(
     """Returns the layout of a Delta table.
 
     Raises:
-        OutputRefusedError: a column has a type that can't be written.
+        TableLeftOutError: a column has a type that can't be written.
     """
     settings = metadata.configuration
     mapped = settings.get("delta.columnMapping.mode", "none") != "none"
@@ -212,7 +212,7 @@ def _type(declared: Any, column: str, mapped: bool | None) -> pa.DataType:
         key, value = (_type(declared[each], column, mapped) for each in ("keyType", "valueType"))
         return pa.map_(key, value)
     kind = declared if isinstance(declared, str) else declared["type"]
-    raise OutputRefusedError(
+    raise TableLeftOutError(
         f"column {column} of the Delta table is of type {kind}, which Tidelog can't write: drop "
         'the column, or exclude the table: add "!NAMESPACE.TABLE" to the tables of the output'
     )

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.codecs.wire_formats import nan_key
-from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
+from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError, TidelogError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
@@ -72,8 +72,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         options: see `DeltaOptions`.
         parallel_tables: number of tables with steps, or with very large ranges, that are read at
             once.
-        state: keeps the tables that are left out because of their names; None: such a table stops
-            the output.
+        state: keeps the tables that are left out; None: such a table stops the output.
     """
 
     product = "Delta"
@@ -114,18 +113,21 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         super().close()
 
     def _open(self, table: TableName, name: str) -> DeltaTable:
-        layout = self._options.layout_of(table)
-        if layout.holds == "changes" and (steps := steps_of(self._options.steps, table)):
-            raise OutputRefusedError(
+        path, keyless = path_of(self._root, table, name), self._options.keyless_layout_of(table)
+        found = DeltaTable(path, self._options.layout_of(table), self._rewrite, keyless)
+        if keyless is not None:
+            found.choose_layout(keyless=self._is_keyless(table))
+        return found
+
+    def _check_layout(self, copy: DeltaTable, target: TargetTable, *, exists: bool) -> None:
+        table = target.source
+        if copy.layout.holds == "changes" and (steps := steps_of(self._options.steps, table)):
+            raise TableLeftOutError(
                 f"output {self.name} keeps the changes of {table} as the log has them, and its "
                 f"step {steps[0].action} would alter rows: remove {table} from the step's "
                 "tables, or keep a copy of it"
             )
-        path, keyless = path_of(self._root, table, name), self._options.keyless_layout_of(table)
-        found = DeltaTable(path, layout, self._rewrite, keyless)
-        if keyless is not None:
-            found.choose_layout(keyless=self._is_keyless(table))
-        return found
+        super()._check_layout(copy, target, exists=exists)
 
     def _holds_changes(self, table: TableName) -> bool:
         return matches(self._patterns, table) and self._table(table).layout.holds == "changes"
@@ -149,26 +151,37 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             failpoints.hit("lake.table.write")
             self._check_lease()
             outcomes = self._map_tables(self._try_commit, [*zip(writes, results, strict=True)])
-            conflicts = [
-                write
-                for write, error in zip(writes, outcomes, strict=True)
-                if isinstance(error, ConflictError)
-            ]
-            errors = [each for each in outcomes if each and not isinstance(each, ConflictError)]
+            conflicts: list[Write] = []
+            errors: list[TidelogError] = []
+            for write, error in zip(writes, outcomes, strict=True):
+                if isinstance(error, ConflictError):
+                    conflicts.append(write)
+                elif isinstance(error, TableLeftOutError):
+                    self._leave_out(write.work, error)
+                elif error is not None:
+                    errors.append(error)
             if errors:
                 raise errors[0]
-            if not conflicts:
+            refreshed = [self._refresh_write(write) for write in conflicts]
+            writes = [write for write in refreshed if write is not None]
+            if not writes:
                 return
-            writes = [self._refresh_write(write) for write in conflicts]
         raise OutputBusyError(
             f"{writes[0].copy.location}: others committed to the table {COMMIT_TRIES} times while "
             "a batch was written; it is tried again"
         )
 
-    def _refresh_write(self, write: Write) -> Write:
-        """Returns the same rows, prepared for the table as it is now."""
+    def _refresh_write(self, write: Write) -> Write | None:
+        """Returns the same rows, prepared for the table as it is now; None: it is left out."""
+        logger.info("%s: somebody else committed: the batch is settled again", write.copy.location)
+        try:
+            return self._write_of_newest(write)
+        except TableLeftOutError as error:
+            self._leave_out(write.work, error)
+            return None
+
+    def _write_of_newest(self, write: Write) -> Write:
         copy, table = write.copy, write.work.table
-        logger.info("%s: somebody else committed: the batch is settled again", copy.location)
         if not copy.exists():
             raise OutputBusyError(f"{copy.location} was removed while a batch was written")
         copy.check_ours(table, self._log.generation)

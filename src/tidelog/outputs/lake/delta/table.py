@@ -8,13 +8,14 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
 
-from tidelog.errors import ConflictError, OutputBusyError, OutputRefusedError, TidelogError
+from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError, TidelogError
+from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.executors import tasks
 from tidelog.outputs.base.schema_evolution import Wider
@@ -29,6 +30,7 @@ from tidelog.outputs.lake.data_files.column_names import (
     with_source_names,
 )
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.keys import can_be_key
 from tidelog.outputs.lake.data_files.layout import delta_layout
 from tidelog.outputs.lake.delta import restore_check
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout, new_definition
@@ -210,6 +212,22 @@ class DeltaTable(LakeTable):
     def layout_columns(self) -> tuple[str, ...]:
         return (*self.layout.partitions, *self.layout.clusters)
 
+    def check_layout(self, target: TargetTable, have: Collection[str] = ()) -> None:
+        super().check_layout(target, have)
+        for name in target.key if self.layout.holds == "copy" else ():
+            kind = target.columns.field(name).type
+            if not can_be_key(kind):
+                raise TableLeftOutError(
+                    f"{self.location}: column {name} of the key of {target.source} is of type "
+                    f"{kind}, by which rows can't be found. Cast it to string by a step `cast`, or "
+                    + exclusion(target.source, of="the tables of the output")
+                )
+
+    def evolve(self, target: TargetTable, policy: str) -> tuple[str, ...]:
+        delivered = super().evolve(target, policy)
+        self.files()  # raises TableLeftOutError if there is a column that can't be written
+        return delivered
+
     def columns(self) -> StructType:
         """Returns the columns by the source's names."""
         return _columns_of(self.metadata)
@@ -235,7 +253,6 @@ class DeltaTable(LakeTable):
 
     def create(self, target: TargetTable, generation: str) -> None:
         self.check_names(target)
-        self.check_layout(target)
         definition = new_definition(target, generation, self.layout)
         try:
             self._commits.commit(
@@ -420,7 +437,7 @@ class DeltaTable(LakeTable):
             if checkpoint_writer.is_due(self.state):
                 checkpoint_writer.write_checkpoint(self.store, self.state)
                 retention.clean_up(self.store, self.state)
-        except OutputRefusedError:
+        except TableLeftOutError:
             raise
         except TidelogError as error:
             logger.warning("%s: no checkpoint of the log was written: %s", self.location, error)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import TableLeftOutError
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector
 from tidelog.outputs.lake.delta_log.log_files import (
@@ -52,7 +52,7 @@ class Checkpoint:
 
 
 def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
-    """Read a checkpoint. Raises OutputRefusedError for one in an unknown format."""
+    """Read a checkpoint. Raises TableLeftOutError for one in an unknown format."""
     checkpoint = Checkpoint()
     for name in found.names:
         _read(store, f"{FOLDER}/{name}", checkpoint)
@@ -115,7 +115,7 @@ def _lines(store: FileStore, name: str) -> list[dict[str, Any]]:
 
 
 class _open_parquet:  # noqa: N801 - used as a function
-    """Opens a Parquet file of the log; turns its errors into OutputRefusedError."""
+    """Opens a Parquet file of the log; turns its errors into TableLeftOutError."""
 
     def __init__(self, store: FileStore, name: str) -> None:
         self._store, self._name = store, name
@@ -134,9 +134,9 @@ class _open_parquet:  # noqa: N801 - used as a function
             raise unreadable(self._store, self._name) from None
 
 
-def unreadable(store: FileStore, name: str) -> OutputRefusedError:
+def unreadable(store: FileStore, name: str) -> TableLeftOutError:
     """Returns the error for a damaged file of the log."""
-    return OutputRefusedError(
+    return TableLeftOutError(
         f"{store.path}/{name} can't be read: it is damaged. Restore the file, or move the table "
         "away and dump it again."
     )

@@ -114,7 +114,7 @@ def is_due(state: TableState) -> bool:
 def write_checkpoint(store: FileStore, state: TableState) -> None:
     """Write a checkpoint of the state and record it in the state.
 
-    Raises OutputRefusedError, as `TableState.check_commits` does: otherwise a checkpoint would
+    Raises TableLeftOutError, as `TableState.check_commits` does: otherwise a checkpoint would
     contain what the log does not.
     """
     state.check_commits()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from typing import Any, Final
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import TableLeftOutError
 from tidelog.outputs.lake.delta_log.actions import (
     FEATURES_READER,
     FEATURES_WRITER,
@@ -101,7 +101,7 @@ _OF_COLUMNS: Final = {
 
 
 def check_supported(protocol: TableProtocol, metadata: TableMetadata, location: str) -> None:
-    """Raises OutputRefusedError, which names the feature, for a table that we must not write.
+    """Raises TableLeftOutError, which names the feature, for a table that we must not write.
 
     Args:
         protocol: the table's protocol.
@@ -109,7 +109,7 @@ def check_supported(protocol: TableProtocol, metadata: TableMetadata, location: 
         location: the table's location, for the message.
     """
     for what, remedy in _reasons(protocol, metadata):
-        raise OutputRefusedError(
+        raise TableLeftOutError(
             f"{location} uses {what}, which Tidelog does not support. {remedy}, or move the table "
             "away and dump it again."
         )

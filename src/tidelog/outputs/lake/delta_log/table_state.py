@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from tidelog.errors import OutputRefusedError, TidelogError
+from tidelog.errors import TableLeftOutError, TidelogError
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.checkpoint_reader import read_checkpoint, unreadable
@@ -73,7 +73,7 @@ class TableState:
         """Read the new commits.
 
         Raises:
-            OutputRefusedError: another writer replaced a commit of ours; or the log is damaged.
+            TableLeftOutError: another writer replaced a commit of ours; or the log is damaged.
         """
         if self.version >= 0:
             start = self.version
@@ -97,7 +97,7 @@ class TableState:
 
     def check_commits(self) -> None:
         """Check that our commits after the checkpoint are still ours. A commit that reached the
-        store late may have replaced an older one than `refresh` checks. Raises OutputRefusedError.
+        store late may have replaced an older one than `refresh` checks. Raises TableLeftOutError.
         """
         for version in self._own:
             self._check(version, self._tag(version))
@@ -142,7 +142,7 @@ class TableState:
         """Check our commit by the ``tag`` of its file now."""
         if tag in (self._own[version], None):  # removed: others cleaned the log up
             return
-        raise OutputRefusedError(
+        raise TableLeftOutError(
             f"{self._store.path}: version {version}, which this pipeline committed, was replaced "
             "by another writer's commit, and its rows are lost. A writer without put-if-absent "
             "does that, such as Spark's default log store for s3a: give its session the log store "
@@ -183,7 +183,7 @@ class TableState:
 
     def _load_from(self, found: LogListing) -> bool:
         """Load the listed log. Returns False if the listing has a gap."""
-        failed: OutputRefusedError | None = None
+        failed: TableLeftOutError | None = None
         for newest in [*reversed(found.checkpoints), None]:
             start = 0 if newest is None else newest.version + 1
             commits = [version for version in found.commits if version >= start]
@@ -193,7 +193,7 @@ class TableState:
                 continue  # there is a table, but none of its checkpoints can be read
             try:
                 return self._replay_from(newest, commits)
-            except OutputRefusedError as error:  # another checkpoint may be complete
+            except TableLeftOutError as error:  # another checkpoint may be complete
                 failed = failed or error
                 self._reset()
         if failed is not None:
@@ -273,8 +273,8 @@ class TableState:
             (info.get("inCommitTimestamp") if exact else None) or info.get("timestamp") or 0
         )
 
-    def _damaged(self, why: str) -> OutputRefusedError:
-        return OutputRefusedError(
+    def _damaged(self, why: str) -> TableLeftOutError:
+        return TableLeftOutError(
             f"{self._store.path}: the table's log can't be read: {why}. Restore the files of "
             f"{FOLDER}, or move the table away and dump it again."
         )

@@ -47,7 +47,7 @@ class IcebergOutput(MergingOutput):
             how far a table is.
         options: see there.
         parallel_tables: how many tables are merged at once.
-        state: keeps which tables are left out for their names; None: such a table stops it.
+        state: keeps which tables are left out; None: such a table stops it.
     """
 
     product = "Iceberg"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.types import StructField
 
-from tidelog.errors import NameRefusedError, OutputRefusedError
+from tidelog.errors import NameRefusedError, TableLeftOutError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.targets import rename_step
@@ -205,7 +205,7 @@ class IcebergTable(MergedTable):
         newest = 0 if main is None else self._state.sequence(main)
         for name, value in self._state.properties("tidelog/").items():
             if name.endswith("/sequence") and newest < int(value):
-                raise OutputRefusedError(
+                raise TableLeftOutError(
                     f"{self.location} was rolled back to a snapshot before what was brought over "
                     "last "
                     f"(property {name}). Roll it forward again, or move the table away and dump "
@@ -218,7 +218,6 @@ class IcebergTable(MergedTable):
 
     def create(self, target: TargetTable, generation: str) -> None:
         self.check_names(target)
-        self.check_layout(target)
         layout = self.layout
         fields = fields_of(target)
         columns = [f"{quoted(name)} {self.sql_type(field)}" for name, field in fields.items()]

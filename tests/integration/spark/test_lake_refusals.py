@@ -1,0 +1,173 @@
+"""Delta tables that can't take their rows: each is left out alone, and is whole once it can."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.spark.conftest import Lake
+from tests.support.build_log import BuiltLog
+from tests.support.delta_readers import by_duckdb
+
+from tidelog.errors import OutputRefusedError
+from tidelog.model.schema import TableName
+from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
+from tidelog.outputs.lake.delta.table import path_of
+from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.transforms import Step
+from tidelog.system import failpoints
+
+pytestmark = pytest.mark.spark
+
+REASONS = {
+    "public.damaged": "can't be read: it is damaged",
+    "public.append_only": "uses delta.appendOnly",
+    "public.partitioned": "is partitioned by nothing, and the configuration says v",
+    "public.held": "contains a copy of public.held, and the output's holds says changes",
+    "public.clustered": "can't be laid out by nothing",
+    "public.stepped": "step drop would alter rows",
+    "public.retyped": "column n of public.retyped is string now and was int",
+}
+FITTING: dict[str, Any] = {"holds": {"public.stepped": "changes"}}
+NOT_FITTING: dict[str, Any] = {
+    "holds": {"public.stepped": "changes", "public.held": "changes"},
+    "partition_by": {"public.partitioned": ["v"]},
+    "cluster_by": {"public.clustered": ["nothing"]},
+    "steps": (Step("drop", ["n"], ("public.stepped",)),),
+}
+COLUMNS = {"id": "int64", "v": "text", "n": "int32"}
+
+
+def place_of(lake: Lake, table: str) -> Path:
+    return Path(path_of(lake.path, TableName.parse(table), table))
+
+
+@contextmanager
+def opened(lake: Lake, options: dict[str, Any]) -> Iterator[tuple[DeltaOutput, list[str]]]:
+    """The output as after a restart, and the tables that it requests dumps of."""
+    output, asked = lake.output(options=DeltaOptions(**options), state=lake.kept()), list[str]()
+    try:
+        output.prepare(lake.built.log.generation)
+        output.take_again(asked.extend)
+        yield output, asked
+    finally:
+        output.close()
+
+
+def bring(output: DeltaOutput, built: BuiltLog) -> None:
+    output.write(batch_of(built.log, 0, built.log.latest_offset()))
+
+
+def set_property(place: Path, name: str, value: str) -> None:
+    """As another writer does."""
+    log = place / "_delta_log"
+    texts = [text for each in sorted(log.glob("*.json")) for text in each.read_text().splitlines()]
+    metadata = [json.loads(text)["metaData"] for text in texts if '"metaData"' in text][-1]
+    metadata["configuration"][name] = value
+    version = len(list(log.glob("*.json")))
+    (log / f"{version:020}.json").write_text(json.dumps({"metaData": metadata}) + "\n")
+
+
+@pytest.mark.parametrize("amid", [False, True], ids=["at the start", "amid a run"])
+def test_a_table_that_can_not_take_its_rows_is_left_out_alone(
+    lake: Lake, built: BuiltLog, amid: bool
+) -> None:
+    tables = {
+        name: built.table(name, COLUMNS, relation_id=number)
+        for number, name in enumerate([*REASONS, "public.well"], 1)
+    }
+    for table in tables.values():
+        built.insert(table, "1", "a", "1")
+    built.flush()
+    with opened(lake, FITTING) as (output, _):
+        bring(output, built)
+        assert output.refused_tables() == {}
+        kept = place_of(lake, "public.damaged").with_name("kept")
+        shutil.copytree(place_of(lake, "public.damaged"), kept)
+        if amid:
+            spoil(lake, built, tables)
+            bring(output, built)
+            told = output.refused_tables()
+            assert told.keys() == {"public.damaged", "public.append_only", "public.retyped"}
+    if not amid:
+        spoil(lake, built, tables)
+    with opened(lake, NOT_FITTING) as (output, asked):
+        bring(output, built)
+        told = output.refused_tables()
+        assert told.keys() == REASONS.keys()
+        for name, why in REASONS.items():
+            assert why in told[name], told[name]
+        output.take_again(asked.extend)
+        assert not asked
+    assert by_duckdb(str(place_of(lake, "public.well"))).num_rows == 2
+    shutil.rmtree(place_of(lake, "public.damaged"))
+    kept.rename(place_of(lake, "public.damaged"))
+    set_property(place_of(lake, "public.append_only"), "delta.appendOnly", "false")
+    shutil.rmtree(place_of(lake, "public.retyped"))
+    with opened(lake, FITTING) as (output, asked):
+        assert sorted(asked) == sorted(REASONS)
+        assert "rows are missing until a dump" in output.refused_tables()["public.damaged"]
+        for name in REASONS:
+            first = built.dump_started(name).first
+            built.chunk(tables[name], [["1", "a", "1"], ["2", "b", "2"]])
+            built.dump_completed(name, first)
+        bring(output, built)
+        assert output.refused_tables() == {}
+    for name in REASONS.keys() - {"public.stepped"}:
+        rows = by_duckdb(str(place_of(lake, name)))
+        assert sorted(rows.column("id").to_pylist()) == [1, 2], name
+        assert sorted(rows.column("v").to_pylist()) == ["a", "b"], name
+
+
+def spoil(lake: Lake, built: BuiltLog, tables: dict[str, Any]) -> None:
+    """Somebody damages a table, and sets a property; the source alters one; all get rows."""
+    commits = (place_of(lake, "public.damaged") / "_delta_log").glob("*.json")
+    for each in commits:
+        each.write_text("{no json")
+    set_property(place_of(lake, "public.append_only"), "delta.appendOnly", "true")
+    name = "public.retyped"
+    columns = {**COLUMNS, "n": "text"}
+    tables[name] = built.table(name, columns, relation_id=[*tables].index(name) + 1)
+    for table in tables.values():
+        built.insert(table, "2", "b", "2")
+    built.flush()
+
+
+def test_a_table_that_is_spoiled_while_its_batch_is_written_is_left_out_alone(
+    lake: Lake, built: BuiltLog
+) -> None:
+    """The other table's rows are committed, once."""
+    names = ("public.append_only", "public.well")
+    for number, name in enumerate(names, 1):
+        built.insert(built.table(name, COLUMNS, relation_id=number), "1", "a", "1")
+    built.flush()
+    with opened(lake, FITTING) as (output, _):
+        bring(output, built)
+        for number, name in enumerate(names, 1):
+            built.insert(built.table(name, COLUMNS, relation_id=number), "2", "b", "2")
+        built.flush()
+        place = place_of(lake, "public.append_only")
+        hits = [lambda: set_property(place, "delta.appendOnly", "true")]
+        with failpoints.arm({"lake.table.write": lambda: hits.pop()() if hits else None}):
+            bring(output, built)
+        assert output.refused_tables().keys() == {"public.append_only"}
+        assert by_duckdb(str(place_of(lake, "public.well"))).num_rows == 2
+
+
+def test_a_policy_that_says_stop_stops_the_output(lake: Lake, built: BuiltLog) -> None:
+    built.insert(built.table("public.t", COLUMNS), "1", "a", "1")
+    built.flush()
+    with opened(lake, {}) as (output, _):
+        bring(output, built)
+    built.insert(built.table("public.t", {**COLUMNS, "n": "text"}), "2", "b", "2")
+    built.flush()
+    with (
+        opened(lake, {"on_schema_change": "fail"}) as (output, _),
+        pytest.raises(OutputRefusedError, match="on_schema_change is fail"),
+    ):
+        bring(output, built)

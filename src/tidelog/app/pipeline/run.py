@@ -166,7 +166,14 @@ def _deliver(
         )
         opened.callback(registration.leave)
         registration.start("the pipeline")
-        if not _may_start(config, state, once, on_progress, stop_event):
+        early: list[_SparkHandle] = []
+
+        def start_spark_early() -> None:
+            if not early:
+                registration.start("Spark")
+                early.append(_SparkHandle(config, stop_event))
+
+        if not _may_start(config, state, once, on_progress, stop_event, start_spark_early):
             return
         election = opened.enter_context(
             closing(PipelineElection(config, holder, None if once else state, waits=not once))
@@ -188,7 +195,7 @@ def _deliver(
             check_spark(config)
         on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
         registration.start("Spark")
-        spark = _SparkHandle(config, stop_event)
+        spark = early[0] if early else _SparkHandle(config, stop_event)
         from tidelog.app.pipeline.session import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
@@ -236,8 +243,11 @@ def _may_start(
     once: bool,
     on_progress: OnStatus,
     stop_event: threading.Event,
+    start_spark_early: Callable[[], None],
 ) -> bool:
     """Waits for state store and event log, but not ``once``; False: ``stop_event`` was set before.
+
+    ``start_spark_early`` is called while there is no event log: Spark starts as capture does.
 
     Raises TidelogError: an error that a person has to fix.
     """
@@ -255,6 +265,7 @@ def _may_start(
         if not reported:
             on_progress({"role": "starting", "reason": f"{lacks}: it waits for capture"})
         reported = True
+        start_spark_early()
         return False
 
     def on_state(role: str, reason: str) -> None:

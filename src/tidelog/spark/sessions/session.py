@@ -41,6 +41,7 @@ _CONF = {
 }
 
 _lock = threading.Lock()
+_start_lock = threading.Lock()
 _sessions: dict[str, SparkSession] = {}
 
 
@@ -273,7 +274,7 @@ def _started(builder: SparkSession.Builder, master: str) -> SparkSession:
     from pyspark.errors import PySparkException
 
     try:
-        with _prepared_jvm():
+        with _start_lock, _prepared_jvm():  # several pipelines of a process share a session
             return builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
         failed = getattr(SparkContext, "_active_spark_context", None)

@@ -68,6 +68,7 @@ LED = {
     "pipeline": "shop", "leader": "h:1", "epoch": 1, "zone": "", "since_ms": 0, "standbys": [],
 }  # fmt: skip
 REFUSED = {"table": "public.x", "reason": "no key", "remedy": "ALTER TABLE x\nADD k", "since_ms": 0}
+LEFT_OUT = {"table": "public.x", "columns": ["g", "h"], "reason": "why", "remedy": "compute them"}
 PAUSE = {"by": "me", "since_ms": NOW_MS - 600_000}
 PAUSED = {"log_paused": PAUSE}
 UNANSWERED = {"error": "cannot connect", "since_ms": NOW_MS - 60_000}
@@ -99,6 +100,11 @@ PROBLEMS = {
     ),
     "table-refused": ({"refused": [REFUSED]}, Severity.WARNING, "public.x is not captured: no key"),
     "only-inserts": ({"inserts_only": [REFUSED]}, Severity.WARNING, "public.x is captured in part"),
+    "columns-left-out": (
+        {"left_out_columns": [LEFT_OUT, {**LEFT_OUT, "table": "public.y"}]},
+        Severity.INFO,
+        "public.x and 1 more table are captured without generated columns (public.x: g, h): why.",
+    ),
     "no-longer-captured": (
         {"left_out": [{"table": f"public.{x}", "since_ms": NOW_MS - 9} for x in "xyz"]},
         Severity.INFO, "public.x and 2 more tables are no longer captured",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from tidelog.app.elections import CaptureElection, acquire_lease
 from tidelog.app.log_location import event_log_path
 from tidelog.app.sources.kinds import SchemaNotes, source_kind
 from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
+from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.eventlog.reader import EventLog
@@ -48,6 +49,7 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
 
     ``captured``: whether the table is captured now, as capture last reported. One that is not may
     be a partition, whose rows are in the log under the name of its partitioned table.
+    ``left_out``: columns that the source's table has and records do not, and why.
 
     ``table``: only this one, column by column. Raises UsageError if there is no event log, or the
     table is not in it.
@@ -63,9 +65,15 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
                 raise UsageError(f"the event log holds no version of a table {table!r}")
         shapes = state.get(SHAPES_KEY)
         captured = None if shapes is None else shapes.value.keys()
+        status = state.get(STATUS_KEY)
+        left_out = {
+            each["table"]: f"{', '.join(each['columns'])} ({each['reason']})"
+            for each in ({} if status is None else status.value).get("left_out_columns", ())
+        }
         return {
             "tables": [
-                _describe_table(name, store, notes, captured, whole=bool(table)) for name in names
+                _describe_table(name, store, notes, captured, left_out, whole=bool(table))
+                for name in names
             ]
         }
     finally:
@@ -107,12 +115,15 @@ def _describe_table(
     store: SchemaStore,
     notes: SchemaNotes,
     captured: Collection[str] | None,
+    left_out: Mapping[str, str],
     *,
     whole: bool,
 ) -> dict[str, Any]:
     description: dict[str, Any] = {"table": str(table)}
     if captured is not None:
         description["captured"] = str(table) in captured
+    if str(table) in left_out:
+        description["left_out"] = left_out[str(table)]
     versions = [_version(schema, notes, whole=whole) for schema in store.versions(table)]
     description["versions"] = versions
     positions = notes.of(table)

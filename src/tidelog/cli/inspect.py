@@ -170,9 +170,9 @@ def schema(
     """Show the schema versions of tables, or set the columns that a table had.
 
     ``captured=no``: a partition, whose rows have the name of its partitioned table, or a table that
-    is captured no more.
+    is captured no more. ``left_out``: generated columns that the source does not log.
 
-    The latter (MySQL, MariaDB) is needed when capture stops because it can't know the columns; see
+    To set columns (MySQL, MariaDB) is needed when capture stops because it can't know them; see
     docs/how-to/schema-unknown.md.
     """
     if (at is None) != (columns is None) or (at is not None and table is None):

@@ -85,17 +85,31 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOutColumns:
+    """Columns of a captured table that neither the log's records nor those of dumps have.
+
+    ``reason``: why, without values. ``remedy``: how to get their values; SQL, or a sentence.
+    """
+
+    columns: tuple[str, ...]
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The result of publishing the tables that the patterns match.
 
     ``added``: tables that are published from now on. ``refused``: tables that can't be published.
-    ``inserts_only``: tables whose updates and deletes can't be published. ``holds_new_tables``: the
-    log has all rows of a table from its creation on, or reports by `RowsUnlogged` that it does not.
+    ``inserts_only``: tables whose updates and deletes can't be published. ``left_out_columns``: of
+    tables that are captured without some columns. ``holds_new_tables``: the log has all rows of a
+    table from its creation on, or reports by `RowsUnlogged` that it does not.
     """
 
     added: Sequence[TableName] = ()
     refused: Mapping[TableName, Refusal] = field(default_factory=dict)
     inserts_only: Mapping[TableName, Refusal] = field(default_factory=dict)
+    left_out_columns: Mapping[TableName, LeftOutColumns] = field(default_factory=dict)
     holds_new_tables: bool = False
 
 

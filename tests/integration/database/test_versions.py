@@ -368,22 +368,24 @@ def test_a_table_that_does_not_suffice_is_refused(copy: Copy, table: str, messag
 
 
 def test_a_table_of_the_user_s_is_filled(copy: Copy) -> None:
-    """Columns in another order, wider types, others with defaults, rows that were there."""
+    """Columns in another order, wider types, others with defaults or computed, rows that were
+    there.
+    """
     session = copy.dialect.connect("test")
     copy.dialect.create_namespace(session, copy.namespace)
     session.close()
     copy.select(
         "CREATE TABLE {t} (n bigint, extra int NOT NULL DEFAULT 7, v varchar(100), "
-        "id decimal(20,0) PRIMARY KEY)"
+        "twice bigint GENERATED ALWAYS AS (n * 2) STORED, id decimal(20,0) PRIMARY KEY)"
     )
     copy.select("INSERT INTO {t} (id, v, n) VALUES (1, 'mine', 1), (50, 'mine', 50)")
     copy.write(changes(copy.table, ("u", 10, row(1, "theirs", 2)), ("u", 11, row(2, "new", 3))))
     copy.write(changes(copy.table, ("u", 9, row(1, "late", 2)), ("d", 12, row(2))))
     copy.write(changes(copy.table, ("u", 13, row(3, "more", 4))))
-    assert copy.select("SELECT id, v, n, extra FROM {t} ORDER BY id") == [
-        (1, "theirs", 2, 7),
-        (3, "more", 4, 7),
-        (50, "mine", 50, 7),
+    assert copy.select("SELECT id, v, n, extra, twice FROM {t} ORDER BY id") == [
+        (1, "theirs", 2, 7, 4),
+        (3, "more", 4, 7, 8),
+        (50, "mine", 50, 7, 100),
     ]
 
 

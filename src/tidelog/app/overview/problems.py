@@ -136,6 +136,8 @@ REJECTED_S = 86_400.0
 """How long new dead letters are reported."""
 LEFT_OUT_S = 86_400.0
 """How long tables that are no longer captured are reported."""
+COLUMNS_NAMED = 5
+"""Number of left out columns that are named, of many."""
 
 
 def problems_of(
@@ -402,6 +404,7 @@ def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
             "If that is wrong, select it in source.tables again: it is dumped then.",
             "a-table-is-no-longer-captured",
         )
+    yield from _left_out_columns(status.get("left_out_columns") or ())
     for kind, section in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
         for each in status.get(section) or ():
             effect = "is not captured" if kind == "table-refused" else "is captured in part"
@@ -413,6 +416,26 @@ def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
                 each.get("remedy") or "",
                 "a-table-is-refused",
             )
+
+
+def _left_out_columns(tables: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    if not tables:
+        return
+    first, columns = tables[0]["table"], tables[0]["columns"]
+    named = ", ".join(columns[:COLUMNS_NAMED]) + (", …" if len(columns) > COLUMNS_NAMED else "")
+    who = f"{first} is"
+    if len(tables) > 1:
+        who = f"{first} and {counted(len(tables) - 1, 'more table')} are"
+        named = f"{first}: {named}"
+    remedy = tables[0]["remedy"]
+    yield problem(
+        "columns-left-out",
+        Severity.INFO,
+        first,
+        f"{who} captured without generated columns ({named}): {tables[0]['reason']}.",
+        remedy[:1].upper() + remedy[1:],
+        "generated-columns-are-left-out",
+    )
 
 
 def _outputs(

@@ -152,7 +152,12 @@ class PostgresKind:
                     with translate_errors("looking at the publications"):
                         self._reader.check_publications(connection)
                 added = publications.sync(connection)
-                return Published(added, dict(publications.refused), dict(publications.inserts_only))
+                return Published(
+                    added,
+                    dict(publications.refused),
+                    dict(publications.inserts_only),
+                    dict(publications.left_out_columns),
+                )
 
         def open_transactions() -> str:
             with (

@@ -24,6 +24,7 @@ from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
     Catalogue,
+    LeftOutColumns,
     Published,
     Refusal,
     SchemaSeen,
@@ -171,6 +172,8 @@ class CatalogueWatch:
         """Called with all existing tables, if any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
         """Tables whose updates and deletes could not be published at the last comparison."""
+        self.left_out_columns: Mapping[TableName, LeftOutColumns] = {}
+        """Columns that the log did not have at the last comparison."""
         self.polls = UnansweredRequests()
         self._begun = False
         self._captured: Collection[str] = ()
@@ -420,6 +423,7 @@ class CatalogueWatch:
         published = self._publish()
         self._unsupported.set_all("publication", published.refused)
         self.inserts_only = published.inserts_only
+        self.left_out_columns = published.left_out_columns
         self._log_holds_new = published.holds_new_tables
         return published.added
 

@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -107,13 +108,17 @@ class AutomaticDumps:
         self.watch.on_present = self._names.keep_only
 
     def summary(self) -> dict[str, Any]:
-        """For status: tables of which only inserts are seen, tables no longer captured, waiting
-        dumps and failed ones.
+        """For status: tables of which only inserts are seen, columns that are left out, tables no
+        longer captured, waiting dumps and failed ones.
         """
         return {
             "inserts_only": [
                 {"table": str(table), "reason": refusal.reason, "remedy": refusal.remedy}
                 for table, refusal in sorted(self.watch.inserts_only.items())
+            ],
+            "left_out_columns": [
+                {"table": str(table), **asdict(found)}
+                for table, found in sorted(self.watch.left_out_columns.items())
             ],
             "looks_unanswered": self.watch.polls.summary(),
             "left_out": self.watch.scope.summary(),

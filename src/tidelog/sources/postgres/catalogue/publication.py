@@ -23,7 +23,7 @@ import psycopg
 
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
-from tidelog.ports import Refusal
+from tidelog.ports import LeftOutColumns, Refusal
 from tidelog.sources.postgres.catalogue.identity import (
     GENERATED_VERSION,
     IdentityTrouble,
@@ -96,7 +96,7 @@ _READ = (
         "AND a.attnum = ANY (i.indkey)",
     ),
     (
-        "a.attrelid, a.attnum, a.attgenerated, a.attisdropped",
+        "a.attrelid, a.attnum, a.attname, a.attgenerated, a.attisdropped",
         "pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
         f"AND a.attnum > 0 AND a.attgenerated <> '' AND {_LASTING}",
     ),
@@ -136,8 +136,9 @@ FULL_CHECK_S = 600.0
 _TABLES = """
 SELECT n.nspname, c.relname, c.oid::int8, c.relkind = 'p',
   pg_catalog.pg_has_role(c.relowner, 'USAGE'),
-  EXISTS (SELECT FROM pg_catalog.pg_attribute a
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = 's')
+  (SELECT coalesce(json_object_agg(a.attname, a.attgenerated ORDER BY a.attnum), '{}')
+   FROM pg_catalog.pg_attribute a
+   WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> '')
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
   AND n.nspname = ANY (%s)
@@ -179,6 +180,7 @@ class Publications:
         self.slot = slot
         self.refused: dict[TableName, Refusal] = {}
         self.inserts_only: dict[TableName, Refusal] = {}
+        self.left_out_columns: dict[TableName, LeftOutColumns] = {}
         self._lock = threading.Lock()
         self._unreported: list[TableName] = []  # newly published, not yet returned by `sync`
         self._lossy: set[TableName] = set()  # not published correctly at the last check
@@ -251,9 +253,15 @@ class Publications:
         known = identities(connection, [row[2] for row in rows], generated=generated)
         return {
             TableName(namespace, name): PublishedTable(
-                TableName(namespace, name), oid, partitioned, owned, has_generated, known[oid]
+                TableName(namespace, name),
+                oid,
+                partitioned,
+                owned,
+                tuple(column for column, kind in generated_columns.items() if kind == "s"),
+                tuple(column for column, kind in generated_columns.items() if kind == "v"),
+                known[oid],
             )
-            for namespace, name, oid, partitioned, owned, has_generated in rows
+            for namespace, name, oid, partitioned, owned, generated_columns in rows
             if oid in known
         }
 
@@ -267,7 +275,8 @@ class Publications:
         Returns the captured tables whose changes were not all published until now: new tables, and
         tables that were fixed. Steps that this capture may not do are logged once, with their SQL;
         with strategy ``snapshot`` these are all steps. Afterwards `refused` has the tables that
-        can't be published, and `inserts_only` the tables of which only inserts can be.
+        can't be published, `inserts_only` the tables of which only inserts can be, and
+        `left_out_columns` the columns that the log lacks.
 
         Args:
             connection: a connection with autocommit.
@@ -306,7 +315,7 @@ class Publications:
         if self.strategy == "snapshot":
             with translate_errors(f"reading publication {self.name!r}"):
                 planner = self.planner(connection)
-                self._note_troubles(planner.view)
+                self._note_troubles(planner)
                 steps = planner.steps()
                 if any(step.kind == "create" for step in steps):
                     raise self._left_error(steps)
@@ -333,7 +342,7 @@ class Publications:
                     all_run = False
             if steps:
                 planner = self.planner(connection)
-            self._note_troubles(planner.view)
+            self._note_troubles(planner)
             left = planner.steps()
             if any(step.kind == "create" for step in left):
                 raise self._left_error(left)  # nothing could be captured
@@ -384,11 +393,12 @@ class Publications:
             refusal = why.get(table.relation_id)
             self._add_refused(table.table, refusal or Refusal(step.why, " ".join(step.statements)))
 
-    def _note_troubles(self, view: PublicationView) -> None:
+    def _note_troubles(self, planner: Planner) -> None:
         self.inserts_only = {
             table: Refusal(trouble.why, trouble.remedy)
-            for table, trouble in _identity_troubles(view).items()
+            for table, trouble in _identity_troubles(planner.view).items()
         }
+        self.left_out_columns = planner.left_out_columns()
 
     def _add_refused(self, table: TableName, refusal: Refusal) -> None:
         self.refused[table] = replace(refusal, all_dumps=table == self.watermark)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tidelog.model.schema import TableName
+from tidelog.ports import LeftOutColumns
 from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity
 from tidelog.sources.postgres.catalogue.publication_members import (
     Member,
@@ -22,6 +23,7 @@ from tidelog.sources.postgres.connect import quote_ident, quote_literal
 KINDS = {True: ("insert", "update", "delete", "truncate"), False: ("insert", "truncate")}
 
 _GENERATED = "publish_generated_columns = stored"
+_COMPUTE = "let outputs compute them (step compute)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class PublishedTable:
     relation_id: int
     partitioned: bool
     owned: bool
-    has_generated: bool  # stored generated columns
+    stored: tuple[str, ...]  # generated columns
+    virtual: tuple[str, ...]
     identity: ReplicaIdentity
 
     @property
@@ -138,6 +141,40 @@ class Planner:
             and self._publishes_updates(main)
         ]
 
+    def left_out_columns(self) -> dict[TableName, LeftOutColumns]:
+        """The generated columns of captured tables that the log does not have, once all steps are
+        done.
+        """
+        generated, found = self._generated(), {}
+        for table in self.view.captured:
+            unpublished = () if generated else table.stored
+            columns = (*unpublished, *table.virtual)
+            reasons: list[str] = []
+            remedies: list[str] = []
+            if unpublished and self.view.logs_generated:
+                reasons.append("stored ones are not published")
+                remedies.append(self._publish_generated())
+            elif unpublished:
+                reasons.append("PostgreSQL logs them from version 18 on")
+                remedies.append(f"{_COMPUTE}, or upgrade to PostgreSQL 18")
+            if table.virtual:
+                reasons.append("PostgreSQL logs no virtual ones")
+                if not any(_COMPUTE in each for each in remedies):
+                    remedies.append(_COMPUTE)
+            if columns:
+                reason, remedy = "; ".join(reasons), " -- ".join(remedies)
+                found[table.table] = LeftOutColumns(columns, reason, remedy)
+        return found
+
+    def _publish_generated(self) -> str:
+        names = (self.name, self.inserts_name)
+        if any(name not in self.view.publications for name in names):
+            return (
+                f"{_COMPUTE}, or have them published: once capture has made its publications, "
+                "tidelog check prints the SQL"
+            )
+        return " ".join(f"ALTER PUBLICATION {quote_ident(n)} SET ({_GENERATED});" for n in names)
+
     # ------------------------------------------------------------------ publications
 
     def _create(self, generated: bool) -> Iterator[PublicationStep]:
@@ -188,7 +225,7 @@ class Planner:
                     state,
                     "does not publish generated columns, which identify rows",
                     _GENERATED,
-                    [t for t in held if t.has_generated],
+                    [t for t in held if t.stored],
                 )
 
     def _set(

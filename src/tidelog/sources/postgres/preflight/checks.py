@@ -178,6 +178,7 @@ class Preflight:
             self._tables.tables,
             self._published.publications,
             self._published.identities,
+            self._published.left_out_columns,
             self._tables.unlogged,
             self._naming_columns,
             self._rights,

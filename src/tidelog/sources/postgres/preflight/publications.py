@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tidelog.model.schema import TableName
+from tidelog.model.units import counted
 from tidelog.sources.findings import SUPERUSER, Finding
 from tidelog.sources.postgres.catalogue.metadata_tables import (
     SIGNAL_COLUMNS,
@@ -230,6 +231,20 @@ class PublicationChecks:
                 role = SUPERUSER
             text = f"only inserts and truncates are captured: {trouble.why}"
             yield Finding(f"table {table.table}", "warn", text, fix, role if trouble.fix else "")
+
+    def left_out_columns(self, connection: Connection) -> Iterator[Finding]:
+        """Report generated columns that are not captured."""
+        planner = self._publications.planner(connection)
+        user = quote_ident(connection.info.user)
+        states = planner.view.publications.values()
+        role = user if all(state.alterable for state in states) else SUPERUSER
+        for table, found in planner.left_out_columns().items():
+            text = (
+                f"captured and dumped without {counted(len(found.columns), 'generated column')}: "
+                f"{', '.join(found.columns)} ({found.reason})"
+            )
+            of = role if found.remedy.startswith("ALTER") else ""
+            yield Finding(f"table {table}", "warn", text, found.remedy, of, by_hand=True)
 
     def _capture_publishes_updates(self, planner: Planner, table: PublishedTable) -> bool:
         """Return True if capture itself publishes the updates once the table has an identity."""

@@ -83,12 +83,14 @@ def test_a_column_that_is_left_out_is_named_until_it_is_an_ordinary_one(
     shown = {each["table"]: each for each in app.schemas(live.config)["tables"]}
     assert shown["public.t"]["left_out"] == f"g ({OLD})"
     assert "left_out" not in shown["public.plain"]
-    live.sql.execute("ALTER TABLE t ALTER g DROP EXPRESSION")
+    live.sql.execute("ALTER TABLE t RENAME g TO twice")
+    live.wait_for(lambda: left_out(live) == {"public.t": (["twice"], OLD)}, "by its new name")
+    live.sql.execute("ALTER TABLE t ALTER twice DROP EXPRESSION")
     live.sql.execute("INSERT INTO t VALUES (3, 3, 33)")
     live.wait_for(lambda: len(live.completions("public.t")) == 2, "it is dumped again")
     live.wait_for(lambda: not left_out(live), "it is told no more")
     live.check()
-    assert columns(live) == [{"id", "n"}, {"id", "n", "g"}]
+    assert columns(live) == [{"id", "n"}, {"id", "n", "twice"}]
     assert not warned(live)
 
 

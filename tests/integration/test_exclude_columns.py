@@ -41,6 +41,7 @@ class Source:
     capsys: pytest.CaptureFixture[str]
     excluded: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
+    failed: list[Exception] = field(default_factory=list)
 
     @property
     def config(self) -> str:
@@ -80,7 +81,7 @@ class Source:
     def capture(self) -> Iterator[None]:
         """A capture inside the test."""
         config = parse_config(self.config, "tidelog.yaml", self.directory, {})
-        stop, failed = threading.Event(), []
+        stop, failed = threading.Event(), self.failed
 
         def run() -> None:
             try:
@@ -101,6 +102,8 @@ class Source:
     def wait(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120
         while not condition():
+            if self.failed:
+                raise self.failed[0]
             assert time.monotonic() < deadline
             time.sleep(0.2)
 
@@ -235,6 +238,10 @@ def check_capture(source: Source) -> None:
     with source.capture():
         change(source, 4, LAST)
         source.wait_for("users", LAST)
+        # The server evaluates a condition, so it may use an excluded column.
+        where = ("--where", "ssn IS NOT NULL", "--wait", "--json")
+        told = source("dump", "--table", f"{source.namespace}.full_rows", *where)
+        assert json.loads(told.splitlines()[-1])["tables"][0]["rows_read"] == 4
         state = source.status()
         shown = source("status")
     assert state["excluded_columns"][f"{source.namespace}.users"] == ["ssn", "doc"]

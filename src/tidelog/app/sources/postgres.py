@@ -86,6 +86,7 @@ class PostgresKind:
             strategy=source.watermarks,
             signal_table=source.signal_table,
             slot=source.slot,
+            exclude_columns=source.exclude_columns,
         )
 
     @property

@@ -159,6 +159,7 @@ class Publications:
             altered.
         signal_table: ``schema.name`` of the table whose inserted rows are commands.
         slot: the slot of the capture that owns the publications; None: any owner.
+        exclude_columns: patterns of columns that nobody wants.
     """
 
     def __init__(
@@ -170,6 +171,7 @@ class Publications:
         strategy: Strategy = "table",
         signal_table: str | None = None,
         slot: str | None = None,
+        exclude_columns: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.inserts_name = f"{name[:55]}_inserts"
@@ -178,6 +180,7 @@ class Publications:
         self.strategy = strategy
         self.signals = None if signal_table is None else TableName.parse(signal_table)
         self.slot = slot
+        self._exclude_columns = tuple(exclude_columns)
         self.refused: dict[TableName, Refusal] = {}
         self.inserts_only: dict[TableName, Refusal] = {}
         self.left_out_columns: dict[TableName, LeftOutColumns] = {}
@@ -228,7 +231,7 @@ class Publications:
             may_create=row[0],
             logs_generated=connection.info.server_version >= GENERATED_VERSION,
         )
-        return Planner(view, self.name, self.inserts_name, self.slot)
+        return Planner(view, self.name, self.inserts_name, self.slot, self._exclude_columns)
 
     def members(self, connection: Connection) -> dict[str, set[TableName]]:
         """Tables by publication; only publications that exist."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tidelog.model.column_patterns import matching_columns
 from tidelog.model.schema import TableName
 from tidelog.ports import LeftOutColumns
 from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity
@@ -92,12 +93,14 @@ class Planner:
         view: the state of the source.
         name, inserts_name: the publications.
         slot: the owner's slot; None: any owner.
+        exclude_columns: patterns of columns that nobody wants.
     """
 
     view: PublicationView
     name: str
     inserts_name: str
     slot: str | None
+    exclude_columns: Sequence[str] = ()
     _automatic: bool = field(default=False, init=False)
 
     def steps(self, *, automatic: bool = False) -> list[PublicationStep]:
@@ -143,12 +146,18 @@ class Planner:
 
     def left_out_columns(self) -> dict[TableName, LeftOutColumns]:
         """The generated columns of captured tables that the log does not have, once all steps are
-        done.
+        done. Without excluded ones.
         """
         generated, found = self._generated(), {}
         for table in self.view.captured:
-            unpublished = () if generated else table.stored
-            columns = (*unpublished, *table.virtual)
+            every = (*table.stored, *table.virtual)
+            excluded = matching_columns(self.exclude_columns, table.table, every)
+            stored, virtual = (
+                tuple(name for name in names if name not in excluded)
+                for names in (table.stored, table.virtual)
+            )
+            unpublished = () if generated else stored
+            columns = (*unpublished, *virtual)
             reasons: list[str] = []
             remedies: list[str] = []
             if unpublished and self.view.logs_generated:
@@ -157,7 +166,7 @@ class Planner:
             elif unpublished:
                 reasons.append("PostgreSQL logs them from version 18 on")
                 remedies.append(f"{_COMPUTE}, or upgrade to PostgreSQL 18")
-            if table.virtual:
+            if virtual:
                 reasons.append("PostgreSQL logs no virtual ones")
                 if not any(_COMPUTE in each for each in remedies):
                     remedies.append(_COMPUTE)

@@ -132,6 +132,7 @@ class Preflight:
             strategy=strategy,
             signal_table=signal_table,
             slot=slot,
+            exclude_columns=exclude_columns,
         )
         self._published = PublicationChecks(self._publications)
         self._tables = TableChecks(

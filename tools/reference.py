@@ -26,6 +26,7 @@ from tidelog.config.kafka import NotificationKafka, SignalKafka
 from tidelog.config.otlp import Otlp
 from tidelog.config.outputs import OUTPUTS
 from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
+from tidelog.kinds.column_types import TypesSection
 from tidelog.model.state_machine import Transitions
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.base.sections import DeadLetter, DebeziumModes, StepSection
@@ -81,7 +82,7 @@ def configuration() -> Iterator[str]:
     sections.insert(1, ("source", MySqlSourceSection))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
     sections += [("outputs.steps", StepSection), ("outputs.dead_letter", DeadLetter)]
-    sections.append(("outputs.debezium", DebeziumModes))
+    sections += [("outputs.types", TypesSection), ("outputs.debezium", DebeziumModes)]
     sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
     lists = ["outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts"]
     lists += ["control.alerts", "dumps"]

@@ -320,6 +320,12 @@ class NameRefusedError(TableLeftOutError):
     """
 
 
+class ValueRefusedError(TableLeftOutError):
+    """A value does not fit the type that the option ``types`` gives its column. The message has the
+    option to write.
+    """
+
+
 class KeyMissingError(TableLeftOutError):
     """A table has no key, and the destination keeps rows by key. The message has the line that
     gives it one.

@@ -36,6 +36,9 @@ ROW: dict[str, tuple[pa.DataType, Any, Sequence[Any]]] = {
     "date": (pa.date32(), date(1970, 1, 1), (date(1969, 12, 31), None)),
     "timestamptz": (pa.timestamp("us", "UTC"), INSTANT, (INSTANT.replace(microsecond=1), None)),
     "binary": (pa.binary(), b"", (b"\x00", None)),
+    "array(int16)": (pa.list_(pa.int16()), [1, 2], ([12], [1], [1, None], [2, 1], [], None)),
+    "array(text)": (pa.list_(pa.string()), ["a", "b"], (["a,1:b"], ["a", "b", ""], [None], None)),
+    "numeric(9,8)": (pa.decimal128(9, 8), Decimal("1.5"), (Decimal("1.05"), Decimal(0), None)),
     "text": (pa.string(), "a,b", ("a,b ", "", "~", "!", None)),
 }
 
@@ -72,7 +75,7 @@ def test_numbers_are_the_first_60_bits_of_md5(size: int) -> None:
 def test_a_row_is_its_texts_with_a_comma_behind_each() -> None:
     columns = [pa.array([value], kind) for kind, value, _ in ROW.values()]
     data, starts = row_texts(columns, list(ROW), {})
-    text = "7,0,1069547520,false,0.50,0,1704067200000000,,3:a,b,"
+    text = "7,0,1069547520,false,0.50,0,1704067200000000,,[1,2],[1:a,1:b],1.5,3:a,b,"
     assert (bytes(data).decode(), starts.tolist()) == (text, [0, len(text)])
 
 

@@ -9,9 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.columns.time_kernels import UNREAL_IS_NULL, UNREAL_IS_TOLD, UNREAL_IS_WRONG
-from tidelog.codecs.columns.values import CellError, ColumnTooLargeError, arrow_type, column
+from tidelog.codecs.columns.values import (
+    CellError,
+    ColumnTooLargeError,
+    UnfitCellError,
+    arrow_type,
+    column,
+)
 from tidelog.codecs.wire_formats import wire_format
-from tidelog.errors import DecodeError
+from tidelog.errors import DecodeError, ValueRefusedError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 from tidelog.model.schema import TableSchema
 
@@ -56,6 +62,8 @@ class Projection:
 
         Raises:
             DecodeError: a cell is not of its column's type.
+            ValueRefusedError: a cell does not fit a type that was asked for
+                (`tidelog.codecs.native_types`).
         """
         arrays = []
         for output in self.outputs:
@@ -71,6 +79,13 @@ class Projection:
                     output.target,
                     unreal_dates=self._unreal_dates(output.name),
                 )
+            except UnfitCellError as error:
+                option = "arrays" if output.target.startswith("array") else "numeric"
+                raise ValueRefusedError(
+                    f"{self.schema.table}: column {output.name}, version {version[error.row]}: the "
+                    f"value {error.reason}, which {output.target} does not fit. For texts write "
+                    f"types: {{{option}: text}}"
+                ) from None
             except CellError as error:
                 raise DecodeError(
                     f"{self.schema.table}: column {output.name}, version {version[error.row]}: "

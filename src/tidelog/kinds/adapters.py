@@ -48,6 +48,12 @@ WIRE_FORMATS: Registry[Any] = Registry(  # of tidelog.codecs.wire_formats.WireFo
     },
 )
 
+NATIVE_TYPES: Registry[Any] = Registry(  # functions, see tidelog.codecs.native_types
+    "tidelog.native_types",
+    "wire format with native types",
+    {"pgoutput": "tidelog.codecs.postgres.native_types:native_logical"},
+)
+
 SOURCE_BLOCKS: Registry[Any] = Registry(  # of tidelog.codecs.source_blocks.SourceBlocks
     "tidelog.source_blocks",
     "source block",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-# The type that a column decodes to, for any source. ``decimal(p,s)`` has its parameters.
+# The type that a column decodes to, for any source. ``decimal(p,s)`` has its parameters. Who reads
+# may ask for other types of some columns (`tidelog.codecs.native_types`): ``array(T)``, of elements
+# of type ``T``, and ``numeric(p,s)``, of numbers without limits that must fit ``decimal(p,s)``.
 LOGICAL_TYPES = (
     "bool",
     "int16",
@@ -25,6 +27,7 @@ LOGICAL_TYPES = (
     "text",
     "bytes",  # written as they are
 )
+NATIVE = ("array(", "numeric(")  # the beginnings of types that only who reads asks for
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -175,6 +178,13 @@ class TableSchema:
             schema_id=0,
             excluded=(),
         )
+
+    def with_logicals(self, logicals: Mapping[str, str]) -> TableSchema:
+        """Return the schema with other logical types of some columns, by name."""
+        if not logicals:
+            return self
+        changed = (replace(c, logical=logicals.get(c.name, c.logical)) for c in self.columns)
+        return replace(self, columns=tuple(changed))
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)

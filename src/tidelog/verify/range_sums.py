@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
+from tidelog.codecs.columns.values import element_of
 from tidelog.model.records import Int64s, UInt8s
 from tidelog.ports import Digest
 
 _NULL, _NO_VALUE = "~", pa.scalar("!", pa.large_string())  # no value has the second as its text
 _EMPTY, _COMMA, _COLON = (pa.scalar(each, pa.large_string()) for each in ("", ",", ":"))
+_OPEN, _CLOSE = (pa.scalar(each, pa.large_string()) for each in ("[", "]"))
 # Arrow writes a decimal that is smaller than this power of ten with an exponent.
 _PLAIN_SCALE = 6
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
@@ -47,8 +49,29 @@ def row_texts(
 
 def column_text(column: pa.Array, logical: str) -> pa.Array:
     """Returns large_string[n]: the text of each value, null for null."""
+    element = element_of(logical)
+    if element is not None:
+        return _arrays(column, element)
+    if logical.startswith("numeric("):
+        return _without_zeros(_decimals(column)).cast(pa.large_string())
     text = _decimals if logical.startswith("decimal(") else _TEXTS.get(logical, _with_length)
     return text(column).cast(pa.large_string())
+
+
+def _arrays(column: pa.Array, element: str) -> pa.Array:
+    texts = pc.fill_null(column_text(column.flatten(), element), _NULL)
+    ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(column), 0)))
+    bounds = pa.array(np.concatenate([[0], ends]), pa.int64())
+    lists = pa.LargeListArray.from_arrays(bounds, texts)
+    known = pa.array(np.asarray(column.is_valid()))
+    joined = pc.binary_join(lists, _COMMA)
+    whole = pc.binary_join_element_wise(_OPEN, joined, _CLOSE, _EMPTY)
+    return pc.if_else(known, whole, pa.scalar(None, pa.large_string()))
+
+
+def _without_zeros(texts: pa.Array) -> pa.Array:
+    """Returns numbers without the zeros that end them after the point."""
+    return pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$|\.0+$", r"\1")
 
 
 def _plain(column: pa.Array) -> pa.Array:

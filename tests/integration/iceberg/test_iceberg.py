@@ -31,7 +31,6 @@ from tidelog.config import load_config
 from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError
 from tidelog.outputs.lake.iceberg import state as iceberg_state
 from tidelog.outputs.lake.iceberg import table as iceberg_table
-from tidelog.ports import SourceId
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
@@ -376,7 +375,7 @@ def test_the_documented_example_runs_and_can_be_compared(
     )
     config = load_config(tmp_path / "tidelog.yaml", {})
     pipeline(config, once=True, stop_event=threading.Event())
-    kept = copies(config, config.outputs[0], lake.spark, SourceId("postgres", "", ""))
+    kept = copies(config, config.outputs[0], lake.spark)
     copy = kept.of(table)
     frame = copy.frame((None, None))
     assert frame is not None

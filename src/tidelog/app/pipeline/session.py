@@ -29,7 +29,7 @@ from tidelog.codecs.wire_formats import source_spellings
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build
 from tidelog.control.mailbox import new_id
-from tidelog.errors import LeaseLostError, StateError, TidelogError
+from tidelog.errors import LeaseLostError, StateError, TidelogError, ValueRefusedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableSchema
@@ -42,6 +42,7 @@ from tidelog.spark.changes.filtered_rows import rows_to_read_again
 from tidelog.spark.delivery.run import BatchProgress, run_pipeline
 from tidelog.spark.key_frames import keys_of_frame
 from tidelog.spark.sessions.class_archive import ClassArchive
+from tidelog.spark.sessions.errors import known_error
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, look_every_s
 
@@ -90,9 +91,15 @@ class FilteredRows:
             if schema is None or not schema.match_key:
                 continue
             refs = refs_of(log, table, batch.start, batch.end)
-            with rows_to_read_again(self._spark, log, path, schema, refs, steps) as rows:
-                if rows is not None:
-                    self._ask(output.name, schema, rows)
+            table_of = getattr(output, "table_of", None)
+            typed = schema if table_of is None else table_of(schema).schema
+            try:
+                with rows_to_read_again(self._spark, log, path, typed, refs, steps) as rows:
+                    if rows is not None:
+                        self._ask(output.name, schema, rows)
+            except Exception as error:
+                if not isinstance(known_error(error), ValueRefusedError):  # left out by the output
+                    raise
 
     def _ask(self, output: str, schema: TableSchema, rows: DataFrame) -> None:
         keys = (

@@ -102,7 +102,7 @@ def verify_outputs(
             ]
             of, number = len(planned), 0
             for section in sections:
-                output_copies = copies(config, section, spark, source.log.source)
+                output_copies = copies(config, section, spark)
                 try:
                     documents: dict[TableName, dict[str, Any]] = {}
                     for table in chosen:

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.sources.kinds import source_kind
@@ -19,7 +19,7 @@ from tidelog.outputs.database.config import DatabaseSection
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
-from tidelog.ports import ChunkReader, ChunkRequest, SourceId, TargetTable
+from tidelog.ports import ChunkReader, ChunkRequest, TargetTable
 from tidelog.sources.null_registry import NullRegistry
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tidelog.outputs.database.output import DatabaseOutput
     from tidelog.outputs.lake.delta.output import DeltaOutput
     from tidelog.outputs.lake.delta.reading import Bounds
+    from tidelog.outputs.lake.output import LakeOutput
     from tidelog.verify.model import Copy, Range
     from tidelog.verify.range_sums import RowSource
 
@@ -74,12 +75,12 @@ def is_compared(section: OutputSection, table: TableName) -> bool:
     return matches(section.tables, table)
 
 
-def copies(config: Config, section: OutputSection, spark: SparkSession, origin: SourceId) -> Copies:
+def copies(config: Config, section: OutputSection, spark: SparkSession) -> Copies:
     """Return the copies of an output that `has_copies`."""
     if isinstance(section, DeltaSection):
-        return _DeltaCopies(config, section, spark, origin)
+        return _DeltaCopies(config, section, spark)
     if isinstance(section, IcebergSection):
-        return _IcebergCopies(config, section, spark, origin)
+        return _IcebergCopies(config, section, spark)
     assert isinstance(section, DatabaseSection)
     return _DatabaseCopies(config, section, spark)
 
@@ -87,20 +88,16 @@ def copies(config: Config, section: OutputSection, spark: SparkSession, origin: 
 class _LakeCopies(ABC, Generic[Lake]):
     """Copies in a lake, which Spark reads itself."""
 
-    def __init__(
-        self, config: Config, section: Lake, spark: SparkSession, origin: SourceId
-    ) -> None:
+    def __init__(self, config: Config, section: Lake, spark: SparkSession) -> None:
         self._section = section
         self._spark = spark
-        self._origin = origin
         self._output = make_output(config, section, spark)
 
     def of(self, schema: TableSchema) -> Copy:
-        from tidelog.spark.transforms import target_table
         from tidelog.verify.model import Copy
 
         steps = transform_steps(self._section)
-        target = target_table(self._spark, schema, steps, self._origin, keyed=True)
+        target = self._lake.table_of(schema)
         return Copy(
             target,
             steps,
@@ -112,6 +109,10 @@ class _LakeCopies(ABC, Generic[Lake]):
 
     def close(self) -> None:
         self._output.close()
+
+    @property
+    def _lake(self) -> LakeOutput[Any]:
+        return cast("LakeOutput[Any]", self._output)
 
     # See `tidelog.verify.model.Copy`.
 
@@ -151,12 +152,10 @@ class _DeltaCopies(_LakeCopies[DeltaSection]):
 class _IcebergCopies(_LakeCopies[IcebergSection]):
     """Copies in Iceberg tables."""
 
-    def __init__(
-        self, config: Config, section: IcebergSection, spark: SparkSession, origin: SourceId
-    ) -> None:
+    def __init__(self, config: Config, section: IcebergSection, spark: SparkSession) -> None:
         from tidelog.outputs.lake.iceberg.output import catalog_conf
 
-        super().__init__(config, section, spark, origin)
+        super().__init__(config, section, spark)
         self._catalog, conf = catalog_conf(section.name, section.catalog_properties())
         for name, value in conf.items():
             spark.conf.set(name, value)

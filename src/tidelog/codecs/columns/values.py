@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.codecs.columns import number_kernels, text_kernels, time_kernels
+from tidelog.codecs.columns import array_kernels, number_kernels, text_kernels, time_kernels
 from tidelog.codecs.columns.time_kernels import UNREAL_IS_WRONG
 from tidelog.model.records import Int32s, UInt8s, bitmap
 
@@ -40,7 +40,13 @@ _INTEGERS = {  # reading NumPy's limits takes as long as reading hundreds of val
     )
     for dtype in (np.int16, np.int32, np.int64)
 }
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
+_ARRAY = re.compile(r"array\((.+)\)")
+_REASONS = {
+    array_kernels.NO_ARRAY: "is no array",
+    array_kernels.SEVERAL_DIMENSIONS: "is an array of several dimensions",
+    array_kernels.OTHER_BOUNDS: "is an array whose first index is not 1",
+}
 _MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
 
 
@@ -56,15 +62,34 @@ class CellError(Exception):
         self.row = row
 
 
+class UnfitCellError(CellError):
+    """The cell of ``row`` is right, but not all of its type's values fit the type that was asked
+    for. ``reason``: a predicate of the value, without the value.
+    """
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(row)
+        self.reason = reason
+
+
 class ColumnTooLargeError(Exception):
     """The column's text exceeds int32 offsets: decode fewer records at once."""
 
 
 @lru_cache(maxsize=1024)
 def decimal_parameters(logical: str) -> tuple[int, int] | None:
-    """(precision, scale) of ``decimal(p,s)``; None for any other logical type."""
+    """(precision, scale) of ``decimal(p,s)`` and ``numeric(p,s)``; None for any other logical
+    type.
+    """
     match = _DECIMAL.fullmatch(logical)
     return (int(match[1]), int(match[2])) if match else None
+
+
+@lru_cache(maxsize=1024)
+def element_of(logical: str) -> str | None:
+    """The logical type of an array's elements; None for any other logical type."""
+    match = _ARRAY.fullmatch(logical)
+    return match[1] if match else None
 
 
 @lru_cache(maxsize=1024)
@@ -73,6 +98,9 @@ def arrow_type(logical: str) -> pa.DataType:
     parameters = decimal_parameters(logical)
     if parameters is not None:
         return pa.decimal128(*parameters)
+    element = element_of(logical)
+    if element is not None:
+        return pa.list_(pa.field("element", arrow_type(element)))  # named as Spark does
     return _ARROW_TYPES.get(logical, pa.string())
 
 
@@ -99,8 +127,12 @@ def column(
 
     Raises:
         CellError: a text is not of the type, or does not fit.
+        UnfitCellError: ``target`` is ``array(T)`` or ``numeric(p,s)``, which don't fit all values.
     """
     target = target or logical
+    element = element_of(target)
+    if element is not None:
+        return _lists(data, start, length, element, arrow_type(target))
     if logical != target:
         if logical == "float32" and target == "float64":
             # The database widens the float32 value, not its shortest text.
@@ -108,6 +140,8 @@ def column(
         if logical == "bool":
             return _booleans(data, start, length, pa.bool_()).cast(arrow_type(target))
     parameters = decimal_parameters(target)
+    if parameters is not None and target.startswith("numeric"):
+        return _numbers(data, start, length, pa.decimal128(*parameters))
     if parameters is not None:
         rounding = logical != target
         return _decimals(data, start, length, pa.decimal128(*parameters), rounding)
@@ -177,6 +211,42 @@ def _decimals(
         )
     )
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
+
+
+def _numbers(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    """Numbers without limits: each is held exactly, or refused."""
+    try:
+        found = _decimals(data, start, length, kind, False)
+    except CellError as error:
+        raise UnfitCellError(error.row, "is infinite, or has too many digits") from None
+    if found.null_count > np.count_nonzero(length < 0):
+        valid = found.is_valid().to_numpy(zero_copy_only=False)
+        raise UnfitCellError(int(np.argmax((length >= 0) & ~valid)), "is NaN")
+    return found
+
+
+def _lists(
+    data: UInt8s, start: Int32s, length: Int32s, element: str, kind: pa.DataType
+) -> pa.Array:
+    offsets = np.empty(len(start) + 1, dtype=np.int32)
+    row, why = array_kernels.count_elements(data, start, length, offsets)
+    if row >= 0:
+        raise UnfitCellError(int(row), _REASONS[why])
+    starts = np.empty(int(offsets[-1]), dtype=np.int32)
+    lengths = np.empty_like(starts)
+    out = np.empty(int(np.maximum(length, 0).sum(dtype=np.int64)) or 1, dtype=np.uint8)
+    row = array_kernels.split_elements(data, start, length, out, starts, lengths)
+    if row >= 0:
+        raise UnfitCellError(int(row), "is no array")
+    out.flags.writeable = False
+    try:
+        elements = column(out, starts, lengths, element)
+    except CellError as error:
+        row = int(np.searchsorted(offsets, error.row, side="right")) - 1
+        why = error.reason if isinstance(error, UnfitCellError) else f"is no {element}"
+        raise UnfitCellError(row, f"has an element that {why}") from None
+    buffers = [validity(length), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(start), buffers, children=[elements])
 
 
 def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:

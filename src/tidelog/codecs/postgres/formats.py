@@ -15,7 +15,7 @@ from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
 
 # PostgreSQL stores only these out of line, so only these can be unchanged TOAST.
-_OUT_OF_LINE = ("text", "binary", "bytes", "decimal")
+_OUT_OF_LINE = ("text", "binary", "bytes", "decimal", "array", "numeric")
 # The value that an infinite date or timestamp decodes to (`tidelog.codecs.columns.time_kernels`),
 # and its text: two values become one (docs/sources/postgresql.md, "What is not one-to-one").
 _EPOCH = date(1970, 1, 1)
@@ -38,6 +38,8 @@ _EXAMPLE = {
     "binary": b"\\x00",
     "text": b"x",
     "bytes": b"x",
+    "array(text)": b'{x,NULL,"a b"}',
+    "numeric(38,18)": b"1.5",
 }
 
 

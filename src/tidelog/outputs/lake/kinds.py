@@ -37,6 +37,7 @@ def _delta_options(section: DeltaSection) -> DeltaOptions:
     return DeltaOptions(
         **_lake_options(section),
         holds=section.holds,
+        types=section.types.column_types(),
         cluster_by=section.cluster_by,
         deletion_vectors=section.deletion_vectors,
         plain_names=section.names == "plain",

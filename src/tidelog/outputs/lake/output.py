@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
-from tidelog.errors import OutputError, TableLeftOutError, TidelogError
+from tidelog.codecs.native_types import native_logicals
+from tidelog.errors import OutputError, TableLeftOutError, TidelogError, ValueRefusedError
 from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.column_types import ColumnTypes
 from tidelog.model.patterns import all_but, choice, matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.progress import RefusedTables
@@ -34,6 +36,7 @@ from tidelog.outputs.base.ranges import (
 )
 from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.outputs.base.targets import key_line, missing_key_error, require_generation
+from tidelog.outputs.lake.columns import types_of
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
 from tidelog.outputs.lake.restore_check import resume_offset
@@ -51,7 +54,13 @@ from tidelog.spark.datasource.partitions import partition_refs, schema_now, sche
 from tidelog.spark.datasource.source import register
 from tidelog.spark.sessions import errors
 from tidelog.spark.sessions.session import exact_session
-from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
+from tidelog.spark.transforms import (
+    Step,
+    delivered_names,
+    destination_name,
+    steps_of,
+    target_table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,6 +105,7 @@ class LakeOptions:
         holds: by table or pattern, what the table in the lake contains; the first that matches.
         soft_deletes: whether rows deleted from a copy stay, with true in the column ``_deleted``.
         partition_by: columns by table or pattern; the first that matches.
+        types: types of new columns that are text without it; None: all of these are text.
         vacuum_after_s: age in seconds of versions whose files are removed now and then.
     """
 
@@ -105,6 +115,7 @@ class LakeOptions:
     holds: Mapping[str, TableContents] = field(default_factory=dict)
     soft_deletes: bool = False
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    types: ColumnTypes | None = None
     vacuum_after_s: float | None = None
 
     def holds_of(self, table: TableName) -> TableContents:
@@ -186,6 +197,7 @@ class LakeOutput(ABC, Generic[Copy]):
         self._options = options
         self._tables: dict[TableName, Copy] = {}
         self._targets: dict[TableName, TargetTable] = {}
+        self._unfit: dict[TableName, ValueRefusedError] = {}  # see `_leave_out`
         # The definition of each copy when it had the columns, and the delivered columns.
         self._delivered: dict[TableName, tuple[object, tuple[str, ...]]] = {}
         self._lease: WriteLease | None = None
@@ -232,11 +244,11 @@ class LakeOutput(ABC, Generic[Copy]):
         for table, schema in schemas_now(self._log).items():
             if not matches(self._patterns, table):
                 continue
-            target = self._target(schema) if schema.match_key else None
             try:
                 copy = self._table(table)
                 exists = copy.exists()
-                if target is not None:
+                if schema.match_key:
+                    target = self._target(schema, copy, exists)
                     self._check_layout(copy, target, exists=exists)
                 if exists:
                     copy.check_ours(table, generation)
@@ -286,6 +298,7 @@ class LakeOutput(ABC, Generic[Copy]):
 
         def check(table: str) -> None:
             schema, generation = known[table], self._log.generation
+            self._check_values(schema.table)
             copy = self._table(schema.table)
             if exists := copy.exists():
                 copy.check_ours(schema.table, generation)
@@ -297,6 +310,11 @@ class LakeOutput(ABC, Generic[Copy]):
     def close(self) -> None:
         if self._state is not None:
             self._state.close()
+
+    def table_of(self, schema: TableSchema) -> TargetTable:
+        """Returns the table as rows of ``schema`` are delivered into the copy that there is."""
+        copy = self._table(schema.table)
+        return self._target(schema, copy, copy.exists())
 
     # ------------------------------------------------ planning
 
@@ -335,6 +353,7 @@ class LakeOutput(ABC, Generic[Copy]):
             if exists:
                 copy.check_ours(work.table, generation)
             since = self._repair_if_restored(copy, work.table, generation) if exists else None
+            self._check_values(work.table)
             start = max(work.start, since or 0)
             if start >= work.end:
                 return None
@@ -346,8 +365,17 @@ class LakeOutput(ABC, Generic[Copy]):
             return None
 
     def _leave_out(self, work: TableWork, error: TableLeftOutError) -> None:
-        """Leave out the table's rows from this work on; the other tables are written."""
-        self._refused.refuse(str(work.table), error, work.start)
+        """Leave out the table's rows from this work on; the other tables are written. After an
+        error of a value all its later rows, too, until the output starts again: only another
+        configuration, or other rows in the source, can help.
+        """
+        table = work.table
+        if isinstance(error, ValueRefusedError) and table not in self._unfit:
+            error = self._unfit[table] = ValueRefusedError(
+                f"{error} in the output's options and move {self._table(table).location} away, or "
+                f"change the row in the source; then start again: {table} is dumped"
+            )
+        self._refused.refuse(str(table), error, work.start)
 
     def _copy_write(
         self, copy: Copy, work: TableWork, since: int | None, exists: bool
@@ -368,7 +396,7 @@ class LakeOutput(ABC, Generic[Copy]):
             raise missing_key_error(work.table, self.name, self._options.keyless, why)
         self._follow(copy, schema, self._log.generation, exists)
         _, columns = self._delivered[work.table]
-        return CopyWrite(copy, work, since, parts, self._target(schema), columns)
+        return CopyWrite(copy, work, since, parts, self._targets[work.table], columns)
 
     def _is_keyless(self, table: TableName) -> bool:
         """Does the table have no key now? Its older records may have one, or need none."""
@@ -421,7 +449,7 @@ class LakeOutput(ABC, Generic[Copy]):
     def _follow(self, copy: Copy, schema: TableSchema, generation: str, exists: bool) -> None:
         """Prepare the copy for rows of ``schema``."""
         known = self._targets.get(schema.table)
-        target = self._target(schema)
+        target = self._target(schema, copy, exists)
         if not exists:
             self._check_layout(copy, target, exists=False)
             check_place(self.name, schema.table, copy, self._tables)
@@ -441,13 +469,35 @@ class LakeOutput(ABC, Generic[Copy]):
         self._delivered[table] = copy.definition(), columns
         return columns
 
-    def _target(self, schema: TableSchema) -> TargetTable:
+    def _target(self, schema: TableSchema, copy: Copy, exists: bool) -> TargetTable:
+        typed = self._typed(schema, copy.row_types() if exists else {})
         found = self._targets.get(schema.table)
-        if found is None or found.schema.schema_id != schema.schema_id:
+        if found is None or found.schema != typed:
             steps = self._options.steps
-            found = target_table(self._spark, schema, steps, self._log.source, keyed=True)
+            found = target_table(self._spark, typed, steps, self._log.source, keyed=True)
             self._targets[schema.table] = found
         return found
+
+    def _typed(self, schema: TableSchema, types: Mapping[str, str]) -> TableSchema:
+        """Returns the schema with the types that its columns have in the copy (``types``: SQL types
+        by name), and those that the option ``types`` gives new ones.
+        """
+        if self._options.types is None:
+            return schema
+        have = {name.lower(): kind for name, kind in types.items()}
+        steps = steps_of(self._options.steps, schema.table)
+        names = zip(schema.column_names, delivered_names(schema.column_names, steps), strict=True)
+        kept = {
+            name: types_of(have[theirs.lower()], self._options.types)
+            for name, theirs in names
+            if theirs is not None and theirs.lower() in have
+        }
+        return schema.with_logicals(native_logicals(schema, self._options.types, kept))
+
+    def _check_values(self, table: TableName) -> None:
+        """Raises ValueRefusedError if `_leave_out` left the table out."""
+        if table in self._unfit:
+            raise self._unfit[table]
 
     def _table(self, table: TableName) -> Copy:
         found = self._tables.get(table)

@@ -6,6 +6,7 @@ Spark folds the rows of several parts once more, by the same rules.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 from tidelog.eventlog.reader import SegmentRef
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import NATIVE, TableSchema
 from tidelog.spark.datasource.options import PlannedRefs
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
@@ -50,12 +51,14 @@ def read_planned(
         columns: columns of `changes`; the schema's if None.
     """
     names = schema.column_names if columns is None else columns
+    native = {c.name: c.logical for c in schema.columns if c.logical.startswith(NATIVE)}
     reader = (
         spark.read.format("tidelog")
         .option("path", log_path)
         .option("shape", shape)
         .option("table", str(schema.table))
         .option("schemaVersion", schema.schema_id)
+        .option("logicals", json.dumps(native))
         .option("refs", PlannedRefs(generation, tuple(refs)).to_option())
         .option("partitions", max(1, parts))
         .option("partitionBytes", 1)

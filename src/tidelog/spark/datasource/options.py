@@ -10,6 +10,7 @@ from typing import Any
 
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import SegmentRef
+from tidelog.model.column_types import ColumnTypes
 from tidelog.model.patterns import all_but, check_listed
 from tidelog.model.schema import TableName
 from tidelog.model.units import parse_bytes
@@ -46,6 +47,9 @@ _NAMES = {
     "64MiB; default 256MiB",
     "maxRecordsPerTrigger": "records of the chosen tables that a micro-batch takes at most; "
     "default: no limit",
+    "types": "JSON object, of typed and events: the types of arrays and of numbers without limits, "
+    "as an output's option types (configuration.md#outputstypes); default: {}, i.e. arrays are "
+    'arrays. For texts {"arrays": "text"}; {"numeric": {"decimal": [38, 18]}} for decimals',
     "schemaVersion": "the table's schema version (number) to read by; default: the newest",
     "partitions": "partitions a read is split into at most; default: by partitionBytes only",
     "partitionBytes": "payload bytes below which a partition is not split further; default 16m",
@@ -60,6 +64,7 @@ _NAMES = {
     "number, or precise, as decimalHandlingMode says",
 }
 _REFS = "refs"  # internal: the segments to read, planned by the caller
+_LOGICALS = "logicals"  # internal: logical types of columns, by name, in place of `types`
 _CATALOGS = {"location", "provider"}  # options that Spark adds for a table in its catalog
 _FILE_URI = re.compile(r"^file:(//)?(?=/)")
 _NO_TABLE = (
@@ -106,6 +111,8 @@ class SourceOptions:
     refs: PlannedRefs | None
     key: KeyFilter | None
     handling: Handling
+    types: ColumnTypes
+    logicals: Mapping[str, str] | None  # in place of types
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -120,7 +127,7 @@ class SourceOptions:
             )
         if options.keys() >= _CATALOGS:
             raise ConfigError(f"tidelog source: {_NO_TABLE}")
-        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS})
+        unknown = sorted(set(options) - {name.lower() for name in _NAMES} - {_REFS, _LOGICALS})
         if unknown:
             known = "\n".join(f"  {name}: {meaning}" for name, meaning in _NAMES.items())
             raise ConfigError(f"tidelog source: unknown option {unknown[0]!r}. Options:\n{known}")
@@ -144,6 +151,8 @@ class SourceOptions:
                 "tidelog source: option 'key' needs the option 'table', and shape "
                 f"{', '.join(_DECODED)}"
             )
+        if options.get("types") and shape not in ("typed", "events"):
+            raise ConfigError(f"tidelog source: option 'types' does not fit shape {shape!r}")
         return cls(
             path=_FILE_URI.sub("", options["path"]),
             shape=shape,
@@ -161,7 +170,25 @@ class SourceOptions:
             refs=PlannedRefs.from_option(options[_REFS]) if options.get(_REFS) else None,
             key=KeyFilter.parse(options["key"]) if options.get("key") else None,
             handling=Handling.parse(options),
+            types=_types(options["types"]) if options.get("types") else ColumnTypes(),
+            logicals=json.loads(options[_LOGICALS]) if options.get(_LOGICALS) else None,
         )
+
+
+def _types(text: str) -> ColumnTypes:
+    from pydantic import ValidationError
+
+    from tidelog.kinds.column_types import TypesSection
+
+    try:
+        return TypesSection.model_validate_json(text).column_types()
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"tidelog source: option 'types': {place + ': ' if place else ''}{first['msg']}; write "
+            'a JSON object, e.g. {"arrays": "text", "numeric": {"decimal": [38, 18]}}'
+        ) from None
 
 
 def _names(text: str) -> tuple[str, ...]:

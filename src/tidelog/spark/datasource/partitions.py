@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from tidelog.codecs.native_types import native_logicals
 from tidelog.errors import ConfigError, EventLogError, ForeignSegmentError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
@@ -52,6 +53,13 @@ def table_schema(log: EventLog, table: TableName, version: int | None) -> TableS
     raise ConfigError(f"table {table} has no schema version {version}; it has: {numbers}")
 
 
+def with_types(schema: TableSchema, options: SourceOptions) -> TableSchema:
+    """Returns the schema with the types that the option ``types`` gives its columns."""
+    if options.logicals is not None:
+        return schema.with_logicals(options.logicals)
+    return schema.with_logicals(native_logicals(schema, options.types))
+
+
 def check_columns(schema: TableSchema, columns: Sequence[str]) -> None:
     """Raises ConfigError if the table does not have one of the columns."""
     for name in columns:
@@ -68,6 +76,7 @@ def changes_schema(log: EventLog, options: SourceOptions) -> TableSchema:
     """
     assert options.table is not None  # checked by SourceOptions
     found = table_schema(log, options.table, options.schema_version)
+    found = with_types(found, options)
     return found if options.columns is None else found.only(options.columns)
 
 
@@ -250,7 +259,8 @@ def stop_at_new_schema(log: EventLog, schema: TableSchema, start: int, end: int)
     if found is None:
         return
     first, newer = found
-    old = {column.name: column.logical for column in schema.columns}
+    written = log.schemas.get(schema.schema_id)  # without the option `types`
+    old = {column.name: column.logical for column in written.columns}
     new = {column.name: column.logical for column in newer.columns}
     changed = [f"added {name}" for name in new if name not in old]
     changed += [f"dropped {name}" for name in old if name not in new]

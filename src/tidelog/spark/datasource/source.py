@@ -136,6 +136,7 @@ class TidelogSource(DataSource):
             return shapes.changes(planning.changes_schema(log, options))
         target = planning.table_schema(log, options.table, options.schema_version)
         planning.check_columns(target, options.columns or ())
+        target = planning.with_types(target, options)
         if options.shape == "events":
             return shapes.events(target)
         return shapes.typed(target, options.columns)
@@ -186,12 +187,14 @@ def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableS
         planning.table_schema(log, options.table, None)  # raises if there is no such table
         options.key.check(log.schemas.versions(options.table))
     if options.shape == "typed":
-        return log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
+        written = log.schemas.get(int(schema["after"].metadata[shapes.SCHEMA_ID]))
+        return planning.with_types(written, options)
     if options.shape == "changes":
         return planning.changes_schema(log, options)
     if options.shape == "events":
         assert options.table is not None
-        return planning.table_schema(log, options.table, options.schema_version)
+        written = planning.table_schema(log, options.table, options.schema_version)
+        return planning.with_types(written, options)
     return None
 
 

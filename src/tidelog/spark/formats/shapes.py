@@ -20,7 +20,8 @@ CHANGE_OP, CHANGE_VERSION, CHANGE_MISSING = "_tidelog_op", "_tidelog_version", "
 # Those of the internal shape `events` beside them.
 EVENT_BEFORE, EVENT_SOURCE = "_tidelog_before", "_tidelog_source"
 
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
+_ARRAY = re.compile(r"array\((.+)\)")
 _SPARK_TYPES: dict[str, spark.DataType] = {
     "bool": spark.BooleanType(),
     "int16": spark.ShortType(),
@@ -116,6 +117,9 @@ def spark_type(logical: str) -> spark.DataType:
     decimal = _DECIMAL.fullmatch(logical)
     if decimal is not None:
         return spark.DecimalType(int(decimal[1]), int(decimal[2]))
+    array = _ARRAY.fullmatch(logical)
+    if array is not None:
+        return spark.ArrayType(spark_type(array[1]))
     return _SPARK_TYPES.get(logical, spark.StringType())
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tidelog.kinds.column_types import TYPES, TypesSection
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName
@@ -69,6 +70,7 @@ class DeltaSection(FileStoreSection, LakeSection):
         "table. `exact`: the source's names; a table with such a character has column mapping, "
         "which some readers read wrongly.",
     )
+    types: TypesSection = TYPES
     vacuum_after: Duration | None = Field(
         default=None,
         description="Once a day, files are removed that no version of this last period has. At "

@@ -17,7 +17,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.codecs.wire_formats import nan_key
-from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError, TidelogError
+from tidelog.errors import (
+    ConflictError,
+    OutputBusyError,
+    TableLeftOutError,
+    TidelogError,
+    ValueRefusedError,
+)
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
@@ -44,6 +50,7 @@ from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
+from tidelog.spark.sessions.errors import find_error
 from tidelog.spark.transforms import steps_of
 from tidelog.system import failpoints
 
@@ -338,6 +345,15 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         """Settle a table that Spark reads: one with steps, or with more rows than one task
         folds.
         """
+        try:
+            return self._settle_frame(write)
+        except Exception as error:
+            ours = error if isinstance(error, TidelogError) else find_error(str(error))
+            if isinstance(ours, ValueRefusedError):
+                return [SettleResult(error=ours)]
+            raise
+
+    def _settle_frame(self, write: Write) -> list[SettleResult]:
         target, below = write.target, write.work.deleted_below
         assert target is not None  # there are rows
         steps = steps_of(self._options.steps, write.work.table)

@@ -95,13 +95,29 @@ def _await_replayed(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
 def column_text(column: Column) -> str:
     """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`."""
     name = quote_ident(column.name)
-    if column.logical.startswith("decimal("):
-        return f"coalesce(nullif({name}::text, 'NaN'), '~')"
-    form = _BY_LOGICAL.get(column.logical)
-    if form is not None:
-        return f"coalesce({form(name)}, '~')"
+    if column.logical.startswith("array("):
+        element = _value_text("e", column.logical[len("array(") : -1])
+        # What is no array of one dimension from 1 on is in no copy: its bounds make it unequal.
+        return (
+            f"CASE WHEN {name} IS NULL THEN '~' ELSE '[' || (SELECT "  # noqa: S608 - quoted
+            f"coalesce(string_agg({element}, ',' ORDER BY n), '') FROM unnest({name}) "
+            f"WITH ORDINALITY AS u(e, n)) || ']' || coalesce(nullif(array_dims({name}), "
+            f"'[1:' || cardinality({name}) || ']'), '') END"
+        )
     if column.type_id in (_TEXT, _VARCHAR):
         return f"coalesce(octet_length({name}) || ':' || {name}, '~')"
+    return _value_text(name, column.logical)
+
+
+def _value_text(name: str, logical: str) -> str:
+    """The text of a value of a logical type, as SQL, never NULL. ``name``: an expression."""
+    if logical.startswith("decimal("):
+        return f"coalesce(nullif({name}::text, 'NaN'), '~')"
+    if logical.startswith("numeric("):
+        return f"coalesce(trim_scale({name})::text, '~')"
+    form = _BY_LOGICAL.get(logical)
+    if form is not None:
+        return f"coalesce({form(name)}, '~')"
     # concat writes any type by its output function, as COPY and the log do; a cast may not. A row
     # of NULLs IS NULL, but its text is not NULL.
     text = f"concat({name})"

@@ -1,0 +1,57 @@
+"""PostgreSQL's types that can be more than text: arrays, and numbers without limits."""
+
+from __future__ import annotations
+
+import re
+
+from tidelog.model.column_types import ColumnTypes
+from tidelog.model.schema import Column
+
+# Types of users and extensions have greater ids. Their arrays may have another separator.
+_FIRST_USER_ID = 16_384
+_NUMERIC = 1700
+_OTHER_SEPARATOR = ("box[]",)
+_MOST_DIGITS = 38
+_NUMBER = re.compile(r"numeric\((\d+),(-?\d+)\)")
+# What elements decode to, by their type's name without lengths; others are text.
+_ELEMENTS = {
+    "boolean": "bool",
+    "smallint": "int16",
+    "integer": "int32",
+    "bigint": "int64",
+    "oid": "int64",
+    "real": "float32",
+    "double precision": "float64",
+    "date": "date",
+    "timestamp without time zone": "timestamp",
+    "timestamp with time zone": "timestamptz",
+    "bytea": "binary",
+}
+
+
+def native_logical(column: Column, types: ColumnTypes) -> str | None:
+    """Return the logical type that the option ``types`` gives a column that is text without it;
+    None: it is text.
+    """
+    name = column.type_name
+    if column.type_id == _NUMERIC and column.logical == "text":
+        return _number(types)
+    is_array = column.type_id < _FIRST_USER_ID and name.endswith("[]")
+    if types.arrays == "text" or not is_array or name in _OTHER_SEPARATOR:
+        return None
+    return f"array({_element(name.removesuffix('[]'), types)})"
+
+
+def _number(types: ColumnTypes) -> str | None:
+    return None if types.numeric is None else "numeric({},{})".format(*types.numeric)
+
+
+def _element(name: str, types: ColumnTypes) -> str:
+    number = _NUMBER.fullmatch(name)
+    if number is not None:
+        precision, scale = int(number[1]), int(number[2])
+        if precision <= _MOST_DIGITS and 0 <= scale <= precision:
+            return f"numeric({precision},{scale})"  # a decimal would make NaN null
+    if number is not None or name == "numeric":
+        return _number(types) or "text"
+    return _ELEMENTS.get(re.sub(r"\(\d+\)", "", name), "text")

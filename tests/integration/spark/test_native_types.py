@@ -1,0 +1,180 @@
+"""Arrays and numbers without limits with their own types, in Delta and in Spark's source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from tests.integration.event_messages import wait_for
+from tests.integration.spark.test_unreal_keys import writing
+from tests.support.delta_readers import by_delta_rs, by_duckdb, rows_of
+
+import tidelog
+from tidelog import app
+from tidelog.app.pipeline.outputs import make_outputs
+from tidelog.config import Config, load_config
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.errors import TableLeftOutError
+from tidelog.spark.delivery.run import run_pipeline
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+NOON = datetime(2026, 1, 2, 12, 30, 0, 250_000)
+UUID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+# type, what is inserted, and what a reader finds
+CASES: list[tuple[str, str, Any]] = [
+    ("boolean[]", "'{t,NULL,f}'", [True, None, False]),
+    ("smallint[]", "'{-32768,0}'", [-32768, 0]),
+    ("integer[]", "'{}'", []),
+    ("bigint[]", f"'{{{2**63 - 1},NULL}}'", [2**63 - 1, None]),
+    ("real[]", "'{0.1,-Infinity}'", [0.10000000149011612, float("-inf")]),
+    ("double precision[]", "'{0.1,1e300}'", [0.1, 1e300]),
+    ("numeric(10,2)[]", "'{1.5,-0.01,NULL}'", [Decimal("1.50"), Decimal("-0.01"), None]),
+    ("numeric[]", "'{1.5,0}'", [Decimal("1.5").quantize(Decimal("1e-18")), Decimal(0)]),
+    ("text[]", r"""ARRAY['a', 'b,"c\', '', 'NULL', NULL, '{x}', 'é']""",
+     ["a", 'b,"c\\', "", "NULL", None, "{x}", "é"]),
+    ("varchar(20)[]", "'{\" x \"}'", [" x "]),
+    ("date[]", "'{2026-01-02,NULL}'", [date(2026, 1, 2), None]),
+    ("timestamp[]", f"ARRAY['{NOON}'::timestamp]", [NOON]),
+    ("timestamptz[]", f"ARRAY['{NOON}+00'::timestamptz]", [NOON.replace(tzinfo=UTC)]),
+    ("bytea[]", r"ARRAY['\x00ff'::bytea, '']", [b"\x00\xff", b""]),
+    ("uuid[]", f"ARRAY['{UUID}'::uuid]", [UUID]),
+    ("jsonb[]", """ARRAY['{"a": [1]}'::jsonb]""", ['{"a": [1]}']),
+    ("numeric", "-123456789.000000000000000001", Decimal("-123456789.000000000000000001")),
+    ("numeric(50,10)", "1.5", Decimal("1.5").quantize(Decimal("1e-18"))),
+    ("box[]", "'{(1,1),(0,0)}'", "{(1,1),(0,0)}"),
+    ("mood[]", "'{calm}'", "{calm}"),
+]  # fmt: skip
+COLUMNS = [f"c{number}" for number in range(len(CASES))]
+TYPES = "types: {numeric: {decimal: [38, 18]}}"
+
+
+@contextmanager
+def capture(database: str, directory: Path, outputs: str) -> Iterator[tuple[Any, Config]]:
+    """A table ``t`` of all types, with an insert that is dumped."""
+    file = directory / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: postgres, url: '{database}', tables: ['public.*']}}\n"
+        f"log: {{path: {directory}/log}}\n"
+        f"state: {{url: 'sqlite:///{directory}/state.db'}}\noutputs: {outputs}\n"
+    )
+    config = load_config(file)
+    with psycopg.connect(database, autocommit=True) as sql:
+        sql.execute("CREATE TYPE mood AS ENUM ('calm')")
+        columns = ", ".join(f"{n} {kind}" for n, (kind, *_) in zip(COLUMNS, CASES, strict=True))
+        sql.execute(f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
+        sql.execute("CREATE TABLE keyless (a int[])")
+        insert(sql, 1)
+        with tidelog.CaptureGroup([config], pipelines=False):
+            yield sql, config
+
+
+def insert(sql: Any, key: int) -> None:
+    sql.execute(f"INSERT INTO t VALUES ({key}, {', '.join(value for _, value, _ in CASES)})")
+
+
+def run_once(spark: Any, config: Config) -> str:
+    """Deliver what the log has; returns which tables were left out, and why."""
+    outputs = make_outputs(config, spark)
+    try:
+        run_pipeline(spark, str(config.log.path), outputs, once=True)
+    except TableLeftOutError as error:
+        return str(error)
+    finally:
+        for each in outputs:
+            each.close()
+    return ""
+
+
+def test_readers_find_arrays_and_exact_numbers(spark: Any, database: str, tmp_path: Path) -> None:
+    """One row is dumped, others are logged; one changes, one goes."""
+    place = f"{tmp_path}/lake/public/t"
+    outputs = f"[{{kind: delta, path: {tmp_path}/lake, {TYPES}}}, " + (
+        f"{{kind: delta, name: steps, path: {tmp_path}/steps, {TYPES}, steps: ["
+        "{rename: {c2: ints}}, {filter: 'id < 4'}, {compute: {n: 'size(c3)'}}]}]"
+    )
+    with capture(database, tmp_path, outputs) as (sql, config):
+        wait_for(config, 1)
+        for key in (2, 3, 4):
+            insert(sql, key)
+        sql.execute("INSERT INTO t (id) VALUES (5)")
+        sql.execute("UPDATE t SET c2 = '{7,8}' WHERE id = 3")
+        sql.execute("DELETE FROM t WHERE id = 2")
+        sql.execute("INSERT INTO keyless VALUES ('{1,NULL}')")
+        copy = config.model_copy(update={"outputs": config.outputs[:1]})
+        with writing(copy, spark):
+            report = app.verify(copy)
+        assert run_once(spark, config) == ""
+        by_types = spark.read.format("tidelog").option("types", '{"arrays": "text"}')
+        log = {"path": str(config.log.path), "table": "public.t"}
+        texts = by_types.options(**log).load()
+        native = spark.read.format("tidelog").options(**log).load()
+    expected = {name: found for name, (*_, found) in zip(COLUMNS, CASES, strict=True)}
+    for read in (by_duckdb, by_delta_rs):
+        rows = [{n: v for n, v in row.items() if n in COLUMNS} for row in rows_of(read(place))]
+        assert [row["c2"] for row in rows] == [[], [7, 8], [], None]
+        assert all(value is None for value in rows[3].values())
+        assert {**rows[0], "c14": [str(each) for each in rows[0]["c14"]]} == expected
+    (change,) = rows_of(by_duckdb(f"{tmp_path}/lake/public/keyless", "version"))
+    assert change["after"] == {"a": [1, None]}
+    steps = rows_of(by_duckdb(f"{tmp_path}/steps/public/t"))
+    assert [(row["id"], row["ints"], row["n"]) for row in steps] == [(1, [], 2), (3, [7, 8], 2)]
+    (whole,) = [each for each in report["tables"] if each["table"] == "public.t"]
+    assert (whole["equal"], whole["method"], whole["rows"]) == (True, "checksum", 4), report
+    assert [row[0] for row in native.select("after.c8").distinct().collect() if row[0]] == [
+        expected["c8"]
+    ]
+    assert dict(texts.select("after.*").dtypes)["c8"] == "string"
+    assert dict(native.select("after.*").dtypes)["c6"] == "array<decimal(10,2)>"
+    assert dict(native.select("after.*").dtypes)["c16"] == "string"
+
+
+def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
+    spark: Any, database: str, tmp_path: Path
+) -> None:
+    """The message says what to do; columns that there are keep their types, whatever is said."""
+    place = tmp_path / "lake" / "public"
+
+    def rows(table: str, column: str) -> list[Any]:
+        return [row[column] for row in rows_of(by_duckdb(str(place / table)))]
+
+    with capture(database, tmp_path, f"[{{kind: delta, path: {tmp_path}/lake}}]") as (sql, config):
+        sql.execute("CREATE TABLE grids (id int PRIMARY KEY, g int[])")
+        sql.execute("INSERT INTO grids VALUES (1, '{{1,2},{3,4}}')")
+        wait_for(config, 2)
+        told = run_once(spark, config)
+        assert "public.grids: column g, version " in told
+        assert "is an array of several dimensions, which array(int32) does not fit" in told
+        assert f"types: {{arrays: text}} in the output's options and move {place}/grids" in told
+        assert rows("t", "c2") == [[]]
+        assert rows("grids", "g") == []
+        sql.execute("INSERT INTO t (id, c2) VALUES (9, '{9}')")
+        wait_for(config, 3)
+        missing = run_once(spark, config)  # it may have been mended: a dump shows it
+        assert "rows are missing until a dump of it is done" in missing
+        assert rows("t", "c2") == [[], [9]]
+
+        (place / "grids").rename(tmp_path / "away")
+        file = tmp_path / "tidelog.yaml"
+        file.write_text(file.read_text().replace("/lake}", "/lake, types: {arrays: text}}"))
+        config = load_config(file)
+        sql.execute("INSERT INTO grids VALUES (2, '{5}')")
+        sql.execute("INSERT INTO t (id, c2) VALUES (10, '{10}')")
+        command = ExecuteSnapshot(dump_id="again", tables=("public.grids",))
+        assert app.send_command(config, command, timeout_s=30)["error"] is None
+        app.dump_wait(config, "again", timeout_s=60)
+        wait_for(config, 7)
+        assert run_once(spark, config) == ""
+        assert rows("grids", "g") == ["{{1,2},{3,4}}", "{5}"]
+        assert rows("t", "c2") == [[], [9], [10]]
+        file.write_text(file.read_text().replace("arrays: text", "arrays: native"))
+        sql.execute("INSERT INTO grids VALUES (3, '{6}')")
+        wait_for(config, 8)
+        run_once(spark, load_config(file))
+        assert rows("grids", "g")[-1] == "{6}"

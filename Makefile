@@ -31,7 +31,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short dist test-dist lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short dist test-dist test-container sbom lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -181,6 +181,12 @@ dist: venv ## Wheel and sdist of the commit that is checked out, in dist/
 test-dist: dist ## By hand: the wheel in an empty environment; ARGS=demo: also the quick demo from it
 	PYTHON=$(PYTHON) tools/try_wheel.sh "$$(ls -t dist/*.whl | head -1)" $(ARGS)
 
+test-container: dist ## By hand, as root: the steps of deploy/Containerfile in a Debian root (needs mmdebstrap), and the images' sizes
+	$(PY) tools/try_container.py $(or $(DIR),build/container) $(ARGS)
+
+sbom: dist ## Bill of materials and licences of what the images have of Python packages, in dist/
+	PYTHON=$(PYTHON) tools/sbom.sh dist
+
 lint: venv ## ruff, mypy, import contracts, reference pages current
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -197,9 +203,15 @@ docs: venv ## Write docs/reference and the tables of types from the code
 	$(PY) tools/reference.py
 	$(PY) tools/type_tables.py
 
-lock: ## Renew requirements.lock (needs uv)
-	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--custom-compile-command "make lock" --python-version 3.11 --extra dev pyproject.toml -o requirements.lock
+COMPILE := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" --python-version 3.11
+# What the image `capture` has: all sources, stores and channels.
+CAPTURE := mysql object-store rest otlp zookeeper kafka http
+
+lock: ## Renew requirements.lock, and the locks of the images from it (needs uv)
+	$(COMPILE) --extra dev pyproject.toml -o requirements.lock
+	$(COMPILE) --no-annotate -c requirements.lock $(CAPTURE:%=--extra %) pyproject.toml -o deploy/capture.lock
+	$(COMPILE) --no-annotate -c requirements.lock $(CAPTURE:%=--extra %) --extra spark --extra opensearch pyproject.toml -o deploy/spark.lock
 
 clean: ## Remove .venv and everything generated
 	rm -rf $(VENV) $(SPARKS:%=.venv-spark-%) $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -24,7 +24,7 @@ SECRET = r"(?i:\w*(?:token|password|passwd|secret|access_key|api_key)\w*)"
 # As a variable's default, a value in YAML, or a literal of SQL.
 DEFAULT = re.compile(r"\$\{" + SECRET + r":-[^}]+\}")
 VALUE = re.compile(
-    r"^[^#`|]*?\b(" + SECRET + r")[\"']?: *[\"']?(?![\"'$<{\[…]|true|false)[^\s\"',}]"
+    r"^[^#`|]*?\b(" + SECRET + r")(?:: +|[\"']: *)[\"']?(?![\"'$<{\[…]|true|false)[^\s\"',}]"
 )
 LITERAL = re.compile(r"(?i)\b(?:PASSWORD|IDENTIFIED BY)\s*\(?\s*'")
 URL = re.compile(r"://[\w.-]+:(?!\$|…)[^@\s/\"'`,]+@")

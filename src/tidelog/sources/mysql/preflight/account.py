@@ -1,4 +1,4 @@
-"""Says for `tidelog check` what an account needs that the server did not let in."""
+"""Says for `tidelog check` what an account needs that the server refused."""
 
 from __future__ import annotations
 

@@ -1,0 +1,119 @@
+"""Run the steps of deploy/Containerfile in a Debian root, where no container engine is: DIR STAGE….
+
+Needs root, mmdebstrap and a wheel in dist/. Prints each stage's size, unpacked and packed, and runs the image's
+program as its user with a read-only root. DIR is created, and kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CONTAINERFILE = ROOT / "deploy" / "Containerfile"
+# As Debian's slim images: no manuals, no translations, no caches of apt.
+SLIM = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]
+APT = """\
+APT::Keep-Downloaded-Packages "false";
+Dir::Cache::pkgcache "";
+Dir::Cache::srcpkgcache "";
+"""
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+CONFIG = """\
+source: {kind: postgres, url: "postgresql://tidelog@127.0.0.1:1/shop", tables: ["public.*"]}
+log: {path: /var/lib/tidelog/log}
+state: {url: "sqlite:////var/lib/tidelog/state.db"}
+"""
+
+
+def steps() -> Iterator[tuple[str, str, str]]:
+    """Yield stage, instruction and arguments, line by line."""
+    stage = ""
+    text = re.sub(r"^#.*\n", "", CONTAINERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        instruction, _, arguments = line.strip().partition(" ")
+        if instruction == "FROM":
+            stage = arguments.rpartition(" AS ")[2]
+        if instruction:
+            yield stage, instruction, arguments
+
+
+def run(*command: str | Path) -> None:
+    """Run a command; end with its line if it fails."""
+    if subprocess.run(list(map(str, command)), check=False).returncode != 0:  # noqa: S603
+        sys.exit(f"failed: {' '.join(map(str, command))}")
+
+
+def build(root: Path, wanted: str) -> dict[str, str]:
+    """Run a stage's steps in `root`; return the image's environment."""
+    environment = {"PATH": os.defpath + ":/usr/sbin:/sbin", "DEBIAN_FRONTEND": "noninteractive"}
+    for stage, instruction, arguments in steps():
+        if stage != wanted or instruction not in {"RUN", "COPY", "ENV"}:
+            continue
+        if instruction == "ENV":
+            environment |= dict(each.split("=", 1) for each in shlex.split(arguments))
+        elif instruction == "COPY":
+            *sources, target = arguments.split()
+            for source in sources:
+                shutil.copy(ROOT / source, root / target.strip("/"))
+        else:
+            # The packages' indexes are reached as from this machine.
+            for name in ("etc/resolv.conf", "etc/hosts"):
+                shutil.copy(f"/{name}", root / name)
+            shutil.copy(CERTIFICATES, root / "tmp" / "certificates")
+            given = environment | {"PIP_CERT": "/tmp/certificates"}  # noqa: S108 - in that root
+            pairs = [f"{name}={value}" for name, value in given.items()]
+            alone = ["unshare", "--pid", "--fork", f"--mount-proc={root}/proc"]
+            run(*alone, "chroot", root, "env", "-i", *pairs, "sh", "-ec", arguments)
+            (root / "tmp" / "certificates").unlink()
+    return environment
+
+
+def report(root: Path, stage: str) -> None:
+    """Print how large the root is."""
+    run(
+        "sh", "-c",
+        f'echo "{stage}: $(du -smx {root} | cut -f1) MB, packed '
+        f'$(tar -C {root} -c --one-file-system . | gzip | wc -c | awk \'{{print int($1/1e6)}}\') MB"',
+    )  # fmt: skip
+
+
+def try_it(root: Path, environment: dict[str, str]) -> None:
+    """Run Tidelog in the root as the image's user: /tmp and its home can be written, no more."""
+    (root / "etc" / "tidelog").mkdir(exist_ok=True)
+    (root / "etc" / "tidelog" / "tidelog.yaml").write_text(CONFIG, encoding="utf-8")
+    pairs = " ".join(shlex.quote(f"{name}={value}") for name, value in environment.items())
+    inside = f"chroot --userspec=10001:10001 {root} env -i {pairs} sh -c "
+    script = f"""
+        mount --bind {root} {root} && mount -o remount,ro,bind {root}
+        mount -t tmpfs -o mode=1777 tmp {root}/tmp
+        mount -t tmpfs -o uid=10001,gid=10001,mode=700 home {root}/var/lib/tidelog
+        {inside} 'cd; tidelog --version && ! touch /opt/x 2>/dev/null'
+        {inside} 'cd; tidelog check /etc/tidelog/tidelog.yaml; test $? = 2'
+        {inside} 'cd; tidelog status /etc/tidelog/tidelog.yaml --fail-on critical; test $? = 1'
+    """  # noqa: S108 - in that root
+    run("unshare", "--mount", "sh", "-ec", script)
+
+
+def main(directory: Path, stages: list[str]) -> None:
+    """Build the stages, one over the other."""
+    root = directory / "root"
+    directory.mkdir(parents=True)
+    run("mmdebstrap", "--variant=minbase", *SLIM, "bookworm", root)
+    (root / "etc/apt/apt.conf.d/docker-clean").write_text(APT, encoding="utf-8")
+    report(root, "base")
+    environment: dict[str, str] = {}
+    for stage in stages:
+        environment |= build(root, stage)
+        report(root, stage)
+        try_it(root, environment)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:] or ["capture", "spark"])

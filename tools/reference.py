@@ -200,7 +200,9 @@ CLI_HEAD = """\
 Exit codes: 0 done; 1 failed, or `verify` and `demo` found a difference; 2 bad usage or configuration,
 or `check` found what has to be mended; 130 interrupted. SIGINT and SIGTERM end `run`,
 `capture` and `pipeline` in order (exit 0): what was read is made durable first. A second one ends the
-process at once, which is safe too.
+process at once, which is safe too. An output that has stopped ends no `run`: it is retried, and capture goes on.
+`pipeline` ends once all of its outputs have stopped, with the code of the first one's error (1 or 2), and so it does if
+one is stopped when it is interrupted.
 
 With `--json` results go to stdout, one JSON document a line; errors are then also written as
 `{"error": {"kind": …, "message": …}}`. Messages for people about errors go to stderr.

@@ -340,6 +340,44 @@ def test_rejections_are_reported_with_the_batch(scene: Scene) -> None:
     assert [each.refused for each in scene.batches] == [{"public.x": "why"}, {}]
 
 
+class Refused(Output):
+    """Its destination refuses it ``times`` times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def prepare(self, generation: str) -> None:
+        super().prepare(generation)
+        if self.prepared <= self.times:
+            raise OutputRefusedError("no right")
+
+
+def test_what_refuses_an_output_at_the_start_is_raised_by_its_run_alone(scene: Scene) -> None:
+    """So outputs beside it run; and at the next try it is checked again."""
+    end, output = scene.insert(1), Refused(2)
+    loop = scene.loop(output, once=False)
+    loop.prepare()
+    for _ in range(2):
+        with pytest.raises(OutputRefusedError, match="no right"):
+            run(loop)
+    assert output.prepared == 2, "what was found at the start is not asked for again"
+    stop, up_to_date = threading.Event(), list[str]()
+
+    def note(name: str) -> None:
+        up_to_date.append(name)
+        stop.set()
+
+    loop = scene.loop(output, once=False, on_up_to_date=note)
+    loop.run(stop)
+    assert (output.ends, up_to_date) == ([end], ["kept"])
+
+
+def test_with_once_an_output_that_is_refused_lets_nothing_begin(scene: Scene) -> None:
+    with pytest.raises(OutputRefusedError, match="no right"):
+        scene.loop(Refused(1)).prepare()
+
+
 def wait_for(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10
     while not condition():

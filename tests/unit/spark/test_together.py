@@ -8,37 +8,42 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.spark.delivery.run import OutputGroup
+from tidelog.spark.sessions.errors import SparkGoneError
 
 
 class Stream:
     """Fails as long as ``failing``; then, or without that, runs until it is to stop."""
 
-    def __init__(self, name: str, *, failing: bool = False) -> None:
+    def __init__(
+        self, name: str, *, failing: bool = False, error: type[TidelogError] = OutputRefusedError
+    ) -> None:
         self.name = name
         self.failing = failing
+        self.error = error
         self.tries = 0
-        self.batch_delivered: Callable[[str], None] = lambda name: None
+        self.runs: Callable[[str], None] = lambda name: None
 
     def run(self, stop: threading.Event) -> None:
         self.tries += 1
         if self.failing:
-            raise OutputRefusedError(f"{self.name} may not write")
-        self.batch_delivered(self.name)
+            raise self.error(f"{self.name} may not write")
+        self.runs(self.name)
         stop.wait(60)
 
 
 class Running:
     """`OutputGroup.run` in a thread."""
 
-    def __init__(self, *streams: Stream, once: bool = False) -> None:
+    def __init__(self, *streams: Stream, once: bool = False, ends: bool = True) -> None:
         self.told: list[tuple[str, str | None]] = []
         self.stop = threading.Event()
         self.raised: BaseException | None = None
-        together = OutputGroup(self._tell, once=once, retry_s=(0.2, 0.4))
+        retry_s = (0.2, 0.4)
+        together = OutputGroup(self._tell, once=once, ends_when_all_stop=ends, retry_s=retry_s)
         for stream in streams:
-            stream.batch_delivered = together.batch_delivered
+            stream.runs = together.runs
         self._call = lambda: together.run(streams, self.stop)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -49,7 +54,7 @@ class Running:
     def _run(self) -> None:
         try:
             self._call()
-        except OutputRefusedError as error:
+        except TidelogError as error:
             self.raised = error
 
     def end(self, *, stop: bool = True) -> None:
@@ -91,6 +96,25 @@ def test_where_none_goes_on_all_is_over(count: int) -> None:
     running.end(stop=False)
     assert "may not write" in str(running.raised)
     assert len(running.told) >= count
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_beside_capture_each_is_retried_until_it_is_mended(count: int) -> None:
+    streams = [Stream(f"bad {number}", failing=True) for number in range(count)]
+    running = Running(*streams, ends=False)
+    until(lambda: all(each.tries > 2 for each in streams))
+    streams[0].failing = False
+    until(lambda: ("bad 0", None) in running.told)
+    running.end()
+    assert running.raised is None, "what is stopped was told, and ends nothing"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_end_of_spark_ends_all(ends: bool) -> None:
+    gone, well = Stream("gone", failing=True, error=SparkGoneError), Stream("well")
+    running = Running(gone, well, ends=ends)
+    running.end(stop=False)
+    assert isinstance(running.raised, SparkGoneError)
 
 
 def test_once_tries_nothing_again_and_lets_the_others_end() -> None:

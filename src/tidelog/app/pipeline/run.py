@@ -138,18 +138,26 @@ def pipeline(
     once: bool = False,
     on_progress: OnStatus = ignore,
     stop_event: threading.Event,
+    ends_when_all_stop: bool = True,
 ) -> None:
     """Deliver the event log to the outputs; stand by while another process does so.
 
     With ``once`` there is no standby: raises AnotherLeaderError while another process delivers.
+    Once all outputs have stopped, it raises the first one's error, or retries them without
+    ``ends_when_all_stop``.
     """
     refuse_coroutine_function("on_progress", on_progress)
     with storing_end(config, PIPELINE + config.pipeline.name):
-        _deliver(config, once, on_progress, stop_event)
+        _deliver(config, once, on_progress, stop_event, ends_when_all_stop=ends_when_all_stop)
 
 
 def _deliver(
-    config: Config, once: bool, on_progress: OnStatus, stop_event: threading.Event
+    config: Config,
+    once: bool,
+    on_progress: OnStatus,
+    stop_event: threading.Event,
+    *,
+    ends_when_all_stop: bool,
 ) -> None:
     check_installed(config.outputs)
     if not once:
@@ -208,7 +216,13 @@ def _deliver(
                 election.handover_requested,
                 file,
             )
-            return PipelineSession(*work, once=once, on_progress=on_progress, alone=spark.ours)
+            return PipelineSession(
+                *work,
+                once=once,
+                ends_when_all_stop=ends_when_all_stop,
+                on_progress=on_progress,
+                alone=spark.ours,
+            )
 
         if once:
             with closing(open_session(leading)) as once_session:
@@ -275,7 +289,8 @@ def _may_start(
 
 
 def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
-    """Run capture and pipeline together until either ends; raise the error that ended it.
+    """Run capture and pipeline together until either ends; raise the error that ended it. Outputs
+    that stop are retried, and end nothing.
 
     Each leads or stands by on its own. When capture is complete (``snapshot: initial_only``), the
     captured records are delivered first; then IncompleteDumpError is raised if tables are missing,
@@ -313,7 +328,12 @@ def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.E
             complete.set()
 
     def run_delivery() -> None:
-        pipeline(config, on_progress=lambda s: show("pipeline", s), stop_event=ended)
+        pipeline(
+            config,
+            on_progress=lambda s: show("pipeline", s),
+            stop_event=ended,
+            ends_when_all_stop=False,  # capture has to go on
+        )
 
     works = [run_capture, *([run_delivery] if config.outputs else [])]
     threads = [threading.Thread(target=run_part, args=(work,), daemon=True) for work in works]

@@ -148,6 +148,7 @@ class PipelineSession:
         handover_requested: returns True once an operator asked this leader to give up the lease.
         file: the lease file that tasks read.
         once: whether to deliver what the log has now, and end.
+        ends_when_all_stop: whether to end once all outputs have stopped; else they are retried.
         alone: whether nobody else runs jobs in ``spark``.
         on_progress: called with batches, and with outputs that stop and resume.
     """
@@ -163,6 +164,7 @@ class PipelineSession:
         file: LeaseFile,
         *,
         once: bool,
+        ends_when_all_stop: bool,
         on_progress: OnStatus,
         alone: bool,
     ) -> None:
@@ -172,6 +174,7 @@ class PipelineSession:
         self._handover_requested = handover_requested
         self._file = file
         self._once = once
+        self._ends_when_all_stop = ends_when_all_stop
         self._alone = alone
         settings = {name: str(value) for name, value in config.pipeline.conf.items()}
         self._archive = ClassArchive(settings) if alone and not once else None
@@ -237,7 +240,11 @@ class PipelineSession:
                 is_paused=lambda: not self._once and self._pause.now,
                 ask=partial(request_dumps, config),
                 ask_for_rows=FilteredRows(config, self._spark, log),
+                ends_when_all_stop=self._ends_when_all_stop,
             )
+        except TidelogError:
+            if self._lost is None:  # else an output had stopped before: stand by
+                raise
         finally:
             done.set()
             for thread in threads:

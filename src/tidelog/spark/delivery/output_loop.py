@@ -92,6 +92,8 @@ class LoopOptions:
     is_paused: Callable[[], bool] = lambda: False
     on_long_batch: Callable[[str, RunningBatch | None], None] = lambda _output, _batch: None
     """Called with an output's batch that takes long, and with None when it has ended."""
+    on_up_to_date: Callable[[str], None] = lambda _output: None
+    """Called with the name of an output that has nothing to deliver, after each start."""
     check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
     """Requests dumps of tables that are missing in an output."""
@@ -125,6 +127,7 @@ class OutputLoop:
         self._unstored: BatchProgress | None = None  # delivered, but storing that failed
         self._under_way: RunningBatch | None = None
         self._tried = 0.0  # when tables that are left out were tried last
+        self._refusal: TidelogError | None = None  # of `prepare`; `run` raises it
 
     @property
     def name(self) -> str:
@@ -132,16 +135,27 @@ class OutputLoop:
         return self.output.name
 
     def prepare(self) -> None:
-        """Check the output. A transient error is only reported: `run` checks again."""
+        """Check the output. A transient error is only reported: `run` checks again. Any other error
+        is raised by `run`, so that the other outputs run; with ``once`` here, before any output
+        writes.
+        """
         try:
             self._prepare()
-        except AccessRefusedError as error:  # at the start it ends the process
-            raise UsageError(str(error)) from error
+        except AccessRefusedError as error:  # at the start, credentials or a name are wrong
+            self._refusal = UsageError(str(error))
         except TidelogError as error:
             if error.policy is not Policy.RETRY:
-                raise
-            self._options.on_failure(self.name, error)
-            logger.warning("output %s is not ready: %s", self.name, error)
+                self._refusal = error
+            else:
+                self._options.on_failure(self.name, error)
+                logger.warning("output %s is not ready: %s", self.name, error)
+        if self._options.once:
+            self._raise_refusal()
+
+    def _raise_refusal(self) -> None:
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
 
     def _prepare(self) -> None:
         if self._prepared:
@@ -183,6 +197,7 @@ class OutputLoop:
         while not stop.is_set():
             before = self.done
             try:
+                self._raise_refusal()
                 self._prepare()
                 self._deliver_watched(stop)
                 break
@@ -254,6 +269,7 @@ class OutputLoop:
         """Deliver batch after batch. Raises TidelogError."""
         options = self._options
         self._store(self._unstored)
+        reported = False
         until = self._log.latest_offset() if options.once else None
         while not stop.is_set():
             begun = time.monotonic()
@@ -268,6 +284,9 @@ class OutputLoop:
             elif until is not None and self.done >= until:
                 return
             else:
+                if not (reported or options.is_paused()):
+                    reported = True
+                    options.on_up_to_date(self.name)
                 stop.wait(_POLL_S)
 
     def _next_end(self, until: int | None) -> int | None:

@@ -24,6 +24,7 @@ from tidelog.spark.changes.batches import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import register
 from tidelog.spark.delivery.output_loop import BatchProgress as BatchProgress
 from tidelog.spark.delivery.output_loop import LoopOptions, OutputLoop, RunningBatch
+from tidelog.spark.sessions.errors import SparkGoneError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +55,8 @@ class OutputGroup:
         on_state: called with an output's name and the error that stopped it, and with None once it
             runs again.
         once: whether no stopped stream is retried.
+        ends_when_all_stop: whether the run ends once all streams have stopped, and raises the error
+            of one that is stopped in the end; else each is retried until the run is stopped.
         retry_s: seconds until the first retry of a stopped stream, and the most seconds between
             retries.
     """
@@ -63,18 +66,21 @@ class OutputGroup:
         on_state: OnState,
         *,
         once: bool,
+        ends_when_all_stop: bool = True,
         retry_s: tuple[float, float] = (_FIRST_RETRY_S, _LAST_RETRY_S),
     ) -> None:
         self._on_state = on_state
         self._once = once
+        self._ends_when_all_stop = ends_when_all_stop or once
         self._retry_s = retry_s
         self._stopped: dict[str, BaseException] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._ended_by: TidelogError | None = None
 
-    def batch_delivered(self, name: str) -> None:
-        """Report that a batch was delivered to the output: if the output had stopped, it runs
-        again.
+    def runs(self, name: str) -> None:
+        """Report that a batch was delivered to the output, or that it has nothing to deliver: if it
+        had stopped, it runs again.
         """
         with self._lock:
             if self._stopped.pop(name, None) is None:
@@ -83,10 +89,10 @@ class OutputGroup:
         self._on_state(name, None)
 
     def run(self, streams: Sequence[Stream], stop: threading.Event) -> None:
-        """Run until all streams have ended, or all have stopped. Raises the error of the first
-        stopped one.
+        """Run until all streams have ended. Raises the error that ended them or, with
+        ``ends_when_all_stop``, that of the first stopped one.
         """
-        if len(streams) == 1:
+        if len(streams) == 1 and self._ends_when_all_stop:
             try:
                 streams[0].run(stop)
             except TidelogError as error:
@@ -102,8 +108,11 @@ class OutputGroup:
                 self._ended.set()
                 stop.set()  # before the pool waits for them
                 raise
-        for stopped in self._stopped.values():
-            raise stopped
+        if self._ended_by is not None:
+            raise self._ended_by
+        if self._ends_when_all_stop:
+            for stopped in self._stopped.values():
+                raise stopped
 
     def _run(self, stream: Stream, of: int, stop: threading.Event) -> None:
         wait_s, last_s = self._retry_s
@@ -115,24 +124,23 @@ class OutputGroup:
                     before = stream.name in self._stopped
                     self._stopped.pop(stream.name, None)
                     self._stopped[stream.name] = error
-                    alone = len(self._stopped) == of
+                    all_stopped = len(self._stopped) == of
                 if not before:
                     wait_s = self._retry_s[0]
                 self._on_state(stream.name, error)
-                if alone:
+                over = all_stopped and self._ends_when_all_stop
+                if over:
                     self._ended.set()
-                if isinstance(error, LeaseLostError):  # applies to all of them
+                if isinstance(error, LeaseLostError | SparkGoneError):  # applies to all of them
+                    self._ended_by = error
                     self._ended.set()
                     stop.set()
-                ends = self._once or not isinstance(error, TidelogError)
-                if of > 1 and not alone:
+                retried = TidelogError if self._ends_when_all_stop else Exception
+                ends = self._once or not isinstance(error, retried)
+                if not over:
+                    others = "" if all_stopped else ", the others continue"
                     again = "" if ends else f"; it is retried in {wait_s:.0f} s"
-                    logger.error(
-                        "output %s has stopped, the others continue: %s%s",
-                        stream.name,
-                        error,
-                        again,
-                    )
+                    logger.error("output %s has stopped%s: %s%s", stream.name, others, error, again)
                 if ends or self._ends_within(wait_s, stop):
                     return
                 wait_s = min(2 * wait_s, last_s)
@@ -173,6 +181,7 @@ def run_pipeline(
     is_paused: Callable[[], bool] = lambda: False,
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None,
     ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None,
+    ends_when_all_stop: bool = True,
 ) -> int:
     """Deliver the event log to ``outputs``, until ``stop`` is set or, with ``once``, until
     everything is delivered that was in the log at the start.
@@ -203,9 +212,10 @@ def run_pipeline(
         ask: requests dumps of tables that an output, by name, left out and now takes.
         ask_for_rows: requests, before a batch is written, the rows that are incomplete in its
             records and that the output may need.
+        ends_when_all_stop: see `OutputGroup`.
 
-    Returns the offset below which everything was delivered. Raises the TidelogError that stopped
-    it, or, before the first batch, the error of an output that can't be used.
+    Returns the offset below which everything was delivered. Raises the TidelogError that ended it;
+    with ``once`` also, before the first batch, the error of an output that can't be used.
     """
     log = EventLog.open(log_path)
     register(spark)
@@ -224,11 +234,11 @@ def run_pipeline(
         if on_state is not None:
             on_state(output, error)
 
-    group = OutputGroup(report_state, once=once)
+    group = OutputGroup(report_state, once=once, ends_when_all_stop=ends_when_all_stop)
 
     def delivered(progress: BatchProgress) -> None:
         progress_store.delivered(progress)
-        group.batch_delivered(progress.output)
+        group.runs(progress.output)
         if on_progress is not None:
             on_progress(progress)
 
@@ -241,6 +251,7 @@ def run_pipeline(
         lost or threading.Event(),
         is_paused,
         progress_store.report_long_batch,
+        group.runs,
         partial(_check_offsets, log, destinations or {}),
         ask,
         ask_for_rows,

@@ -153,7 +153,9 @@ def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> Non
     postgres.drop_database("rights")
     postgres.execute("DROP ROLE poor")
     assert found["replication"].fix == 'ALTER ROLE "poor" REPLICATION;'
-    assert found["watermark table"].fix == 'CREATE SCHEMA "tidelog" AUTHORIZATION "poor";'
+    assert found["watermark table"].fix == (
+        'CREATE SCHEMA "tidelog";\nGRANT CREATE, USAGE ON SCHEMA "tidelog" TO "poor";'
+    )
     assert found["table public.t"].level == "fail"
 
 

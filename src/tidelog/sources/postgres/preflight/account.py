@@ -64,5 +64,7 @@ def _create_role(
         what = f"ALL TABLES IN SCHEMA {quote_ident(schema)}" if table == "*" else name
         yield f"GRANT SELECT ON {what} TO {role};"
     if watermark_schema is not None:
-        yield f"CREATE SCHEMA IF NOT EXISTS {quote_ident(watermark_schema)} AUTHORIZATION {role};"
+        schema = quote_ident(watermark_schema)
+        yield f"CREATE SCHEMA IF NOT EXISTS {schema};"
+        yield f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {role};"
     yield "-- then run tidelog check again: it prints what is still missing"

@@ -82,9 +82,9 @@ class PublicationChecks:
         elif in_schema if has_schema else in_database:
             yield Finding("watermark table", "ok", f"{watermark} will be created")
         else:
-            fix = f"CREATE SCHEMA {quote_ident(schema)} AUTHORIZATION {user};"
-            if has_schema:
-                fix = f"GRANT CREATE, USAGE ON SCHEMA {quote_ident(schema)} TO {user};"
+            fix = f"GRANT CREATE, USAGE ON SCHEMA {quote_ident(schema)} TO {user};"
+            if not has_schema:
+                fix = f"CREATE SCHEMA {quote_ident(schema)};\n{fix}"
             text = f"{watermark} can't be created"
             yield Finding("watermark table", "fail", text, fix, SUPERUSER)
 

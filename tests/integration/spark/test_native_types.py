@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
 import pytest
 from tests.integration.event_messages import wait_for
@@ -178,3 +179,28 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
         wait_for(config, 8)
         run_once(spark, load_config(file))
         assert rows("grids", "g")[-1] == "{6}"
+
+
+def test_files_have_arrays_if_asked(spark: Any, database: str, tmp_path: Path) -> None:
+    """What does not fit leaves out its table; a column that exists keeps its type."""
+    output = f"kind: files, path: {tmp_path}/files"
+    with capture(database, tmp_path, f"[{{{output}, {TYPES}}}]") as (sql, config):
+        sql.execute("CREATE TABLE grids (id int PRIMARY KEY, g int[])")
+        sql.execute("INSERT INTO grids VALUES (1, '{{1,2},{3,4}}')")
+        wait_for(config, 2)
+        told = run_once(spark, config)
+        assert "public.grids: column g, version " in told
+        assert "in the options of an output with another name and path" in told
+        file = tmp_path / "tidelog.yaml"
+        file.write_text(file.read_text().replace("types: {", "types: {arrays: text, "))
+        sql.execute("UPDATE t SET c2 = '{7}'")
+        wait_for(config, 3)
+        run_once(spark, load_config(file))
+    rows = duckdb.sql(
+        f"SELECT * FROM '{tmp_path}/files/table=public.t/**/*.parquet' ORDER BY version"
+    )
+    first, second = rows_of(rows.to_arrow_table())
+    expected = {name: found for name, (*_, found) in zip(COLUMNS, CASES, strict=True)}
+    assert {**first["after"], "c14": [UUID]} == {"id": 1, **expected}
+    assert second["after"]["c2"] == [7]
+    assert not list(tmp_path.glob("files/table=public.grids/**/*.parquet"))

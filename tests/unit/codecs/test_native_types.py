@@ -10,11 +10,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tidelog.codecs.columns.values import UnfitCellError, arrow_type, column
 from tidelog.codecs.native_types import native_logicals
+from tidelog.errors import ConfigError
 from tidelog.model.column_types import ColumnTypes
 from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.outputs.files.config import FilesSection
+from tidelog.spark.datasource.options import SourceOptions
 
 TEXTS = ColumnTypes("text")
 DECIMALS = ColumnTypes(numeric=(38, 18))
@@ -97,3 +101,26 @@ def test_types_by_option(type_id: int, name: str, types: ColumnTypes, logical: A
     assert native_logicals(schema, types) == ({"v": logical} if logical else {})
     of_column = {"v": types}
     assert native_logicals(schema, TEXTS, of_column) == native_logicals(schema, types)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *[{"types": {"numeric": {"decimal": limits}}} for limits in ([39, 2], [5, 6], [0, 0])],
+        {"types": {"arrays": "native"}, "format": "json"},
+        {"types": {"arrays": "native"}, "values": "json"},
+    ],
+)
+def test_types_that_files_can_not_have_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        FilesSection.model_validate({"kind": "files", "path": "x", **given})
+
+
+def test_an_option_of_the_spark_source_is_as_in_the_configuration() -> None:
+    options = {"path": "x", "table": "public.t", "types": '{"numeric": {"decimal": [20, 4]}}'}
+    assert SourceOptions.parse(options).types == ColumnTypes(numeric=(20, 4))
+    for types in ('{"array": "text"}', "text", '{"arrays": "maybe"}'):
+        with pytest.raises(ConfigError, match="option 'types'"):
+            SourceOptions.parse({**options, "types": types})
+    with pytest.raises(ConfigError, match="does not fit shape 'raw'"):
+        SourceOptions.parse({**options, "shape": "raw"})

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Protocol
 
-from tidelog.errors import OutputRefusedError, TableLeftOutError
+from tidelog.errors import OutputRefusedError, TableLeftOutError, ValueRefusedError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
@@ -59,6 +59,7 @@ class CurrentTables:
         self._destination = destination
         self._known: dict[TableName, tuple[int, TargetTable | None]] = {}  # by schema version
         self._owners: dict[str, str] | None = None  # by address
+        self._unfit: dict[TableName, ValueRefusedError] = {}  # see `leave_out`
 
     @cached_property
     def refused(self) -> RefusedTables:
@@ -106,14 +107,34 @@ class CurrentTables:
 
         self.refused.take_again(known, check, ask, self._log.latest_offset())
 
+    def leave_out(self, error: ValueRefusedError, start: int) -> None:
+        """Leave out the table of a value that does not fit, with its rows from offset ``start`` on,
+        until the output starts again: only another output, or other rows in the source, can help.
+        Raises ``error`` if its table is unknown.
+        """
+        names = {f"{table}: ": table for table in self._known}
+        table = next((t for begin, t in names.items() if str(error).startswith(begin)), None)
+        if table is None:
+            raise error
+        told = ValueRefusedError(
+            f"{error} in the options of an output with another name and path, or change the row "
+            f"in the source and start again: {table} is dumped"
+        )
+        self._unfit[table] = told
+        self.refused.refuse(str(table), told, start)
+        self._known[table] = self._known[table][0], None
+
     def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:
         """Prepare the destination for rows of ``schema``. Raises TableLeftOutError if the
         destination can't have the table.
         """
         destination, table = self._destination, str(schema.table)
-        found = self._targets.target_of_records(schema)
-        self._check_address(found, progress)
+        if schema.table in self._unfit:
+            raise self._unfit[schema.table]
         columns = progress.columns.get(table)
+        have = {column[0]: column[1] for column in columns or ()}
+        found = self._targets.target_of_records(schema, have)
+        self._check_address(found, progress)
         if columns is None:
             destination.create(found)
             destination.check_table(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tidelog.model.column_types import ColumnTypes
 from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.ports import DeadLetters, Formatter
@@ -29,4 +30,5 @@ class Delivery:
     parallelism: int = 0  # 0: as Spark has cores
     part_bytes: int = PART_BYTES
     skipped: frozenset[str] = frozenset()  # operations that ordered delivery leaves out
+    types: ColumnTypes | None = None  # of new columns that are text without it; None: text
     messages: Formatter | None = None  # for the source's logical messages; None: they are left out

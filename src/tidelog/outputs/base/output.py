@@ -19,7 +19,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ClassVar
 
-from tidelog.errors import ConcurrentCommitError, OutputError, TableLeftOutError, TidelogError
+from tidelog.errors import (
+    ConcurrentCommitError,
+    OutputError,
+    TableLeftOutError,
+    TidelogError,
+    ValueRefusedError,
+)
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
@@ -271,7 +277,7 @@ class ExecutorOutput:
             whole = batch_of(self.log, start, end)
         progress.begin(end)
         try:
-            rejected = sum(self._write(piece) for piece in self._split(whole))
+            rejected = self._write_fitting(whole)
         except ConcurrentCommitError as error:
             self._check_lease()
             if self._lease is None:
@@ -291,6 +297,20 @@ class ExecutorOutput:
         self._current.refused.remove_dumped(
             {name: each.first_offset for name, each in dumps.items()}
         )
+
+    def _write_fitting(self, batch: OutputBatch) -> int:
+        """Write a batch, without tables of which a value does not fit, and return the number of
+        rejected records. After such an error the batch is written again: what of it is there is
+        recognized.
+        """
+        while True:
+            try:
+                return sum(self._write(piece) for piece in self._split(batch))
+            except Exception as error:
+                ours = error if isinstance(error, TidelogError) else find_error(str(error))
+                if not isinstance(ours, ValueRefusedError):
+                    raise
+                self._current.leave_out(ours, batch.start)
 
     def _split(self, batch: OutputBatch) -> list[OutputBatch]:
         """Split a batch so that every change is delivered under its own schema; a key's newest

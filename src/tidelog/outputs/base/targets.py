@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import exclusion, pattern_of
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.native_types import with_types
 from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.ports import SchemaFormatter, TargetTable
 from tidelog.spark.datasource.partitions import schema_now, schemas_now
@@ -132,15 +133,16 @@ class TargetTables:
         self._delivery = delivery
         self._schemas = MessageSchemaStore(log.storage)
 
-    def target_of(self, schema: TableSchema) -> TargetTable:
-        """Returns the table as rows of ``schema`` are delivered. Raises ConfigError if the steps
-        don't fit it, TableLeftOutError if the formatter can't have a column, KeyMissingError or,
-        with ``keyless: fail``, OutputRefusedError if a copy needs a key and it has none.
+    def target_of(self, schema: TableSchema, have: Mapping[str, str] | None = None) -> TargetTable:
+        """Returns the table as rows of ``schema`` are delivered; ``have``: the destination's
+        columns and their Arrow types. Raises ConfigError if the steps don't fit it,
+        TableLeftOutError if the formatter can't have a column, KeyMissingError or, with
+        ``keyless: fail``, OutputRefusedError if a copy needs a key and it has none.
         """
         delivery = self._delivery
         found = target_table(
             self._spark,
-            schema,
+            with_types(schema, delivery.types, delivery.steps, have or {}),
             delivery.steps,
             self._log.source,
             keyed=delivery.keyed,
@@ -151,18 +153,20 @@ class TargetTables:
             delivery.formatter.schemas(found)  # raises if it can't format a column
         return found
 
-    def target_of_records(self, schema: TableSchema) -> TargetTable:
-        """Returns the table as records of ``schema`` are delivered: under that schema or, if it is
+    def target_of_records(
+        self, schema: TableSchema, have: Mapping[str, str] | None = None
+    ) -> TargetTable:
+        """Returns `target_of` for records of ``schema``: under that schema or, if it is
         an old one that the steps don't fit any more, under the newest one, because a column that
         the steps hide must not appear under its old name.
         """
         try:
-            return self.target_of(schema)
+            return self.target_of(schema, have)
         except (ConfigError, TableLeftOutError):
             newest = schema_now(self._log, schema.table)
             if self._delivery.keyed or newest is None or newest.schema_id == schema.schema_id:
                 raise
-            return self.target_of(newest)
+            return self.target_of(newest, have)
 
     def owners(
         self, delivered: Collection[str], address: Callable[[TargetTable], str | None]

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from tidelog.kinds.column_types import TypesSection
 from tidelog.kinds.sections import Bytes, Location
 from tidelog.outputs.base.sections import ExecutorSection, name_field
 from tidelog.outputs.base.stores.section import FileStoreSection
@@ -37,6 +38,13 @@ class FilesSection(FileStoreSection, ExecutorSection):
         description="For Parquet's columns `key`, `before`, `after`: `typed`: structs of the "
         "table's columns. `json`: text, so that all tables have the same columns.",
     )
+    types: TypesSection | None = Field(
+        default=None,
+        description="For typed values in Parquet: types of arrays and of numbers without limits, "
+        "in new columns; see *types*. Unset: all are text, because changes of a table that is left "
+        "out are in no file.",
+        examples=[{"arrays": "native"}],
+    )
     compression: Literal["zstd", "snappy", "gzip", "none"] | None = Field(
         default=None, description="Unset: Parquet's is `zstd`, JSON's none. JSON takes `gzip` only."
     )
@@ -45,7 +53,9 @@ class FilesSection(FileStoreSection, ExecutorSection):
     )
 
     @model_validator(mode="after")
-    def _compression_fits(self) -> FilesSection:
+    def _format_fits(self) -> FilesSection:
+        if self.types is not None and (self.format, self.values) != ("parquet", "typed"):
+            raise ValueError("types: files of JSON, or with values json, have none")
         if self.format == "json" and self.compression in ("zstd", "snappy"):
             raise ValueError("compression of JSON is gzip or none")
         return self

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from tidelog.model.column_types import ColumnTypes
 from tidelog.outputs.base.kinds import BuiltinKind, directory
 from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.delivery_settings import delivery_of
@@ -18,12 +20,15 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
 
     section.provide_options()
     register(context.spark)  # so that its workers get the options too
+    delivery = delivery_of(section, keyed=False, order="none")
+    types = ColumnTypes("text") if section.types is None else section.types.column_types()
+    delivery = replace(delivery, types=types)
     compression = section.compression or ("zstd" if section.format == "parquet" else "none")
     return FilesOutput(
         context.spark,
         context.log_path,
         context.open_state(),
-        delivery_of(section, keyed=False, order="none"),
+        delivery,
         path=section.path,
         layout=section.layout,
         file_format=FileFormat(section.format, section.values, compression, section.file_bytes),

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.errors import OutputRefusedError, TableLeftOutError
-from tidelog.model.column_types import ColumnTypes
 from tidelog.outputs.base.schema_evolution import Wider, holds
 from tidelog.ports import TargetTable
-
-_LIMITS = re.compile(r"decimal\((\d+),(\d+)\)")
-
-
-def types_of(kind: str, types: ColumnTypes) -> ColumnTypes:
-    """Returns the option by which a column has this SQL type in its table. A decimal has it by the
-    option only if ``types`` has decimals: else it was one in the source.
-    """
-    limits = _LIMITS.search(kind) if types.numeric is not None else None
-    return ColumnTypes(
-        arrays="native" if kind.startswith("array<") else "text",
-        numeric=(int(limits[1]), int(limits[2])) if limits else None,
-    )
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
-from tidelog.codecs.native_types import native_logicals
 from tidelog.errors import OutputError, TableLeftOutError, TidelogError, ValueRefusedError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.column_types import ColumnTypes
 from tidelog.model.patterns import all_but, choice, matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.outputs.base.native_types import with_types
 from tidelog.outputs.base.progress import RefusedTables
 from tidelog.outputs.base.ranges import (
     deleted_below,
@@ -36,7 +36,6 @@ from tidelog.outputs.base.ranges import (
 )
 from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.outputs.base.targets import key_line, missing_key_error, require_generation
-from tidelog.outputs.lake.columns import types_of
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
 from tidelog.outputs.lake.restore_check import resume_offset
@@ -54,13 +53,7 @@ from tidelog.spark.datasource.partitions import partition_refs, schema_now, sche
 from tidelog.spark.datasource.source import register
 from tidelog.spark.sessions import errors
 from tidelog.spark.sessions.session import exact_session
-from tidelog.spark.transforms import (
-    Step,
-    delivered_names,
-    destination_name,
-    steps_of,
-    target_table,
-)
+from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -470,29 +463,14 @@ class LakeOutput(ABC, Generic[Copy]):
         return columns
 
     def _target(self, schema: TableSchema, copy: Copy, exists: bool) -> TargetTable:
-        typed = self._typed(schema, copy.row_types() if exists else {})
+        have = copy.row_types() if exists else {}
+        typed = with_types(schema, self._options.types, self._options.steps, have)
         found = self._targets.get(schema.table)
         if found is None or found.schema != typed:
             steps = self._options.steps
             found = target_table(self._spark, typed, steps, self._log.source, keyed=True)
             self._targets[schema.table] = found
         return found
-
-    def _typed(self, schema: TableSchema, types: Mapping[str, str]) -> TableSchema:
-        """Returns the schema with the types that its columns have in the copy (``types``: SQL types
-        by name), and those that the option ``types`` gives new ones.
-        """
-        if self._options.types is None:
-            return schema
-        have = {name.lower(): kind for name, kind in types.items()}
-        steps = steps_of(self._options.steps, schema.table)
-        names = zip(schema.column_names, delivered_names(schema.column_names, steps), strict=True)
-        kept = {
-            name: types_of(have[theirs.lower()], self._options.types)
-            for name, theirs in names
-            if theirs is not None and theirs.lower() in have
-        }
-        return schema.with_logicals(native_logicals(schema, self._options.types, kept))
 
     def _check_values(self, table: TableName) -> None:
         """Raises ValueRefusedError if `_leave_out` left the table out."""

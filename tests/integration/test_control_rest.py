@@ -35,7 +35,9 @@ INSERT INTO schema1.table1 SELECT i, CASE WHEN i % 4 = 0 THEN 'blue' ELSE 'red' 
   FROM generate_series(1, 400) i;
 CREATE TABLE schema1.table2 (id int PRIMARY KEY, color text);
 INSERT INTO schema1.table2 SELECT i, 'x' FROM generate_series(1, 50) i;
-CREATE TABLE schema1.no_key (a int); INSERT INTO schema1.no_key VALUES (1);
+CREATE TABLE schema1.no_key (a int NOT NULL); INSERT INTO schema1.no_key VALUES (1);
+CREATE UNIQUE INDEX by_a ON schema1.no_key (a);
+ALTER TABLE schema1.no_key REPLICA IDENTITY USING INDEX by_a;
 CREATE TABLE myschema.debezium_signal
   (id varchar(42) PRIMARY KEY, type varchar(32) NOT NULL, data varchar(2048) NULL);
 """

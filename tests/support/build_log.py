@@ -127,6 +127,7 @@ class BuiltLog:
         *,
         absent: Sequence[Sequence[Value]] = (),
         dump_id: str = "d1",
+        ordinal: int = 0,
     ) -> SegmentMeta:
         """Append a chunk segment of dump rows (and absent keys)."""
         assert not self._kinds, "flush first"
@@ -136,6 +137,7 @@ class BuiltLog:
             image = self._key_tuple(schema, key)
             self.add(Kind.ABSENT, schema, messages.delete(schema.relation_id, key=image))
         batch = self._batch(dumped=True)
+        batch.ordinal[:] = ordinal
         meta = ChunkMeta(
             dump_id=dump_id,
             table=str(schema.table),
@@ -159,6 +161,15 @@ class BuiltLog:
         """The dump of the whole table that began at ``first_offset`` is complete."""
         record = {"type": "dump-completed", "dump_id": dump_id, "table": str(table)}
         return self.control({**record, "first_offset": first_offset, "delete_absent": True})
+
+    def keyless_dump_completed(
+        self, table: TableName | str, first_offset: int, ordinal: int
+    ) -> SegmentMeta:
+        """A dump of a table without a key is complete; its rows have the ordinal."""
+        record = {"type": "dump-completed", "dump_id": "d1", "table": str(table)}
+        return self.control(
+            {**record, "first_offset": first_offset, "delete_absent": False, "rows_ordinal": ordinal}
+        )
 
     def message(self, prefix: str, content: bytes) -> None:
         """A logical message of a transaction of its own."""

@@ -47,6 +47,7 @@ class Decided:
         self.coordinator = DumpCoordinator(
             open_reader=lambda: reader,
             open_blocking=NOTHING,
+            open_keyless=NOTHING,
             catalogue=NOTHING,
             unsupported=UnsupportedTables(state, lambda _notification: None),
             keys=NOTHING,

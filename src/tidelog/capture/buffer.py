@@ -19,12 +19,16 @@ Done = Callable[[int], None]  # called with the offset of the item's first recor
 
 @dataclass(slots=True)
 class ChunkItem:
-    """The rows of a closed window; they become a segment of their own."""
+    """Rows of a dump, such as those of a closed window; they become a segment of their own.
+
+    ``while_paused``: they may be appended only while the log is paused at ``position``.
+    """
 
     rows: LogBatch
     meta: ChunkMeta
     position: int
     done: Done
+    while_paused: bool = False
 
 
 @dataclass(slots=True)

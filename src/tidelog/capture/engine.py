@@ -248,8 +248,11 @@ class CaptureEngine:
         self._rate.add(batch.payload_bytes)
         while True:
             log_pause = None if self._stopped.is_set() else self._log_pause
+            also_at = None if log_pause is None else log_pause.at
+            if also_at is None and self._rows_wait:
+                also_at = 0  # between any two transactions
             with self._lock:
-                at = self._windows.due(batch, None if log_pause is None else log_pause.at)
+                at = self._windows.due(batch, also_at)
                 if at is None:
                     self._emit(batch)
                     return
@@ -277,13 +280,14 @@ class CaptureEngine:
                 self._end_window(outcome)
         log_pause = self._log_pause
         if log_pause is None or log_pause.at is None:
+            self._append_waiting(between=True)
             return
         self._paused = True
         while not self._stopped.is_set() and log_pause.pause_at(position, PAUSED_TURN_S):
-            self._append_waiting()
+            self._append_waiting(between=True)
             self._buffer.raise_failure()
             self._while_full()
-        self._append_waiting()  # rows queued before the pause was released belong here
+        self._append_waiting(between=True)  # rows queued before the pause was released belong here
         self._paused = False
 
     def _end_window(self, outcome: ClosedWindow | VoidedWindow) -> None:
@@ -295,10 +299,16 @@ class CaptureEngine:
         else:
             self._coordinator.on_window_voided(outcome)
 
-    def _append_waiting(self) -> None:
-        while self._appends:
+    @property
+    def _rows_wait(self) -> bool:
+        """Is the next item to append a chunk's rows, which stand between two transactions?"""
+        return bool(self._appends) and isinstance(self._appends[0], ChunkItem)
+
+    def _append_waiting(self, *, between: bool = False) -> None:
+        """Append what waits; rows only ``between`` two transactions."""
+        while self._appends and (between or not self._rows_wait):
             item = self._appends.popleft()
-            if isinstance(item, ChunkItem) and not self._paused:
+            if isinstance(item, ChunkItem) and item.while_paused and not self._paused:
                 # Capture stops, and the log was read on: here the rows would be stale. The dump
                 # restarts with the next session, so its completion record must not come either.
                 self._appends.clear()
@@ -358,7 +368,9 @@ class CaptureEngine:
         self._appends.append(ControlItem(value, done))
 
     def append_chunk(self, item: ChunkItem) -> None:
-        """Queue rows that need no window, because the log is paused at their position."""
+        """Queue rows that need no window: the log is paused at their position, or their table has
+        no key.
+        """
         self._appends.append(item)
 
     def pause_log(self) -> LogPause:

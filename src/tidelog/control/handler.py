@@ -10,7 +10,7 @@ from typing import Any
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.dump_turns import in_order
 from tidelog.capture.dumps.key_sets import KEY_SETS, KeySets
-from tidelog.capture.dumps.state import DumpState, Key, Rejected
+from tidelog.capture.dumps.state import NO_KEY, DumpState, Key, Rejected
 from tidelog.capture.limits.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
 from tidelog.capture.notifications import Notify, TableScanStatus
 from tidelog.control.commands import (
@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 messages = logging.getLogger("tidelog.messages")
 messages.setLevel(logging.INFO)  # requested by the command, whatever --log-level is
 
+_NO_KEY_FOR_KEYS = "it has no primary key: add one, or name a unique key of it in source.keys"
 _UNMATCHED = "no captured table matches"
 _NONE_CAPTURED = "no table is captured; see source.tables"
 UNFINISHED = frozenset({"queued", "running", "paused"})
@@ -201,6 +202,7 @@ class CommandHandler:
             reason = f"{does}; {advice or f'captured: {captured}{more}'}"
             status = TableScanStatus.UNKNOWN_SCHEMA.value
             rejected.append(Rejected(without_any_case(pattern), reason, status))
+        by_keys = command.keys is not None or command.key_set is not None
         shapes: dict[TableName, TableSchema] = {}
         for table in chosen:
             status, reason = TableScanStatus.UNKNOWN_SCHEMA, "the table does not exist any more"
@@ -214,8 +216,8 @@ class CommandHandler:
                 wrong = self._condition_error(table, condition)
             if shape is None:
                 rejected.append(Rejected(str(table), reason, status.value))
-            elif not shape.schema.key:
-                reason = "it has no primary key: add one, or name a unique key of it in source.keys"
+            elif not shape.schema.key and (by_keys or not shape.schema.keyless):
+                reason = _NO_KEY_FOR_KEYS if by_keys else NO_KEY
                 status = TableScanStatus.NO_PRIMARY_KEY
                 rejected.append(Rejected(str(table), reason, status.value))
             elif wrong is not None:

@@ -118,6 +118,13 @@ class TableSchema:
         """
         return self.identity if self.identity_kind == "i" else self.key
 
+    @property
+    def keyless(self) -> bool:
+        """Has it no columns that tell its rows apart? Then a dump reads it whole, under one
+        snapshot; a table with an index as its replica identity alone can't be dumped.
+        """
+        return not self.key and not self.match_key
+
     @cached_property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)

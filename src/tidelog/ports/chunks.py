@@ -108,7 +108,9 @@ class ChunkReader(Protocol):
 class BlockingReader(Protocol):
     """Reads whole tables under one snapshot, taken exactly at a position of the log.
 
-    Used by one thread. Order: `begin`; any number of `read` (ranges only); `close`, always.
+    Used by one thread. Order: `begin`; any number of `read` (ranges only); `close`, always. A table
+    without a key is read from its first row on: each request's ``after`` is the `last_key` of the
+    read before.
     """
 
     def begin(self, timeout_s: float) -> int:

@@ -17,6 +17,9 @@ class DumpCompleted:
     A replay from ``first_offset`` gives the table. With ``delete_absent``, an output's rows of a
     version below ``first_offset`` are not in the source any more. An output that has written
     everything below ``finalized_until`` (the offset after this record) has the whole table.
+
+    ``rows_ordinal`` is the ordinal of the dump's rows if the table has no key: they and the changes
+    from ``first_offset`` on are the table. None: it has a key, or only some rows were dumped.
     """
 
     dump_id: str
@@ -24,6 +27,7 @@ class DumpCompleted:
     first_offset: int
     delete_absent: bool
     finalized_until: int = 0
+    rows_ordinal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,16 @@ def proposed_key(table: TableName, unique: Iterable[Sequence[str]]) -> str | Non
     return f"its unique index can be the key, set source.keys: {line}"
 
 
+def keyless_message(dumped: bool) -> str:
+    """What `check` says of a table without a primary key."""
+    if dumped:
+        return (
+            "no primary key: its changes are captured, and a dump reads it whole under one "
+            "snapshot; no copy of it can be kept"
+        )
+    return "no primary key, and its replica identity is an index: it is captured, and not dumped"
+
+
 def unfit_key(
     keys: Mapping[str, Sequence[str]], table: TableName, present: Sequence[str]
 ) -> str | None:
@@ -41,7 +51,8 @@ def unfit_key(
         return None
     return (
         f"source.keys names columns that it does not have: {', '.join(missing)}; its changes are "
-        "captured without a key and it is not dumped: add the columns, or correct source.keys"
+        "captured without a key, and no copy of it can be kept: add the columns, or correct "
+        "source.keys"
     )
 
 

@@ -67,9 +67,9 @@ def test_bad_tables_in_the_list_hold_up_nothing(make: Make) -> None:
         )
     )
     reasons = {entry["table"]: entry["reason"] for entry in outcome["rejected"]}
-    assert set(reasons) == {"public.nothing", "aside.ledger", "public.keyless"}
-    assert "source.keys" in reasons["public.keyless"]
+    assert set(reasons) == {"public.nothing", "aside.ledger"}
     dumped.dumped("d")
+    assert dumped.progress("d", "public.keyless")["status"] == "done"
     for table in ("public.a1", "public.b1"):
         assert len(dumped.rows_of("d", table)) == 7
         dumped.check(table)

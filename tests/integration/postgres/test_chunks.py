@@ -244,7 +244,8 @@ def test_errors_are_chunk_errors_and_the_next_read_works(
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     sql.execute("INSERT INTO t VALUES (1, 'secret')")
-    sql.execute("CREATE TABLE nokey (id int)")
+    sql.execute("CREATE TABLE nokey (id int NOT NULL UNIQUE)")
+    sql.execute("ALTER TABLE nokey REPLICA IDENTITY USING INDEX nokey_id_key")
     with psycopg.connect(database) as blocker:
         blocker.execute("ALTER TABLE t ADD x int")
         with pytest.raises(ChunkError, match="conflicting lock"):

@@ -354,6 +354,43 @@ def test_the_changes_of_a_table_without_a_key_are_appended_beside_copies(
     output.close()
 
 
+def test_the_state_of_a_table_without_a_key_by_the_documented_query(
+    changes: Changes, built: BuiltLog
+) -> None:
+    """Rows of a dump that was begun anew, or is not complete, do not count; equal rows do."""
+    audit = built.table("public.audit", {"v": "text", "n": "int64"}, (), relation_id=2)
+    place = path_of(changes.path, TableName("public", "audit"), "public.audit")
+    page = Path(__file__).parents[3] / "docs/outputs/delta.md"
+    [query] = re.findall(r"-- the state of a table without a key\n(.*?)```", page.read_text(), re.S)
+    query = query.replace("data/lake/public/audit", place)
+
+    def state() -> list[tuple[str, int]]:
+        changes.bring()
+        return sorted((row["v"], row["copies"]) for row in changes.spark.sql(query).collect())
+
+    built.insert(audit, "is in the dump", "1")
+    built.flush()
+    first = built.dump_started("public.audit").first
+    built.chunk(audit, [["a", "1"]], ordinal=first)  # a crash ended it
+    built.insert(audit, "later", "1")
+    since = built.flush().first
+    begun = built.dump_started("public.audit").first
+    built.delete(audit, old=["a", "1"])
+    built.flush()
+    built.chunk(audit, [["a", "1"], ["a", "1"], ["is in the dump", "1"]], ordinal=begun)
+    assert state() == []
+    built.keyless_dump_completed("public.audit", since, begun)
+    built.update(audit, "is changed", "1", old=["is in the dump", "1"])
+    built.flush()
+    built.chunk(audit, [["a", "1"]], ordinal=built.dump_started("public.audit").first)
+    assert state() == [("a", 1), ("is changed", 1), ("later", 1)]
+    built.truncate(audit)
+    built.insert(audit, "b", "2")
+    built.insert(audit, "b", "2")
+    built.flush()
+    assert state() == [("b", 2)]
+
+
 def test_steps_that_alter_rows_are_refused(changes: Changes, built: BuiltLog) -> None:
     orders(built)
     steps = (Step("drop", ["amount"], ("public.*",)),)

@@ -282,6 +282,7 @@ class Capture(BackgroundService):
         coordinator = DumpCoordinator(
             open_reader=parts.open_reader,
             open_blocking=parts.open_blocking,
+            open_keyless=parts.open_keyless,
             catalogue=catalogue,
             unsupported=unsupported,
             keys=parts.keys,

@@ -12,6 +12,7 @@ from typing import Any, Final
 from tidelog.app.elections import LEASE_NAME
 from tidelog.app.log_location import event_log_path
 from tidelog.app.sources.kinds import source_kind
+from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.generation import CONSENT_KEY, GAP_KEY, GENERATION_KEY, STATUS_KEY
 from tidelog.capture.limits.log_guard import GIVEN_UP_KEY, with_its_cause
 from tidelog.config import Config
@@ -158,7 +159,7 @@ def _reason_not_dumped(catalogue: Catalogue, table: TableName) -> str | None:
         return error.reason
     if shape is None:
         return "the table is gone"
-    return None if shape.schema.key else "it has no primary key"
+    return None if shape.schema.key or shape.schema.keyless else NO_KEY
 
 
 def reset(config: Config) -> None:

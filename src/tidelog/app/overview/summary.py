@@ -122,7 +122,7 @@ def _tables(tables: Sequence[Table]) -> _Answer:
             text = f"{counted(len(tables), 'table')}; excluded columns: {_list(named, excluding)}"
         if keyless:
             named = [_brief_name(each.table) for each in keyless[:NAMED]]
-            text += f"; not dumped, as it has no key: {_list(named, keyless)}"
+            text += f"; not dumped, as it has no primary key: {_list(named, keyless)}"
         return f"{len(tables):,}", text, None
     named = [
         f"{_brief_name(each.table)} ({_LABELS[each.state]}: {_cut(each.reason)})"
@@ -133,7 +133,7 @@ def _tables(tables: Sequence[Table]) -> _Answer:
 
 
 def _lacks_key(table: Table) -> bool:
-    """Return whether the table is captured, and not dumped because it has no key."""
+    """Return whether the table is captured, and not dumped because it has no primary key."""
     return table.state == TableCaptureState.DUMP_FAILED and table.reason == NO_KEY
 
 

@@ -61,6 +61,8 @@ class SourceParts:
         catalogue, keys: ports.
         open_reader: returns a new reader of chunks, with its own connections.
         open_blocking: returns a new reader for a blocking dump of these tables.
+        open_keyless: returns a new reader for one table without a key, which is read while the log
+            flows: it stops no writer.
         publish: updates the source's publications by the patterns.
         located: adds to a position what is valid on the source's other servers, too. Only of kinds
             that can.
@@ -74,6 +76,7 @@ class SourceParts:
     keys: KeyExtractor
     open_reader: Callable[[], ChunkReader]
     open_blocking: Callable[[Sequence[TableName]], BlockingReader]
+    open_keyless: Callable[[], BlockingReader]
     publish: Callable[[], Published]
     located: Callable[[Resume], Resume] = lambda resume: resume
     who_is_open: Callable[[], str] = lambda: ""

@@ -119,6 +119,15 @@ class MySqlKind:
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
+        def open_keyless() -> BlockingReader:
+            return MySqlBlockingReader(
+                self._url,
+                registry,
+                may_stop_writers=False,
+                keys=source.keys,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+
         catalogue = self.catalogue()
 
         def publish() -> Published:
@@ -132,6 +141,7 @@ class MySqlKind:
             keys=BinlogKeys(Flavor(source.kind)),
             open_reader=open_reader,
             open_blocking=open_blocking,
+            open_keyless=open_keyless,
             publish=publish,
             located=self._logged.with_gtids,
         )

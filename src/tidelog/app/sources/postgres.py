@@ -145,6 +145,16 @@ class PostgresKind:
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
+        def open_keyless() -> BlockingReader:
+            return PostgresBlockingReader(
+                self._server_dsn,
+                registry,
+                keep_locks=False,
+                keys=source.keys,
+                publications=publications.names,
+                statement_timeout_ms=self._statement_timeout_ms,
+            )
+
         def publish() -> Published:
             with connect(
                 self._server_dsn, purpose="publication", settings=CATALOGUE_SETTINGS
@@ -185,6 +195,7 @@ class PostgresKind:
             keys=PgoutputKeys(),
             open_reader=open_reader,
             open_blocking=open_blocking,
+            open_keyless=open_keyless,
             publish=publish,
             who_is_open=open_transactions,
             forget_log=forget_log,

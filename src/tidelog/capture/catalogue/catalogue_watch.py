@@ -117,6 +117,7 @@ MAX_MISSING = 10_000
 """Number of names of tables that do not exist which are remembered."""
 
 _UNKNOWN = ""  # a fingerprint that differs from any other
+_BY_INDEX = "*"  # instead of the key's columns
 _NOT_READ = "?"  # older than the log, but unsupported: its state of then needs no dump
 
 
@@ -302,8 +303,8 @@ class CatalogueWatch:
                     reason += ", and the log may lack its first rows"
             else:
                 reason = "its rows may have changed without row events"
-            # The dump of a new table without a key fails with a message that says so.
-            wanted = new or bool(shape.schema.key)
+            # The dump of a new table that no key can be read by fails with a message that says so.
+            wanted = new or bool(shape.schema.key) or shape.schema.keyless
             if self._is_settled(name, fingerprint) and (
                 not wanted or self._request_dump(table, reason)
             ):
@@ -391,13 +392,11 @@ class CatalogueWatch:
         return self._last_known().keys()
 
     def undumpable(self) -> set[str]:
-        """Tables without a key, if every table is to be dumped."""
+        """Tables without a primary key whose rows are matched by an index, if every table is to be
+        dumped.
+        """
         known = self._last_known().items() if self._dump_new else ()
-        return {
-            name
-            for name, fingerprint in known
-            if fingerprint != _UNKNOWN and fingerprint.endswith(" ")
-        }
+        return {name for name, fingerprint in known if fingerprint.endswith(f" {_BY_INDEX}")}
 
     def is_settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now cover everything that the catalogue shows of the table?
@@ -470,8 +469,9 @@ class CatalogueWatch:
 
 def _fingerprint(shape: TableShape) -> str:
     # An index used as identity matches rows but can't be dumped by: a key may be added later.
-    key = shape.schema.match_key if shape.schema.key else ()
-    return f"{shape.storage} {','.join(key)}"
+    schema = shape.schema
+    key = ",".join(schema.match_key) if schema.key or schema.keyless else _BY_INDEX
+    return f"{shape.storage} {key}"
 
 
 def changes_rows(seen: SchemaSeen) -> str | None:

@@ -196,7 +196,8 @@ class BlockingDumps:
             request = replace(request, after=upto)
         if progress.status in FINISHED or stop.is_set():
             return
-        offset = self._append_control(completed_record(dump, progress), stop)
+        completed = completed_record(dump, progress, None if progress.key_columns else offset)
+        offset = self._append_control(completed, stop)
         with self._actions.lock:
             self._tables.complete(dump, progress, offset)
         self._run_effects()
@@ -223,12 +224,14 @@ class BlockingDumps:
             rows_superseded=0,
         )
         rows.rows.commit_ts = np.full(count, time.time_ns() // 1000, np.int64)
+        if not progress.key_columns:
+            rows.rows.ordinal = np.full(count, progress.first_offset, np.int64)
         durable = threading.Event()
 
         def done(_offset: int) -> None:
             durable.set()
 
-        self._actions.engine.append_chunk(ChunkItem(rows.rows, meta, position, done))
+        self._actions.engine.append_chunk(ChunkItem(rows.rows, meta, position, done, True))
         with self._actions.lock:
             self._store.note("read", chunk_id, progress.table, rows=count)
         return durable

@@ -23,6 +23,7 @@ from tidelog.capture.dumps.chunk_results import ChunkResults
 from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.dump_turns import DumpTurns
+from tidelog.capture.dumps.keyless import KeylessDumps
 from tidelog.capture.dumps.missing_rows import REFETCH_KEY, MissingRowsQueue
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
 from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogView
@@ -52,6 +53,7 @@ class DumpCoordinator:
     Args:
         open_reader: returns a reader of chunks; each thread opens its own.
         open_blocking: returns a reader for a blocking dump of these tables.
+        open_keyless: returns a reader for a table without a key.
         catalogue, keys, state: ports.
         unsupported: registry of unsupported tables, for dumps that capture itself needs.
         options: how chunks are read; options set at run time take precedence.
@@ -64,6 +66,7 @@ class DumpCoordinator:
         *,
         open_reader: Callable[[], ChunkReader],
         open_blocking: Callable[[Sequence[TableName]], BlockingReader],
+        open_keyless: Callable[[], BlockingReader],
         catalogue: Catalogue,
         unsupported: UnsupportedTables,
         keys: KeyExtractor,
@@ -116,6 +119,16 @@ class DumpCoordinator:
         self._readers = ChunkReaders(open_reader, self._reading.read)
         self._blocking = BlockingDumps(
             open_blocking, self._actions, self._store, self._tables, self._notices
+        )
+        self._keyless = KeylessDumps(
+            open_keyless,
+            catalogue,
+            self._actions,
+            self._store,
+            self._tables,
+            self._notices,
+            self._throttle,
+            gate,
         )
         self._turns = DumpTurns()
         self._refetch_turn = True
@@ -327,6 +340,7 @@ class DumpCoordinator:
                 wait_s = TURN_S
         finally:
             self._readers.close()
+            self._keyless.close()
             self._planner.close()
             self._control.close()
             with self._lock:
@@ -408,6 +422,6 @@ class DumpCoordinator:
         return max(waiting, key=lambda dump: dump.priority, default=None)  # the first of equals
 
     def _raise_failures(self) -> None:
-        for failure in (self._readers.failure, self._planner.failure):
+        for failure in (self._readers.failure, self._planner.failure, self._keyless.failure):
             if failure is not None:
                 raise failure

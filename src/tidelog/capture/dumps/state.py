@@ -28,7 +28,10 @@ Missing = Literal["delete", "list"]
 
 
 TABLE_GONE = "the table does not exist (any more)"
-NO_KEY = "the table has no primary key: add one, or name a unique key in source.keys"
+NO_KEY = (
+    "the table has no primary key, and its replica identity is an index: add a primary key, or "
+    "name the index's columns in source.keys"
+)
 HIDDEN = frozenset({
     "ranges", "failed", "keys_done", "where", "where_names", "may_pass", "begun_offset",
     "key_spelling",
@@ -325,7 +328,10 @@ class DumpState:
         return cls(**{**data, "tables": tables, "rejected": rejected})
 
 
-_NO_KEYS_YET = frozenset({TableRunStatus.WAITING, TableRunStatus.LOOKING_UP, TableRunStatus.ENDED})
+_NO_KEYS = frozenset({
+    TableRunStatus.WAITING, TableRunStatus.LOOKING_UP, TableRunStatus.READING_KEYLESS,
+    TableRunStatus.ENDED,
+})  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -354,7 +360,7 @@ class TableRun:
     @property
     def retains_keys(self) -> bool:
         """Is the key history of the table kept for it?"""
-        return self.status not in _NO_KEYS_YET
+        return self.status not in _NO_KEYS
 
 
 def asks_for_all(progress: TableProgress) -> bool:
@@ -367,15 +373,23 @@ def whole_table(progress: TableProgress) -> bool:
     return asks_for_all(progress) and not progress.failed
 
 
-def completed_record(dump: DumpState, progress: TableProgress) -> dict[str, object]:
-    """The control record that marks the table complete."""
-    return {
+def completed_record(
+    dump: DumpState, progress: TableProgress, rows_ordinal: int | None = None
+) -> dict[str, object]:
+    """The control record that marks the table complete. ``rows_ordinal``: the ordinal of its rows,
+    if the table has no key; then no output can tell which of its rows are absent.
+    """
+    whole = whole_table(progress)
+    record: dict[str, object] = {
         "type": "dump-completed",
         "dump_id": dump.dump_id,
         "table": progress.table,
         "first_offset": progress.first_offset,
-        "delete_absent": whole_table(progress),
+        "delete_absent": whole and rows_ordinal is None,
     }
+    if whole and rows_ordinal is not None:
+        record["rows_ordinal"] = rows_ordinal
+    return record
 
 
 def _join(ranges: list[KeyRange], fresh: KeyRange) -> bool:

@@ -112,6 +112,7 @@ class TableRunStatus(Enum):
     BEGINNING = auto()
     TAKING_SNAPSHOT = auto()
     READING = auto()
+    READING_KEYLESS = auto()
     COMPLETING = auto()
     ENDED = auto()
 
@@ -124,6 +125,8 @@ class TableRunInput(Enum):
     PAUSED = "its dump was paused in the meantime"
     FOUND = "the source has it, and it can be dumped"
     FOUND_BEGUN = "the same, and it had begun before a restart"
+    FOUND_KEYLESS = "the source has it, and it has no key"
+    ALTERED = "it was altered while it was read"
     APPENDED = "the record is durable"
     UNSEEN_KNOWN = "the transactions that the snapshot can't see are known"
     ALL_READ = "nothing of it is left to read, or to read again"
@@ -149,6 +152,13 @@ TABLE_RUNS = Transitions(
         ),
         _Run(_DOES.LOOKING_UP, _MEETS.FOUND_BEGUN, _DOES.READING, "cut the rest into chunks"),
         _Run(
+            _DOES.LOOKING_UP,
+            _MEETS.FOUND_KEYLESS,
+            _DOES.READING_KEYLESS,
+            "read it whole under one snapshot, then append its last record",
+        ),
+        _Run(_DOES.READING_KEYLESS, _MEETS.ALTERED, _DOES.WAITING),
+        _Run(
             _DOES.BEGINNING,
             _MEETS.APPENDED,
             _DOES.TAKING_SNAPSHOT,
@@ -171,6 +181,8 @@ TABLE_RUNS = Transitions(
                 _MEETS.PAUSED,
                 _MEETS.FOUND,
                 _MEETS.FOUND_BEGUN,
+                _MEETS.FOUND_KEYLESS,
+                _MEETS.ALTERED,
                 _MEETS.APPENDED,
                 _MEETS.UNSEEN_KNOWN,
             ),

@@ -81,6 +81,8 @@ class DumpTables:
         self._refetch_queue = refetch_queue
         self._notices = notices
         self._runs: dict[DumpTable, TableRun] = {}
+        self.read_keyless: Callable[[TableRun], None] = lambda run: None
+        """Reads a table without a key, later; set once."""
 
     def next_task(self, dump: DumpState, readers: int) -> ChunkTask | None:
         """The dump's next chunk, from the first tables that have one. No more tables than readers
@@ -93,7 +95,7 @@ class DumpTables:
                 continue
             dump_table = (dump.dump_id, progress.table)
             run = self._runs.setdefault(dump_table, TableRun(dump, progress))
-            if run.status is TableRunStatus.COMPLETING:
+            if run.status in (TableRunStatus.COMPLETING, TableRunStatus.READING_KEYLESS):
                 continue
             if under_way >= readers:
                 return None
@@ -155,12 +157,14 @@ class DumpTables:
             progress.may_pass = False
             self.fail(dump, progress, TABLE_GONE, TableScanStatus.UNKNOWN_SCHEMA)
             return False
-        if not found.schema.key:
+        if not found.schema.key and not reads_whole(found, progress):
             progress.may_pass = False
             self.fail(dump, progress, NO_KEY, TableScanStatus.NO_PRIMARY_KEY)
             return False
         progress.estimated_rows = found.estimated_rows
-        if progress.key_set is None and progress.key_columns is None:
+        if reads_whole(found, progress):
+            progress.key_columns = None
+        elif progress.key_set is None and progress.key_columns is None:
             progress.key_columns = found.schema.match_key
         progress.spell_keys(found.key_spelling)
         progress.started_ms = progress.started_ms or int(time.time() * 1000)
@@ -188,6 +192,10 @@ class DumpTables:
             self._retry_unavailable(run, found, again)
             return
         if not self.admit(run.dump, run.progress, found):
+            return
+        if isinstance(found, TableShape) and reads_whole(found, run.progress):
+            run.transition(TableRunInput.FOUND_KEYLESS)
+            self.read_keyless(run)
             return
         if run.progress.first_offset is not None:  # begun before a restart
             run.transition(TableRunInput.FOUND_BEGUN)
@@ -410,6 +418,11 @@ class DumpTables:
             run.transition(TableRunInput.END)
         self._queue.forget(dump, progress)
         self.release(TableName.parse(progress.table))
+
+
+def reads_whole(found: TableShape, progress: TableProgress) -> bool:
+    """Is the table read whole under one snapshot, as it has no key?"""
+    return found.schema.keyless and progress.key_set is None
 
 
 def is_unavailable(found: LookupResult) -> bool:

@@ -65,7 +65,7 @@ class DumpLog(Protocol):
         ...
 
     def append_chunk(self, item: ChunkItem) -> None:
-        """Append rows that need no window, because the log is paused."""
+        """Append rows that need no window: the log is paused, or their table has no key."""
         ...
 
     def resolve_keys(self, table: TableName, xids: Iterable[int]) -> None:

@@ -319,7 +319,9 @@ class LakeOutput(ABC, Generic[Copy]):
         removed_below = deleted_below(self._log, batch)
         ranges = {str(each.table): each for each in batch.tables}
         names = {name: each.table for name, each in ranges.items()}
-        names |= {name: TableName.parse(name) for name in removed_below if name not in names}
+        keyless = [each.table for each in batch.completed if each.rows_ordinal is not None]
+        more = [name for name in (*removed_below, *keyless) if name not in names]
+        names |= {name: TableName.parse(name) for name in more}
         works = [
             TableWork(
                 table,
@@ -381,7 +383,8 @@ class LakeOutput(ABC, Generic[Copy]):
         if schema is None and not exists and work.dumps:  # of an empty table
             schema = schema_before(self._log, work.table, work.end)
         if schema is None:
-            return CopyWrite(copy, work, since) if exists else None
+            is_due = work.deleted_below or copy.layout.holds == "changes"
+            return CopyWrite(copy, work, since) if exists and is_due else None
         if not exists:
             copy.choose_layout(keyless=self._is_keyless(work.table))
         if not schema.match_key and copy.layout.holds == "copy":
@@ -407,8 +410,8 @@ class LakeOutput(ABC, Generic[Copy]):
     def _appended_message(self, table: TableName, copy: Copy) -> str:
         if self._is_keyless(table):
             return (
-                f"{table} has no key: output {self.name} appends its changes to {copy.location}, "
-                f"without the rows from before capture. {key_line(table)}"
+                f"{table} has no key: output {self.name} appends its changes, and the rows of its "
+                f"dumps, to {copy.location}. {key_line(table)}"
             )
         return (
             f"{table} has a key now, and output {self.name} still appends its changes to "
@@ -509,7 +512,11 @@ class LakeOutput(ABC, Generic[Copy]):
 
 def _whole_dumps(batch: OutputBatch, table: str) -> tuple[DumpCompleted, ...]:
     """Returns the complete dumps of the whole table."""
-    return tuple(each for each in batch.completed if each.delete_absent and each.table == table)
+    return tuple(
+        each
+        for each in batch.completed
+        if (each.delete_absent or each.rows_ordinal is not None) and each.table == table
+    )
 
 
 def _size(found: TableRange | None) -> int:

@@ -46,4 +46,5 @@ def _completed(control: str, finalized_until: int) -> DumpCompleted | None:
         record["first_offset"],
         record["delete_absent"],
         finalized_until,
+        record.get("rows_ordinal"),
     )

@@ -80,7 +80,7 @@ class TablesAtOffset:
         """Returns, by table, the newest complete dump of all of it."""
         found: dict[str, DumpRecord] = {}
         for record in positions.dump_records(self.log, self.log.head_offset, self.end):
-            if record.completed and record.whole:
+            if record.completed and record.whole and not record.keyless:
                 found.setdefault(record.table, record)
         return found
 

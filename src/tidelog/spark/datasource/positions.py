@@ -45,7 +45,7 @@ class DumpRecord:
     """A control record: a table's dump began here, or was complete.
 
     ``first_offset``: a replay from there gives the dumped rows. ``whole``: the dump was of the
-    whole table.
+    whole table; ``keyless``: which has no key.
     """
 
     offset: int
@@ -54,6 +54,7 @@ class DumpRecord:
     completed: bool
     first_offset: int
     whole: bool
+    keyless: bool = False
 
 
 def parse_position(options: Mapping[str, str], edge: str) -> LogPosition:
@@ -211,7 +212,8 @@ def _dump_record(offset: int, content: dict[str, Any]) -> DumpRecord | None:
         str(content.get("table")),
         content["type"] == "dump-completed",
         int(content.get("first_offset", offset)),
-        bool(content.get("delete_absent")),
+        bool(content.get("delete_absent")) or "rows_ordinal" in content,
+        "rows_ordinal" in content,
     )
 
 

@@ -322,7 +322,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             ranges += [RangeOfTable(*log, schema, tuple(part)) for part in write.parts]
         found = [AppendWork(table, str(work.table), each) for each in ranges or [None]]
         dumps = [each for each in work.dumps if each.finalized_until > work.start]
-        return [*found[:-1], replace(found[-1], dumps=tuple(d.first_offset for d in dumps))]
+        return [*found[:-1], replace(found[-1], dumps=tuple(dumps))]
 
     def _work(self, write: Write, *, alone: bool = True) -> SettleWork:
         copy, target = write.copy, write.target

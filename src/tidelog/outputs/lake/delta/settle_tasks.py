@@ -32,6 +32,7 @@ from tidelog.outputs.lake.settling.replace_files import (
     rewrite,
 )
 from tidelog.outputs.lake.settling.settle import SettledChanges, settle
+from tidelog.ports import DumpCompleted
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
@@ -241,13 +242,13 @@ class AppendWork:
         table: the table that receives them; its files are not used.
         source: name of the source's table.
         rows: the range to read; None: there is none.
-        dumps: for each complete dump of the whole table, the version where it began.
+        dumps: the complete dumps of the whole table.
     """
 
     table: CopyFiles
     source: str
     rows: RangeOfTable | None
-    dumps: tuple[int, ...] = ()
+    dumps: tuple[DumpCompleted, ...] = ()
 
     def run(self) -> SettleResult:
         """Run one task, or a part of one."""
@@ -275,11 +276,15 @@ def _append_changes(work: AppendWork) -> SettleResult:
 def _complete_dumps(work: AppendWork) -> pa.RecordBatch:
     """Returns a row for each dump."""
     n = len(work.dumps)
-    source = [pa.repeat(pa.scalar(each), n) for each in (work.source, "dump")]
+    source = {
+        "table": pa.repeat(pa.scalar(work.source), n),
+        "ordinal": pa.array([each.rows_ordinal for each in work.dumps], pa.int64()),
+        "origin": pa.repeat(pa.scalar("dump"), n),
+    }
     columns = {
         "op": pa.repeat(pa.scalar(COMPLETE_DUMP), n),
-        "version": pa.array(work.dumps, pa.int64()),
-        "source": pa.StructArray.from_arrays(source, ["table", "origin"]),
+        "version": pa.array([each.first_offset for each in work.dumps], pa.int64()),
+        "source": pa.StructArray.from_arrays(list(source.values()), list(source)),
     }
     return pa.record_batch(columns)
 

@@ -4,7 +4,7 @@ exact binlog position.
 MariaDB reports the position of a consistent snapshot. MySQL does not: the binlog's end is read
 before and after the snapshot, and the snapshot counts if nothing was logged in between and all that
 was logged is visible. If the server never pauses long enough, ``FLUSH TABLES WITH READ LOCK`` stops
-the writers while the snapshot is taken.
+the writers while the snapshot is taken, if a blocking dump was asked for.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import storage_of
-from tidelog.sources.mysql.chunks.errors import chunk_errors
+from tidelog.sources.mysql.chunks.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
     end_statement,
     open_reading,
 )
-from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
+from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect, RowStream
 from tidelog.sources.mysql.chunks.watermarks import (
     BEGIN,
     BinlogSnapshot,
@@ -50,6 +50,8 @@ from tidelog.sources.mysql.connect import Connection, connect, quote_name
 
 QUIET_TRIES = 50
 """Number of attempts before writers are blocked."""
+WAIT_FOR_READS_S = 86_400
+"""How long the server waits for a SELECT's rows to be read on, in seconds."""
 REST_S = 1.0
 """Longest time that writers may be blocked, in seconds."""
 LOCK_ADVICE = (
@@ -64,7 +66,8 @@ class MySqlBlockingReader:
     `close`. Used by one thread.
 
     A table is locked against DDL (a metadata lock, which no write waits for) from `begin` or its
-    first `read` until `close`.
+    first `read` until `close`. A table without a key is read by one SELECT, whose rows are taken
+    read by read.
 
     Args:
         url: the server.
@@ -73,7 +76,8 @@ class MySqlBlockingReader:
         keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
         exclude_columns: see `MySqlSchemaFinder`.
         lock_timeout_ms: longest wait for a lock; rounded up to whole seconds.
-        statement_timeout_ms: time limit of a SELECT.
+        statement_timeout_ms: time limit of a SELECT, except that of a table without a key.
+        may_stop_writers: whether MySQL's writers may be stopped for an instant.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class MySqlBlockingReader:
         registry: SchemaRegistry,
         *,
         tables: Sequence[TableName] = (),
+        may_stop_writers: bool = True,
         keys: Mapping[str, Sequence[str]] | None = None,
         exclude_columns: Sequence[str] = (),
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
@@ -92,7 +97,14 @@ class MySqlBlockingReader:
         self._tables = tuple(tables)
         self._finder = MySqlSchemaFinder(keys, exclude_columns)
         wait = str(max(1, math.ceil(lock_timeout_ms / 1000)))
-        self._settings = {**SQL_MODE, "lock_wait_timeout": wait}
+        self._settings = {
+            **SQL_MODE,
+            "lock_wait_timeout": wait,
+            "net_write_timeout": str(WAIT_FOR_READS_S),
+        }
+        self._may_stop_writers = may_stop_writers
+        self._stream: tuple[TableName, RowStream] | None = None
+        self._taken = 0
         self._statement_timeout_ms = statement_timeout_ms
         self._select = MySqlChunkSelect(lambda connection: end_statement(url, connection))
         self._position = 0
@@ -121,9 +133,21 @@ class MySqlBlockingReader:
         if connection is None or not connection.open:
             raise ChunkLostError("the snapshot of the blocking dump is gone: begin another one")
         with chunk_errors(f"reading {request.table} for a blocking dump"):
-            schema = self._lock(connection, request.table)
             snapshot = BinlogSnapshot(self._position)
-            rows = self._select.range(connection, request, schema, snapshot)
+            if self._stream is not None and (self._stream[0], request.after) != (
+                request.table,
+                (str(self._taken),),
+            ):
+                self._end_stream(connection)
+            if self._stream is not None:
+                rows = self._next(request, self._locked[request.table], self._stream[1], snapshot)
+            else:
+                schema = self._lock(connection, request.table)
+                if schema.keyless:
+                    stream = self._begin_stream(connection, request, schema)
+                    rows = self._next(request, schema, stream, snapshot)
+                else:
+                    rows = self._select.range(connection, request, schema, snapshot)
         rows.emit_at = self._position
         return rows
 
@@ -133,8 +157,50 @@ class MySqlBlockingReader:
             if connection is not None:
                 with suppress(pymysql.MySQLError, OSError):
                     connection.close()
-        self._reads = self._now = None
+        self._reads = self._now = self._stream = None
         self._locked.clear()
+
+    # ------------------------------------------------------------------ tables without a key
+
+    def _begin_stream(
+        self, connection: Connection, request: ChunkRequest, schema: TableSchema
+    ) -> RowStream:
+        if request.after is not None:
+            raise ChunkVoidError(
+                f"reading {request.table}: its SELECT was ended; start the dump of this table again"
+            )
+        self._limit_time(connection, 0)
+        stream = self._select.whole(connection, request, schema)
+        self._stream, self._taken = (request.table, stream), 0
+        return stream
+
+    def _next(
+        self,
+        request: ChunkRequest,
+        schema: TableSchema,
+        stream: RowStream,
+        snapshot: BinlogSnapshot,
+    ) -> ChunkRows:
+        rows = stream.take(request.limit_rows, request.limit_bytes)
+        self._taken += len(rows)
+        if stream.ended:
+            assert self._reads is not None
+            self._stream = None
+            self._limit_time(self._reads, self._statement_timeout_ms)
+        last = (str(self._taken),) if len(rows) else None
+        return ChunkRows(schema, rows, snapshot, last, exhausted=stream.ended)
+
+    def _end_stream(self, connection: Connection) -> None:
+        """End the SELECT that nobody reads any more; the snapshot is kept."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            end_statement(self._url, connection)
+            stream[1].drain()
+            self._limit_time(connection, self._statement_timeout_ms)
+
+    def _limit_time(self, connection: Connection, milliseconds: int) -> None:
+        name, value = time_limit(connection.flavor, milliseconds)
+        connection.rows(f"SET SESSION {name} = {value}")
 
     # ------------------------------------------------------------------ snapshot
 
@@ -164,13 +230,21 @@ class MySqlBlockingReader:
 
     def _snapshot_in_pause(self, connection: Connection, deadline: float, timeout_s: float) -> int:
         """MySQL: begin at a moment without writes; returns the binlog's end."""
-        for _ in range(QUIET_TRIES):
+        tries = 0
+        while tries < QUIET_TRIES or not self._may_stop_writers:
+            tries += 1
             position = self._try_snapshot(connection)
             if position is not None:
                 return position
             if time.monotonic() > deadline:
                 break
             time.sleep(0.005)
+        if not self._may_stop_writers:
+            raise ChunkBusyError(
+                "no snapshot: the server writes without a pause, so the snapshot's position in the "
+                "binlog is not known; it is tried again. A blocking dump of the table makes a "
+                "pause of an instant"
+            )
         locker = connect(self._url, purpose="blocking", settings=self._settings, database="")
         try:
             locker.rows("FLUSH TABLES WITH READ LOCK")
@@ -216,8 +290,9 @@ class MySqlBlockingReader:
         mode, executed, owned = row
         if mode != "ON":
             raise ChunkRefusedError(
-                "a blocking dump of MySQL needs GTIDs (gtid_mode = ON) to place its snapshot; dump "
-                "incrementally instead"
+                "MySQL needs GTIDs (gtid_mode = ON) to place the snapshot of a blocking dump, or "
+                "of a table without a key, in the binlog: set it, dump a table that has a key "
+                "incrementally, or name a unique key in source.keys"
             )
         return None if owned else (binlog_end(self._now), str(executed))
 
@@ -266,8 +341,8 @@ class MySqlBlockingReader:
 
 def _altered_error(table: TableName) -> ChunkVoidError:
     return ChunkVoidError(
-        f"{table} was created, altered or emptied after the snapshot of the blocking dump was "
-        "taken: dump it again"
+        f"{table} was created, altered or emptied after the snapshot of its dump was taken: dump "
+        "it again"
     )
 
 

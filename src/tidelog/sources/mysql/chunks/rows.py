@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -94,6 +95,64 @@ class RowReader:
         return rows.batch() if kept is None else kept
 
 
+class RowStream:
+    """The rows of one SELECT, taken piece by piece while the server waits. Until it has `ended`,
+    the connection can run no other statement. Used by one thread.
+    """
+
+    def __init__(self, connection: Connection, query: str, schema: TableSchema) -> None:
+        self._connection = connection
+        self._rows = ResultRows(schema)
+        self._buffer: UInt8s = np.empty(BUFFER_BYTES, dtype=np.uint8)
+        self._view = self._buffer.data
+        source: Any = connection
+        source._execute_command(COMMAND.COM_QUERY, query)
+        _skip_definitions(source)
+        with self._one_result():
+            # The first rows may be in the buffer of the definitions.
+            self._rows.feed(_receive(source, lambda: source._rfile.read1(BUFFER_BYTES)))
+
+    @property
+    def ended(self) -> bool:
+        return self._rows.ended
+
+    def take(self, limit_rows: int, limit_bytes: int) -> LogBatch:
+        """The next rows, about as many as the limits say (0 bytes: no limit), and at least one
+        unless none follows.
+
+        Raises PyMySQL's error for a server error.
+        """
+        rows = self._rows
+        source: Any = self._connection
+        with self._one_result():
+            while not rows.ended and (
+                rows.rows < limit_rows and (not limit_bytes or rows.payload_bytes < limit_bytes)
+            ):
+                count = _receive(source, lambda: source._sock.recv_into(self._view))
+                rows.feed(self._buffer[:count])
+        return rows.take()
+
+    def drain(self) -> None:
+        """Drop all rows that follow: the statement was ended, or is not needed."""
+        try:
+            while not self.ended:
+                self.take(1 << 20, BUFFER_BYTES)
+        except pymysql.MySQLError:
+            pass  # it says that we ended it, or the connection is lost
+
+    @contextmanager
+    def _one_result(self) -> Iterator[None]:
+        try:
+            yield
+        except ResultError as error:
+            self._rows.ended = True
+            # The message is left out: it may hold values.
+            raise pymysql.err.OperationalError(error.code, "") from None
+        except BaseException:
+            self._connection.abandon()  # the remaining rows would be taken for the next result
+            raise
+
+
 def _receive(source: Any, receive: Callable[[], T]) -> T:
     """The result of ``receive``; raises PyMySQL's error if the connection is lost."""
     try:
@@ -144,6 +203,8 @@ class MySqlChunkSelect:
         schema: TableSchema,
         snapshot: Snapshot,
     ) -> ChunkRows:
+        if schema.keyless and request.key_columns is None:
+            return self._first_rows(connection, request, schema, snapshot)
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key)
         rows, rested_s, cut = self._range(connection, request, schema, sql)
@@ -159,6 +220,25 @@ class MySqlChunkSelect:
         if chunk.last_key is not None and may_hold_null(schema, key):
             self._check_ambiguity(connection, request, sql, chunk.last_key)
         return chunk
+
+    def whole(
+        self, connection: Connection, request: ChunkRequest, schema: TableSchema
+    ) -> RowStream:
+        """All rows of a table that has no key, in no order."""
+        return RowStream(connection, _keyless_sql(schema).whole(request.where), schema)
+
+    def _first_rows(
+        self,
+        connection: Connection,
+        request: ChunkRequest,
+        schema: TableSchema,
+        snapshot: Snapshot,
+    ) -> ChunkRows:
+        """A sample of a table that has no key."""
+        query = f"{_keyless_sql(schema).whole(request.where)} LIMIT {request.limit_rows:d}"
+        rows = self._read(connection, query, schema, request.limit_bytes)
+        exhausted = len(rows) < request.limit_rows and not self._rows.cut
+        return ChunkRows(schema, rows, snapshot, None, exhausted)
 
     def boundary(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema
@@ -291,6 +371,10 @@ class MySqlChunkSelect:
         if known not in self._indexes:
             self._indexes[known] = key_index(connection, schema.table, key)
         return MySqlChunkSql(schema, key, self._indexes[known])
+
+
+def _keyless_sql(schema: TableSchema) -> MySqlChunkSql:
+    return MySqlChunkSql(schema, (), KeyIndex(None, (), ordered=False, unique=False))
 
 
 def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:

@@ -101,6 +101,10 @@ class MySqlChunkSql:
         """Rows ``after < key <= upto`` in key order."""
         return f"{self._range(self.schema.columns, after, upto, where)} LIMIT {limit_rows:d}"
 
+    def whole(self, where: str | None) -> str:
+        """All rows, in no order."""
+        return self._select(self.schema.columns, [], where)
+
     def boundary(
         self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None
     ) -> str:

@@ -25,7 +25,7 @@ from tidelog.sources.mysql.catalogue.schemas import (
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
 from tidelog.sources.mysql.preflight.account import narrowest
-from tidelog.sources.surrogate_keys import proposed_key
+from tidelog.sources.surrogate_keys import keyless_message, proposed_key
 
 if TYPE_CHECKING:
     from tidelog.sources.mysql.preflight.context import CheckContext
@@ -164,7 +164,7 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
     if "PRIMARY" in table.unique:
         return
     if wanted is None:
-        text = "no primary key: its changes are captured, and it is not dumped"
+        text = keyless_message(True)
         unique = [list(each) for each in table.unique.values() if not any(each.values())]
         if (proposed := proposed_key(table.name, unique)) is not None:
             yield Finding(name, "warn", text, proposed)

@@ -18,6 +18,7 @@ import psycopg
 from psycopg import pq
 
 from tidelog.errors import (
+    ChunkBusyError,
     ChunkError,
     ChunkLostError,
     ChunkVoidError,
@@ -53,7 +54,8 @@ class PostgresBlockingReader:
 
     A table is locked against DDL (ACCESS SHARE, which no write waits for) from `begin` or its first
     `read` until `close`. A table that was rewritten or altered between the snapshot and that lock
-    is never read: an older snapshot sees a rewritten table as empty.
+    is never read: an older snapshot sees a rewritten table as empty. A table without a key is read
+    in the order of its rows' addresses.
 
     Args:
         dsn: connection string; the user needs REPLICATION.
@@ -62,6 +64,8 @@ class PostgresBlockingReader:
         keys, exclude_columns, publications: see `PostgresSchemaFinder`.
         lock_timeout_ms: longest wait for a lock against DDL.
         statement_timeout_ms: time limit of a SELECT.
+        keep_locks: False: a table is locked for each `read` only, so that DDL need not wait for
+            long; a table that was altered since the snapshot is not read on.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class PostgresBlockingReader:
         registry: SchemaRegistry,
         *,
         tables: Sequence[TableName] = (),
+        keep_locks: bool = True,
         keys: Mapping[str, Sequence[str]] | None = None,
         exclude_columns: Sequence[str] = (),
         publications: Sequence[str] = (),
@@ -84,6 +89,7 @@ class PostgresBlockingReader:
             "lock_timeout": str(lock_timeout_ms),
             "statement_timeout": str(statement_timeout_ms),
         }
+        self._keep_locks = keep_locks
         self._select = PostgresChunkSelect()
         self._position = 0
         self._snapshot: PgSnapshot | None = None
@@ -115,12 +121,14 @@ class PostgresBlockingReader:
             raise ChunkLostError("the snapshot of the blocking dump is gone: begin another one")
         connection, snapshot = self._reads, self._snapshot
         doing = f"reading {request.table} for a blocking dump"
-        with chunk_errors(doing):
+        with chunk_errors(doing), _savepoint(connection, keep=self._keep_locks):
             with _savepoint(connection):
                 found, schema = self._lock(connection, request.table)
                 require_plain(connection, schema, request)
             with _savepoint(connection):
                 rows = self._select.range(connection, request, schema, found.partitioned, snapshot)
+        if not self._keep_locks:
+            self._locked.clear()
         rows.emit_at = self._position
         return rows
 
@@ -160,7 +168,7 @@ class PostgresBlockingReader:
         result = _result(pgconn, deadline)
         if result is None:
             self._cancel(pgconn)
-            raise ChunkError(f"no snapshot within {timeout_s:.0f} s: {self._who_is_open()}")
+            raise ChunkBusyError(f"no snapshot within {timeout_s:.0f} s: {self._who_is_open()}")
         if result.status != pq.ExecStatus.TUPLES_OK:
             state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
             message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"connection lost"
@@ -212,7 +220,7 @@ class PostgresBlockingReader:
             if now.xmax >= self._snapshot.xmax and not self._snapshot.visible(now.xip).any():
                 return
             if time.monotonic() > deadline:
-                raise ChunkError(f"no snapshot within {timeout_s:.0f} s: {self._who_is_open()}")
+                raise ChunkBusyError(f"no snapshot within {timeout_s:.0f} s: {self._who_is_open()}")
             time.sleep(POLL_S)
 
     def _cancel(self, pgconn: pq.abc.PGconn) -> None:
@@ -271,8 +279,8 @@ class PostgresBlockingReader:
         now = table_shape(self._now, self._finder, table)
         if then is None or now is None or (then.schema, then.storage) != (now.schema, now.storage):
             raise ChunkVoidError(
-                f"{table} was created, altered, truncated or rewritten after the snapshot of the "
-                "blocking dump was taken: dump it again"
+                f"{table} was created, altered, truncated or rewritten after the snapshot of its "
+                "dump was taken: dump it again"
             )
         found = self._finder.find(connection, table)
         assert found is not None
@@ -281,8 +289,10 @@ class PostgresBlockingReader:
 
 
 @contextmanager
-def _savepoint(connection: Connection) -> Iterator[None]:
-    """Protect the transaction from an error inside: its snapshot can't be taken again."""
+def _savepoint(connection: Connection, *, keep: bool = True) -> Iterator[None]:
+    """Protect the transaction from an error inside: its snapshot can't be taken again. Without
+    ``keep`` the locks taken inside are released at the end.
+    """
     connection.execute(b"SAVEPOINT tidelog")
     try:
         yield
@@ -290,6 +300,8 @@ def _savepoint(connection: Connection) -> Iterator[None]:
         if not connection.closed and not connection.broken:
             connection.execute(b"ROLLBACK TO SAVEPOINT tidelog")
         raise
+    if not keep:
+        connection.execute(b"ROLLBACK TO SAVEPOINT tidelog")
     connection.execute(b"RELEASE SAVEPOINT tidelog")
 
 

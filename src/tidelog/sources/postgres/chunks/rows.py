@@ -17,6 +17,7 @@ from tidelog.model.records import LogBatch, Snapshot, UInt8s
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.postgres.chunks.copy_out import CopyReader
+from tidelog.sources.postgres.chunks.heap_ranges import HeapRanges
 from tidelog.sources.postgres.chunks.key_sql import Key
 from tidelog.sources.postgres.chunks.sql import PostgresChunkSql, operator_schemas
 from tidelog.sources.postgres.encodings import texts_of
@@ -45,6 +46,7 @@ class PostgresChunkSelect:
 
     def __init__(self) -> None:
         self._copy = CopyReader()
+        self._heap = HeapRanges(self._copy)
         self._widths: dict[TableName, float] = {}  # bytes per row of the last read
         self._operators: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
 
@@ -56,6 +58,8 @@ class PostgresChunkSelect:
         partitioned: bool,
         snapshot: Snapshot,
     ) -> ChunkRows:
+        if schema.keyless and request.key_columns is None:
+            return self._heap.range(connection, request, schema, snapshot)
         # Not by the primary key where another key matches rows: an update with missing columns that
         # moves a row from an unread range to a read one would not show that its key moved.
         key = bounded_key(request, schema)

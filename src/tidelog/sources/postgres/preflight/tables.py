@@ -14,7 +14,7 @@ from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.postgres.preflight.report import Connection, one_row, owner_of
-from tidelog.sources.surrogate_keys import proposed_key
+from tidelog.sources.surrogate_keys import keyless_message, proposed_key
 
 # Whether a unique index has exactly these columns, and whether NULLs are not distinct in it.
 _UNIQUE = """
@@ -92,7 +92,7 @@ class TableChecks:
                 f"ALTER TABLE {quoted} ADD PRIMARY KEY (COLUMN, …), or ADD COLUMN row_id bigint "
                 "GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
             )
-            text = "no primary key: its changes are captured, and it is not dumped"
+            text = keyless_message(found.schema.keyless)
             yield Finding(f"table {name}", "warn", text, fix)
         if found is not None and found.schema.excluded:
             yield excluded_finding(found.schema)

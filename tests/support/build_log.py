@@ -167,9 +167,8 @@ class BuiltLog:
     ) -> SegmentMeta:
         """A dump of a table without a key is complete; its rows have the ordinal."""
         record = {"type": "dump-completed", "dump_id": "d1", "table": str(table)}
-        return self.control(
-            {**record, "first_offset": first_offset, "delete_absent": False, "rows_ordinal": ordinal}
-        )
+        record |= {"first_offset": first_offset, "delete_absent": False}
+        return self.control({**record, "rows_ordinal": ordinal})
 
     def message(self, prefix: str, content: bytes) -> None:
         """A logical message of a transaction of its own."""

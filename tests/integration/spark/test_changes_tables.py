@@ -13,11 +13,13 @@ import pytest
 from tests.integration.spark.conftest import Lake
 from tests.integration.spark.orders import COLUMNS, orders
 from tests.integration.spark.test_delta import CrashAfterWrite
+from tests.support import pgoutput_messages as messages
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_delta_rs, by_duckdb, by_spark, rows_of
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
+from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake.delta import output as output_module
@@ -358,7 +360,11 @@ def test_the_state_of_a_table_without_a_key_by_the_documented_query(
     changes: Changes, built: BuiltLog
 ) -> None:
     """Rows of a dump that was begun anew, or is not complete, do not count; equal rows do."""
-    audit = built.table("public.audit", {"v": "text", "n": "int64"}, (), relation_id=2)
+    names = ("v", "n")
+    audit = built.table(
+        "public.audit", dict.fromkeys(names, "text"), (), identity=names, identity_kind="f",
+        relation_id=2,
+    )  # fmt: skip
     place = path_of(changes.path, TableName("public", "audit"), "public.audit")
     page = Path(__file__).parents[3] / "docs/outputs/delta.md"
     [query] = re.findall(r"-- the state of a table without a key\n(.*?)```", page.read_text(), re.S)
@@ -375,12 +381,13 @@ def test_the_state_of_a_table_without_a_key_by_the_documented_query(
     built.insert(audit, "later", "1")
     since = built.flush().first
     begun = built.dump_started("public.audit").first
-    built.delete(audit, old=["a", "1"])
+    built.add(Kind.DELETE, audit, messages.delete(2, old=["a", "1"]))
     built.flush()
     built.chunk(audit, [["a", "1"], ["a", "1"], ["is in the dump", "1"]], ordinal=begun)
     assert state() == []
     built.keyless_dump_completed("public.audit", since, begun)
-    built.update(audit, "is changed", "1", old=["is in the dump", "1"])
+    change = messages.update(2, ["is changed", "1"], old=["is in the dump", "1"])
+    built.add(Kind.UPDATE, audit, change)
     built.flush()
     built.chunk(audit, [["a", "1"]], ordinal=built.dump_started("public.audit").first)
     assert state() == [("a", 1), ("is changed", 1), ("later", 1)]

@@ -69,7 +69,7 @@ def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
     after, old = decoded.after, decoded.before
     assert after is not None
     assert old is not None
-    if not after.null_count:
+    if not after.null_count or not kind.num_fields:  # a table without a key
         return _struct(after, kind, valid=True)
     is_deleted = after.is_null()
     children = [

@@ -289,7 +289,9 @@ def test_a_table_without_a_key_is_no_failed_dump() -> None:
     [note] = found.problems
     assert (note.severity, note.remedy) == (Severity.INFO, "")
     assert note.sentence == f"public.t is not dumped: {NO_KEY}"
-    assert "1 table, all captured whole; not dumped, as it has no key: public.t" in told(found)
+    assert "1 table, all captured whole; not dumped, as it has no primary key: public.t" in told(
+        found
+    )
 
 
 def test_the_worst_problem_is_the_verdict_and_comes_first() -> None:

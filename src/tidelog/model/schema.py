@@ -120,7 +120,7 @@ class TableSchema:
 
     @property
     def keyless(self) -> bool:
-        """Has it no columns that tell its rows apart? Then a dump reads it whole, under one
+        """Has it no columns that identify its rows? Then a dump reads it whole, under one
         snapshot; a table with an index as its replica identity alone can't be dumped.
         """
         return not self.key and not self.match_key

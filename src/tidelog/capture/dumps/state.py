@@ -377,7 +377,7 @@ def completed_record(
     dump: DumpState, progress: TableProgress, rows_ordinal: int | None = None
 ) -> dict[str, object]:
     """The control record that marks the table complete. ``rows_ordinal``: the ordinal of its rows,
-    if the table has no key; then no output can tell which of its rows are absent.
+    if the table has no key; then no output knows which of its rows are absent.
     """
     whole = whole_table(progress)
     record: dict[str, object] = {

@@ -244,8 +244,6 @@ def test_errors_are_chunk_errors_and_the_next_read_works(
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     sql.execute("INSERT INTO t VALUES (1, 'secret')")
-    sql.execute("CREATE TABLE nokey (id int NOT NULL UNIQUE)")
-    sql.execute("ALTER TABLE nokey REPLICA IDENTITY USING INDEX nokey_id_key")
     with psycopg.connect(database) as blocker:
         blocker.execute("ALTER TABLE t ADD x int")
         with pytest.raises(ChunkError, match="conflicting lock"):
@@ -253,8 +251,6 @@ def test_errors_are_chunk_errors_and_the_next_read_works(
         blocker.rollback()
     with pytest.raises(ChunkError, match="does not exist"):
         read(chunks, ChunkRequest(TableName("public", "nowhere")))
-    with pytest.raises(ChunkError, match="no primary key"):
-        read(chunks, ChunkRequest(TableName("public", "nokey")))
     with pytest.raises(ChunkVoidError, match="rows are matched by has changed"):
         read(chunks, ChunkRequest(T, after=("1", "2")))
     for where in ("v::int = 1", "nosuch = 1", "true) TO STDOUT; DROP TABLE t; --"):

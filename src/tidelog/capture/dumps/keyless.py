@@ -1,8 +1,8 @@
 """Dumps of tables without a key: each under one snapshot whose position in the log is known.
 
-A chunk's rows that the log changed in the meantime are dropped by their key. Without a key that can't be
-done, so nothing of such a table may be doubtful: the snapshot shows exactly the commits before its
-position. The log has been read up to there before the dump's first record is appended. So each
+A chunk's rows that the log changed in the meantime are dropped by their key. Without a key that
+can't be done, so nothing of such a table may be doubtful: the snapshot shows exactly the commits
+before its position. The log has been read up to there before the dump's first record is appended. So each
 record of the table is known to be in the snapshot, or to come after it, by its offset: the dump's
 ``first_offset`` parts them. The rows stand anywhere behind the first record; the log does not wait.
 

@@ -167,8 +167,8 @@ class BuiltLog:
     ) -> SegmentMeta:
         """A dump of a table without a key is complete; its rows have the ordinal."""
         record = {"type": "dump-completed", "dump_id": "d1", "table": str(table)}
-        record |= {"first_offset": first_offset, "delete_absent": False}
-        return self.control({**record, "rows_ordinal": ordinal})
+        numbers = {"first_offset": first_offset, "rows_ordinal": ordinal}
+        return self.control({**record, **numbers, "delete_absent": False})
 
     def message(self, prefix: str, content: bytes) -> None:
         """A logical message of a transaction of its own."""

@@ -2,9 +2,10 @@
 
 A chunk's rows that the log changed in the meantime are dropped by their key. Without a key that
 can't be done, so nothing of such a table may be doubtful: the snapshot shows exactly the commits
-before its position. The log has been read up to there before the dump's first record is appended. So each
-record of the table is known to be in the snapshot, or to come after it, by its offset: the dump's
-``first_offset`` parts them. The rows stand anywhere behind the first record; the log does not wait.
+before its position. The log has been read up to there before the dump's first record is appended.
+So each record of the table is known to be in the snapshot, or to come after it, by its offset: the
+dump's ``first_offset`` parts them. The rows stand anywhere behind the first record; the log does
+not wait.
 
 Rows carry the offset of the dump's first record as their ordinal. A dump that begins again, after a
 crash or because it was paused, has another one: the rows of the former belong to no dump that was

@@ -156,7 +156,9 @@ def kind_of(model: type[BaseModel]) -> str:
 
 def type_of(option: str, schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
-        schema = next(part for part in schema["anyOf"] if part.get("type") != "null")
+        schema, *others = [part for part in schema["anyOf"] if part.get("type") != "null"]
+        if "const" in schema and others:
+            return f"`{schema['const']}` or a mapping"
     if "$ref" in schema:
         return "section, below"
     if "const" in schema:

@@ -466,11 +466,15 @@ class LakeOutput(ABC, Generic[Copy]):
         return columns
 
     def _target(self, schema: TableSchema, copy: Copy, exists: bool) -> TargetTable:
-        have = copy.row_types() if exists else {}
-        typed = with_types(schema, self._options.types, self._options.steps, have)
         found = self._targets.get(schema.table)
+        if found is not None and found.schema.schema_id == schema.schema_id and exists:
+            followed, _ = self._delivered.get(schema.table, (None, ()))
+            if followed == copy.definition():  # its columns are those of the last batch
+                return found
+        steps = self._options.steps
+        have = copy.row_types() if exists else {}
+        typed = with_types(schema, self._options.types, steps, have)
         if found is None or found.schema != typed:
-            steps = self._options.steps
             found = target_table(self._spark, typed, steps, self._log.source, keyed=True)
             self._targets[schema.table] = found
         return found

@@ -37,7 +37,7 @@ def storing_end(config: Config, part: str) -> Iterator[None]:
     try:
         yield
     except AnotherLeaderError:
-        raise  # that one goes on
+        raise  # the other process captures: nothing has ended
     except Exception as error:
         known = isinstance(error, TidelogError)
         text = str(error) if known else f"an internal error ({type(error).__name__})"

@@ -4,7 +4,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -107,6 +107,30 @@ def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
                 table = str(log.schemas.get(batch.column("schema_id")[at].as_py()).table)
                 result[table] = batch.column("offset")[at].as_py()
     return result
+
+
+def removals_of(
+    log: EventLog, table: TableName, start: int, end: int, dumps: Sequence[DumpCompleted]
+) -> list[tuple[int, int, int]]:
+    """Returns what removed rows of the table in ``[start, end)`` without a change of each: its
+    truncates, and those of its complete ``dumps`` whose record is in the range. Each is the version
+    of its record, the version below which it removed rows, and the record's time (microseconds
+    since 1970 UTC).
+    """
+    found = []
+    for ref in log.segments(start, end, tables=(str(table),)):
+        for batch in log.batches(ref, ("offset", "kind", "schema_id", "commit_ts")):
+            kinds = batch.column("kind").to_numpy()
+            for at in np.flatnonzero(kinds == Kind.TRUNCATE).tolist():
+                if log.schemas.get(batch.column("schema_id")[at].as_py()).table == table:
+                    offset, time = (batch.column(n)[at].as_py() for n in ("offset", "commit_ts"))
+                    found.append((offset, offset, time))
+    for done in dumps:
+        at = done.finalized_until - 1
+        for ref in log.segments(at, done.finalized_until) if start <= at < end else ():
+            for batch in log.batches(ref, ("commit_ts",)):
+                found += [(at, done.first_offset, time) for time in batch.column(0).to_pylist()]
+    return found
 
 
 def schema_in(log: EventLog, table: TableName, start: int, end: int) -> TableSchema | None:

@@ -2,7 +2,8 @@
 
 A copy has a row for each row of the source, and the source's columns are its own. A table of
 changes has a row for each change, in the source's shape `typed`: the source's columns are members
-of its structs ``before``, ``after`` and ``key``.
+of its structs ``before``, ``after`` and ``key``. A table of history has a row for each state that a
+row of the source had, with the source's columns, and the time for which it held.
 """
 
 from __future__ import annotations
@@ -12,13 +13,36 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    LongType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from tidelog.outputs.lake.columns import ColumnPlan
+from tidelog.outputs.lake.data_files.layout import (
+    CURRENT,
+    VALID_FROM,
+    VALID_FROM_VERSION,
+    VALID_TO,
+    VALID_TO_VERSION,
+)
 from tidelog.ports import TargetTable
 from tidelog.spark.formats import shapes
 
-TableContents = Literal["copy", "changes"]
+TableContents = Literal["copy", "changes", "history"]
+
+HISTORY_COLUMNS: Mapping[str, DataType] = {
+    VALID_FROM: TimestampType(),
+    VALID_TO: TimestampType(),
+    VALID_FROM_VERSION: LongType(),
+    VALID_TO_VERSION: LongType(),
+    CURRENT: BooleanType(),
+}
+"""The columns that a table of history has beside the source's and the version."""
 
 COMPLETE_DUMP = "s"
 """The op of a row that is no change: a complete dump of the whole table began at its version. Keys
@@ -47,7 +71,8 @@ class LakeLayout:
         """Names of our own columns beside the source's."""
         if self.holds == "changes":
             return ()
-        return tuple(name for name in (self.version, self.deleted) if name)
+        states = HISTORY_COLUMNS if self.holds == "history" else {}
+        return tuple(name for name in (self.version, self.deleted, *states) if name)
 
 
 @dataclass(frozen=True)
@@ -77,12 +102,14 @@ def columns_of(target: TargetTable, layout: LakeLayout) -> list[StructField]:
     own = [StructField(layout.version, LongType())]
     if layout.deleted:
         own.append(StructField(layout.deleted, BooleanType()))
+    if layout.holds == "history":
+        own += [StructField(name, kind) for name, kind in HISTORY_COLUMNS.items()]
     return [*fields.values(), *own]
 
 
 def source_columns_of(columns: StructType, layout: LakeLayout) -> list[StructField]:
     """Returns those of a table's columns that follow the source's."""
-    if layout.holds == "copy":
+    if layout.holds != "changes":
         return [field for field in columns.fields if field.name not in layout.own]
     return _members(columns, "after") or []
 
@@ -92,7 +119,7 @@ def edits(
 ) -> list[ColumnEdit]:
     """Returns the edits that turn ``columns`` of a table into the planned ones."""
     row = _planned_columns(source_columns_of(columns, layout), plan, fields_of(target))
-    if layout.holds == "copy":
+    if layout.holds != "changes":
         return list(_differences("", columns.fields, row))
     whole = columns_of(target, layout)
     found = [ColumnEdit(each) for each in whole if each.name not in columns.names]

@@ -85,6 +85,8 @@ Copy = TypeVar("Copy", bound=LakeTable)
 
 # One task folds this much alone, without a shuffle; more is folded in parts and then by Spark.
 _PART_BYTES = 512 << 20
+# The same where each change counts, and all of them are in memory at once.
+_HISTORY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,9 @@ class LakeOutput(ABC, Generic[Copy]):
         copy.check_layout(target, copy.column_types() if exists else ())
 
     def _holds_changes(self, table: TableName) -> bool:
-        """Returns True if the table holds each change, under the schema that the change had."""
+        """Returns True if the table holds each change, or each state, under the schema that it
+        had.
+        """
         return False
 
     def _maintain(self) -> None:
@@ -378,7 +382,8 @@ class LakeOutput(ABC, Generic[Copy]):
         self._check_lease()
         parts: list[list[SegmentRef]] = []
         if work.has_rows and (refs := refs_of(self._log, work.table, work.start, work.end)):
-            parts = partition_refs(refs, partition_bytes=_PART_BYTES, partitions=None)
+            size = _HISTORY_BYTES if copy.layout.holds == "history" else _PART_BYTES
+            parts = partition_refs(refs, partition_bytes=size, partitions=None)
         schema = schema_in(self._log, work.table, work.start, work.end)
         if schema is None and not exists and work.dumps:  # of an empty table
             schema = schema_before(self._log, work.table, work.end)
@@ -387,7 +392,7 @@ class LakeOutput(ABC, Generic[Copy]):
             return CopyWrite(copy, work, since) if exists and is_due else None
         if not exists:
             copy.choose_layout(keyless=self._is_keyless(work.table))
-        if not schema.match_key and copy.layout.holds == "copy":
+        if not schema.match_key and copy.layout.holds != "changes":
             why = self._why_not_appended(copy, work.table, exists)
             raise missing_key_error(work.table, self.name, self._options.keyless, why)
         self._follow(copy, schema, self._log.generation, exists)

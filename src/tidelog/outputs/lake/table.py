@@ -33,7 +33,7 @@ HOLDS_PROPERTY = "tidelog.holds"  # the layout's ``holds``; a copy does not have
 KEYLESS_PROPERTY = "tidelog.keyless"  # it holds changes because the source's table had no key
 
 _PLAIN = " !$&'()*+,;=:@~"
-_NOUN = {"copy": "a copy", "changes": "the changes"}
+_NOUN = {"copy": "a copy", "changes": "the changes", "history": "the history"}
 
 
 def parts_of(table: TableName, name: str) -> list[str]:
@@ -183,7 +183,7 @@ class LakeTable(ABC):
         columns = {field.name for field in columns_of(target, self.layout)}.union(have)
         for name in self.layout_columns():
             if name not in columns or name in self.layout.own:
-                whose = f"{target.source} has" if self.layout.holds == "copy" else "it has"
+                whose = "it has" if self.layout.holds == "changes" else f"{target.source} has"
                 raise TableLeftOutError(
                     f"{self.location} can't be laid out by {name}: {whose} no such column. Change "
                     "partition_by or cluster_by of the output"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -32,6 +32,14 @@ _TYPES = {
 }
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _LISTED_NAME = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^,`]+))\s*(?:,|$)")
+
+# Columns of a table of history: since when and until when a row's state held, by time and by
+# version, and whether it holds now.
+VALID_FROM: Final = "_valid_from"
+VALID_TO: Final = "_valid_to"
+VALID_FROM_VERSION: Final = "_valid_from_version"
+VALID_TO_VERSION: Final = "_valid_to_version"
+CURRENT: Final = "_current"
 
 _ID = "delta.columnMapping.id"
 _PHYSICAL = "delta.columnMapping.physicalName"
@@ -82,6 +90,8 @@ class FileLayout:
         change_feed: whether each change of a row is also written to the table's change data feed.
         prefix_length: length of the names of random folders for files; 0: files are in their
             partition's folder.
+        history: whether rows are states of keys, which end; see
+            `tidelog.outputs.lake.settling.history`.
     """
 
     columns: tuple[FileColumn, ...]
@@ -94,6 +104,7 @@ class FileLayout:
     deletion_vectors: bool = False
     change_feed: bool = False
     prefix_length: int = 0
+    history: bool = False
     _by_name: dict[str, FileColumn] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -133,7 +144,13 @@ class DeltaMetadata(Protocol):
 
 
 def delta_layout(
-    metadata: DeltaMetadata, *, key: Sequence[str], version: str, deleted: str, null_key: bool
+    metadata: DeltaMetadata,
+    *,
+    key: Sequence[str],
+    version: str,
+    deleted: str,
+    null_key: bool,
+    history: bool = False,
 ) -> FileLayout:
     """Returns the layout of a Delta table.
 
@@ -149,6 +166,8 @@ def delta_layout(
     partitions = tuple(names[name] for name in metadata.partition_columns)
     listed = _statistics(columns, partitions, settings)
     wanted = {*(names.get(name, name) for name in listed), *key, version}
+    if history:
+        wanted.add(VALID_TO_VERSION)
     return FileLayout(
         columns=columns,
         partitions=partitions,
@@ -162,6 +181,7 @@ def delta_layout(
         deletion_vectors=settings.get("delta.enableDeletionVectors", "false").lower() == "true",
         change_feed=settings.get("delta.enableChangeDataFeed", "false").lower() == "true",
         prefix_length=length if prefixed else 0,
+        history=history,
     )
 
 

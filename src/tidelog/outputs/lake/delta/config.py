@@ -28,10 +28,11 @@ class DeltaSection(FileStoreSection, LakeSection):
         description="Directory or URL; the table `public.orders` goes to `<path>/public/orders`.",
         examples=["./data/lake"],
     )
-    holds: dict[TablePattern, Literal["copy", "changes"]] = Field(
+    holds: dict[TablePattern, Literal["copy", "changes", "history"]] = Field(
         default={},
         description="By table or pattern, what the table in the lake contains. `copy` (default): "
-        "the rows that the source has. `changes`: every change, as a row.",
+        "the rows that the source has. `changes`: every change, as a row. `history`: every state "
+        "that a row had, with the time for which it held.",
         examples=[{"public.events": "changes"}],
     )
     keyless: KeylessPolicy = Field(
@@ -91,7 +92,7 @@ class DeltaSection(FileStoreSection, LakeSection):
         return "skip" if self.keyless == "append" and altered else self.keyless
 
     def keeps_copy(self, table: TableName) -> bool:
-        """Does the table in the lake contain the rows of the source's table, and not its
-        changes?
+        """Does the table in the lake contain the rows of the source's table, perhaps with earlier
+        ones, and not its changes?
         """
-        return choice(self.holds, table, "copy") == "copy"
+        return choice(self.holds, table, "copy") != "changes"

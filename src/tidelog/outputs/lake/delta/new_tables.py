@@ -9,6 +9,7 @@ from pyspark.sql.types import StructField
 
 from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
 from tidelog.outputs.lake.data_files.column_names import needs_mapping, plain_names, renamed
+from tidelog.outputs.lake.data_files.layout import VALID_FROM, VALID_TO, VALID_TO_VERSION
 from tidelog.outputs.lake.delta_log.definition import TableDefinition, new_table
 from tidelog.outputs.lake.table import (
     GENERATION_PROPERTY,
@@ -32,6 +33,7 @@ _STATISTICS = (
     "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz", "decimal",
 )  # fmt: skip
 _OF_CHANGES = ("ts",)  # beside the version: people read changes by it
+_OF_HISTORY = (VALID_FROM, VALID_TO, VALID_TO_VERSION)  # the same, and files without open rows
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class DeltaLayout(LakeLayout):
     @property
     def reserved(self) -> tuple[str, ...]:
         """Names of our own columns beside the source's, also of one that may come later."""
-        return (self.version, DELETED) if self.holds == "copy" else ()
+        return (self.version, DELETED) if self.holds == "copy" else self.own
 
 
 def new_definition(target: TargetTable, generation: str, layout: DeltaLayout) -> TableDefinition:
@@ -88,7 +90,8 @@ def _with_statistics(target: TargetTable, layout: DeltaLayout) -> list[str]:
     if layout.holds == "changes":
         return list(_OF_CHANGES)
     fields = fields_of(target)
-    return [name for name in target.key if _has_statistics(fields[name])]
+    found = [name for name in target.key if _has_statistics(fields[name])]
+    return [*found, *_OF_HISTORY] if layout.holds == "history" else found
 
 
 def _has_statistics(field: StructField) -> bool:

@@ -30,10 +30,12 @@ class DeltaOptions(LakeOptions):
         """Returns the layout of the copy of a table of the source."""
         partitions = tuple(choice(self.partition_by, table, ()))
         clusters = () if partitions else tuple(choice(self.cluster_by, table, ()))
-        if self.holds_of(table) == "changes":
+        holds = self.holds_of(table)
+        if holds == "changes":
             return replace(self._changes, partitions=partitions, clusters=clusters)
         return DeltaLayout(
-            deleted=DELETED if self.soft_deletes else "",
+            deleted=DELETED if self.soft_deletes and holds == "copy" else "",
+            holds=holds,
             partitions=partitions,
             clusters=clusters,
             deletion_vectors=self.deletion_vectors,
@@ -44,7 +46,7 @@ class DeltaOptions(LakeOptions):
         """Returns the layout of the changes of a table that has no key, in place of a copy's; None:
         they are not appended, or steps would alter them.
         """
-        appends = self.keyless == "append" and self.holds_of(table) == "copy"
+        appends = self.keyless == "append" and self.holds_of(table) != "changes"
         if not appends or steps_of(self.steps, table):
             return None
         return replace(self._changes, keyless=True)

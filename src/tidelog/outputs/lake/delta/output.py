@@ -16,6 +16,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from pyspark.sql import functions as f
+from pyspark.sql.types import DoubleType, FloatType
+
 from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import (
     ConflictError,
@@ -26,8 +29,13 @@ from tidelog.errors import (
 )
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.ranges import delivered_schema
+from tidelog.outputs.base.ranges import delivered_schema, removals_of
 from tidelog.outputs.lake.delta import settle_tasks
+from tidelog.outputs.lake.delta.history_tasks import (
+    HistoryPartition,
+    HistoryWork,
+    RemovalsWork,
+)
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.reading import Bounds, FileRows, file_rows, frame_of
 from tidelog.outputs.lake.delta.settle_tasks import (
@@ -43,6 +51,7 @@ from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum
 from tidelog.outputs.lake.delta_log import actions as log_actions
 from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork, reason_of
+from tidelog.outputs.lake.settling.history import Removals
 from tidelog.outputs.lake.settling.replace_files import FileChanges
 from tidelog.outputs.lake.settling.settle import SettledChanges
 from tidelog.outputs.lake.table import KEYLESS_PROPERTY
@@ -50,12 +59,13 @@ from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
+from tidelog.spark.formats.shapes import CHANGE_OP
 from tidelog.spark.sessions.errors import find_error
-from tidelog.spark.transforms import steps_of
+from tidelog.spark.transforms import quoted, steps_of
 from tidelog.system import failpoints
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +147,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         super()._check_layout(copy, target, exists=exists)
 
     def _holds_changes(self, table: TableName) -> bool:
-        return matches(self._patterns, table) and self._table(table).layout.holds == "changes"
+        return matches(self._patterns, table) and self._table(table).layout.holds != "copy"
 
     def _write_copies(self, works: Sequence[TableWork]) -> None:
         if not works:
@@ -308,7 +318,10 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         if write.copy.layout.holds == "changes":
             return self._appends(write)
         alone = len(write.parts) < 2 and not steps_of(self._options.steps, write.work.table)
-        return [self._work(write)] if alone else []
+        if not alone:
+            return []
+        history = write.copy.layout.holds == "history"
+        return [self._history(write) if history else self._work(write)]
 
     def _appends(self, write: Write) -> list[AppendWork]:
         """Returns as many works as the range has parts: changes have no order but their
@@ -336,6 +349,20 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             rows = RangeOfTable(self._log_path, self._log.generation, schema, write.refs)
         return SettleWork(files, rows, write.columns, write.work.deleted_below, alone)
 
+    def _history(self, write: Write, *, alone: bool = True) -> HistoryWork:
+        work, target, rows = write.work, write.target, None
+        removals = Removals.of(
+            removals_of(self._log, work.table, work.start, work.end, work.dumps)
+            if work.deleted_below
+            else ()
+        )
+        if target is not None:
+            self._set_key(write.copy, target)
+            if alone and write.parts:
+                schema = delivered_schema(target.schema, write.columns)
+                rows = RangeOfTable(self._log_path, self._log.generation, schema, write.refs)
+        return HistoryWork(write.copy.files(), rows, write.columns, removals, alone)
+
     def _set_key(self, copy: DeltaTable, target: TargetTable) -> None:
         own = {name.lower(): name for name in copy.column_types()}
         copy.key = tuple(own[name.lower()] for name in target.key)
@@ -354,6 +381,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             raise
 
     def _settle_frame(self, write: Write) -> list[SettleResult]:
+        if write.copy.layout.holds == "history":
+            return self._settle_history_by_frame(write)
         target, below = write.target, write.work.deleted_below
         assert target is not None  # there are rows
         steps = steps_of(self._options.steps, write.work.table)
@@ -373,6 +402,26 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             results = run_on_partitions(changes, SettlePartition(of_each))
         if below and not (together and results):
             results += run_on_executors(self._spark, settle_tasks.write_tables, [[work]])[0]
+        return results
+
+    def _settle_history_by_frame(self, write: Write) -> list[SettleResult]:
+        target, work = write.target, self._history(write, alone=False)
+        assert target is not None  # there are rows
+        steps, schema = steps_of(self._options.steps, write.work.table), target.schema
+        read = (self._read_session, self._log_path, self._log.generation, schema, write.refs)
+        found = folding.read_planned(*read, parts=len(write.parts), shape="events")
+        # As steps of copies see them: states and deletes.
+        op = f.when(f.col(CHANGE_OP) == "d", "d").otherwise("u")
+        changes = found.where(f.col(CHANGE_OP) != "t").withColumn(CHANGE_OP, op)
+        changes = transforms.apply(changes, steps, schema, keyed=True)
+        if len(write.parts) > 1:
+            changes = changes.repartition(len(write.parts), *_hashed(changes, target.key))
+        results = run_on_partitions(changes, HistoryPartition(work))
+        settled = [each.settled for each in results if each.settled is not None]
+        if len(work.removals) and len(settled) == len(results):
+            dead = SettledChanges.of_parts(settled).dead
+            others = RemovalsWork(work.table, work.removals, dead)
+            results += run_on_executors(self._spark, settle_tasks.write_tables, [[others]])[0]
         return results
 
     def _rewrite(self, works: Sequence[RewriteWork]) -> list[FileChanges]:
@@ -429,3 +478,10 @@ class DeltaOutput(LakeOutput[DeltaTable]):
             if group
         ]
         return self._rewrite(works)
+
+
+def _hashed(changes: DataFrame, key: Sequence[str]) -> list[Column]:
+    """Returns the columns of the key, for Spark to hash: equal values have equal hashes."""
+    floats = {x.name for x in changes.schema if isinstance(x.dataType, FloatType | DoubleType)}
+    # Spark hashes -0.0 and 0.0 differently.
+    return [f.col(quoted(n)) + 0.0 if n in floats else f.col(quoted(n)) for n in key]

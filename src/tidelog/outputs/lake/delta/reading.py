@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructField, StructType
 
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
 from tidelog.outputs.lake.delta.settle_tasks import CopyFiles
 from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.settling.old_rows import is_closed
 from tidelog.spark.executor_jobs import rows_on_executors
 from tidelog.spark.sessions.versions import arrow_schema
 
@@ -31,7 +33,8 @@ Bounds = tuple[str | None, str | None]
 
 @dataclass(frozen=True)
 class FileRows:
-    """Live rows of one file, without those marked as deleted. Picklable.
+    """Live rows of one file, without those that are marked as deleted, or of states that have
+    ended. Picklable.
 
     Attributes:
         store, layout: of the table.
@@ -53,7 +56,8 @@ class FileRows:
         return self.file.size // self.share[1]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        reader, marker = DataFileReader(self.store, self.layout), self.layout.deleted
+        reader, ended = DataFileReader(self.store, self.layout), self.layout.history
+        marker = VALID_TO_VERSION if ended else self.layout.deleted
         dead = reader.deleted_rows(self.file)
         name = self.layout.file_key[0].physical if self.layout.file_key else None
         columns = [*self.columns, *([marker] if marker else [])]
@@ -63,7 +67,8 @@ class FileRows:
             low, high = np.searchsorted(dead, [start, start + rows.num_rows])
             live[dead[low:high] - start] = False
             if marker:
-                live &= ~np.asarray(rows.column(len(columns) - 1).fill_null(False))
+                marks = rows.column(len(columns) - 1)
+                live &= np.asarray(marks.is_null() if ended else pc.invert(marks.fill_null(False)))
             found = rows.select(range(len(self.columns)))
             if not live.all():
                 found = found.filter(pa.array(live))
@@ -83,6 +88,8 @@ def file_rows(
     """
     limits, found = _limits(copy.layout, bounds), []
     for file in copy.files:
+        if is_closed(file, copy.layout):
+            continue
         shares = max(1, min(tasks, file.size // _TASK_BYTES))
         for share in range(shares):
             given = (copy.store, copy.layout, file, tuple(columns), limits, (share, shares))

@@ -43,7 +43,7 @@ from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
 from tidelog.outputs.lake.restore_check import RestoredCopy
-from tidelog.outputs.lake.settling.old_rows import newest_version
+from tidelog.outputs.lake.settling.old_rows import is_closed, newest_version
 from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptions
 from tidelog.outputs.lake.table import DROPPED_PROPERTY, LakeTable, parts_of
 from tidelog.ports import TargetTable
@@ -56,11 +56,13 @@ _MOST_BYTES = 1 << 30  # most bytes that are compacted at once
 _DEAD_SHARE = 0.5  # a file with a greater share of deleted rows is rewritten by itself
 
 
-def files_to_compact(files: Iterable[DataFile]) -> list[list[DataFile]]:
+def files_to_compact(
+    files: Iterable[DataFile], apart: Callable[[DataFile], bool] = lambda _: False
+) -> list[list[DataFile]]:
     """Returns groups of files of one partition, each to be rewritten as one file (or a few large
-    ones).
+    ones). ``apart``: files for which it is true stay apart from others.
     """
-    tiers: dict[tuple[tuple[tuple[str, str | None], ...], int], list[DataFile]] = defaultdict(list)
+    tiers: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
     groups: list[list[DataFile]] = []
     for file in files:
         live = _live_share(file)
@@ -68,7 +70,7 @@ def files_to_compact(files: Iterable[DataFile]) -> list[list[DataFile]]:
             groups.append([file])
         elif file.size * live < _LARGE_BYTES:
             partition = tuple(sorted(file.partition_values.items()))
-            tiers[partition, _tier(file.size * live)].append(file)
+            tiers[partition, apart(file), _tier(file.size * live)].append(file)
     for found in tiers.values():
         if len(found) >= FILES_OF_A_TIER:
             groups += _split_by_bytes(sorted(found, key=lambda file: file.modification_time_ms))
@@ -244,6 +246,7 @@ class DeltaTable(LakeTable):
             version=layout.version,
             deleted=deleted if deleted in self.column_types() else "",
             null_key=self.null_key,
+            history=layout.holds == "history",
         )
         options = SettleOptions(deletion_vectors=found.deletion_vectors)
         files = tuple(self.state.files.values())
@@ -301,7 +304,7 @@ class DeltaTable(LakeTable):
     def _null_readded_columns(self, columns: ColumnPlan) -> None:
         if columns.dropped == json.loads(self.property(DROPPED_PROPERTY) or "[]"):
             return
-        if columns.readded and self.layout.holds == "copy":  # changes stay as they were
+        if columns.readded and self.layout.holds != "changes":  # they stay as they were
             # Before the property: a crash between the two repeats this step, but never omits it.
             self._rewrite_files(null_columns=tuple(columns.readded))
         self.set_property(DROPPED_PROPERTY, json.dumps(columns.dropped))
@@ -334,6 +337,7 @@ class DeltaTable(LakeTable):
             works = [
                 RewriteWork(replace(whole, files=(file,)), {}, null_columns, bool(marked))
                 for file in whole.files
+                if not is_closed(file, whole.layout)
             ]
             operation = "DELETE" if marked else "UPDATE"
             try:
@@ -346,7 +350,11 @@ class DeltaTable(LakeTable):
 
     def compaction(self) -> list[RewriteWork]:
         """Returns the works that compact small files; empty: not needed now."""
-        groups = files_to_compact(self.state.files.values())
+        history = self.files().layout if self.layout.holds == "history" else None
+        groups = files_to_compact(
+            self.state.files.values(),
+            lambda file: history is not None and is_closed(file, history),
+        )
         if not groups:
             return []
         whole = self.files()
@@ -421,8 +429,8 @@ class DeltaTable(LakeTable):
         self._commits.commit(
             self.state,
             [*actions, *own],
-            operation="MERGE" if self.layout.holds == "copy" else "WRITE",
-            parameters={} if self.layout.holds == "copy" else {"mode": "Append"},
+            operation="WRITE" if self.layout.holds == "changes" else "MERGE",
+            parameters={"mode": "Append"} if self.layout.holds == "changes" else {},
             note=restore_check.note(application, end, checked),
         )
         self._expected = (before + 1, end) if before == checked and not again else None
@@ -456,7 +464,7 @@ class DeltaTable(LakeTable):
             return None
         self._restored = version
         offset = found.offset
-        if self.layout.holds == "changes":  # each change is written only once
+        if self.layout.holds != "copy":  # each change is written only once
             offset = min(max(offset or 0, self._newest_version() + 1), since) or None
         return RestoredCopy(offset, f"version {found.restored} is a RESTORE")
 

@@ -63,7 +63,7 @@ def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool
         deleted_below: as in `FoldedChanges`.
         soft: whether deleted rows stay, marked.
     """
-    chosen = _newest(old)
+    chosen = newest_rows(old)
     key, before = old.key[chosen], old.version[chosen]
     version, deletes = changes.version[key], changes.deletes[key]
     newer = (version > before) | (before == NO_VERSION)
@@ -87,7 +87,7 @@ def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool
     )
 
 
-def _newest(old: OldRows) -> Int64s:
+def newest_rows(old: OldRows) -> Int64s:
     """Returns int64[keys]: the row of each key with the highest version, the first of equal
     ones.
     """

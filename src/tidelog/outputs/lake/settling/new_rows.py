@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.model.records import Int64s
-from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import ChangedRows
@@ -102,10 +102,16 @@ def mark_deleted(old: pa.Table, layout: FileLayout, versions: Int64s | None = No
     return _replaced(old, layout.deleted, pa.array(np.ones(len(old), np.bool_)))
 
 
-def with_nulls(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Returns the rows with null in these columns."""
+def with_nulls(rows: pa.Table, columns: Sequence[str], layout: FileLayout) -> pa.Table:
+    """Returns whole rows of the table with null in these columns. Rows of states that have ended
+    keep their values.
+    """
     for name in columns:
-        rows = _replaced(rows, name, pa.nulls(len(rows), rows.schema.field(name).type))
+        values = pa.nulls(len(rows), rows.schema.field(name).type)
+        if layout.history:
+            is_open = rows.column(VALID_TO_VERSION).is_null()
+            values = pc.if_else(is_open, values, rows.column(name))
+        rows = _replaced(rows, name, values)
     return rows
 
 
@@ -114,6 +120,6 @@ def live_rows(rows: pa.Table, deleted: str) -> pa.Table:
     return rows.filter(pc.invert(pc.fill_null(rows.column(deleted), False)))
 
 
-def _replaced(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
+def _replaced(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
     at = rows.schema.get_field_index(name)
     return rows.set_column(at, rows.schema.field(at), values)

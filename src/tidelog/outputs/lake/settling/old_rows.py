@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
 from tidelog.outputs.lake.data_files.look_up import FoundRows
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import ChangedRows
@@ -36,10 +36,12 @@ class VersionBounds:
     rows: int
 
     @classmethod
-    def of(cls, file: DataFile, layout: FileLayout) -> VersionBounds | None:
-        """Returns the bounds; None: the statistics do not give them."""
+    def of(cls, file: DataFile, layout: FileLayout, column: str = "") -> VersionBounds | None:
+        """Returns the bounds; None: the statistics do not give them. ``column``: another one than
+        the layout's version.
+        """
         stats = json.loads(file.stats or "{}")
-        name = layout.column(layout.version).physical
+        name = layout.column(column or layout.version).physical
         lowest, highest = (stats.get(each, {}).get(name) for each in ("minValues", "maxValues"))
         rows, nulls = stats.get("numRecords"), stats.get("nullCount", {}).get(name)
         if rows is None:
@@ -113,14 +115,40 @@ def read_old_rows(
     return OldRows(places.key, version, deleted)
 
 
-def newest_version(file: DataFile, reader: DataFileReader, layout: FileLayout) -> int:
-    """Returns at least the highest version of the file's rows; `NO_VERSION`: no row has one. Read
-    from the rows where the statistics do not give it.
+def is_closed(file: DataFile, layout: FileLayout) -> bool:
+    """Returns True if all rows of a file of history are of states that have ended, by its
+    statistics.
     """
-    bounds = VersionBounds.of(file, layout)
-    if bounds is not None:
-        return bounds.highest
-    return int(_numbers(reader.read(file, [layout.version]).column(0)).max(initial=NO_VERSION))
+    return layout.history and _null_ends(file, layout) == "none"
+
+
+def is_open(file: DataFile, layout: FileLayout) -> bool:
+    """Returns True if no state of a file's rows has ended, by its statistics."""
+    return _null_ends(file, layout) == "all"
+
+
+def _null_ends(file: DataFile, layout: FileLayout) -> str:
+    """Returns how many rows have a state that has not ended: "none", "all" or "unknown"."""
+    stats = json.loads(file.stats or "{}")
+    nulls = stats.get("nullCount", {}).get(layout.column(VALID_TO_VERSION).physical)
+    rows = stats.get("numRecords")
+    if nulls is None or rows is None:
+        return "unknown"
+    return {0: "none", rows: "all"}.get(nulls, "unknown")
+
+
+def newest_version(file: DataFile, reader: DataFileReader, layout: FileLayout) -> int:
+    """Returns at least the highest version of the file's rows, of a state's end too; `NO_VERSION`:
+    no row has one. Read from the rows where the statistics do not give it.
+    """
+    found = NO_VERSION
+    for name in [layout.version, *([VALID_TO_VERSION] if layout.history else [])]:
+        bounds = VersionBounds.of(file, layout, name)
+        if bounds is not None:
+            found = max(found, bounds.highest)
+        else:
+            found = int(_numbers(reader.read(file, [name]).column(0)).max(initial=found))
+    return found
 
 
 def flags_of(marks: pa.ChunkedArray) -> Bools:

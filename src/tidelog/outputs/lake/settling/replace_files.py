@@ -19,6 +19,7 @@ from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.settling.new_rows import RowBuffer, live_rows, with_nulls
+from tidelog.outputs.lake.settling.old_rows import is_closed
 
 _TIGHT = re.compile(r'("tightBounds"\s*:\s*)true')
 
@@ -113,13 +114,14 @@ def rewrite(
         files: the files, all of which are removed.
         store: the store of the table.
         layout: the table's layout.
-        null_columns: columns whose values are removed.
+        null_columns: columns whose values are removed; not from states that have ended.
         drop_deleted: whether rows marked as deleted (in the layout's column ``deleted``) are
             removed, too.
         cache: receives the keys of new files.
     """
     reader = DataFileReader(store, layout)
-    added = RowBuffer(ParquetFileWriter(store, layout, cache=cache))
+    searched = not all(is_closed(file, layout) for file in files)
+    added = RowBuffer(ParquetFileWriter(store, layout, cache=cache if searched else None))
     for file in files:
         numbers = None
         if file.deletion_vector is not None:
@@ -129,7 +131,7 @@ def rewrite(
         rows = reader.read(file, None, numbers)
         if drop_deleted:
             rows = live_rows(rows, layout.deleted)
-        added.add(with_nulls(rows, null_columns))
+        added.add(with_nulls(rows, null_columns, layout))
     return FileChanges(added.close(), tuple(files), ())
 
 

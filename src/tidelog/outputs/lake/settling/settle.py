@@ -161,7 +161,7 @@ def settle(
         soft=bool(layout.deleted),
     )
     removed = places.by_file(np.flatnonzero(decided.dies))
-    dead = {file.path: _bitmap(numbers) for file, numbers in removed}
+    dead = {file.path: bitmap_of(numbers) for file, numbers in removed}
     new = _states(rows, decided, places, reader, layout)
     before = places.read(decided.marks, layout.schema.names, reader, layout)
     after = mark_deleted(before, layout, decided.mark_versions) if layout.deleted else before
@@ -174,7 +174,7 @@ def settle(
     for file in files if changes.deleted_below else ():
         numbers = _rows_below(file, changes.deleted_below, reader, layout)
         if layout.deleted or feed is not None:
-            numbers -= _bitmap(reader.deleted_rows(file))
+            numbers -= bitmap_of(reader.deleted_rows(file))
             numbers -= dead.get(file.path, BitMap())  # like all rows of changed keys
             _remove_rows(file, _numbers(numbers), added, feed, reader, layout)
         if numbers:
@@ -257,7 +257,7 @@ def _rows_below(file: DataFile, limit: int, reader: DataFileReader, layout: File
     found = is_below(rows.column(layout.version), limit)
     if layout.deleted:
         found &= ~flags_of(rows.column(layout.deleted))
-    return _bitmap(np.flatnonzero(found))
+    return bitmap_of(np.flatnonzero(found))
 
 
 def _remove_rows(
@@ -286,5 +286,6 @@ def _numbers(rows: BitMap) -> Int64s:
     return np.asarray(rows.to_array()).astype(np.int64)
 
 
-def _bitmap(rows: Int64s) -> BitMap:
+def bitmap_of(rows: Int64s) -> BitMap:
+    """Returns row numbers as `SettledChanges` has them."""
     return BitMap(array("I", rows.astype(np.uint32).tobytes()))

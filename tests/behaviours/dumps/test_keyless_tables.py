@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make, gate, quietly
@@ -24,6 +25,7 @@ from tidelog.capture.dumps import keyless
 from tidelog.control.commands import PauseSnapshot, ResumeSnapshot, StopSnapshot
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
+from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 pytestmark = pytest.mark.integration
 
@@ -178,6 +180,30 @@ def test_the_log_flows_and_other_dumps_are_read_meanwhile(make: Make) -> None:
         dumped.catch_up()
         assert dumped.progress("initial", HEAP)["status"] == "running"
     dumped.dumped("initial")
+    check_heap(dumped)
+
+
+@ways(only("postgres", ONE))
+def test_a_dump_waits_for_the_log_to_reach_its_snapshot(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that the snapshot shows would otherwise come behind the dump's first record."""
+    dumped, flows, poll = make(), threading.Event(), PostgresLogReader.poll
+    flows.set()
+
+    def slow_poll(reader: PostgresLogReader, timeout_s: float) -> Any:
+        return poll(reader, timeout_s) if flows.wait(timeout_s) else ()
+
+    monkeypatch.setattr(PostgresLogReader, "poll", slow_poll)
+    make_heap(dumped, 50)
+    dumped.start()
+    flows.clear()
+    dumped.do("INSERT INTO heap (v, w) VALUES (6, 'is in the snapshot')")
+    dump = dumped.dump(HEAP)
+    time.sleep(1.0)
+    assert dumped.progress(dump, HEAP)["status"] == "pending"
+    flows.set()
+    dumped.dumped(dump)
     check_heap(dumped)
 
 

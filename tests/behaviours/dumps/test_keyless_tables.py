@@ -282,7 +282,7 @@ def test_ddl_waits_for_no_dump_and_the_table_is_read_again(make: Make) -> None:
         dumped.start(wait=False)
         dumped.reach(held)
         dumped.sql.execute(b"SET lock_timeout = 2000")
-        dumped.sql.execute(b"ALTER TABLE heap ADD COLUMN x int DEFAULT 5")
+        dumped.sql.execute(b"ALTER TABLE heap ADD COLUMN y int DEFAULT 5")
     dumped.dumped("initial")
     check_heap(dumped)
     with gate("keyless.read") as held:

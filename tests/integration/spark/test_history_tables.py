@@ -236,7 +236,8 @@ def test_rows_of_ended_states_have_files_of_their_own(history: History, built: B
     assert [row["name"] for row in history.states() if row["id"] == 1] == [
         "n1", *(f"v{number}" for number in range(10))
     ]  # fmt: skip
-    sources = output.row_sources(output._target(table), (None, None))
+    known = output._targets[TableName.parse(NAME)]
+    sources = output.row_sources(known, (None, None))
     assert sources is not None
     now = [row for source in sources for batch in source.batches() for row in batch.to_pylist()]
     assert {row["id"]: row["name"] for row in now} == {0: "n0", 1: "v9", 2: "n2", 3: "n3"}

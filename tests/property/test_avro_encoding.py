@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.avro_messages import read
 
-from tidelog.errors import ConfigError, OutputError
+from tidelog.errors import OutputError, TableLeftOutError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.formatters import avro_encoding, avro_schema
 from tidelog.outputs.formatters.avro_encoding import AvroRows
@@ -159,5 +159,5 @@ def test_valid_names_stay_and_others_give_way() -> None:
 @pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.timestamp("ns"), pa.decimal256(50, 1)])
 def test_a_type_without_a_place_says_what_to_do(kind: pa.DataType) -> None:
     target = table(pa.schema([("tags", kind)]))
-    with pytest.raises(ConfigError, match=r"column tags of shop\.things is .* cast it"):
+    with pytest.raises(TableLeftOutError, match=r"column tags of shop\.things is .* cast it"):
         avro_schema.fields_of(target, ["tags"], plain_key=True)

@@ -24,7 +24,7 @@ from tidelog.outputs.lake.delta.settle_tasks import (
 )
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.table import HOLDS_PROPERTY, application_of
-from tidelog.ports import TargetTable
+from tidelog.ports import DumpCompleted, TargetTable
 from tidelog.spark.transforms import target_table
 
 NAME = "public.t"
@@ -61,7 +61,8 @@ class Appended:
         delivered = delivered_schema(schema, columns)
         rows = RangeOfTable(self.built.path, log.generation, delivered, refs)
         files = replace(table.files(), files=())
-        (result,) = write_tables([AppendWork(files, NAME, rows, dumps)])
+        completed = tuple(DumpCompleted("d", NAME, first, True) for first in dumps)
+        (result,) = write_tables([AppendWork(files, NAME, rows, completed)])
         if result.error is not None:
             raise result.error
         assert result.settled is not None

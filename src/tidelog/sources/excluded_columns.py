@@ -15,7 +15,7 @@ from tidelog.errors import ExcludedKeyError
 from tidelog.model.column_patterns import matching_columns
 from tidelog.model.patterns import exclusion
 from tidelog.model.printable import printable
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.findings import Finding
 
 
@@ -41,17 +41,22 @@ class ColumnExclusion:
             return ""
         return hashlib.sha256(json.dumps(self.patterns).encode()).hexdigest()[:16]
 
-    def apply(self, schema: TableSchema) -> TableSchema:
+    def apply(self, schema: TableSchema, above: Sequence[TableName] = ()) -> TableSchema:
         """Return the schema without the excluded columns, whichever it excluded before.
 
+        ``above``: the tables of which it is a partition, whose columns are excluded here too.
         Raises ExcludedKeyError if rows are matched by one of them.
         """
         if not (self.patterns or schema.excluded):
             return schema
         whole = schema.whole
-        excluded = matching_columns(
-            self.patterns, schema.table, whole.column_names, ignore_case=self.ignore_case
-        )
+        names = whole.column_names
+        matched = {
+            name
+            for table in (schema.table, *above)
+            for name in matching_columns(self.patterns, table, names, ignore_case=self.ignore_case)
+        }
+        excluded = [name for name in names if name in matched]
         in_identity = () if schema.identity_kind == "f" else schema.identity
         needed = [name for name in excluded if name in (*schema.key, *in_identity)]
         if needed:

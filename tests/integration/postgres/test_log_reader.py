@@ -215,6 +215,27 @@ def test_partitions_of_an_excluded_table_are_excluded(
     }
 
 
+@pytest.mark.parametrize("via_root", ["true", "false"])
+def test_columns_that_a_table_excludes_are_excluded_of_its_partitions(
+    make_capture: Callable[..., Capture], sql: Connection, via_root: str
+) -> None:
+    """Also where somebody's publication shows them by their own names."""
+    sql.execute("CREATE TABLE p (id int PRIMARY KEY, secret text) PARTITION BY RANGE (id)")
+    sql.execute("CREATE TABLE p_a (secret text, id int NOT NULL)")
+    sql.execute("ALTER TABLE p ATTACH PARTITION p_a FOR VALUES FROM (0) TO (10)")
+    for name, kinds in (("tidelog", "insert, update"), ("tidelog_inserts", "insert")):
+        sql.execute(
+            f"CREATE PUBLICATION {name} FOR ALL TABLES WITH "
+            f"(publish = '{kinds}', publish_via_partition_root = {via_root})"
+        )
+    capture = make_capture(tables=("public.*",), exclude_columns=["public.p.secret"])
+    capture.start()
+    sql.execute("INSERT INTO p VALUES (1, 'hunter2')")
+    capture.catch_up(sql)
+    (row,) = capture.rows
+    assert row.new == {"id": "1"}
+
+
 def test_schemas_quoted_and_non_ascii_names(
     make_capture: Callable[..., Capture], sql: Connection
 ) -> None:

@@ -84,6 +84,14 @@ WITH RECURSIVE asked AS (
 SELECT t, m, pg_catalog.format_type(t::oid, m), oid::int8, typmod FROM base WHERE typtype <> 'd'
 """
 
+_ABOVE = """
+SELECT n.nspname, c.relname
+FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) a
+JOIN pg_catalog.pg_class c ON c.oid = a.relid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid <> %s::oid
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class _Relation:
@@ -158,7 +166,7 @@ class PostgresSchemaFinder:
             wire_format=WIRE_FORMAT,
         )
         unfit = None if schema.key else unfit_key(self._keys, table, names)
-        schema = self.exclusion.apply(schema)
+        schema = self._without_excluded(connection, schema)
         return PostgresFoundTable(schema, relation.kind == "p", unfit)
 
     def schema_of_relation(self, connection: Connection, seen: RelationSeen) -> TableSchema:
@@ -193,7 +201,14 @@ class PostgresSchemaFinder:
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
         )
-        return self.exclusion.apply(schema)
+        return self._without_excluded(connection, schema)
+
+    def _without_excluded(self, connection: Connection, schema: TableSchema) -> TableSchema:
+        """The schema without excluded columns, also those of a table of which it is a partition:
+        a publication of others may show partitions by their own names.
+        """
+        above = tables_above(connection, schema.relation_id) if self.exclusion.patterns else ()
+        return self.exclusion.apply(schema, above)
 
     def _of_partitions(
         self, connection: Connection, relation: _Relation, names: Sequence[str]
@@ -245,6 +260,14 @@ class PostgresSchemaFinder:
             logical = logical_type(base, base_mod)
             built.append(Column(name, type_oid, typmod, type_name, logical, not not_null))
         return tuple(built)
+
+
+def tables_above(
+    connection: psycopg.Connection[tuple[Any, ...]], relation_id: int
+) -> list[TableName]:
+    """The partitioned tables of which the relation is a partition now."""
+    rows = connection.execute(_ABOVE.encode(), (relation_id, relation_id)).fetchall()
+    return [TableName(namespace, name) for namespace, name in rows]
 
 
 def logical_type(type_oid: int, typmod: int) -> str:

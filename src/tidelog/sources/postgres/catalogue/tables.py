@@ -42,14 +42,6 @@ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p
 ORDER BY 1, 2
 """
 
-_ABOVE = """
-SELECT n.nspname, c.relname
-FROM pg_catalog.pg_partition_ancestors(%s::oid::regclass) a
-JOIN pg_catalog.pg_class c ON c.oid = a.relid
-JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid <> %s::oid
-"""
-
 # Commits in all databases of the server, which share its cores and disk; the replay lag of the
 # slowest physical standby; NULL if there is none, or if the user may not see it (pg_monitor). A
 # standby that has caught up on an idle source reports no lag; one that is behind and sends nothing
@@ -251,14 +243,6 @@ def matching_tables(
     rows = connection.execute(_TABLES.encode(), (list(hidden_schemas),)).fetchall()
     names = (TableName(namespace, name) for namespace, name in rows)
     return sorted(name for name in names if matches(patterns, name))
-
-
-def tables_above(
-    connection: psycopg.Connection[tuple[Any, ...]], relation_id: int
-) -> list[TableName]:
-    """The partitioned tables of which the relation is a partition now."""
-    rows = connection.execute(_ABOVE.encode(), (relation_id, relation_id)).fetchall()
-    return [TableName(namespace, name) for namespace, name in rows]
 
 
 def table_shape(

@@ -45,8 +45,7 @@ from tidelog.ports import (
 )
 from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
-from tidelog.sources.postgres.catalogue.tables import tables_above
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder, tables_above
 from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.errors import translate_errors

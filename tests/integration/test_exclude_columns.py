@@ -232,6 +232,7 @@ def check_capture(source: Source) -> None:
     assert f"no column of a captured table matches '!{source.namespace}.nothing.ssn'" in checked
     with source.capture():
         source.wait_for("users", "dumped")
+        source.wait_for("keyless", "dumped")
         change(source, 2, "before a restart")
         source.wait_for("users", "before a restart")
     change(source, 3, "while down")

@@ -125,6 +125,7 @@ class MySqlKind:
                 registry,
                 may_stop_writers=False,
                 keys=source.keys,
+                exclude_columns=source.exclude_columns,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 

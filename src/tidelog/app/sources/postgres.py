@@ -151,6 +151,7 @@ class PostgresKind:
                 registry,
                 keep_locks=False,
                 keys=source.keys,
+                exclude_columns=source.exclude_columns,
                 publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )

@@ -393,6 +393,9 @@ def test_tables_that_need_care_are_named_with_sql(
     ].fix  # fmt: skip
     [proposed] = [f for f in check(server, database) if f.name.endswith(".once")]
     assert proposed.fix.endswith(f'source.keys: {{"{database}.once": ["b", "a"]}}')
+    hidden = check(server, database, exclude_columns=[f"{database}.*.B"])
+    [made] = [f for f in hidden if f.name.endswith(".once") and f.level == "warn"]
+    assert f"ALTER TABLE `{database}`.`once` ADD PRIMARY KEY" in made.fix
     if child:
         assert "follows (ON DELETE CASCADE)" in found[f"table {database}.child"].message
         accepted = faults(check(server, database, keys=keys, cascades="accept"))

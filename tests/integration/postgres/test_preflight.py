@@ -74,6 +74,10 @@ def test_a_unique_index_becomes_the_replica_identity(
         f.fix for f in found if f.name == "table public.log" and "only inserts" in f.message
     )
     assert whole.startswith('ALTER TABLE "public"."log" REPLICA IDENTITY FULL;')
+    without = Preflight(database, slot="nobody", exclude_columns=["*.audit.at"]).check()
+    fixes = {f.message.partition(":")[0]: f.fix for f in without if f.name == "table public.audit"}
+    assert 'REPLICA IDENTITY USING INDEX "two";' in fixes["only inserts and truncates are captured"]
+    assert fixes["no primary key"].endswith('source.keys: {"public.audit": ["a", "b"]}')
     sql.execute(identity)
     again = Preflight(database, keys={"public.audit": ["at"]}).check()
     assert "table public.audit" not in faults(again)

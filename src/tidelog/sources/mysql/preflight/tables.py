@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pymysql
 
 from tidelog.errors import SourceError, TableRefusedError
+from tidelog.model.column_patterns import matching_columns
 from tidelog.model.patterns import EXCLUDE, exclusion, matches
 from tidelog.model.schema import TableName
 from tidelog.sources.excluded_columns import excluded_finding
@@ -165,7 +166,11 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
         return
     if wanted is None:
         text = keyless_message(True)
-        unique = [list(each) for each in table.unique.values() if not any(each.values())]
+        unique = [
+            list(each)
+            for each in table.unique.values()
+            if not any(each.values()) and not _excluded(context, table.name, each)
+        ]
         if (proposed := proposed_key(table.name, unique)) is not None:
             yield Finding(name, "warn", text, proposed)
             return
@@ -187,6 +192,11 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
             "dump is refused then"
         )
         yield Finding(name, "warn", text, f"make {listed} NOT NULL")
+
+
+def _excluded(context: CheckContext, table: TableName, columns: Iterable[str]) -> bool:
+    """Return True if one of the columns is excluded."""
+    return bool(matching_columns(context.exclude_columns, table, columns, ignore_case=True))
 
 
 def _foreign_keys(context: CheckContext) -> Iterator[Finding]:

@@ -16,6 +16,8 @@ from typing import Any
 
 import psycopg
 
+from tidelog.model.column_patterns import matching_columns
+from tidelog.model.schema import TableName
 from tidelog.sources.postgres.connect import quote_ident
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -56,19 +58,23 @@ _INDEX = """(SELECT json_agg(json_build_array(a.attname, a.attgenerated <> '') O
    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
    WHERE i.indrelid = c.oid AND i.{flag} AND i.indisvalid AND i.indimmediate
      AND k.place <= i.indnkeyatts)"""
-# The shortest index that can be made the identity.
-_UNIQUE_INDEX = """(SELECT x.relname FROM pg_catalog.pg_index i
+# The indexes that can be made the identity, the shortest first, each with its columns.
+_UNIQUE_INDEXES = """(SELECT json_agg(json_build_array(x.relname,
+     (SELECT json_agg(a.attname) FROM pg_catalog.pg_attribute a
+      WHERE a.attrelid = i.indrelid
+        AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])))
+     ORDER BY i.indnkeyatts, i.indexrelid)
+   FROM pg_catalog.pg_index i
    JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
    WHERE i.indrelid = c.oid AND i.indisunique AND NOT i.indisprimary AND i.indisvalid
      AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL AND NOT EXISTS (
        SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-       WHERE k.place <= i.indnkeyatts AND (NOT a.attnotnull OR a.attgenerated <> ''))
-   ORDER BY i.indnkeyatts, i.indexrelid LIMIT 1)"""
+       WHERE k.place <= i.indnkeyatts AND (NOT a.attnotnull OR a.attgenerated <> '')))"""
 _QUERY = _TREES.format(
     primary=_INDEX.format(flag="indisprimary"),
     identity=_INDEX.format(flag="indisreplident"),
-    unique=_UNIQUE_INDEX,
+    unique=_UNIQUE_INDEXES,
 )
 
 # The published columns of old states; None means all of them, as with FULL.
@@ -125,7 +131,11 @@ class _Member:
 
 
 def identities(
-    connection: Connection, relation_ids: Sequence[int], *, generated: bool = False
+    connection: Connection,
+    relation_ids: Sequence[int],
+    *,
+    generated: bool = False,
+    exclude_columns: Sequence[str] = (),
 ) -> dict[int, ReplicaIdentity]:
     """The identity of each of these tables, including their partitions, by one query.
 
@@ -133,10 +143,11 @@ def identities(
         connection: the source.
         relation_ids: the tables' oids; tables that no longer exist are left out.
         generated: whether the publications publish stored generated columns.
+        exclude_columns: patterns of columns that no index to be proposed may have.
     """
     trees: dict[int, tuple[list[_Member], list[_Member]]] = {}
     for root, oid, *values in connection.execute(_QUERY.encode(), (list(relation_ids),)):
-        trees.setdefault(root, ([], []))[root != oid].append(_member(values))
+        trees.setdefault(root, ([], []))[root != oid].append(_member(values, exclude_columns))
     logs_generated = connection.info.server_version >= GENERATED_VERSION
     found = {}
     for root, ((table,), partitions) in trees.items():
@@ -151,8 +162,14 @@ def identities(
     return found
 
 
-def _member(values: Sequence[Any]) -> _Member:
+def _member(values: Sequence[Any], exclude_columns: Sequence[str]) -> _Member:
     namespace, name, kind, primary, index, keyed, stored, virtual, unique = values
+    table = TableName(namespace, name)
+    fitting = (
+        index_name
+        for index_name, columns in unique or ()
+        if not matching_columns(exclude_columns, table, columns)
+    )
     return _Member(
         quoted=quote_ident(namespace, name),
         name=f"{namespace}.{name}",
@@ -162,7 +179,7 @@ def _member(values: Sequence[Any]) -> _Member:
         keyed=keyed,
         stored=stored,
         virtual=virtual,
-        unique=unique,
+        unique=next(fitting, None),
     )
 
 

@@ -253,7 +253,12 @@ class Publications:
         namespaces = sorted({name.namespace for name in names})
         rows = connection.execute(_TABLES.encode(), (namespaces,)).fetchall()
         rows = [row for row in rows if TableName(row[0], row[1]) in names]
-        known = identities(connection, [row[2] for row in rows], generated=generated)
+        known = identities(
+            connection,
+            [row[2] for row in rows],
+            generated=generated,
+            exclude_columns=self._exclude_columns,
+        )
         return {
             TableName(namespace, name): PublishedTable(
                 TableName(namespace, name),

@@ -165,9 +165,12 @@ def _schemas(connection: Connection, names: Iterable[str]) -> Iterator[Finding]:
 
 
 def _unique_keys(connection: Connection, schema: TableSchema) -> list[list[str]]:
-    """Return the columns of each unique index of the table that identifies all of its rows."""
+    """Return the columns of each unique index of the table that identifies all of its rows, and has
+    no excluded column.
+    """
     rows = connection.execute(_UNIQUE_KEYS, (schema.relation_id,)).fetchall()
-    return [columns for (columns,) in rows]
+    excluded = {each.column.name for each in schema.excluded}
+    return [columns for (columns,) in rows if excluded.isdisjoint(columns)]
 
 
 def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding]:

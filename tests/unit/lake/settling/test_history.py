@@ -338,6 +338,7 @@ def test_values_are_equal_whatever_their_type() -> None:
     cases: Sequence[tuple[Any, Sequence[Any], Sequence[Any], Sequence[bool]]] = [
         (pa.int32(), [1, None, 2, None], [1, None, 3, 0], [True, True, False, False]),
         (pa.float64(), [nan, nan, 0.5], [nan, 1.0, None], [True, False, False]),
+        (pa.float32(), [0.0, -0.0, None], [-0.0, -0.0, None], [False, True, True]),
         (pa.list_(pa.string()), [["a", None], [], None, ["a"]], [["a", None], None, None, ["b"]],
          [True, False, True, False]),
         (nested, [[{"n": nan}, None], [{"n": 1.0}]], [[{"n": nan}, None], [{"n": 2.0}]],

@@ -10,8 +10,8 @@ from tidelog.model.records import Bools
 
 
 def equal_values(left: pa.Array, right: pa.Array) -> Bools:
-    """Returns bool[n]: which values are equal; null is equal to null, and NaN to NaN. Values of a
-    type that can't be compared, such as maps, are different.
+    """Returns bool[n]: which values are equal; null is equal to null, and NaN to NaN, but −0.0 is
+    not 0.0. Values of a type that can't be compared, such as maps, are different.
 
     Args:
         left: n values.
@@ -31,6 +31,8 @@ def equal_values(left: pa.Array, right: pa.Array) -> Bools:
         return np.zeros(len(left), np.bool_)
     found = _flags(same.fill_null(False)) | _both(left.is_null(), right.is_null())
     if pa.types.is_floating(kind):
+        signs = (np.signbit(each.fill_null(0).to_numpy()) for each in (left, right))
+        found &= np.equal(*signs)
         found |= _both(pc.is_nan(left).fill_null(False), pc.is_nan(right).fill_null(False))
     return found
 

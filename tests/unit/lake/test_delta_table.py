@@ -123,12 +123,13 @@ def test_drivers_that_alter_a_table_at_the_same_time_do_it_once(
     assert all(len(field.metadata.get("delta.typeChanges", ())) < 2 for field in first.columns())
 
 
+@pytest.mark.parametrize("holds", ["copy", "history"])
 @pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct([("a", pa.int64())])])
 def test_a_key_by_which_no_row_can_be_found_is_refused_before_a_table_is_made(
-    tmp_path: Path, kind: pa.DataType
+    tmp_path: Path, kind: pa.DataType, holds: str
 ) -> None:
     """As a step `python` may make it."""
-    drivers = Drivers(tmp_path)
+    drivers = Drivers(tmp_path, holds={"*.*": holds})
     found = drivers.target()
     drivers.first.check_layout(found)
     columns = pa.schema([("id", kind), ("v", pa.string())])

@@ -216,7 +216,7 @@ class DeltaTable(LakeTable):
 
     def check_layout(self, target: TargetTable, have: Collection[str] = ()) -> None:
         super().check_layout(target, have)
-        for name in target.key if self.layout.holds == "copy" else ():
+        for name in target.key if self.layout.holds != "changes" else ():
             kind = target.columns.field(name).type
             if not can_be_key(kind):
                 raise TableLeftOutError(

@@ -142,3 +142,13 @@ def test_a_column_of_the_layout_may_be_one_that_the_source_dropped(tmp_path: Pat
     with pytest.raises(TableLeftOutError, match="can't be laid out by day"):
         drivers.first.check_layout(drivers.target())
     drivers.first.check_layout(drivers.target(), ["id", "v", "day"])
+
+
+@pytest.mark.parametrize("option", ["partition_by", "cluster_by"])
+def test_a_table_is_not_laid_out_by_an_array(tmp_path: Path, option: str) -> None:
+    drivers = Drivers(tmp_path, **{option: {"public.t": ["v"]}})
+    found = drivers.target()
+    columns = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.string()))])
+    with pytest.raises(TableLeftOutError, match="laid out by v, whose type is array<string>"):
+        drivers.first.check_layout(replace(found, columns=columns))
+    drivers.first.check_layout(found, ["id", "v"])

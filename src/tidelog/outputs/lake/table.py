@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import ClassVar
 from urllib.parse import quote
 
-from pyspark.sql.types import StructField
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from tidelog.errors import NameRefusedError, OutputRefusedError, TableLeftOutError
 from tidelog.model.schema import TableName
@@ -178,11 +178,16 @@ class LakeTable(ABC):
 
     def check_layout(self, target: TargetTable, have: Collection[str] = ()) -> None:
         """Raises TableLeftOutError if neither the target nor the table, whose columns are ``have``,
-        has a column of the layout.
+        has a column of the layout, or if it has an array there, or another type with members.
         """
-        columns = {field.name for field in columns_of(target, self.layout)}.union(have)
+        types = {field.name: field.dataType for field in columns_of(target, self.layout)}
         for name in self.layout_columns():
-            if name not in columns or name in self.layout.own:
+            if isinstance(types.get(name), ArrayType | MapType | StructType):
+                raise TableLeftOutError(
+                    f"{self.location} can't be laid out by {name}, whose type is "
+                    f"{types[name].simpleString()}. Change partition_by or cluster_by of the output"
+                )
+            if name not in {*types, *have} or name in self.layout.own:
                 whose = "it has" if self.layout.holds == "changes" else f"{target.source} has"
                 raise TableLeftOutError(
                     f"{self.location} can't be laid out by {name}: {whose} no such column. Change "

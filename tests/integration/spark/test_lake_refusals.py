@@ -124,6 +124,26 @@ def test_a_table_that_can_not_take_its_rows_is_left_out_alone(
         assert sorted(rows.column("v").to_pylist()) == ["a", "b"], name
 
 
+def test_a_dump_of_a_table_that_is_left_out_removes_no_rows(lake: Lake, built: BuiltLog) -> None:
+    """Its rows come in one batch, its end in the next one. No further dump is requested."""
+    name = "public.retyped"
+    built.insert(built.table(name, COLUMNS), "1", "a", "1")
+    built.flush()
+    with opened(lake, {}) as (output, asked):
+        bring(output, built)
+        table = built.table(name, {**COLUMNS, "n": "text"})
+        first = built.dump_started(name).first
+        end = built.chunk(table, [["1", "a", "1"]]).next
+        bring(output, built)
+        assert REASONS[name] in output.refused_tables()[name]
+        last = built.dump_completed(name, first).next
+        output.write(batch_of(built.log, end, last))
+        output.take_again(asked.extend)
+        assert REASONS[name] in output.refused_tables()[name]
+        assert not asked
+    assert by_duckdb(str(place_of(lake, name))).num_rows == 1
+
+
 def spoil(lake: Lake, built: BuiltLog, tables: dict[str, Any]) -> None:
     """Somebody damages a table, and sets a property; the source alters one; all get rows."""
     commits = (place_of(lake, "public.damaged") / "_delta_log").glob("*.json")

@@ -166,6 +166,13 @@ class RefusedTables:
                 logger.log(level, "%s is left out: %s", table, error)
                 self._store({**self._tables, table: wanted})
 
+    def is_left_out(self, table: str) -> bool:
+        """Is the table left out now, for another reason than its want of a key? While it has none,
+        there is no dump of it whose rows could be missing.
+        """
+        known = self._tables.get(table)
+        return known is not None and known.resumed is None and known.keyless_since is None
+
     def resume(self, table: str, at: int, *, keyed: bool = True) -> None:
         """Store that rows of the table are written again from ``at`` on, if they were not. If the
         table is not ``keyed``, no dump can deliver the missing rows: none is waited for.

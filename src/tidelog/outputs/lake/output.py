@@ -357,6 +357,9 @@ class LakeOutput(ABC, Generic[Copy]):
             if start >= work.end:
                 return None
             found = self._copy_write(copy, replace(work, start=start), since, exists)
+            has_rows = found is not None and found.target is not None
+            if not has_rows and self._refused.is_left_out(str(work.table)):
+                return None  # a dump whose rows were left out must not remove others
             self._refused.resume(str(work.table), work.start, keyed=not copy.layout.keyless)
             return found
         except TableLeftOutError as error:

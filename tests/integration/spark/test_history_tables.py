@@ -203,12 +203,15 @@ def test_policies_hold(history: History, built: BuiltLog, policy: str) -> None:
 
 @pytest.mark.thorough
 def test_a_restored_table_gets_each_state_once(history: History, built: BuiltLog) -> None:
+    """With the columns of its time."""
     table = orders(built)
     cuts = [built.log.latest_offset()]
     for number in range(3):
         built.update(table, "1", f"v{number}", "2.00")
         cuts.append(built.flush().next)
-    built.delete(table, "2")
+    fewer = built.table(NAME, {"id": "int64", "name": "text"})
+    built.update(fewer, "1", "v3")
+    built.delete(fewer, "2")
     built.flush()
     history.bring(*cuts)
     before = history.states()

@@ -137,8 +137,8 @@ class CopyWrite(Generic[Copy]):
     Attributes:
         copy: the table.
         work: the work of the batch.
-        since: the committed offset; None: there is none. Equal to the work's end for the rows of a
-            copy that was restored.
+        since: the committed offset; None: there is none. Not below the work's end for the rows of a
+            table that was restored.
         parts: segments with rows of the table, one part for each task that folds them; empty: no
             rows.
         target: the table as rows are delivered; None: there are no rows.
@@ -442,12 +442,18 @@ class LakeOutput(ABC, Generic[Copy]):
         message = "%s was restored to an older state (%s): offsets %d to %d are written again"
         logger.warning(message, copy.location, found.why, start, since)
         self._delivered.pop(table, None)  # its columns are older ones, too
-        batch = batch_of(self._log, start, since)
-        removed_below = deleted_below(self._log, batch).get(str(table), 0)
-        work = TableWork(table, start, since, True, removed_below, _whole_dumps(batch, str(table)))
-        write = self._copy_write(copy, work, since, True)
-        if write is not None:
-            self._write_all([write])
+        for piece in split_by_schema(
+            self._log,
+            batch_of(self._log, start, since),
+            lambda other: other == table and self._holds_changes(table),
+        ):
+            self._check_values(table)  # of the piece before
+            below = deleted_below(self._log, piece).get(str(table), 0)
+            dumps = _whole_dumps(piece, str(table))
+            work = TableWork(table, piece.start, piece.end, True, below, dumps)
+            write = self._copy_write(copy, work, since, True)
+            if write is not None:
+                self._write_all([write])
         return since
 
     def _follow(self, copy: Copy, schema: TableSchema, generation: str, exists: bool) -> None:

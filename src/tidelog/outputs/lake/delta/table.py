@@ -414,7 +414,8 @@ class DeltaTable(LakeTable):
         end: int,
     ) -> None:
         """Commit the rows of a batch, with ``end``: the offset below which everything is in the
-        table then; equal to ``since`` for the rows of a copy that was restored.
+        table then. For the rows of a table that was restored it is not above ``since``, and equal
+        to it for the last of them.
 
         Raises ConflictError, and changes nothing, if somebody else committed since the state was
         last read, or if ``application`` committed since `committed` was called: another driver,
@@ -422,8 +423,8 @@ class DeltaTable(LakeTable):
         """
         if self.committed(application) != since:
             raise ConflictError(f"{self.location}: another driver wrote rows at the same time")
-        again = end == since  # for a restored copy: nothing is beyond the last transaction
-        checked = self._restored if again else self._checked
+        again = since is not None and end <= since  # nothing is beyond the last transaction
+        checked = self._restored if end == since else self._checked
         before = self.state.version
         own = [] if again else [log_actions.transaction(application, end)]
         self._commits.commit(

@@ -295,6 +295,32 @@ def test_ddl_waits_for_no_dump_and_the_table_is_read_again(make: Make) -> None:
 
 
 @ways(only("postgres", ONE))
+def test_a_table_that_gets_a_key_before_it_is_read_is_read_by_it(make: Make) -> None:
+    """Rows with a key that come behind later changes of them would replace these in copies."""
+    dumped = make()
+    make_heap(dumped, 50)
+    dumped.sql.execute(b"CREATE TABLE other (v int)")
+    dumped.start()
+    with gate("keyless.read") as held:
+        dumped.dump("public.other")
+        dumped.reach(held)
+        dump = dumped.dump(HEAP)
+        dumped.wait_for(lambda: dumped.progress(dump, HEAP).get("started_ms"), "it was looked up")
+        dumped.sql.execute(b"ALTER TABLE heap ADD COLUMN id serial PRIMARY KEY")
+    dumped.dumped(dump)
+    [done] = [
+        control
+        for event in dumped.events(HEAP)
+        if (control := event.control or {}).get("type") == "dump-completed"
+        and control["dump_id"] == dump
+    ]
+    assert done["delete_absent"]
+    assert "rows_ordinal" not in done
+    by_key = [key for key in dumped.rows_of(dump, HEAP) if key]
+    assert len(by_key) == len(set(by_key)) == source_rows(dumped).total()
+
+
+@ways(only("postgres", ONE))
 def test_an_old_transaction_delays_the_dump_of_a_table_without_a_key(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

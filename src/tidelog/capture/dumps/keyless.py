@@ -216,6 +216,8 @@ class KeylessDumps:
             widths = RowWidths()
             while True:
                 rows = self._read_chunk(run, reader, request, widths)
+                if not rows.schema.keyless:  # behind later changes they would replace newer rows
+                    raise ChunkVoidError(f"{table} got a key before it was read")
                 if first is None:
                     unseen = engine.first_unseen(rows.snapshot, table)
                     first = offset if unseen is None else min(offset, unseen)

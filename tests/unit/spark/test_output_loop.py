@@ -373,6 +373,22 @@ def test_what_refuses_an_output_at_the_start_is_raised_by_its_run_alone(scene: S
     assert (output.ends, up_to_date) == ([end], ["kept"])
 
 
+def test_an_error_that_nobody_foresaw_at_the_start_is_raised_by_its_run_alone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raised at the start, it would end capture, too."""
+
+    def prepare(_generation: str) -> None:
+        raise ValueError("a mistake")
+
+    output = Output()
+    monkeypatch.setattr(output, "prepare", prepare)
+    loop = scene.loop(output, once=False)
+    loop.prepare()
+    with pytest.raises(ValueError, match="a mistake"):
+        run(loop)
+
+
 def test_with_once_an_output_that_is_refused_lets_nothing_begin(scene: Scene) -> None:
     with pytest.raises(OutputRefusedError, match="no right"):
         scene.loop(Refused(1)).prepare()

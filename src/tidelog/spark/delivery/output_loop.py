@@ -127,7 +127,7 @@ class OutputLoop:
         self._unstored: BatchProgress | None = None  # delivered, but storing that failed
         self._under_way: RunningBatch | None = None
         self._tried = 0.0  # when tables that are left out were tried last
-        self._refusal: TidelogError | None = None  # of `prepare`; `run` raises it
+        self._refusal: Exception | None = None  # of `prepare`; `run` raises it
 
     @property
     def name(self) -> str:
@@ -143,12 +143,12 @@ class OutputLoop:
             self._prepare()
         except AccessRefusedError as error:  # at the start, credentials or a name are wrong
             self._refusal = UsageError(str(error))
-        except TidelogError as error:
-            if error.policy is not Policy.RETRY:
-                self._refusal = error
-            else:
+        except Exception as error:  # noqa: BLE001 - also a mistake of ours is this output's alone
+            if isinstance(error, TidelogError) and error.policy is Policy.RETRY:
                 self._options.on_failure(self.name, error)
                 logger.warning("output %s is not ready: %s", self.name, error)
+            else:
+                self._refusal = error
         if self._options.once:
             self._raise_refusal()
 

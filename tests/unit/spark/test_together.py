@@ -98,6 +98,28 @@ def test_where_none_goes_on_all_is_over(count: int) -> None:
     assert len(running.told) >= count
 
 
+def test_one_that_stops_while_the_other_is_retried_is_retried_too() -> None:
+    """A retry may take long, before its first batch: so not all have stopped."""
+
+    class Retried(Stream):
+        def run(self, stop: threading.Event) -> None:
+            self.tries += 1
+            if self.tries == 1:
+                raise self.error("it may not write")
+            stop.wait(60)
+
+    class Later(Stream):
+        def run(self, stop: threading.Event) -> None:
+            until(lambda: retried.tries > 1)
+            super().run(stop)
+
+    retried, later = Retried("retried"), Later("later", failing=True)
+    running = Running(retried, later)
+    until(lambda: later.tries > 1)
+    running.end()
+    assert retried.tries == 2
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_beside_capture_each_is_retried_until_it_is_mended(count: int) -> None:
     streams = [Stream(f"bad {number}", failing=True) for number in range(count)]

@@ -74,6 +74,7 @@ class OutputGroup:
         self._ends_when_all_stop = ends_when_all_stop or once
         self._retry_s = retry_s
         self._stopped: dict[str, BaseException] = {}
+        self._waiting: set[str] = set()  # those of them that are not being retried now
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._ended_by: TidelogError | None = None
@@ -124,7 +125,8 @@ class OutputGroup:
                     before = stream.name in self._stopped
                     self._stopped.pop(stream.name, None)
                     self._stopped[stream.name] = error
-                    all_stopped = len(self._stopped) == of
+                    self._waiting.add(stream.name)
+                    all_stopped = len(self._waiting) == of
                 if not before:
                     wait_s = self._retry_s[0]
                 self._on_state(stream.name, error)
@@ -143,6 +145,8 @@ class OutputGroup:
                     logger.error("output %s has stopped%s: %s%s", stream.name, others, error, again)
                 if ends or self._ends_within(wait_s, stop):
                     return
+                with self._lock:
+                    self._waiting.discard(stream.name)
                 wait_s = min(2 * wait_s, last_s)
             else:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,27 @@ def test_a_table_is_not_laid_out_by_an_array(tmp_path: Path, option: str) -> Non
     with pytest.raises(TableLeftOutError, match="laid out by v, whose type is array<string>"):
         drivers.first.check_layout(replace(found, columns=columns))
     drivers.first.check_layout(found, ["id", "v"])
+
+
+def test_a_restored_table_is_repaired_until_its_last_commit(tmp_path: Path) -> None:
+    """Who dies in between leaves the rest to the next run."""
+    drivers = Drivers(tmp_path, holds={"*.*": "history"})
+    first, second = drivers.first, drivers.second
+    first.exists()
+    first.create(drivers.target(), "g")
+    for since, end in ((None, 10), (10, 30)):
+        assert first.find_restore(APPLICATION, since or 0) is None
+        first.commit([], APPLICATION, since, end)
+    restore = {"operation": "RESTORE", "operationParameters": {"version": "1"}}
+    log = tmp_path / "t/_delta_log"
+    (log / f"{3:020}.json").write_text(json.dumps({"commitInfo": restore}) + "\n")
+    for end in (20, 30):
+        for each in (first, second):
+            assert each.exists()
+            found = each.find_restore(APPLICATION, 30)
+            assert found is not None
+            assert found.offset == 10
+        first.commit([], APPLICATION, 30, end)
+        assert first.committed(APPLICATION) == 30
+    assert second.exists()
+    assert second.find_restore(APPLICATION, 30) is None

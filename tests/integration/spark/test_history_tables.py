@@ -164,6 +164,20 @@ def test_many_changes_and_steps_are_read_by_spark(
     assert of_zero[2][1:3] == ("v14", 58)
 
 
+@pytest.mark.parametrize("holds", ["copy", "history"])
+def test_the_end_of_a_dump_comes_alone_where_there_are_steps(
+    history: History, built: BuiltLog, holds: str
+) -> None:
+    table = orders(built, rows=2)
+    first = built.dump_started(NAME).first
+    end = built.chunk(table, [["1", "n1", "1.50"]]).next
+    built.dump_completed(NAME, first)
+    history.holds = holds
+    history.bring(end, output=history.output(steps=(Step("drop", ["amount"], ("public.*",)),)))
+    rows = rows_of(by_duckdb(history.place, "id"))
+    assert [row["id"] for row in rows if row.get("_current", True)] == [1]
+
+
 def test_columns_are_followed(history: History, built: BuiltLog) -> None:
     """Ended states keep their values of a column that is dropped and added again."""
     table = orders(built, rows=2)

@@ -317,8 +317,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         """Returns what the batch's job does for a table; empty: the table has a job of its own."""
         if write.copy.layout.holds == "changes":
             return self._appends(write)
-        alone = len(write.parts) < 2 and not steps_of(self._options.steps, write.work.table)
-        if not alone:
+        steps = steps_of(self._options.steps, write.work.table)
+        if len(write.parts) > 1 or (write.parts and steps):
             return []
         history = write.copy.layout.holds == "history"
         return [self._history(write) if history else self._work(write)]

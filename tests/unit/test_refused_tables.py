@@ -91,6 +91,19 @@ def test_a_table_that_was_resumed_by_a_row_is_dumped_when_tables_are_tried_again
     assert asked == ["public.t"]
 
 
+def test_a_table_without_a_key_that_was_tried_again_is_told_until_its_next_row(
+    state: SqliteState,
+) -> None:
+    """The dump that was requested has its rows, and deletes none: it is no dump to wait for."""
+    tables = RefusedTables(state, "generation", "output")
+    tables.refuse("public.t", TableLeftOutError("somebody else's"), 1)
+    asked: list[str] = []
+    tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    assert asked == list(tables.messages()) == ["public.t"]
+    tables.resume("public.t", 8, keyed=False)
+    assert not tables.messages()
+
+
 def test_no_dump_is_requested_of_a_table_that_was_left_out_again(state: SqliteState) -> None:
     tables = RefusedTables(state, "generation", "output")
     asked: list[str] = []

@@ -179,7 +179,7 @@ class RefusedTables:
         """
         with self._lock:
             known = self._tables.get(table)
-            if known is None or known.resumed is not None:
+            if known is None or (keyed and known.resumed is not None):
                 return
             if not keyed:
                 self._store({n: each for n, each in self._tables.items() if n != table})

@@ -12,7 +12,7 @@ from tidelog.capture.notifications import Notification
 from tidelog.errors import KeyMissingError, NameRefusedError, TableLeftOutError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.progress import RefusedTables
-from tidelog.ports import Refusal
+from tidelog.ports import DumpCompleted, Refusal
 from tidelog.state.sqlite import SqliteState
 
 T, U = TableName("public", "t"), TableName("public", "u")
@@ -91,17 +91,21 @@ def test_a_table_that_was_resumed_by_a_row_is_dumped_when_tables_are_tried_again
     assert asked == ["public.t"]
 
 
-def test_a_table_without_a_key_that_was_tried_again_is_told_until_its_next_row(
-    state: SqliteState,
+@pytest.mark.parametrize("by_row", [False, True])
+def test_a_table_without_a_key_waits_for_a_dump_that_began_once_it_was_written_again(
+    state: SqliteState, by_row: bool
 ) -> None:
-    """The dump that was requested has its rows, and deletes none: it is no dump to wait for."""
     tables = RefusedTables(state, "generation", "output")
     tables.refuse("public.t", TableLeftOutError("somebody else's"), 1)
+    if by_row:
+        tables.resume("public.t", 7, keyed=False)
     asked: list[str] = []
     tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    tables.resume("public.t", 9, keyed=False)
     assert asked == list(tables.messages()) == ["public.t"]
-    tables.resume("public.t", 8, keyed=False)
-    assert not tables.messages()
+    for first, is_missing in ((6, True), (7, False)):
+        tables.remove_dumped([DumpCompleted("d", "public.t", first, False, 20, rows_ordinal=8)])
+        assert bool(tables.messages()) == is_missing
 
 
 def test_no_dump_is_requested_of_a_table_that_was_left_out_again(state: SqliteState) -> None:
@@ -145,5 +149,5 @@ def test_the_dump_of_a_table_that_got_a_key_begins_when_it_was_last_left_out(
     for since, resumed in ((3, 5), (8, 9)):
         tables.refuse("public.t", KeyMissingError("it has no key"), since)
         tables.resume("public.t", resumed)
-    tables.remove_dumped({"public.t": dump})
+    tables.remove_dumped([DumpCompleted("d", "public.t", dump, True)])
     assert bool(tables.messages()) == lacking

@@ -293,10 +293,7 @@ class ExecutorOutput:
             what = f"output {self.name}: writing offsets {start} to {end}"
             raise output_error(what, error) from error
         progress.finish(end, rejected)
-        dumps = ranges.whole_dumps(whole)
-        self._current.refused.remove_dumped(
-            {name: each.first_offset for name, each in dumps.items()}
-        )
+        self._current.refused.remove_dumped(whole.completed)
 
     def _write_fitting(self, batch: OutputBatch) -> int:
         """Write a batch, without tables of which a value does not fit, and return the number of

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from tidelog.errors import (
     StateConflictError,
     TableLeftOutError,
 )
-from tidelog.ports import LogExtent, StateStore
+from tidelog.ports import DumpCompleted, LogExtent, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -119,14 +119,16 @@ class RefusedTable:
         """Is the table left out because it has no key?"""
         return self.resumed is None and self.keyless_since is not None
 
-    def is_repaired_by(self, first_offset: int) -> bool:
-        """Returns True if a whole dump that began at this offset has all missing rows. No dump
-        reads a table while it has no key: all rows of one that began later are written.
+    def is_repaired_by(self, dump: DumpCompleted) -> bool:
+        """Returns True if the dump has all missing rows. One that read the table by its key began
+        when it had one: all its rows that come after `keyless_since` are written.
         """
         if self.resumed is None:
             return False
+        if dump.rows_ordinal is not None:
+            return dump.first_offset >= self.resumed
         needed = self.resumed if self.keyless_since is None else self.keyless_since
-        return first_offset >= needed
+        return dump.delete_absent and dump.first_offset >= needed
 
 
 class RefusedTables:
@@ -174,14 +176,14 @@ class RefusedTables:
         return known is not None and known.resumed is None and known.keyless_since is None
 
     def resume(self, table: str, at: int, *, keyed: bool = True) -> None:
-        """Store that rows of the table are written again from ``at`` on, if they were not. If the
-        table is not ``keyed``, no dump can deliver the missing rows: none is waited for.
+        """Store that rows of the table are written again from ``at`` on, if they were not. One that
+        is not ``keyed`` and was left out for want of a key is forgotten: no dump is waited for.
         """
         with self._lock:
             known = self._tables.get(table)
-            if known is None or (keyed and known.resumed is not None):
+            if known is None or known.resumed is not None:
                 return
-            if not keyed:
+            if not keyed and known.keyless_since is not None:
                 self._store({n: each for n, each in self._tables.items() if n != table})
                 return
             resumed = replace(known, resumed=at)
@@ -190,15 +192,13 @@ class RefusedTables:
             logger.warning("output %s: %s", self._output, _missing_rows_message(table, resumed))
             self._store({**self._tables, table: resumed})
 
-    def remove_dumped(self, dumps: Mapping[str, int]) -> None:
-        """Remove tables whose whole dumps are in the destination. ``dumps``: the offset where each
-        dump began, by table.
-        """
+    def remove_dumped(self, dumps: Iterable[DumpCompleted]) -> None:
+        """Remove tables whose missing rows are in these dumps, which are in the destination."""
         with self._lock:
             made_good = {
-                name
-                for name, each in self._tables.items()
-                if each.is_repaired_by(dumps.get(name, -1))
+                dump.table
+                for dump in dumps
+                if (known := self._tables.get(dump.table)) and known.is_repaired_by(dump)
             }
             if made_good:
                 kept = {n: each for n, each in self._tables.items() if n not in made_good}

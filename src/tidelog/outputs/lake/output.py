@@ -32,7 +32,6 @@ from tidelog.outputs.base.ranges import (
     schema_before,
     schema_in,
     split_by_schema,
-    whole_dumps,
 )
 from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.outputs.base.targets import key_line, missing_key_error, require_generation
@@ -264,8 +263,7 @@ class LakeOutput(ABC, Generic[Copy]):
             for work in works:
                 self._table(work.table)  # before threads check which tables have the same location
             self._write_copies(works)
-        dumps = whole_dumps(batch)
-        self._refused.remove_dumped({name: each.first_offset for name, each in dumps.items()})
+        self._refused.remove_dumped(batch.completed)
         self._maintain()
 
     def committed(self, table: TableName) -> int | None:

@@ -203,7 +203,7 @@ class KeylessDumps:
         engine, table = self._actions.engine, TableName.parse(progress.table)
         # First: a snapshot is not to be kept while a log that is far behind is read.
         self._wait_for_log(run, self._catalogue.position(), None)
-        reader = self._open_reader()
+        reader, due = self._open_reader(), progress.due
         try:
             position = reader.begin(SNAPSHOT_S)
             self._wait_for_log(run, position, time.monotonic() + LOG_WAIT_S)
@@ -220,7 +220,7 @@ class KeylessDumps:
                 if first is None:
                     unseen = engine.first_unseen(rows.snapshot, table)
                     first = offset if unseen is None else min(offset, unseen)
-                    self._begin(run, offset)
+                    self._begin(run, offset, due)
                 failpoints.hit("keyless.read")
                 if len(rows.rows):
                     waits.append(self._append_rows(run, rows, position, offset))
@@ -237,11 +237,16 @@ class KeylessDumps:
         last = self._append_control(run, completed)
         self._actions.post(partial(self._complete, run, first, last))
 
-    def _begin(self, run: TableRun, offset: int) -> None:
+    def _begin(self, run: TableRun, offset: int, due: str) -> None:
+        """Begin the table. Raises ChunkVoidError if capture joined the dump since it was ``due``:
+        for a change that the snapshot may not show.
+        """
         with self._actions.lock:
             progress = run.progress
             if run.ended:
                 return
+            if progress.due != due:
+                raise ChunkVoidError(f"{progress.table} changed without row events meanwhile")
             begun = progress.status is TableStatus.RUNNING
             progress.transition(TableInput.BEGIN_ANEW if begun else TableInput.BEGIN)
             progress.begun_offset, progress.first_offset = offset, None

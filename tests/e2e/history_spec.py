@@ -48,6 +48,7 @@ ELSEWHERE = {
     "signals.kept": "tests/faults/test_commands_that_crash.py",
     "signals.delivered_one": "tests/faults/test_commands_that_crash.py",
     "kafka_signals.taken_one": "tests/integration/kafka/test_kafka_signals.py",
+    "keyless.begun": "tests/behaviours/dumps/test_keyless_tables.py",
     "keyless.read": "tests/behaviours/dumps/test_keyless_tables.py",
 }
 """Points of a first start, of commands and signals, and the test that kills capture there."""

@@ -337,6 +337,17 @@ def test_a_table_that_takes_the_name_behind_the_snapshot_is_read_again(make: Mak
     check_heap(dumped)
 
 
+@ways(only("mariadb", ONE))
+def test_a_table_whose_engine_has_no_snapshots_is_not_dumped(make: Make) -> None:
+    dumped = make(snapshot="initial")
+    dumped.sql.execute("CREATE TABLE heap (v int, w text) ENGINE = MyISAM")
+    dumped.do("INSERT INTO heap (v, w) VALUES (1, 'a')")
+    dumped.start()
+    dumped.dumped("initial")
+    assert "ENGINE = InnoDB" in dumped.progress("initial", HEAP)["reason"]
+    assert dumped.rows_of("initial", HEAP) == []
+
+
 @ways(only("postgres", ONE))
 def test_an_old_transaction_delays_the_dump_of_a_table_without_a_key(
     make: Make, monkeypatch: pytest.MonkeyPatch

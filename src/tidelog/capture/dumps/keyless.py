@@ -207,6 +207,7 @@ class KeylessDumps:
         try:
             position = reader.begin(SNAPSHOT_S)
             self._wait_for_log(run, position, time.monotonic() + LOG_WAIT_S)
+            failpoints.hit("keyless.begun")
             started = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
             offset = self._append_control(run, started)
             request = progress.request(self._store.options.chunk_rows)

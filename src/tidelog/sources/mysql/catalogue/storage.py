@@ -72,6 +72,10 @@ ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX
 )
 
 
+TRANSACTIONAL = ("InnoDB", "ROCKSDB", "TokuDB")
+"""Engines whose tables a snapshot shows as they were."""
+
+
 @dataclass(frozen=True, slots=True)
 class MySqlTableStorage:
     """How a table is stored now; the estimates are the engine's. ``text`` is for
@@ -79,6 +83,7 @@ class MySqlTableStorage:
     """
 
     text: str
+    engine: str
     estimated_rows: int
     estimated_bytes: int
 
@@ -117,7 +122,8 @@ def storage_of(connection: Connection, table: TableName) -> MySqlTableStorage | 
         # A default may be a value of the application's: only its presence is kept.
         fills = nullable == "NO" or default not in (None, "NULL") or "GENERATED" in str(extra)
         columns[column] = [_digest(f"{kind} {collation}"), "1" if fills else "0"]
-    return MySqlTableStorage(_text_of(engine, parts, columns), int(rows or 0), int(size or 0))
+    text = _text_of(engine, parts, columns)
+    return MySqlTableStorage(text, _text(engine or ""), int(rows or 0), int(size or 0))
 
 
 def excluding(text: str, excluded: Sequence[str]) -> str:

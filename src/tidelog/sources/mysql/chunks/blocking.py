@@ -30,7 +30,7 @@ from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
-from tidelog.sources.mysql.catalogue.storage import storage_of
+from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL, storage_of
 from tidelog.sources.mysql.chunks.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
@@ -168,6 +168,15 @@ class MySqlBlockingReader:
         if request.after is not None:
             raise ChunkVoidError(
                 f"reading {request.table}: its SELECT was ended; start the dump of this table again"
+            )
+        assert self._now is not None
+        storage = storage_of(self._now, request.table)
+        if storage is not None and storage.engine not in TRANSACTIONAL:
+            raise ChunkRefusedError(
+                f"{request.table} has no key, and its engine {storage.engine} has no snapshots: a "
+                "dump would have rows that the log has too. Run ALTER TABLE "
+                f"{quote_name(request.table.namespace, request.table.name)} ENGINE = InnoDB, then "
+                f"`tidelog dump --table {request.table}`"
             )
         self._limit_time(connection, 0)
         stream = self._select.whole(connection, request, schema)

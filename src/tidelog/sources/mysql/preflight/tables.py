@@ -23,6 +23,7 @@ from tidelog.sources.mysql.catalogue.schemas import (
     expression_indexes,
     hidden_columns,
 )
+from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
 from tidelog.sources.mysql.preflight.account import narrowest
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 SIGNAL_COLUMNS = {"id", "type", "data"}
 LAST_THAT_LOGS_HIDDEN = (8, 0, 15)  # the last known MySQL version that does
-TRANSACTIONAL = ("InnoDB", "ROCKSDB", "TokuDB")
 
 _TABLES = (
     "SELECT table_schema, table_name, engine FROM information_schema.tables "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import pyarrow as pa
 
@@ -31,6 +31,15 @@ from tidelog.ports import (
 )
 from tidelog.sources.findings import Finding
 from tidelog.system.extras import missing_extra
+
+
+class SchemaOptions(TypedDict):
+    """What everything that looks up the schema of a table is given: all must see the same keys, and
+    none may read an excluded column.
+    """
+
+    keys: Mapping[str, Sequence[str]]
+    exclude_columns: Sequence[str]
 
 
 class RowsEstimate(Protocol):

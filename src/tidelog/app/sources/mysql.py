@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from tidelog.app.sources.kinds import SourceParts
+from tidelog.app.sources.kinds import SchemaOptions, SourceParts
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
@@ -54,6 +54,10 @@ class MySqlKind:
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, MySqlSourceSection)
         self._source = config.source
+        self._of_schemas: SchemaOptions = {
+            "keys": config.source.keys,
+            "exclude_columns": config.source.exclude_columns,
+        }
         self._url = parse_url(config.source.server_url)  # one pin for all connections
         self._name = config.log.path
         replica = ReplicaId.derived(f"{self._url.where} {self._name}", config.source.server_id)
@@ -86,8 +90,7 @@ class MySqlKind:
             tables=source.tables,
             watermark_schema=source.watermark_schema,
             signal_table=source.signal_table,
-            keys=source.keys,
-            exclude_columns=source.exclude_columns,
+            **self._of_schemas,
             expected=expected,
             seen=self._seen,
             logged=self._logged,
@@ -103,29 +106,20 @@ class MySqlKind:
                 registry,
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
-                keys=source.keys,
-                exclude_columns=source.exclude_columns,
+                **self._of_schemas,
                 seen=self._seen,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
-        def open_blocking(tables: Sequence[TableName]) -> BlockingReader:
+        def open_blocking(
+            tables: Sequence[TableName] = (), *, may_stop_writers: bool = True
+        ) -> BlockingReader:
             return MySqlBlockingReader(
                 self._url,
                 registry,
                 tables=tables,
-                keys=source.keys,
-                exclude_columns=source.exclude_columns,
-                statement_timeout_ms=self._statement_timeout_ms,
-            )
-
-        def open_keyless() -> BlockingReader:
-            return MySqlBlockingReader(
-                self._url,
-                registry,
-                may_stop_writers=False,
-                keys=source.keys,
-                exclude_columns=source.exclude_columns,
+                may_stop_writers=may_stop_writers,
+                **self._of_schemas,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
@@ -142,7 +136,7 @@ class MySqlKind:
             keys=BinlogKeys(Flavor(source.kind)),
             open_reader=open_reader,
             open_blocking=open_blocking,
-            open_keyless=open_keyless,
+            open_keyless=lambda: open_blocking(may_stop_writers=False),
             publish=publish,
             located=self._logged.with_gtids,
         )
@@ -153,8 +147,7 @@ class MySqlKind:
             self._url,
             own_schemas=[source.watermark_schema],
             metadata_tables=[source.signal_table] if source.signal_table else (),
-            keys=source.keys,
-            exclude_columns=source.exclude_columns,
+            **self._of_schemas,
         )
 
     def plain_reader(self, registry: SchemaRegistry) -> ChunkReader:
@@ -162,8 +155,7 @@ class MySqlKind:
             self._url,
             registry,
             watermark_schema=self._source.watermark_schema,
-            keys=self._source.keys,
-            exclude_columns=self._source.exclude_columns,
+            **self._of_schemas,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
@@ -171,17 +163,15 @@ class MySqlKind:
         return MySqlDigests(
             self._url,
             watermark_schema=self._source.watermark_schema,
-            keys=self._source.keys,
-            exclude_columns=self._source.exclude_columns,
+            **self._of_schemas,
             statement_timeout_ms=self._statement_timeout_ms,
         )
 
     def estimates(self) -> MySqlEstimates:
-        return MySqlEstimates(self._url, self._source.keys, self._source.exclude_columns)
+        return MySqlEstimates(self._url, **self._of_schemas)
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> MySqlSchemaNotes:
-        source = self._source
-        return MySqlSchemaNotes(self._url, registry, state, source.keys, source.exclude_columns)
+        return MySqlSchemaNotes(self._url, registry, state, **self._of_schemas)
 
     def check(self) -> list[Finding]:
         source = self._source
@@ -193,8 +183,7 @@ class MySqlKind:
             watermark_schema=source.watermark_schema,
             strategy=source.watermarks,
             signal_table=source.signal_table,
-            keys=source.keys,
-            exclude_columns=source.exclude_columns,
+            **self._of_schemas,
             cascades=source.cascades,
             snapshot_mode=source.snapshot_mode,
         ).check()

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidelog.app.log_location import event_log_path, log_copy_id
-from tidelog.app.sources.kinds import SourceParts
+from tidelog.app.sources.kinds import SchemaOptions, SourceParts
 from tidelog.codecs.postgres.pgoutput import PgoutputScanner
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.config import Config
@@ -73,6 +73,10 @@ class PostgresKind:
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, PostgresSourceSection)
         self._source = config.source
+        self._of_schemas: SchemaOptions = {
+            "keys": config.source.keys,
+            "exclude_columns": config.source.exclude_columns,
+        }
         self._dsn = config.source.url.reveal()
         self._statement_timeout_ms = config.dump.statement_timeout_ms
         self._log_place, self._state_url = event_log_path(config), config.state.place
@@ -109,8 +113,7 @@ class PostgresKind:
             registry,
             slot=source.slot,
             tables=source.tables,
-            keys=source.keys,
-            exclude_columns=source.exclude_columns,
+            **self._of_schemas,
             expected=expected,
             state=state,
             publications=self._publications,
@@ -128,30 +131,20 @@ class PostgresKind:
                 registry,
                 strategy=source.watermarks,
                 watermark_schema=source.watermark_schema,
-                keys=source.keys,
-                exclude_columns=source.exclude_columns,
+                **self._of_schemas,
                 publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
 
-        def open_blocking(tables: Sequence[TableName]) -> BlockingReader:
+        def open_blocking(
+            tables: Sequence[TableName] = (), *, keep_locks: bool = True
+        ) -> BlockingReader:
             return PostgresBlockingReader(
                 self._server_dsn,
                 registry,
                 tables=tables,
-                keys=source.keys,
-                exclude_columns=source.exclude_columns,
-                publications=publications.names,
-                statement_timeout_ms=self._statement_timeout_ms,
-            )
-
-        def open_keyless() -> BlockingReader:
-            return PostgresBlockingReader(
-                self._server_dsn,
-                registry,
-                keep_locks=False,
-                keys=source.keys,
-                exclude_columns=source.exclude_columns,
+                keep_locks=keep_locks,
+                **self._of_schemas,
                 publications=publications.names,
                 statement_timeout_ms=self._statement_timeout_ms,
             )
@@ -196,7 +189,7 @@ class PostgresKind:
             keys=PgoutputKeys(),
             open_reader=open_reader,
             open_blocking=open_blocking,
-            open_keyless=open_keyless,
+            open_keyless=lambda: open_blocking(keep_locks=False),
             publish=publish,
             who_is_open=open_transactions,
             forget_log=forget_log,
@@ -208,8 +201,7 @@ class PostgresKind:
             self._server_dsn,
             own_schemas=[source.watermark_schema],
             metadata_tables=[source.signal_table] if source.signal_table else (),
-            keys=source.keys,
-            exclude_columns=source.exclude_columns,
+            **self._of_schemas,
             publications=self._publications.names,
             published_by_others=source.watermarks == "snapshot",
             slot=source.slot,
@@ -220,8 +212,7 @@ class PostgresKind:
             self._dsn,
             registry,
             watermark_schema=self._source.watermark_schema,
-            keys=self._source.keys,
-            exclude_columns=self._source.exclude_columns,
+            **self._of_schemas,
             publications=self._publications.names,
             statement_timeout_ms=self._statement_timeout_ms,
         )
@@ -229,8 +220,7 @@ class PostgresKind:
     def digests(self) -> PostgresDigests:
         return PostgresDigests(
             self._dsn,
-            keys=self._source.keys,
-            exclude_columns=self._source.exclude_columns,
+            **self._of_schemas,
             publications=self._publications.names,
             statement_timeout_ms=self._statement_timeout_ms,
         )
@@ -238,9 +228,7 @@ class PostgresKind:
     def estimates(self) -> PostgresEstimates:
         return PostgresEstimates(
             self._dsn,
-            PostgresSchemaFinder(
-                self._source.keys, self._publications.names, self._source.exclude_columns
-            ),
+            PostgresSchemaFinder(publications=self._publications.names, **self._of_schemas),
         )
 
     def schema_notes(self, registry: SchemaRegistry, state: StateStore) -> NoSchemaNotes:
@@ -257,8 +245,7 @@ class PostgresKind:
             watermark_schema=source.watermark_schema,
             strategy=source.watermarks,
             signal_table=source.signal_table,
-            keys=source.keys,
-            exclude_columns=source.exclude_columns,
+            **self._of_schemas,
             owner=self._slot_owner(),
         ).check()
 

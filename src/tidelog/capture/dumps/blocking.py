@@ -10,17 +10,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from tidelog.capture.buffer import ChunkItem, item_bytes
+from tidelog.capture.buffer import item_bytes
 from tidelog.capture.dumps.chunk_ends import RowWidths
 from tidelog.capture.dumps.dump_notifications import DumpNotices
+from tidelog.capture.dumps.snapshot_rows import SnapshotRows
 from tidelog.capture.dumps.state import DumpState, TableProgress, completed_record
 from tidelog.capture.dumps.state_machine import FINISHED, TableInput, TableStatus
 from tidelog.capture.dumps.store import DumpStore
@@ -37,7 +35,6 @@ from tidelog.errors import (
     SourceBusyError,
     SourceError,
 )
-from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import BlockingReader, ChunkRequest, ChunkRows
 from tidelog.system import failpoints
@@ -70,7 +67,7 @@ class BlockingDumps:
         self._actions = actions
         self._store = store
         self._tables = tables
-        self._notices = notices
+        self._rows = SnapshotRows(actions, store, notices)
         self._storing: Future[None] | None = None
         self._given_up = 0
         """How often the snapshot was released because of the state store."""
@@ -180,14 +177,13 @@ class BlockingDumps:
             failpoints.hit("blocking.read")
             upto = None if rows.exhausted else rows.last_key
             if len(rows.rows):
-                waits.append(self._append_chunk(dump, progress, request, rows, position))
+                ordinal = None if progress.key_columns else progress.first_offset
+                durable = self._rows.append(
+                    dump, progress, request, rows, position, ordinal=ordinal, while_paused=True
+                )
+                waits.append(durable)
             with self._actions.lock:
-                progress.chunks += 1
-                progress.rows_read += len(rows.rows)
-                self._store.counters.chunks += 1
-                self._store.chunks_read.answered()
-                self._store.counters.rows += len(rows.rows)
-                self._notices.in_progress(dump, progress)
+                self._rows.count(dump, progress, rows)
             self._run_effects()
             while len(waits) > 2:
                 self._wait(waits.pop(0), stop)
@@ -202,50 +198,10 @@ class BlockingDumps:
             self._tables.complete(dump, progress, offset)
         self._run_effects()
 
-    def _append_chunk(
-        self,
-        dump: DumpState,
-        progress: TableProgress,
-        request: ChunkRequest,
-        rows: ChunkRows,
-        position: int,
-    ) -> threading.Event:
-        chunk_id, count = uuid.uuid4().hex, len(rows.rows)
-        meta = ChunkMeta(
-            dump_id=dump.dump_id,
-            table=progress.table,
-            chunk_id=chunk_id,
-            low_key=None if request.after is None else list(request.after),
-            high_key=None if rows.exhausted or rows.last_key is None else list(rows.last_key),
-            low_watermark=str(position),
-            high_watermark=str(position),
-            snapshot=rows.snapshot.to_text(),
-            rows_read=count,
-            rows_superseded=0,
-        )
-        rows.rows.commit_ts = np.full(count, time.time_ns() // 1000, np.int64)
-        if not progress.key_columns:
-            rows.rows.ordinal = np.full(count, progress.first_offset, np.int64)
-        durable = threading.Event()
-
-        def done(_offset: int) -> None:
-            durable.set()
-
-        self._actions.engine.append_chunk(ChunkItem(rows.rows, meta, position, done, True))
-        with self._actions.lock:
-            self._store.note("read", chunk_id, progress.table, rows=count)
-        return durable
-
     def _append_control(self, record: dict[str, Any], stop: threading.Event) -> int:
-        durable, offsets = threading.Event(), [0]
-
-        def done(offset: int) -> None:
-            offsets[0] = offset
-            durable.set()
-
-        self._actions.engine.append_control(record, done)
-        self._wait(durable, stop)
-        return offsets[0]
+        appended = self._rows.append_record(record)
+        self._wait(appended.durable, stop)
+        return appended.offset
 
     def _run_effects(self) -> None:
         """Run effects, but no longer than a snapshot may be kept. Raises ChunkBusyError."""

@@ -17,19 +17,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
-
-from tidelog.capture.buffer import ChunkItem, item_bytes
+from tidelog.capture.buffer import item_bytes
 from tidelog.capture.dumps.chunk_ends import RowWidths
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.state import DumpState, TableProgress, TableRun, completed_record
+from tidelog.capture.dumps.snapshot_rows import SnapshotRows
+from tidelog.capture.dumps.state import DumpState, TableRun, completed_record
 from tidelog.capture.dumps.state_machine import (
     FINISHED,
     DumpStatus,
@@ -52,7 +50,6 @@ from tidelog.errors import (
     SourceError,
     TableRefusedError,
 )
-from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.ports import BlockingReader, Catalogue, ChunkRequest, ChunkRows
 from tidelog.system import failpoints
@@ -119,7 +116,7 @@ class KeylessDumps:
         self._actions = actions
         self._store = store
         self._tables = tables
-        self._notices = notices
+        self._rows = SnapshotRows(actions, store, notices)
         self._throttle = throttle
         self._gate = gate
         self._waiting: SimpleQueue[_Keyless] = SimpleQueue()
@@ -224,9 +221,13 @@ class KeylessDumps:
                     self._begin(run, offset, due)
                 failpoints.hit("keyless.read")
                 if len(rows.rows):
-                    waits.append(self._append_rows(run, rows, position, offset))
+                    durable = self._rows.append(
+                        dump, progress, None, rows, position, ordinal=offset
+                    )
+                    waits.append(durable)
                 with self._actions.lock:
-                    self._count(dump, progress, rows)
+                    self._rows.count(dump, progress, rows)
+                    self._store.store_soon(dump)
                 while len(waits) > ROWS_UNDER_WAY:
                     self._wait(run, waits.pop(0))
                 if rows.exhausted:
@@ -285,50 +286,10 @@ class KeylessDumps:
             with self._actions.lock:
                 self._throttle.on_chunk_read(time.monotonic(), count, seconds)
 
-    def _count(self, dump: DumpState, progress: TableProgress, rows: ChunkRows) -> None:
-        progress.chunks += 1
-        progress.rows_read += len(rows.rows)
-        self._store.counters.chunks += 1
-        self._store.counters.rows += len(rows.rows)
-        self._store.chunks_read.answered()
-        self._store.store_soon(dump)
-        self._notices.in_progress(dump, progress)
-
-    def _append_rows(
-        self, run: TableRun, rows: ChunkRows, position: int, offset: int
-    ) -> threading.Event:
-        chunk_id, count = uuid.uuid4().hex, len(rows.rows)
-        meta = ChunkMeta(
-            dump_id=run.dump.dump_id,
-            table=run.progress.table,
-            chunk_id=chunk_id,
-            low_key=None,
-            high_key=None,
-            low_watermark=str(position),
-            high_watermark=str(position),
-            snapshot=rows.snapshot.to_text(),
-            rows_read=count,
-            rows_superseded=0,
-        )
-        rows.rows.commit_ts = np.full(count, time.time_ns() // 1000, np.int64)
-        rows.rows.ordinal = np.full(count, offset, np.int64)
-        durable = threading.Event()
-        item = ChunkItem(rows.rows, meta, position, lambda _offset: durable.set())
-        self._actions.engine.append_chunk(item)
-        with self._actions.lock:
-            self._store.note("read", chunk_id, run.progress.table, rows=count)
-        return durable
-
     def _append_control(self, run: TableRun, record: dict[str, Any]) -> int:
-        durable, offsets = threading.Event(), [0]
-
-        def done(offset: int) -> None:
-            offsets[0] = offset
-            durable.set()
-
-        self._actions.engine.append_control(record, done)
-        self._wait(run, durable)
-        return offsets[0]
+        appended = self._rows.append_record(record)
+        self._wait(run, appended.durable)
+        return appended.offset
 
     # ------------------------------------------------------------ waiting
 

@@ -384,3 +384,19 @@ def test_rows_that_share_a_key_are_found_when_spread(source: Source) -> None:
     finally:
         chunks.release()
         chunks.close()
+
+
+def test_a_table_that_can_not_be_captured_any_more_is_a_chunk_that_failed(source: Source) -> None:
+    """Any other error would end capture, and not only the table."""
+    reader = PostgresChunkReader(
+        source.dsn, source.schemas, strategy=source.strategy, exclude_columns=["public.t.v"]
+    )
+    try:
+        assert reader.read(ChunkRequest(T)).schema.column_names == ("id",)
+        reader.release()
+        source.sql.execute("UPDATE t SET v = id")
+        source.sql.execute("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (v)")
+        with pytest.raises(ChunkError, match="excludes v, by which its rows are matched"):
+            reader.read(ChunkRequest(T))
+    finally:
+        reader.close()

@@ -164,8 +164,6 @@ class KeylessDumps:
             self._read(run)
         except _StoppedError:
             return False
-        except TableRefusedError as error:
-            self._actions.post(partial(self._tables.refuse, run.dump, run.progress, error))
         except ChunkVoidError as error:
             self._note(run, error)
             self._stop.wait(ALTERED_WAIT_S)
@@ -176,7 +174,9 @@ class KeylessDumps:
             self._note(run, error)
             if not table.fails(error):
                 return False
-            self._actions.post(partial(self._give_up, run, error))
+            found = self._tables.look_up(run.progress)
+            refused = found if isinstance(found, TableRefusedError) else error
+            self._actions.post(partial(self._give_up, run, refused))
         return True
 
     def _note(self, run: TableRun, error: SourceError) -> None:
@@ -186,7 +186,7 @@ class KeylessDumps:
         logger.warning("%s is read again from its first row: %s", run.progress.table, error)
 
     def _give_up(self, run: TableRun, error: SourceError) -> None:
-        if isinstance(error, ChunkDeniedError):
+        if isinstance(error, (ChunkDeniedError, TableRefusedError)):
             self._tables.refuse(run.dump, run.progress, error)
         else:
             self._tables.fail(run.dump, run.progress, str(error))

@@ -19,6 +19,7 @@ from tidelog.errors import (
     ConnectionLostError,
     PreflightError,
     SourceBusyError,
+    TableRefusedError,
     TidelogError,
 )
 from tidelog.sources.mysql.errors import server_error
@@ -41,9 +42,13 @@ _BAD_ROWS = {1365, 1690, 3140, 3141}  # other rows may work: the chunk is halved
 
 @contextmanager
 def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) -> Iterator[None]:
-    """Convert the driver's errors to the ChunkError that says what may help."""
+    """Convert the driver's errors to the ChunkError that says what may help. A table that became
+    one that can't be captured is such an error, too: the catalogue then says so.
+    """
     try:
         yield
+    except TableRefusedError as error:
+        raise ChunkError(f"{doing}: {error.reason}") from error
     except pymysql.MySQLError as error:
         raise _chunk_error(error, doing, too_slow) from None
     except UnicodeEncodeError:

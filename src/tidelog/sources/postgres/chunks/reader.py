@@ -20,6 +20,7 @@ from tidelog.errors import (
     ChunkLostError,
     ChunkRefusedError,
     ChunkTooSlowError,
+    TableRefusedError,
 )
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
@@ -297,9 +298,13 @@ class PostgresChunkReader:
 
 @contextmanager
 def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) -> Iterator[None]:
-    """Convert psycopg's errors to the ChunkError that says what may help."""
+    """Convert psycopg's errors to the ChunkError that says what may help. A table that became one
+    that can't be captured is such an error, too: the catalogue then says so.
+    """
     try:
         yield
+    except TableRefusedError as error:
+        raise ChunkError(f"{doing}: {error.reason}") from error
     except psycopg.Error as error:
         state = error.sqlstate or ""
         reason = _REASONS.get(state)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from tidelog.errors import (
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
+from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.chunks.reader import SQL_MODE, MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import cells
 from tidelog.sources.mysql.chunks.sql import MySqlChunkSql, key_index
@@ -352,6 +353,32 @@ def test_failures_say_what_may_help_and_the_next_read_works(source: Source) -> N
         source.chunks.read(ChunkRequest(TableName(source.database, "none")))
     source.chunks.release()
     assert len(source.read().rows) == 100
+
+
+def test_an_error_behind_the_first_rows_of_a_table_without_a_key_is_no_end_of_the_table(
+    source: Source,
+) -> None:
+    """However often it is read on; another table can be read under the same snapshot."""
+    source.run("CREATE TABLE heap (n int unsigned NOT NULL, w text)")
+    rows = ", ".join(f"({n}, repeat('w', 9000))" for n in range(900, 0, -1))
+    source.run(f"INSERT INTO heap VALUES {rows}", "INSERT INTO heap VALUES (0, 'w')")
+    heap = ChunkRequest(TableName(source.database, "heap"), where="n - 1 >= 0", limit_rows=10)
+    reached = [heap]
+    blocking = MySqlBlockingReader(source.server.url, source.schemas)
+
+    def read_on() -> None:
+        while not (read := blocking.read(reached[-1])).exhausted:
+            reached.append(replace(heap, after=read.last_key))
+
+    try:
+        blocking.begin(10)
+        for _ in range(3):
+            with pytest.raises(ChunkError, match="can't compute a value"):
+                read_on()
+        assert len(reached) > 1
+        assert len(blocking.read(ChunkRequest(source.table)).rows) == 100
+    finally:
+        blocking.close()
 
 
 def test_closing_from_another_thread_ends_what_is_being_read(source: Source) -> None:

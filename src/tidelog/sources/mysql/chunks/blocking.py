@@ -201,11 +201,12 @@ class MySqlBlockingReader:
 
     def _end_stream(self, connection: Connection) -> None:
         """End the SELECT that nobody reads any more; the snapshot is kept."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
+        assert self._stream is not None
+        (_, stream), self._stream = self._stream, None
+        if stream.error is None:
             end_statement(self._url, connection)
-            stream[1].drain()
-            self._limit_time(connection, self._statement_timeout_ms)
+            stream.drain()
+        self._limit_time(connection, self._statement_timeout_ms)
 
     def _limit_time(self, connection: Connection, milliseconds: int) -> None:
         name, value = time_limit(connection.flavor, milliseconds)

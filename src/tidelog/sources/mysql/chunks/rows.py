@@ -71,33 +71,32 @@ class RowReader:
         _skip_definitions(source)
         self.cut = False
         kept: LogBatch | None = None
-        try:
-            # The first rows may be in the buffer of the definitions; the rest is read from the
-            # socket.
-            rows.feed(_receive(source, lambda: source._rfile.read1(BUFFER_BYTES)))
-            while not rows.ended:
-                count = _receive(source, lambda: source._sock.recv_into(self._view))
-                rows.feed(self._buffer[:count])
-                if kept is not None:
-                    rows.take()
-                elif limit_bytes and rows.payload_bytes >= limit_bytes and not rows.ended:
-                    kept, self.cut = rows.take(), True
-                    if stop is not None:
-                        stop()
-        except ResultError as error:
-            if kept is not None:  # the error usually says that we or the time limit ended it
-                return kept
-            # The message is left out: it may hold values.
-            raise pymysql.err.OperationalError(error.code, "") from None
-        except BaseException:
-            connection.abandon()  # the remaining rows would be taken for the next result
-            raise
+        with _one_result(connection):
+            try:
+                # The first rows may be in the buffer of the definitions; the rest is read from the
+                # socket.
+                rows.feed(_receive(source, lambda: source._rfile.read1(BUFFER_BYTES)))
+                while not rows.ended:
+                    count = _receive(source, lambda: source._sock.recv_into(self._view))
+                    rows.feed(self._buffer[:count])
+                    if kept is not None:
+                        rows.take()
+                    elif limit_bytes and rows.payload_bytes >= limit_bytes and not rows.ended:
+                        kept, self.cut = rows.take(), True
+                        if stop is not None:
+                            stop()
+            except ResultError:
+                if kept is None:  # else it usually says that we or the time limit ended it
+                    raise
         return rows.batch() if kept is None else kept
 
 
 class RowStream:
-    """The rows of one SELECT, taken piece by piece while the server waits. Until it has `ended`,
-    the connection can run no other statement. Used by one thread.
+    """The rows of one SELECT, taken piece by piece while the server waits. Until it has `ended`, or
+    failed, the connection can run no other statement. Used by one thread.
+
+    Attributes:
+        error: the server's error, by which the SELECT failed.
     """
 
     def __init__(self, connection: Connection, query: str, schema: TableSchema) -> None:
@@ -105,31 +104,39 @@ class RowStream:
         self._rows = ResultRows(schema)
         self._buffer: UInt8s = np.empty(BUFFER_BYTES, dtype=np.uint8)
         self._view = self._buffer.data
+        self.error: ResultError | None = None
         source: Any = connection
         source._execute_command(COMMAND.COM_QUERY, query)
         _skip_definitions(source)
-        with self._one_result():
+        with _one_result(connection):
             # The first rows may be in the buffer of the definitions.
             self._rows.feed(_receive(source, lambda: source._rfile.read1(BUFFER_BYTES)))
 
     @property
     def ended(self) -> bool:
-        return self._rows.ended
+        """Were all rows received?"""
+        return self._rows.ended and self.error is None
 
     def take(self, limit_rows: int, limit_bytes: int) -> LogBatch:
         """The next rows, about as many as the limits say (0 bytes: no limit), and at least one
         unless none follows.
 
-        Raises PyMySQL's error for a server error.
+        Raises PyMySQL's error for a server error, again each time: the rows that follow are lost.
         """
         rows = self._rows
         source: Any = self._connection
-        with self._one_result():
-            while not rows.ended and (
-                rows.rows < limit_rows and (not limit_bytes or rows.payload_bytes < limit_bytes)
-            ):
-                count = _receive(source, lambda: source._sock.recv_into(self._view))
-                rows.feed(self._buffer[:count])
+        with _one_result(self._connection):
+            if self.error is not None:
+                raise self.error
+            try:
+                while not rows.ended and (
+                    rows.rows < limit_rows and (not limit_bytes or rows.payload_bytes < limit_bytes)
+                ):
+                    count = _receive(source, lambda: source._sock.recv_into(self._view))
+                    rows.feed(self._buffer[:count])
+            except ResultError as error:
+                self.error = error
+                raise
         return rows.take()
 
     def drain(self) -> None:
@@ -140,17 +147,18 @@ class RowStream:
         except pymysql.MySQLError:
             pass  # it says that we ended it, or the connection is lost
 
-    @contextmanager
-    def _one_result(self) -> Iterator[None]:
-        try:
-            yield
-        except ResultError as error:
-            self._rows.ended = True
-            # The message is left out: it may hold values.
-            raise pymysql.err.OperationalError(error.code, "") from None
-        except BaseException:
-            self._connection.abandon()  # the remaining rows would be taken for the next result
-            raise
+
+@contextmanager
+def _one_result(connection: Connection) -> Iterator[None]:
+    """Raise the server's error as PyMySQL's. A connection with an unread rest is abandoned."""
+    try:
+        yield
+    except ResultError as error:
+        # The message is left out: it may hold values.
+        raise pymysql.err.OperationalError(error.code, "") from None
+    except BaseException:
+        connection.abandon()  # the remaining rows would be taken for the next result
+        raise
 
 
 def _receive(source: Any, receive: Callable[[], T]) -> T:

@@ -1,4 +1,6 @@
-"""With which error capture and pipeline ended is told by the status, until one leads again."""
+"""With which error capture and pipeline ended is told by the status, until one leads again, or ends
+in order.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from tidelog import app
-from tidelog.app.last_end import CAPTURE, last_end, storing_end
+from tidelog.app.last_end import CAPTURE, PIPELINE, last_end, storing_end
 from tidelog.app.overview.reader import StatusReader
 from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError, UsageError
@@ -67,3 +69,22 @@ def test_an_end_is_of_no_interest_once_another_process_has_led(tmp_path: Path) -
         later = end["at_ms"] + 1
         assert last_end(state, CAPTURE, holder="another", since_ms=later) is None
         assert last_end(state, CAPTURE, holder=end["holder"], since_ms=later) == end
+
+
+def test_an_end_without_an_error_removes_that_of_its_part_alone(tmp_path: Path) -> None:
+    """As of a leader that is stopped: another process may have failed to start meanwhile."""
+    config = configured(tmp_path)
+    with closing(open_state(config.state.place)) as state:
+        state.put("any", {}, None)
+    for part in (CAPTURE, PIPELINE + "shop"):
+        with pytest.raises(ConfigError), storing_end(config, part):
+            raise ConfigError("wrong")
+    with storing_end(config, PIPELINE + "shop"):
+        pass
+    found = ended(config)
+    assert found["pipelines"] == {}
+    assert found["capture"]["reason"] == "wrong"
+    stop = threading.Event()
+    stop.set()
+    app.capture(config, stop_event=stop)
+    assert ended(config) == {"capture": None, "pipelines": {}}

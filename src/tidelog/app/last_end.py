@@ -1,10 +1,10 @@
-"""Keeps the error with which the last capture or pipeline ended, for the status."""
+"""Keeps the error with which a capture or pipeline ended, until one ends in order."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
@@ -26,7 +26,8 @@ _PATIENCE_S: Final = 5.0
 
 @contextmanager
 def storing_end(config: Config, part: str) -> Iterator[None]:
-    """Store the error that is raised inside, and raise it.
+    """Store the error that is raised inside, and raise it. An end without one removes what is
+    stored: an older error is then of no interest.
 
     A state store that fails, hangs, or is not there yet is no further error.
 
@@ -41,20 +42,30 @@ def storing_end(config: Config, part: str) -> Iterator[None]:
     except Exception as error:
         known = isinstance(error, TidelogError)
         text = str(error) if known else f"an internal error ({type(error).__name__})"
-        _store(config, part, redacted(" ".join(text.split()))[:_TEXT])
+        value = {
+            "at_ms": time.time_ns() // 1_000_000,
+            "holder": this_holder(),
+            "reason": redacted(" ".join(text.split()))[:_TEXT],
+        }
+        _in_state(config, lambda state: state.put(_PREFIX + part, value, None))
         raise
+    else:
+        _in_state(config, lambda state: _forget(state, _PREFIX + part))
 
 
-def _store(config: Config, part: str, reason: str) -> None:
-    value = {"at_ms": time.time_ns() // 1_000_000, "holder": this_holder(), "reason": reason}
+def _forget(state: StateStore, key: str) -> None:
+    if state.get(key) is not None:
+        state.delete(key)
 
-    def put() -> None:
+
+def _in_state(config: Config, work: Callable[[StateStore], object]) -> None:
+    def run() -> None:
         with suppress(TidelogError, OSError):
             if state_exists(config.state.place):
                 with closing(open_state(config.state.place)) as state:
-                    state.put(_PREFIX + part, value, None)
+                    work(state)
 
-    thread = threading.Thread(target=put, name="tidelog-store-end", daemon=True)
+    thread = threading.Thread(target=run, name="tidelog-store-end", daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
 
@@ -63,7 +74,7 @@ def last_end(
     state: StateStore, part: str, *, holder: str | None, since_ms: int
 ) -> dict[str, Any] | None:
     """Return ``at_ms``, ``holder`` and ``reason`` of the last error with which this part ended;
-    None: there is none, or a process has led since then.
+    None: there is none, or a process has led or ended in order since then.
 
     Args:
         state: the state store.

@@ -134,12 +134,14 @@ class StatusReader:
             since_ms = status.get("updated_ms", 0)
             capture = last_end(state, CAPTURE, holder=holder, since_ms=since_ms)
         pipelines: dict[str, Any] = {}
-        last = {row["pipeline"]: row for row in status["pipelines"]}
-        for name in {self._config.pipeline.name} if self._config.outputs else ():
+        if self._config.outputs:
+            name = self._config.pipeline.name
+            last = {row["pipeline"]: row for row in status["pipelines"]}
             row = last.get(name, {"leader": None, "since_ms": 0})
             if row["leader"] is None:
                 found = last_end(state, PIPELINE + name, holder=None, since_ms=row["since_ms"])
-                pipelines |= {} if found is None else {name: found}
+                if found is not None:
+                    pipelines[name] = found
         return {"capture": capture, "pipelines": pipelines}
 
     def _excluded(self, table: str) -> bool:

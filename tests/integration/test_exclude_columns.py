@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tidelog import app
+from tidelog import Capture
 from tidelog.cli import main
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -41,7 +40,7 @@ class Source:
     capsys: pytest.CaptureFixture[str]
     excluded: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
-    failed: list[Exception] = field(default_factory=list)
+    running: Capture | None = None
 
     @property
     def config(self) -> str:
@@ -81,31 +80,15 @@ class Source:
     def capture(self) -> Iterator[None]:
         """A capture inside the test."""
         config = parse_config(self.config, "tidelog.yaml", self.directory, {})
-        stop, failed = threading.Event(), self.failed
-
-        def run() -> None:
-            try:
-                app.capture(config, stop_event=stop)
-            except Exception as error:  # noqa: BLE001 - the test raises it
-                failed.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
+        with Capture(config) as self.running:
             yield
-        finally:
-            stop.set()
-            thread.join(60)
-        if failed:
-            raise failed[0]
 
     def wait(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120
         while not condition():
-            if self.failed:
-                raise self.failed[0]
+            assert self.running is not None
+            self.running.wait(0.2)  # raises what ended it
             assert time.monotonic() < deadline
-            time.sleep(0.2)
 
     def wait_for(self, table: str, name: str) -> None:
         """Wait until the log has a row of this name."""

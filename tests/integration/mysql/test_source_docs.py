@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.logged_rows import logged_rows
 from tools import type_tables
 
 from tidelog import app
@@ -17,7 +18,6 @@ from tidelog.app.preflight import check
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.config import Config, parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
@@ -92,15 +92,7 @@ def capturing(config: Config) -> Iterator[list[BaseException]]:
 
 
 def rows(config: Config) -> int:
-    path = str(config.log.path)
-    if not EventLog.exists(path):
-        return 0
-    log = EventLog.open(path)
-    return sum(
-        batch.num_rows
-        for ref in log.segments(log.head_offset, tables=["shop.orders"])
-        for batch in log.batches(ref, tables=["shop.orders"])
-    )
+    return logged_rows(config, "shop.orders")
 
 
 def wait_for_rows(config: Config, count: int, failures: list[BaseException]) -> None:

@@ -8,12 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.logged_rows import logged_rows
 
 from tidelog import app
 from tidelog.app.preflight import check
 from tidelog.config import parse_config
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration
 
@@ -39,10 +39,4 @@ def test_compose_leads_to_a_capture(tmp_path: Path) -> None:
         config = parse_config(text, "compose", tmp_path, variables)
         assert [each for each in check(config) if each["level"] == "error"] == []
         app.capture(config, stop_event=threading.Event())  # initial_only: ends by itself
-        log = EventLog.open(str(config.log.path))
-        rows = sum(
-            batch.num_rows
-            for ref in log.segments(log.head_offset, tables=["public.orders"])
-            for batch in log.batches(ref, tables=["public.orders"])
-        )
-    assert rows >= 1000
+    assert logged_rows(config, "public.orders") >= 1000

@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.logged_rows import logged_rows
 
 from tidelog import app
 from tidelog.app.preflight import check
 from tidelog.config import parse_config
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration
 
@@ -59,12 +59,6 @@ def test_page_leads_to_a_capture(version: int, tmp_path: Path) -> None:
         findings = check(config)
         assert [f for f in findings if f["level"] == "error"] == []
         app.capture(config, stop_event=threading.Event())  # initial_only: ends by itself
-        log = EventLog.open(str(config.log.path))
-        rows = sum(
-            batch.num_rows
-            for ref in log.segments(log.head_offset, tables=["public.orders"])
-            for batch in log.batches(ref, tables=["public.orders"])
-        )
-        assert rows >= 100
+        assert logged_rows(config, "public.orders") >= 100
         run(server, *blocks(section("Configure"), "sql"))
         assert server.execute("SELECT 1 FROM pg_replication_slots", "shop") == []

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.pair import Pair
+from tests.support.logged_rows import logged_rows
 from tests.support.standby import PostgresStandby
 
 from tidelog import app
@@ -68,16 +69,7 @@ def dumped(config: Any, pair: Pair) -> None:
     failures: list[BaseException] = []
 
     def seen() -> bool:
-        path = str(config.log.path)
-        if not EventLog.exists(path):
-            return False
-        log = EventLog.open(path)
-        rows = sum(
-            batch.num_rows
-            for ref in log.segments(log.head_offset, tables=["public.orders"])
-            for batch in log.batches(ref, tables=["public.orders"])
-        )
-        return rows >= 101
+        return logged_rows(config, "public.orders") >= 101
 
     def capture() -> None:
         try:

@@ -9,9 +9,11 @@ line of its own. Each batch is of 1,000 changes of random keys, or of 10 in each
               that was written at once; then a full scan of both by DuckDB
 ``files``     tables of 10 to 300 files (--long: to 1,000), which are not put together
 ``tables``    10 and 100 tables of 100 rows (--long: to 1,000): first rows of all, then batches
+``history``   batches into tables of 10^5 rows (--long: to 10^6) with ``holds: history``, by turns
+              with copies of the same rows
 ``hot``, ``cold``    all with Spark: see `benchmarks.bench_delta`
 
-    python -m benchmarks.bench_lake [rows batches files tables hot cold] [--long]
+    python -m benchmarks.bench_lake [rows batches files tables history hot cold] [--long]
         [--picture FILE] [--quick]
 """
 
@@ -37,7 +39,9 @@ from benchmarks.growth_picture import Curve, write_picture
 from benchmarks.spark_workload import COLUMNS, Meter, append, drawn
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.delta import output as delta
+from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.spark import spark_session
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
@@ -47,6 +51,7 @@ SIZES = {
     "batches": ((1, 30), (1, 50, 200), (1, 50, 200, 1_000, 2_000, 5_000)),
     "files": ((2, 5), (10, 100, 300), (10, 100, 300, 1_000)),
     "tables": ((2, 4), (10, 100), (10, 100, 500, 1_000)),
+    "history": ((1_000,), (100_000,), (100_000, 1_000_000)),
 }
 """Of each part: with --quick, by default, with --long."""
 WITH_SPARK: dict[str, list[str]] = {
@@ -80,16 +85,17 @@ class Workload:
             ids = self._random.integers(0, keys, rows)
             append(self._built, schema, ids, np.arange(rows), self._notes, self._random, "")
 
-    def copy(self, name: str) -> Copy:
-        return Copy(self._spark, self._built.path, str(self._directory / name))
+    def copy(self, name: str, holds: TableContents = "copy") -> Copy:
+        return Copy(self._spark, self._built.path, str(self._directory / name), holds)
 
 
 class Copy:
     """Copies of the tables of a log, by an output; ``tables`` are at ``root``/bench/orders…"""
 
-    def __init__(self, spark: Any, log: str, root: str) -> None:
+    def __init__(self, spark: Any, log: str, root: str, holds: TableContents) -> None:
         self._log, self._root = EventLog.open(log), root
-        self._output = delta.DeltaOutput(spark, log, root)
+        options = DeltaOptions(holds={"*.*": holds})
+        self._output = delta.DeltaOutput(spark, log, root, options=options)
         self._end = self._log.head_offset
 
     def write(self) -> float:
@@ -224,6 +230,24 @@ def of_tables(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
     return [Curve("tables, 20 of which change", points)]
 
 
+def of_history(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
+    points: list[tuple[int, float]] = []
+    for size in sizes:
+        workload = Workload(spark, scratch / f"history{size}")
+        workload.insert(np.arange(size))
+        history, copy = workload.copy("history", "history"), workload.copy("lake")
+        for each in (history, copy):
+            each.write()
+        took, beside = batches(workload, [history, copy], _CHANGES, size)
+        points.append((size, took))
+        what = f"{_CHANGES:,} changes in a history of {size:,} rows: CPU"
+        floor, ratio = f"{beside:.0f} ms (a copy)", f"{took / beside:.2f} ×"
+        show([Row(what, f"{took:.0f} ms", floor, ratio, "≤ 1.5 ×")])
+        for each in (history, copy):
+            each.close()
+    return [Curve("rows of the history", points)]
+
+
 def warm_up(spark: Any, scratch: Path) -> None:
     """What is compiled or imported once is not counted."""
     workload = Workload(spark, scratch / "warm")
@@ -236,6 +260,7 @@ def warm_up(spark: Any, scratch: Path) -> None:
 
 PARTS: dict[str, Callable[[Any, Path, Sequence[int]], list[Curve]]] = {
     "rows": of_rows, "batches": of_batches, "files": of_files, "tables": of_tables,
+    "history": of_history,
 }  # fmt: skip
 
 

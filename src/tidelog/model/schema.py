@@ -121,9 +121,16 @@ class TableSchema:
     @property
     def keyless(self) -> bool:
         """Has it no columns that identify its rows? Then a dump reads it whole, under one
-        snapshot; a table with an index as its replica identity alone can't be dumped.
+        snapshot.
         """
         return not self.key and not self.match_key
+
+    @property
+    def dumpable(self) -> bool:
+        """Can a dump read it, by its key or whole? Not if only an index, its replica identity,
+        identifies its rows.
+        """
+        return bool(self.key) or self.keyless
 
     @cached_property
     def column_names(self) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ def _reason_not_dumped(catalogue: Catalogue, table: TableName) -> str | None:
         return error.reason
     if shape is None:
         return "the table is gone"
-    return None if shape.schema.key or shape.schema.keyless else NO_KEY
+    return None if shape.schema.dumpable else NO_KEY
 
 
 def reset(config: Config) -> None:

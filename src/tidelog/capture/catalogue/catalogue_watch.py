@@ -304,7 +304,7 @@ class CatalogueWatch:
             else:
                 reason = "its rows may have changed without row events"
             # The dump of a new table that no key can be read by fails with a message that says so.
-            wanted = new or bool(shape.schema.key) or shape.schema.keyless
+            wanted = new or shape.schema.dumpable
             if self._is_settled(name, fingerprint) and (
                 not wanted or self._request_dump(table, reason)
             ):
@@ -470,7 +470,7 @@ class CatalogueWatch:
 def _fingerprint(shape: TableShape) -> str:
     # An index used as identity matches rows but can't be dumped by: a key may be added later.
     schema = shape.schema
-    key = ",".join(schema.match_key) if schema.key or schema.keyless else _BY_INDEX
+    key = ",".join(schema.match_key) if schema.dumpable else _BY_INDEX
     return f"{shape.storage} {key}"
 
 

@@ -278,7 +278,7 @@ class AutomaticDumps:
         reason = None
         if previous is None or previous.fingerprint != schema.fingerprint:
             reason = changes_rows(SchemaSeen(schema, previous))
-        due = reason is not None and (bool(schema.key) or schema.keyless)
+        due = reason is not None and schema.dumpable
         if due and name in self._unlogged():
             return False
         if due and not self._dump_if_settled(schema.table, str(reason)):

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tidelog.app.capture.run import capture
@@ -174,14 +175,13 @@ def _deliver(
         )
         opened.callback(registration.leave)
         registration.start("the pipeline")
-        early: list[_SparkHandle] = []
 
-        def start_spark_early() -> None:
-            if not early:
-                registration.start("Spark")
-                early.append(_SparkHandle(config, stop_event))
+        @cache
+        def spark_handle() -> _SparkHandle:
+            registration.start("Spark")
+            return _SparkHandle(config, stop_event)
 
-        if not _may_start(config, state, once, on_progress, stop_event, start_spark_early):
+        if not _may_start(config, state, once, on_progress, stop_event, spark_handle):
             return
         election = opened.enter_context(
             closing(PipelineElection(config, holder, None if once else state, waits=not once))
@@ -202,8 +202,7 @@ def _deliver(
                 return
             check_spark(config)
         on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
-        registration.start("Spark")
-        spark = early[0] if early else _SparkHandle(config, stop_event)
+        spark = spark_handle()
         from tidelog.app.pipeline.session import PipelineSession
 
         def open_session(keeper: LeaseKeeper) -> PipelineSession:
@@ -257,7 +256,7 @@ def _may_start(
     once: bool,
     on_progress: OnStatus,
     stop_event: threading.Event,
-    start_spark_early: Callable[[], None],
+    start_spark_early: Callable[[], object],
 ) -> bool:
     """Waits for state store and event log, but not ``once``; False: ``stop_event`` was set before.
 

@@ -358,13 +358,15 @@ def test_failures_say_what_may_help_and_the_next_read_works(source: Source) -> N
 def test_an_error_behind_the_first_rows_of_a_table_without_a_key_is_no_end_of_the_table(
     source: Source,
 ) -> None:
-    """However often it is read on; another table can be read under the same snapshot."""
+    """However often it is read on; another table can be read under the same snapshot, and in the
+    time limit that a table without a key has not.
+    """
     source.run("CREATE TABLE heap (n int unsigned NOT NULL, w text)")
     rows = ", ".join(f"({n}, repeat('w', 9000))" for n in range(900, 0, -1))
     source.run(f"INSERT INTO heap VALUES {rows}", "INSERT INTO heap VALUES (0, 'w')")
     heap = ChunkRequest(TableName(source.database, "heap"), where="n - 1 >= 0", limit_rows=10)
     reached = [heap]
-    blocking = MySqlBlockingReader(source.server.url, source.schemas)
+    blocking = MySqlBlockingReader(source.server.url, source.schemas, statement_timeout_ms=1_000)
 
     def read_on() -> None:
         while not (read := blocking.read(reached[-1])).exhausted:
@@ -376,6 +378,11 @@ def test_an_error_behind_the_first_rows_of_a_table_without_a_key_is_no_end_of_th
             with pytest.raises(ChunkError, match="can't compute a value"):
                 read_on()
         assert len(reached) > 1
+        for condition in ("n > 0", "nosuch = 1"):  # the second fails at once
+            with suppress(ChunkRefusedError):
+                blocking.read(replace(heap, where=condition))
+            with pytest.raises(ChunkTooSlowError):
+                blocking.read(ChunkRequest(source.table, where="SLEEP(0.1) = 0"))
         assert len(blocking.read(ChunkRequest(source.table)).rows) == 100
     finally:
         blocking.close()

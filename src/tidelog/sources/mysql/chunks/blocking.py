@@ -179,7 +179,12 @@ class MySqlBlockingReader:
                 f"`tidelog dump --table {request.table}`"
             )
         self._limit_time(connection, 0)
-        stream = self._select.whole(connection, request, schema)
+        try:
+            stream = self._select.whole(connection, request, schema)
+        except pymysql.MySQLError:
+            if connection.open:
+                self._limit_time(connection, self._statement_timeout_ms)
+            raise
         self._stream, self._taken = (request.table, stream), 0
         return stream
 

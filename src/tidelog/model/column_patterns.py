@@ -37,6 +37,12 @@ def matching_columns(
     return tuple(found)
 
 
+def columns_of_any_table(patterns: Sequence[str], names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names that a pattern without ``!`` matches in some table, whichever it is."""
+    cuts = [cut for p in patterns if not p.startswith(EXCLUDE) for cut in _cuts(p)]
+    return tuple(name for name in names if any(glob(column, name) for _, column in cuts))
+
+
 def unmatched_columns(
     patterns: Iterable[str],
     columns: Mapping[TableName, Sequence[str]],

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidelog.errors import ExcludedKeyError
-from tidelog.model.column_patterns import matching_columns
+from tidelog.model.column_patterns import columns_of_any_table, matching_columns
 from tidelog.model.patterns import exclusion
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema
@@ -41,10 +41,14 @@ class ColumnExclusion:
             return ""
         return hashlib.sha256(json.dumps(self.patterns).encode()).hexdigest()[:16]
 
-    def apply(self, schema: TableSchema, above: Sequence[TableName] = ()) -> TableSchema:
+    def apply(
+        self, schema: TableSchema, above: Sequence[TableName] = (), *, dropped: bool = False
+    ) -> TableSchema:
         """Return the schema without the excluded columns, whichever it excluded before.
 
         ``above``: the tables of which it is a partition, whose columns are excluded here too.
+        ``dropped``: the table is gone, and may have been a partition of any table: all columns that
+        are excluded of some table are excluded, but for those by which rows are matched.
         Raises ExcludedKeyError if rows are matched by one of them.
         """
         if not (self.patterns or schema.excluded):
@@ -56,9 +60,9 @@ class ColumnExclusion:
             for table in (schema.table, *above)
             for name in matching_columns(self.patterns, table, names, ignore_case=self.ignore_case)
         }
-        excluded = [name for name in names if name in matched]
         in_identity = () if schema.identity_kind == "f" else schema.identity
-        needed = [name for name in excluded if name in (*schema.key, *in_identity)]
+        matching = {*schema.key, *in_identity}
+        needed = [name for name in names if name in matched & matching]
         if needed:
             listed = ", ".join(map(printable, needed))
             raise ExcludedKeyError(
@@ -67,7 +71,9 @@ class ColumnExclusion:
                 f"{'it' if len(needed) == 1 else 'them'} out of source.exclude_columns, or give "
                 f"the table another key, or {exclusion(schema.table)}",
             )
-        return schema.without(excluded)
+        if dropped:
+            matched |= {*columns_of_any_table(self.patterns, names)} - matching
+        return schema.without(matched)
 
 
 def excluded_finding(schema: TableSchema) -> Finding:

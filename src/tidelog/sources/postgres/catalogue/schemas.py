@@ -91,6 +91,7 @@ JOIN pg_catalog.pg_class c ON c.oid = a.relid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid <> %s::oid
 """
+_THERE = b"SELECT FROM pg_catalog.pg_class WHERE oid = %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +208,12 @@ class PostgresSchemaFinder:
         """The schema without excluded columns, also those of a table of which it is a partition:
         a publication of others may show partitions by their own names.
         """
-        above = tables_above(connection, schema.relation_id) if self.exclusion.patterns else ()
-        return self.exclusion.apply(schema, above)
+        if not self.exclusion.patterns:
+            return self.exclusion.apply(schema)
+        above = tables_above(connection, schema.relation_id)
+        # In this order: one that is there now was there when the tables above it were looked up.
+        there = connection.execute(_THERE, (schema.relation_id,)).fetchone()
+        return self.exclusion.apply(schema, above, dropped=there is None)
 
     def _of_partitions(
         self, connection: Connection, relation: _Relation, names: Sequence[str]

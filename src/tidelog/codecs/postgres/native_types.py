@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import re
 
+from tidelog.codecs.array_types import element_logical, element_name
 from tidelog.model.column_types import ColumnTypes
 from tidelog.model.schema import Column
 
 # Types of users and extensions have greater ids. Their arrays may have another separator.
 _FIRST_USER_ID = 16_384
 _NUMERIC = 1700
-_OTHER_SEPARATOR = ("box[]",)
 _MOST_DIGITS = 38
 _NUMBER = re.compile(r"numeric\((\d+),(-?\d+)\)")
-# What elements decode to, by their type's name without lengths; others are text.
-_ELEMENTS = {
-    "boolean": "bool",
-    "smallint": "int16",
-    "integer": "int32",
-    "bigint": "int64",
-    "oid": "int64",
-    "real": "float32",
-    "double precision": "float64",
-    "date": "date",
-    "timestamp without time zone": "timestamp",
-    "timestamp with time zone": "timestamptz",
-    "bytea": "binary",
-}
 
 
 def native_logical(column: Column, types: ColumnTypes) -> str | None:
     """Return the logical type that the option ``types`` gives a column that is text without it;
     None: it is text.
     """
-    name = column.type_name
     if column.type_id == _NUMERIC and column.logical == "text":
         return _number(types)
-    is_array = column.type_id < _FIRST_USER_ID and name.endswith("[]")
-    if types.arrays == "text" or not is_array or name in _OTHER_SEPARATOR:
+    element = element_name(column.type_name) if column.type_id < _FIRST_USER_ID else None
+    if types.arrays == "text" or element is None:
         return None
-    return f"array({_element(name.removesuffix('[]'), types)})"
+    return f"array({_element(element, types)})"
 
 
 def _number(types: ColumnTypes) -> str | None:
@@ -54,4 +39,4 @@ def _element(name: str, types: ColumnTypes) -> str:
             return f"numeric({precision},{scale})"  # a decimal would make NaN null
     if number is not None or name == "numeric":
         return _number(types) or "text"
-    return _ELEMENTS.get(re.sub(r"\(\d+\)", "", name), "text")
+    return element_logical(name)

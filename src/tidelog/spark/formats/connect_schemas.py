@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidelog.codecs.array_types import element_name
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.formats import TimeMode
 from tidelog.spark.formats import structured
@@ -161,7 +162,7 @@ def _structured(kind: pa.DataType, how: Handling, type_name: str) -> Schema | No
     shape = structured.geometry_of(kind, type_name)
     if shape is not None:
         return structured.geometry_schema(shape)
-    element = structured.element_of(type_name)
+    element = element_name(type_name)
     if not pa.types.is_string(kind):
         return None
     if element is not None:

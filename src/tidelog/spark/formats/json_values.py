@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.array_types import element_name
 from tidelog.codecs.columns.concatenation import KeyPiece, TextCells, has_escapes, join
 from tidelog.codecs.columns.instant_texts import MICROSECONDS, SHORTEST, date_texts, timestamp_texts
 from tidelog.codecs.wire_formats import wire_format
@@ -143,7 +144,7 @@ def _unavailable(kind: pa.DataType, handling: Handling, type_name: str | None) -
 def _is_structured(kind: pa.DataType, handling: Handling, type_name: str) -> bool:
     """Returns True if such a column's value is no text in JSON."""
     return (
-        structured.element_of(type_name) is not None
+        element_name(type_name) is not None
         or structured.geometry_of(kind, type_name) is not None
         or (structured.number_scale(type_name) is not None and handling.decimal != "string")
     )
@@ -218,7 +219,7 @@ def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCel
     shape = structured.geometry_of(values.type, type_name)
     found = None if shape is None else structured.geometry_texts(values, shape)
     if pa.types.is_string(values.type):
-        element = structured.element_of(type_name)
+        element = element_name(type_name)
         scale = structured.number_scale(type_name)
         if element is not None:
             found = structured.array_texts(

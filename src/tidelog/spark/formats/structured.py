@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidelog.codecs.array_types import element_logical
 from tidelog.codecs.columns.values import CellError, column
 from tidelog.model.formats import DecimalMode
 
@@ -35,28 +36,8 @@ _EWKB_SRID = 0x2000_0000
 _WKB_POINT_BYTES = 21
 # An array's elements: a brace, a separator, a quoted element, or a plain one.
 _TOKEN = re.compile(r'[{},]|"((?:[^"\\]|\\.)*)"|([^{},"]+)')
-_ELEMENTS = {
-    "boolean": "bool",
-    "smallint": "int16",
-    "integer": "int32",
-    "bigint": "int64",
-    "oid": "int64",
-    "real": "float32",
-    "double precision": "float64",
-    "date": "date",
-    "timestamp without time zone": "timestamp",
-    "timestamp with time zone": "timestamptz",
-    "bytea": "binary",
-}
 Leaves = list[str | None]
 Schema = dict[str, Any]
-
-
-def element_of(type_name: str) -> str | None:
-    """Returns the type of the elements of an array's; None for another type."""
-    if not type_name.endswith("[]") or type_name == "box[]":  # its separator is another one
-        return None
-    return type_name[:-2]
 
 
 def element_type(type_name: str) -> str:
@@ -65,7 +46,7 @@ def element_type(type_name: str) -> str:
     if number is not None and number[1] and int(number[1]) <= _MOST_DIGITS:
         precision, scale = int(number[1]), int(number[2] or 0)
         return f"decimal({precision},{scale})" if 0 <= scale <= precision else "text"
-    return _ELEMENTS.get(re.sub(r"\(\d+\)", "", type_name), "text")
+    return element_logical(type_name)
 
 
 def array_texts(

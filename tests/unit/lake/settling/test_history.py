@@ -51,7 +51,7 @@ HISTORY = replace(
 SLOTS = (10, 20, 30, 40)
 KINDS: tuple[Any, ...] = (None, "x", "y", "partial", "delete")
 Removal = tuple[int, int, int]
-TRUNCATE, DUMP, EARLY = (25, 25, 25), (45, 22, 45), (35, 5, 35)
+TRUNCATE, DUMP, EARLY = (25, 25, 25), (45, 22, 45), (35, 10, 35)
 
 
 @dataclass(frozen=True)

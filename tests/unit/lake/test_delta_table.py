@@ -15,6 +15,8 @@ from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.settling.replace_files import FileChanges
 from tidelog.outputs.lake.table import MARKED_PROPERTY
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import target_table
@@ -155,6 +157,38 @@ def test_a_table_is_not_laid_out_by_an_array(tmp_path: Path, option: str) -> Non
     drivers.first.check_layout(found, ["id", "v"])
 
 
+@pytest.mark.parametrize(("holds", "offset"), [("copy", 10), ("history", 18)])
+def test_a_restored_table_of_history_goes_on_after_the_newest_end_that_it_has(
+    tmp_path: Path, holds: str, offset: int
+) -> None:
+    """A copy's rows may come again, since they are folded; a state must not."""
+    drivers = Drivers(tmp_path, holds={"*.*": holds})
+    table = drivers.first
+    table.exists()
+    table.create(drivers.target(), "g")
+    table.commit([], APPLICATION, None, 10)
+    highest = {"_version": 12, "_valid_to_version": 17}
+    stats = {"numRecords": 1, "minValues": highest, "maxValues": highest}
+    file = DataFile(
+        "a.parquet", stats=json.dumps({**stats, "nullCount": dict.fromkeys(highest, 0)})
+    )
+    added = table.actions([FileChanges((file,), (), ())], data_change=True)
+    table.commit(added, APPLICATION, 10, 30)
+    restore(tmp_path / "t", version=1)
+    assert table.exists()
+    found = table.find_restore(APPLICATION, 30)
+    assert found is not None
+    assert found.offset == offset
+
+
+def restore(place: Path, version: int) -> None:
+    """As Spark's RESTORE, without its files: the next commit says so."""
+    log = place / "_delta_log"
+    said = {"operation": "RESTORE", "operationParameters": {"version": str(version)}}
+    number = len(list(log.glob("*.json")))
+    (log / f"{number:020}.json").write_text(json.dumps({"commitInfo": said}) + "\n")
+
+
 def test_a_restored_table_is_repaired_until_its_last_commit(tmp_path: Path) -> None:
     """Who dies in between leaves the rest to the next run."""
     drivers = Drivers(tmp_path, holds={"*.*": "history"})
@@ -164,9 +198,7 @@ def test_a_restored_table_is_repaired_until_its_last_commit(tmp_path: Path) -> N
     for since, end in ((None, 10), (10, 30)):
         assert first.find_restore(APPLICATION, since or 0) is None
         first.commit([], APPLICATION, since, end)
-    restore = {"operation": "RESTORE", "operationParameters": {"version": "1"}}
-    log = tmp_path / "t/_delta_log"
-    (log / f"{3:020}.json").write_text(json.dumps({"commitInfo": restore}) + "\n")
+    restore(tmp_path / "t", version=1)
     for end in (20, 30):
         for each in (first, second):
             assert each.exists()

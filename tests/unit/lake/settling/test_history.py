@@ -306,6 +306,27 @@ def test_rows_of_others_are_closed_by_the_next_change(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_removal_ends_no_row_that_was_replaced_before(tmp_path: Path) -> None:
+    """One whose file still has it, by a deletion vector."""
+    table = Table(tmp_path)
+    table.settle([_event(key, 10, "x") for key in range(6)])
+    table.settle([_event(1, 20, "y")])
+    assert any(file.deletion_vector for file in table.files)
+    table.settle([], [(30, 30, 30)])
+    rows = [row for row in table.states() if row["k"] == 1]
+    assert sorted((row["_valid_from"], row["_valid_to"]) for row in rows) == [(10, 20), (20, 30)]
+
+
+def test_the_newest_version_of_files_may_be_that_of_an_end(tmp_path: Path) -> None:
+    """What came before it is there: a restored table gets what comes after it."""
+    table = Table(tmp_path)
+    table.settle([_event(1, 10, "x"), _event(1, 20, "delete")])
+    reader = DataFileReader(table.store, table.layout)
+    for stats in (True, False):
+        files = [file if stats else replace(file, stats=None) for file in table.files]
+        assert [newest_version(file, reader, table.layout) for file in files] == [20]
+
+
 def test_files_that_somebody_put_together_are_read_right(tmp_path: Path) -> None:
     """With open and closed rows in one file, with or without statistics."""
     for stats in (True, False):

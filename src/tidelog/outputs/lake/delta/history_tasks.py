@@ -17,10 +17,10 @@ from tidelog.outputs.lake.delta.settle_tasks import (
     RangeOfTable,
     SettleResult,
     read_range,
+    result_of,
     result_or_error,
 )
 from tidelog.outputs.lake.settling.history import Removals
-from tidelog.outputs.lake.settling.replace_files import replace_files
 from tidelog.outputs.lake.settling.settle import SettledChanges
 from tidelog.outputs.lake.settling.settle_history import settle_history, settle_removals
 from tidelog.spark.formats import shapes
@@ -91,13 +91,7 @@ def _settle(work: HistoryWork, batches: Iterable[pa.RecordBatch] | None) -> Sett
     if work.alone and len(work.removals):
         others = _settle_removals(table, work.removals, settled.dead)
         settled = SettledChanges.of_parts([settled, others])
-    failpoints.hit("output.task.written")
-    if not work.alone:
-        return SettleResult(settled)
-    files = {file.path: file for file in table.files}
-    replaced = replace_files(settled.dead, files, table.store, table.layout, table.options, cache)
-    failpoints.hit("output.task.committed")
-    return SettleResult(settled, replaced)
+    return result_of(table, settled, alone=work.alone)
 
 
 def _settle_removals(

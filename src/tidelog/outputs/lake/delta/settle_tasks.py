@@ -157,10 +157,7 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
     with failpoints.arm(failpoints.parse(copy.armed)), without_values(f"rewriting {copy.location}"):
         failpoints.hit("lake.task.rewrite")
         if work.dead:
-            files = {file.path: file for file in copy.files}
-            return replace_files(
-                work.dead, files, copy.store, copy.layout, copy.options, shared_cache()
-            )
+            return _without_dead(copy, work.dead)
         return rewrite(
             copy.files,
             copy.store,
@@ -184,14 +181,24 @@ def result_or_error(copy: CopyFiles, write: Callable[[], SettleResult]) -> Settl
 def _settle_work(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
     failpoints.hit("output.task.open")
     copy, cache = work.copy, shared_cache()
-    settled = _settle_parts(work, batches, cache)
+    return result_of(copy, _settle_parts(work, batches, cache), alone=work.alone)
+
+
+def result_of(copy: CopyFiles, settled: SettledChanges, *, alone: bool) -> SettleResult:
+    """Returns the result of a task that has settled its changes; one that is ``alone`` removes the
+    dead rows from the copy's files.
+    """
     failpoints.hit("output.task.written")
-    if not work.alone:
+    if not alone:
         return SettleResult(settled)
-    files = {file.path: file for file in copy.files}
-    replaced = replace_files(settled.dead, files, copy.store, copy.layout, copy.options, cache)
+    replaced = _without_dead(copy, settled.dead)
     failpoints.hit("output.task.committed")
     return SettleResult(settled, replaced)
+
+
+def _without_dead(copy: CopyFiles, dead: Mapping[str, bytes]) -> FileChanges:
+    files = {file.path: file for file in copy.files}
+    return replace_files(dead, files, copy.store, copy.layout, copy.options, shared_cache())
 
 
 def _settle_parts(

@@ -112,12 +112,12 @@ class CurrentTables:
         until the output starts again: only another output, or other rows in the source, can help.
         Raises ``error`` if its table is unknown.
         """
-        names = {f"{table}: ": table for table in self._known}
-        table = next((t for begin, t in names.items() if str(error).startswith(begin)), None)
+        message = str(error)
+        table = next((known for known in self._known if message.startswith(f"{known}: ")), None)
         if table is None:
             raise error
         told = ValueRefusedError(
-            f"{error} in the options of an output with another name and path, or change the row "
+            f"{message} in the options of an output with another name and path, or change the row "
             f"in the source and start again: {table} is dumped"
         )
         self._unfit[table] = told

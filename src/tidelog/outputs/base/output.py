@@ -49,7 +49,7 @@ from tidelog.ports import (
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import check_start, partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.source import register
-from tidelog.spark.sessions.errors import find_error, output_error
+from tidelog.spark.sessions.errors import find_error, known_error, output_error
 from tidelog.spark.sessions.session import EXACT_NAMES
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class ExecutorOutput:
             try:
                 return sum(self._write(piece) for piece in self._split(batch))
             except Exception as error:
-                ours = error if isinstance(error, TidelogError) else find_error(str(error))
+                ours = known_error(error)
                 if not isinstance(ours, ValueRefusedError):
                     raise
                 self._current.leave_out(ours, batch.start)

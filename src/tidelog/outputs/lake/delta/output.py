@@ -27,6 +27,7 @@ from tidelog.errors import (
     TidelogError,
     ValueRefusedError,
 )
+from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema, removals_of
@@ -60,7 +61,7 @@ from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import CHANGE_OP
-from tidelog.spark.sessions.errors import find_error
+from tidelog.spark.sessions.errors import known_error
 from tidelog.spark.transforms import quoted, steps_of
 from tidelog.system import failpoints
 
@@ -330,9 +331,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         table, work, target = replace(write.copy.files(), files=()), write.work, write.target
         ranges: list[RangeOfTable | None] = []
         if target is not None:
-            schema = delivered_schema(target.schema, write.columns)
-            log = (self._log_path, self._log.generation)
-            ranges += [RangeOfTable(*log, schema, tuple(part)) for part in write.parts]
+            ranges += [self._range(write, target, part) for part in write.parts]
         found = [AppendWork(table, str(work.table), each) for each in ranges or [None]]
         dumps = [each for each in work.dumps if each.finalized_until > work.start]
         return [*found[:-1], replace(found[-1], dumps=tuple(dumps))]
@@ -342,12 +341,8 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         if target is None:
             return SettleWork(copy.files(), None, (), write.work.deleted_below)
         self._set_key(copy, target)
-        files = copy.files()
-        rows = None
-        if alone and write.parts:
-            schema = delivered_schema(target.schema, write.columns)
-            rows = RangeOfTable(self._log_path, self._log.generation, schema, write.refs)
-        return SettleWork(files, rows, write.columns, write.work.deleted_below, alone)
+        rows = self._range(write, target, write.refs) if alone and write.parts else None
+        return SettleWork(copy.files(), rows, write.columns, write.work.deleted_below, alone)
 
     def _history(self, write: Write, *, alone: bool = True) -> HistoryWork:
         work, target, rows = write.work, write.target, None
@@ -359,9 +354,12 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         if target is not None:
             self._set_key(write.copy, target)
             if alone and write.parts:
-                schema = delivered_schema(target.schema, write.columns)
-                rows = RangeOfTable(self._log_path, self._log.generation, schema, write.refs)
+                rows = self._range(write, target, write.refs)
         return HistoryWork(write.copy.files(), rows, write.columns, removals, alone)
+
+    def _range(self, write: Write, target: TargetTable, refs: Sequence[SegmentRef]) -> RangeOfTable:
+        schema = delivered_schema(target.schema, write.columns)
+        return RangeOfTable(self._log_path, self._log.generation, schema, tuple(refs))
 
     def _set_key(self, copy: DeltaTable, target: TargetTable) -> None:
         own = {name.lower(): name for name in copy.column_types()}
@@ -375,7 +373,7 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         try:
             return self._settle_frame(write)
         except Exception as error:
-            ours = error if isinstance(error, TidelogError) else find_error(str(error))
+            ours = known_error(error)
             if isinstance(ours, ValueRefusedError):
                 return [SettleResult(error=ours)]
             raise

@@ -29,6 +29,11 @@ class DumpCompleted:
     finalized_until: int = 0
     rows_ordinal: int | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Was the whole table dumped?"""
+        return self.delete_absent or self.rows_ordinal is not None
+
 
 @dataclass(frozen=True, slots=True)
 class TableRange:

@@ -528,11 +528,7 @@ class LakeOutput(ABC, Generic[Copy]):
 
 def _whole_dumps(batch: OutputBatch, table: str) -> tuple[DumpCompleted, ...]:
     """Returns the complete dumps of the whole table."""
-    return tuple(
-        each
-        for each in batch.completed
-        if (each.delete_absent or each.rows_ordinal is not None) and each.table == table
-    )
+    return tuple(each for each in batch.completed if each.whole and each.table == table)
 
 
 def _size(found: TableRange | None) -> int:

@@ -52,8 +52,7 @@ def has_whole_log(
                 return False
     batch = batch_of(opened, min(ends.values(), default=log.end), log.end)
     return not any(
-        (done.delete_absent or done.rows_ordinal is not None)
-        and done.finalized_until > ends.get(done.table, log.end)
+        done.whole and done.finalized_until > ends.get(done.table, log.end)
         for done in batch.completed
     )
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 # The type that a column decodes to, for any source. ``decimal(p,s)`` has its parameters. Who reads
@@ -28,6 +28,24 @@ LOGICAL_TYPES = (
     "bytes",  # written as they are
 )
 NATIVE = ("array(", "numeric(")  # the beginnings of types that only who reads asks for
+_DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
+_ARRAY = re.compile(r"array\((.+)\)")
+
+
+@lru_cache(maxsize=1024)
+def decimal_parameters(logical: str) -> tuple[int, int] | None:
+    """(precision, scale) of ``decimal(p,s)`` and ``numeric(p,s)``; None for any other logical
+    type.
+    """
+    match = _DECIMAL.fullmatch(logical)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+@lru_cache(maxsize=1024)
+def element_of(logical: str) -> str | None:
+    """The logical type of an array's elements; None for any other logical type."""
+    match = _ARRAY.fullmatch(logical)
+    return match[1] if match else None
 
 
 @dataclass(frozen=True, slots=True, order=True)

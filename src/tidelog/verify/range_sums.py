@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from tidelog.codecs.columns.values import element_of
 from tidelog.model.records import Int64s, UInt8s
+from tidelog.model.schema import element_of
 from tidelog.ports import Digest
 
 _NULL, _NO_VALUE = "~", pa.scalar("!", pa.large_string())  # no value has the second as its text

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelog.codecs.columns.values import CellError, arrow_type, column, decimal_parameters
+from tidelog.codecs.columns.values import CellError, arrow_type, column
+from tidelog.model.schema import decimal_parameters
 
 
 def convert(texts: list[str | None], logical: str, target: str | None = None) -> pa.Array:

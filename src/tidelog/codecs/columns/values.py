@@ -6,7 +6,6 @@ docs/reference/types.md is the user's view of this module.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 from tidelog.codecs.columns import array_kernels, number_kernels, text_kernels, time_kernels
 from tidelog.codecs.columns.time_kernels import UNREAL_IS_WRONG
 from tidelog.model.records import Int32s, UInt8s, bitmap
+from tidelog.model.schema import decimal_parameters, element_of
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -40,8 +40,6 @@ _INTEGERS = {  # reading NumPy's limits takes as long as reading hundreds of val
     )
     for dtype in (np.int16, np.int32, np.int64)
 }
-_DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
-_ARRAY = re.compile(r"array\((.+)\)")
 _REASONS = {
     array_kernels.NO_ARRAY: "is no array",
     array_kernels.SEVERAL_DIMENSIONS: "is an array of several dimensions",
@@ -74,22 +72,6 @@ class UnfitCellError(CellError):
 
 class ColumnTooLargeError(Exception):
     """The column's text exceeds int32 offsets: decode fewer records at once."""
-
-
-@lru_cache(maxsize=1024)
-def decimal_parameters(logical: str) -> tuple[int, int] | None:
-    """(precision, scale) of ``decimal(p,s)`` and ``numeric(p,s)``; None for any other logical
-    type.
-    """
-    match = _DECIMAL.fullmatch(logical)
-    return (int(match[1]), int(match[2])) if match else None
-
-
-@lru_cache(maxsize=1024)
-def element_of(logical: str) -> str | None:
-    """The logical type of an array's elements; None for any other logical type."""
-    match = _ARRAY.fullmatch(logical)
-    return match[1] if match else None
 
 
 @lru_cache(maxsize=1024)

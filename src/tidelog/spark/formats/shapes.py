@@ -5,13 +5,12 @@ Imported where reads are planned, so it must not import the decoder (numba takes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import types as spark
 
-from tidelog.model.schema import TableSchema
+from tidelog.model.schema import TableSchema, decimal_parameters, element_of
 
 SCHEMA_ID = "tidelog.schema_id"  # metadata of the typed shape's `after`: the version decoded to
 
@@ -20,8 +19,6 @@ CHANGE_OP, CHANGE_VERSION, CHANGE_MISSING = "_tidelog_op", "_tidelog_version", "
 # Those of the internal shape `events` beside them.
 EVENT_BEFORE, EVENT_SOURCE = "_tidelog_before", "_tidelog_source"
 
-_DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
-_ARRAY = re.compile(r"array\((.+)\)")
 _SPARK_TYPES: dict[str, spark.DataType] = {
     "bool": spark.BooleanType(),
     "int16": spark.ShortType(),
@@ -114,12 +111,12 @@ EVENT_SOURCE_TYPE = spark.StructType(
 
 def spark_type(logical: str) -> spark.DataType:
     """Returns Spark's type for a logical type; an unknown one is delivered as text."""
-    decimal = _DECIMAL.fullmatch(logical)
-    if decimal is not None:
-        return spark.DecimalType(int(decimal[1]), int(decimal[2]))
-    array = _ARRAY.fullmatch(logical)
-    if array is not None:
-        return spark.ArrayType(spark_type(array[1]))
+    parameters = decimal_parameters(logical)
+    if parameters is not None:
+        return spark.DecimalType(*parameters)
+    element = element_of(logical)
+    if element is not None:
+        return spark.ArrayType(spark_type(element))
     return _SPARK_TYPES.get(logical, spark.StringType())
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.spark.conftest import Lake
+from tests.integration.spark.lake_of_orders import NAME, LakeOfOrders
 from tests.integration.spark.orders import COLUMNS, orders
 from tests.integration.spark.test_delta import CrashAfterWrite
 from tests.support import pgoutput_messages as messages
@@ -23,45 +22,20 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake.delta import output as output_module
-from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.settle_tasks import RewriteWork, rewrite_files
-from tidelog.outputs.lake.delta.table import DeltaTable, path_of
-from tidelog.ports import StateStore
+from tidelog.outputs.lake.delta.table import path_of
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
 
-NAME = "public.orders"
 ORDER = "version, op"
 
 
-class Changes(Lake):
+class Changes(LakeOfOrders):
     """A lake of changes."""
 
-    def output(self, state: StateStore | None = None, **options: Any) -> DeltaOutput:
-        chosen = DeltaOptions(**{"holds": {"*.*": "changes"}, **options})
-        return DeltaOutput(self.spark, self.built.path, self.path, options=chosen, state=state)
-
-    @property
-    def place(self) -> str:
-        return path_of(self.path, TableName.parse(NAME), NAME)
-
-    @property
-    def table(self) -> DeltaTable:
-        layout = DeltaOptions(holds={"*.*": "changes"}).layout_of(TableName.parse(NAME))
-        table = DeltaTable(self.place, layout, lambda works: [])
-        assert table.exists()
-        return table
-
-    def bring(self, *cuts: int, output: DeltaOutput | None = None) -> None:
-        """All of the log in batches that end at these offsets; what is there is skipped."""
-        output = output or self.output()
-        bounds = [0, *cuts, self.built.log.latest_offset()]
-        for start, end in pairwise(bounds):
-            if start < end:
-                output.write(batch_of(self.built.log, start, end))
-        output.close()
+    holds = "changes"
 
     def typed(self, **options: Any) -> list[dict[str, Any]]:
         """What the source gives."""

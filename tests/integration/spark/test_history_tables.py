@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.spark.conftest import Lake
+from tests.integration.spark.lake_of_orders import NAME, LakeOfOrders
 from tests.integration.spark.orders import COLUMNS, orders
 from tests.integration.spark.test_delta import CrashAfterWrite
 from tests.support.build_log import BuiltLog
@@ -19,49 +18,20 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
-from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
-from tidelog.outputs.lake.delta.settle_tasks import rewrite_files
-from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.settling.old_rows import is_closed, is_open
-from tidelog.ports import StateStore
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
 
-NAME = "public.orders"
 ORDER = "_valid_from_version, id"
 FIRST = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)  # of logs that tests build
 
 
-class History(Lake):
-    """A lake of history; ``holds``: other contents."""
+class History(LakeOfOrders):
+    """A lake of history, or of other contents."""
 
     holds = "history"
-
-    def output(self, state: StateStore | None = None, **options: Any) -> DeltaOutput:
-        chosen = DeltaOptions(**{"holds": {"*.*": self.holds}, **options})
-        return DeltaOutput(self.spark, self.built.path, self.path, options=chosen, state=state)
-
-    @property
-    def place(self) -> str:
-        return path_of(self.path, TableName.parse(NAME), NAME)
-
-    @property
-    def table(self) -> DeltaTable:
-        layout = DeltaOptions(holds={"*.*": self.holds}).layout_of(TableName.parse(NAME))
-        table = DeltaTable(self.place, layout, lambda works: [rewrite_files(w) for w in works])
-        assert table.exists()
-        return table
-
-    def bring(self, *cuts: int, output: DeltaOutput | None = None) -> None:
-        """All of the log in batches that end at these offsets; what is there is skipped."""
-        output = output or self.output()
-        bounds = [0, *cuts, self.built.log.latest_offset()]
-        for start, end in pairwise(bounds):
-            if start < end:
-                output.write(batch_of(self.built.log, start, end))
-        output.close()
 
     def states(self) -> list[dict[str, Any]]:
         """All rows, which each reader finds."""

@@ -80,6 +80,16 @@ def insert(sql: Any, key: int) -> None:
     sql.execute(f"INSERT INTO t VALUES ({key}, {', '.join(value for _, value, _ in CASES)})")
 
 
+def run_with_a_grid(spark: Any, sql: Any, config: Config) -> str:
+    """Deliver a table whose value has two dimensions; returns why it was left out."""
+    sql.execute("CREATE TABLE grids (id int PRIMARY KEY, g int[])")
+    sql.execute("INSERT INTO grids VALUES (1, '{{1,2},{3,4}}')")
+    wait_for(config, 2)
+    told = run_once(spark, config)
+    assert "public.grids: column g, version " in told
+    return told
+
+
 def run_once(spark: Any, config: Config) -> str:
     """Deliver what the log has; returns which tables were left out, and why."""
     outputs = make_outputs(config, spark)
@@ -146,11 +156,7 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
         return [row[column] for row in rows_of(by_duckdb(str(place / table)))]
 
     with capture(database, tmp_path, f"[{{kind: delta, path: {tmp_path}/lake}}]") as (sql, config):
-        sql.execute("CREATE TABLE grids (id int PRIMARY KEY, g int[])")
-        sql.execute("INSERT INTO grids VALUES (1, '{{1,2},{3,4}}')")
-        wait_for(config, 2)
-        told = run_once(spark, config)
-        assert "public.grids: column g, version " in told
+        told = run_with_a_grid(spark, sql, config)
         assert "is an array of several dimensions, which array(int32) does not fit" in told
         assert f"types: {{arrays: text}} in the output's options and move {place}/grids" in told
         assert rows("t", "c2") == [[]]
@@ -185,11 +191,7 @@ def test_files_have_arrays_if_asked(spark: Any, database: str, tmp_path: Path) -
     """What does not fit leaves out its table; a column that exists keeps its type."""
     output = f"kind: files, path: {tmp_path}/files"
     with capture(database, tmp_path, f"[{{{output}, {TYPES}}}]") as (sql, config):
-        sql.execute("CREATE TABLE grids (id int PRIMARY KEY, g int[])")
-        sql.execute("INSERT INTO grids VALUES (1, '{{1,2},{3,4}}')")
-        wait_for(config, 2)
-        told = run_once(spark, config)
-        assert "public.grids: column g, version " in told
+        told = run_with_a_grid(spark, sql, config)
         assert "in the options of an output with another name and path" in told
         file = tmp_path / "tidelog.yaml"
         file.write_text(file.read_text().replace("types: {", "types: {arrays: text, "))

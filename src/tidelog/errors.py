@@ -8,7 +8,8 @@
      │    ├── PreflightError
      │    ├── MissingExtraError
      │    ├── MissingProgramError
-     │    └── EngineStateError    the engine's state does not allow the call
+     │    ├── EngineStateError    the engine's state does not allow the call
+     │    └── NewerFormatError    written by a newer version; also an EventLogError
      ├── SourceError           the source database
      │    ├── ConnectionLostError                                                   retry
      │    ├── SourceBusyError  another session holds a lock                         retry
@@ -213,7 +214,11 @@ class SegmentCorruptError(EventLogError):
 
 
 class ForeignSegmentError(EventLogError):
-    """A segment belongs to another log, source or format."""
+    """A segment belongs to another log or source."""
+
+
+class NewerFormatError(UsageError, EventLogError):
+    """A newer version of Tidelog wrote it, in a format that this one does not know."""
 
 
 class AppendRaceLostError(EventLogError):

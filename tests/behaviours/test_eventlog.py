@@ -668,7 +668,8 @@ def test_damaged_state_files_are_named(writer, path, file, place):
     fill(writer)
     small(place)
     whole = (path / file).read_text()
-    for damaged in (whole[:-9], "", "{", "[]", whole.replace("1", "2", 1), whole.replace("0", "1")):
+    last_digit = "2".join(whole.rsplit("1", 1))
+    for damaged in (whole[:-9], "", "{", "[]", last_digit, whole.replace("0", "1")):
         (path / file).write_text(damaged)
         with pytest.raises(SegmentCorruptError, match=f"{file} is torn or was altered"):
             payloads(EventLog.open(place))

@@ -4,16 +4,26 @@ tests/support/state_stores.py.
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 
 import pytest
 from tests.support.state_stores import STORES, backend_of
 
-from tidelog.errors import ConfigError, LeaseLostError, Policy, StateConflictError, StateError
+from tidelog.errors import (
+    ConfigError,
+    LeaseLostError,
+    NewerFormatError,
+    Policy,
+    StateConflictError,
+    StateError,
+)
 from tidelog.state.opening import fenced
 from tidelog.state.sqlite import SqliteState, database_path
+from tidelog.system.version import FORMAT
 
 
 @pytest.fixture(params=sorted(STORES))
@@ -34,6 +44,21 @@ def open_store(request, tmp_path):
 @pytest.fixture
 def store(open_store):
     return open_store()
+
+
+@pytest.mark.parametrize("open_store", sorted(STORES.keys() - {"folder"}), indirect=True)
+def test_what_a_newer_version_stored_is_refused(open_store):
+    store = open_store()
+    store.put("a", {"x": 1}, 0)
+    if isinstance(store, SqliteState):
+        with closing(sqlite3.connect(store.path)) as database:
+            database.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    else:
+        register = store._register
+        text, tag = register.read("a")
+        assert register.swap("a", text.replace(b"{", b'{"format":%d,' % (FORMAT + 1), 1), tag)
+    with pytest.raises(NewerFormatError, match=f"has format {FORMAT + 1}, which a newer version"):
+        open_store().get("a")
 
 
 def test_an_absent_document_is_none(store):

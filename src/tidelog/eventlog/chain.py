@@ -86,9 +86,10 @@ class Chain:
 class _BrokenError(Exception):
     """The walk found no predecessor: the log is damaged, or names were freed in the meantime."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, unreadable: str | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.unreadable = unreadable  # a segment that may be the predecessor
 
 
 class ChainReader:
@@ -268,7 +269,7 @@ class ChainReader:
         return Chain([*chain.segments, *added], chain.state, chain.state_tag)
 
     def _walk(self) -> Chain:
-        broken = "unknown"
+        broken, unreadable = "unknown", None
         revision = None
         for attempt in range(_WALK_ATTEMPTS):
             state_tag = self.storage.tag(CHAIN_FILE)
@@ -279,7 +280,7 @@ class ChainReader:
             try:
                 segments = self._walk_back(state)
             except _BrokenError as error:
-                broken = error.message
+                broken, unreadable = error.message, error.unreadable
                 time.sleep(0.002 * attempt)
                 continue
             if self.storage.tag(CHAIN_FILE) != state_tag:
@@ -288,6 +289,9 @@ class ChainReader:
             for name in [name for name in list(self._cache) if name not in kept]:
                 self._cache.pop(name, None)  # another thread may have removed it
             return Chain(segments, state, state_tag)
+        if unreadable is not None:
+            with suppress(FileNotFoundError, ForeignSegmentError, SegmentCorruptError):
+                self.meta(unreadable)  # raises NewerFormatError if a newer version wrote it
         raise SegmentCorruptError(
             f"{self.storage!r} is damaged: {broken}. Restore the file from a backup or a replica; "
             "without one, recreate the event log with a new dump."
@@ -356,9 +360,9 @@ class ChainReader:
             f"the segment before {segment.name} is missing: {segment.pred.name} "
             f"(epoch {segment.pred.epoch}, nonce {segment.pred.nonce})"
         )
-        raise _BrokenError(
-            missing if predecessor is None else f"{missing}; {predecessor} cannot be read"
-        )
+        if predecessor is not None:
+            missing = f"{missing}; {predecessor} cannot be read"
+        raise _BrokenError(missing, predecessor)
 
     def find_predecessor(
         self, segment: SegmentMeta, names: Sequence[str], tags: Mapping[str, Tag]

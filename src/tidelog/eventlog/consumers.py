@@ -199,7 +199,7 @@ class Consumers:
 def _read(storage: Storage, path: str) -> Consumer | None:
     """The consumer of the document at ``path``; None if there is none."""
     try:
-        data = from_checksummed_json(storage.read(path))
+        data = from_checksummed_json(storage.read(path), f"{storage!r} {path}")
         name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
         destinations, former = (
             {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}

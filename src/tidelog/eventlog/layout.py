@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from tidelog.model.records import ChunkMeta, Int32s, Int64s, Kind, Resume, UInt8s
 from tidelog.ports import SourceId
+from tidelog.system.version import check_format
 
-FORMAT: Final = 1
+FORMAT: Final = 1  # that we write; `tidelog.system.version.FORMAT` is the greatest that we read
 METADATA_KEY: Final = b"tidelog"
 CHECKSUM_KEY: Final = b"tidelog:crc32"
 
@@ -177,11 +178,15 @@ class SegmentMeta:
         return json.dumps(data, separators=(",", ":")).encode()
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> SegmentMeta:
-        """Raises ValueError, KeyError or TypeError if ``raw`` is not a segment's metadata."""
+    def from_bytes(cls, raw: bytes, what: str) -> SegmentMeta:
+        """Decode the metadata of a segment, ``what`` in messages.
+
+        Raises:
+            NewerFormatError: if a newer version wrote it.
+            ValueError, KeyError, TypeError: if ``raw`` is not a segment's metadata.
+        """
         data = json.loads(raw)
-        if data["format"] != FORMAT:
-            raise ValueError(f"format {data['format']}, this Tidelog reads format {FORMAT}")
+        check_format(data["format"], what)
         pred = data["pred"]
         resume = data["resume"]
         return cls(

@@ -21,6 +21,7 @@ from tidelog.errors import (
 from tidelog.eventlog.layout import FORMAT, is_segment_name
 from tidelog.eventlog.storage.port import Storage, Tag
 from tidelog.ports import SourceId
+from tidelog.system.version import check_format
 
 CHECKSUM: Final = "crc32"
 
@@ -31,17 +32,20 @@ def to_checksummed_json(document: Mapping[str, Any], *, indent: int | None = Non
     return json.dumps(whole, ensure_ascii=indent is None, indent=indent).encode()
 
 
-def from_checksummed_json(data: bytes) -> dict[str, Any]:
-    """Decode a document, without its checksum.
+def from_checksummed_json(data: bytes, what: str) -> dict[str, Any]:
+    """Decode a document, without its checksum. ``what``: its name in messages.
 
     Raises:
+        NewerFormatError: if a newer version wrote it.
         ValueError: if it is torn, is no JSON object, or does not match its checksum.
     """
     document = json.loads(data)
     if not isinstance(document, dict):
         raise ValueError("not a JSON object")
+    check_format(document.get("format"), what)
     if CHECKSUM in document and document.pop(CHECKSUM) != _checksum(document):
         raise ValueError("it does not match its checksum")
+    document.pop("format", None)
     return document
 
 
@@ -140,12 +144,7 @@ def load_log(storage: Storage) -> LogInfo:
             "Check the path; capture creates the log when it first leads."
         ) from None
     try:
-        data = from_checksummed_json(raw)
-        if data["format"] != FORMAT:
-            raise ForeignSegmentError(
-                f"{storage!r} is an event log of format {data['format']}; this Tidelog reads "
-                f"format {FORMAT}. Use the version of Tidelog that wrote it."
-            )
+        data = from_checksummed_json(raw, f"{storage!r} {LOG_FILE}")
         return LogInfo(
             data["generation"],
             SourceId(**data["source"]),
@@ -171,7 +170,7 @@ def check_source(storage: Storage, ours: SourceId, theirs: SourceId) -> None:
 def load_state(storage: Storage, info: LogInfo) -> ChainState:
     """Read ``chain.json``; returns the state of a new log if there is none."""
     try:
-        data = from_checksummed_json(storage.read(CHAIN_FILE))
+        data = from_checksummed_json(storage.read(CHAIN_FILE), f"{storage!r} {CHAIN_FILE}")
         merging = data.pop("merging", None)
         return ChainState(**data, merging=None if merging is None else Merging(**merging))
     except FileNotFoundError:

@@ -18,6 +18,7 @@ from tidelog.errors import EventLogError, SegmentCorruptError
 from tidelog.eventlog.log_files import new_numbers
 from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.storage.port import Storage
+from tidelog.system.version import check_format
 
 _FOLDER: Final = "message-schemas"
 _FILE = re.compile(r"message-schemas/(\d{8})\.json")
@@ -105,6 +106,7 @@ class MessageSchemaStore:
         name = _name(number)
         try:
             document = json.loads(self._storage.read(name))
+            check_format(document.get("format"), f"{self._storage!r} {name}")
             subject, schema_id, text = (
                 str(document["subject"]),
                 int(document["id"]),
@@ -112,7 +114,7 @@ class MessageSchemaStore:
             )
         except FileNotFoundError:
             return  # moved away
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SegmentCorruptError(
                 f"{self._storage!r} {name} is damaged. Restore the file from a backup, or move it "
                 "away: it is written again when the output next meets the schema."

@@ -42,7 +42,7 @@ def claim(storage: Storage, generation: str, state: StateStore, about: str) -> N
     """
     own = _own(state)
     try:
-        owner = from_checksummed_json(storage.read(LED_BY_FILE))
+        owner = from_checksummed_json(storage.read(LED_BY_FILE), f"{storage!r} {LED_BY_FILE}")
     except (FileNotFoundError, ValueError):  # a new log
         owner = {}
     if owner.get("store") == own["id"]:

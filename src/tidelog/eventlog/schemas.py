@@ -135,7 +135,8 @@ class SchemaStore:
     def _load(self, schema_id: int) -> TableSchema | None:
         name = _name(schema_id)
         try:
-            schema = TableSchema.from_json(from_checksummed_json(self._storage.read(name)))
+            raw = from_checksummed_json(self._storage.read(name), f"{self._storage!r} {name}")
+            schema = TableSchema.from_json(raw)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:

@@ -184,11 +184,11 @@ class SegmentFile:
         if raw is None or checksum != b"%d" % zlib.crc32(raw):
             raise self._corrupt("its metadata does not match its checksum")
         try:
-            meta = SegmentMeta.from_bytes(raw)
+            meta = SegmentMeta.from_bytes(raw, self._where)
         except (ValueError, KeyError, TypeError) as error:
             raise ForeignSegmentError(
-                f"{self._where} has metadata that this Tidelog cannot read ({error}). "
-                "Was it written by a newer version? Read it with that version."
+                f"{self._where} has metadata that this Tidelog can't read ({error}). Move the "
+                "file out of the event log's directory, or restore it from a backup."
             ) from error
         if meta.name != name:
             raise ForeignSegmentError(

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 
 from tidelog.errors import LeaseLostError, StateConflictError, StateError
 from tidelog.ports import Document
+from tidelog.system.version import check_format
 
 WRITERS: Final = 8
 """How many writes after a swap without an answer may follow before it can't be recognised."""
@@ -178,6 +179,7 @@ class Documents:
             return None
         try:
             content = json.loads(text_and_tag[0])
+            check_format(content.get("format"), f"state {key!r}")
             stored = _Stored(
                 int(content["version"]),
                 text_and_tag[1],
@@ -185,7 +187,7 @@ class Documents:
                 int(content.get("epoch", 0)),
             )
             value = content["value"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise StateError(
                 f"state {key!r} is not a document of Tidelog: does another program write there?"
             ) from None

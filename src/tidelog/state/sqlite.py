@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
 from tidelog.ports import Document, Lease
 from tidelog.system.private_files import create_file
+from tidelog.system.version import check_format
 
 _URL: Final = "sqlite:///"
 BUSY_TIMEOUT_S: Final = 15.0
@@ -50,6 +51,7 @@ def connect(path: Path) -> sqlite3.Connection:
         )
         _retry_locked(connection, "PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        _check_format(connection, path)
     except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
         raise ConfigError(
             f"the state database {path} can't be created: {error.strerror}; name another file "
@@ -58,6 +60,12 @@ def connect(path: Path) -> sqlite3.Connection:
     except (sqlite3.Error, OSError) as error:
         raise StateError(f"cannot open state database {path}: {error}") from error
     return connection
+
+
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise NewerFormatError if a newer version wrote to the file; it sets ``user_version``."""
+    found = connection.execute("PRAGMA user_version").fetchone()[0]
+    check_format(found or None, f"the state database {path}")
 
 
 def _retry_locked(connection: sqlite3.Connection, sql: str) -> None:
@@ -232,6 +240,7 @@ class SqliteElection:
 
     def acquire(self) -> Lease | None:
         with self._transaction() as db:
+            _check_format(db, self.path)  # a newer version may have led since this was opened
             row = db.execute(
                 "SELECT epoch, instance, wall_expiry, boot, monotonic_expiry FROM lease "
                 "WHERE name = ?",

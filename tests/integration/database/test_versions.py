@@ -15,13 +15,14 @@ from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
+from tidelog.errors import LeaseLostError, NewerFormatError, OutputError, OutputRefusedError
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.database import metadata_tables, mysql, postgres, texts
 from tidelog.outputs.database.layout import deleted_keys_name
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.outputs.database.writer import AttemptSupersededError
+from tidelog.system.version import FORMAT
 
 pytestmark = pytest.mark.integration
 
@@ -500,3 +501,16 @@ def test_an_update_that_only_spells_the_key_anew_loses_no_row(
         copy.write(each)
     alive = "WHERE NOT _tidelog_deleted" if soft else ""
     assert copy.select(f"SELECT id::text, v FROM {{t}} {alive}") == [("2.50", "b")]
+
+
+def test_tables_that_a_newer_version_wrote_to_are_refused(copy: Copy) -> None:
+    copy.prepare()
+    session = copy.dialect.connect("test")
+    try:
+        table = copy.dialect.quoted(copy.own, "outputs")
+        columns = "(name, attempt, reached)"
+        session.rows(f"INSERT INTO {table} {columns} VALUES ('format', {FORMAT + 1}, 0)")
+    finally:
+        session.close()
+    with pytest.raises(NewerFormatError, match=rf"{copy.own}.outputs has format {FORMAT + 1}"):
+        copy.prepare()

@@ -26,6 +26,7 @@ from tidelog.errors import (
     TableLeftOutError,
 )
 from tidelog.ports import DumpCompleted, LogExtent, StateStore
+from tidelog.system.version import check_format
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class OutputProgress:
     def _read(self) -> None:
         found = self._state.get(self._key)
         value: dict[str, Any] = found.value if found else {}
+        check_format(value.get("format"), f"the progress of output {self._output}")
         self._version = found.version if found else 0
         self.done = value.get("done")
         self.begun = value.get("begun", 0)

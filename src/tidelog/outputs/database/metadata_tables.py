@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from tidelog.errors import LeaseLostError, OutputRefusedError, TableLeftOutError
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect
 from tidelog.outputs.database.layout import VERSION, TableLayout, deleted_keys_name
+from tidelog.system.version import check_format
 
+_FORMAT = "format"
 # Which attempt of an output may write. A new attempt waits for transactions of earlier ones. Its
 # number begins with the epoch of the pipeline's lease: of two drivers the later one continues.
 _TRIES = 2**32  # attempts of one epoch
@@ -42,7 +44,9 @@ def run_name(output: str, generation: str) -> str:
 
 
 def create(session: DatabaseSession, dialect: Dialect, own: str) -> None:
-    """Create the metadata tables that every destination has."""
+    """Create the metadata tables that every destination has. Raises NewerFormatError if a newer
+    version wrote to them.
+    """
     dialect.create_namespace(session, own)
     for name, columns in (("outputs", _OUTPUTS), ("output_tables", _TABLES)):
         table = dialect.quoted(own, name)
@@ -58,6 +62,14 @@ def create(session: DatabaseSession, dialect: Dialect, own: str) -> None:
                 size = column.sql_type.partition(")")[0]
                 kind = f"{size}){dialect.exact_text} NOT NULL"
                 session.rows(f"ALTER TABLE {table} {dialect.widen(column.name, kind)}")
+    _check_format(session, dialect, own)
+
+
+def _check_format(session: DatabaseSession, dialect: Dialect, own: str) -> None:
+    """A newer version sets ``attempt`` of the row `_FORMAT`, which is no `run_name`."""
+    table = dialect.quoted(own, "outputs")
+    found = session.rows(f"SELECT attempt FROM {table} WHERE name = %s", (_FORMAT,))
+    check_format(int(found[0][0]) if found else None, f"the table {own}.outputs")
 
 
 def create_deleted_keys(session: DatabaseSession, dialect: Dialect, layout: TableLayout) -> None:

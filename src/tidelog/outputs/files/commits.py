@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from tidelog.errors import ConcurrentCommitError, OutcomeUnknownError, OutputBusyError, TidelogError
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.system import failpoints
+from tidelog.system.version import check_format
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,10 @@ class Commit:
         return json.dumps(asdict(self), indent=1).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Commit:
+    def from_json(cls, data: bytes, what: str) -> Commit:
+        """Decode the commit, ``what`` in messages. Raises NewerFormatError."""
         found = json.loads(data)
+        check_format(found.pop("format", None), what)
         files = tuple(PublishedFiles(**each) for each in found.pop("files"))
         return cls(**found, files=files)
 
@@ -100,8 +103,7 @@ class Commits:
             names = self._numbers()
             self._newest = None
             if names:
-                data = self._store.read(f"{self._root}/commits/{names[-1]}")
-                self._newest = Commit.from_json(data)
+                self._newest = self._commit(names[-1])
             self._finished = False
             self._read = True
         return self._newest
@@ -229,18 +231,20 @@ class Commits:
             self._store.make_folder(f"{self._root}/staging")
             self._cleaned = True
 
+    def _commit(self, name: str) -> Commit:
+        path = f"{self._root}/commits/{name}"
+        return Commit.from_json(self._store.read(path), f"{self._store.path}/{path}")
+
     def _numbers(self) -> list[str]:
         return self._store.names(f"{self._root}/commits", ".json")
 
     def _raise_conflict(self, name: str = "") -> None:
         """``name``: of the commit that was created in place of ours."""
-        if name and self._uncertain:
-            made = Commit.from_json(self._store.read(f"{self._root}/commits/{name}"))
-            if made in self._uncertain:
-                raise OutputBusyError(
-                    f"output {self._output}: the store has now created a commit of this pipeline "
-                    "that it did not answer before. The batch continues after it."
-                )
+        if name and self._uncertain and self._commit(name) in self._uncertain:
+            raise OutputBusyError(
+                f"output {self._output}: the store has now created a commit of this pipeline "
+                "that it did not answer before. The batch continues after it."
+            )
         raise ConcurrentCommitError(
             f"output {self._output}: another pipeline has committed files first. Run one "
             "pipeline for each output, or give the outputs names of their own."

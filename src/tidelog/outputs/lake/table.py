@@ -24,12 +24,14 @@ from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
 from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
 from tidelog.outputs.lake.restore_check import RestoredCopy
 from tidelog.ports import TargetTable
+from tidelog.system.version import check_format
 
 GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"
 MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay
 DROPPED_PROPERTY = "tidelog.dropped"  # columns that the source dropped, as a JSON list
 HOLDS_PROPERTY = "tidelog.holds"  # the layout's ``holds``; a copy does not have it
+FORMAT_PROPERTY = "tidelog.format"  # only of tables that a newer version wrote to
 KEYLESS_PROPERTY = "tidelog.keyless"  # it holds changes because the source's table had no key
 
 _PLAIN = " !$&'()*+,;=:@~"
@@ -129,7 +131,8 @@ class LakeTable(ABC):
     def check_ours(self, table: TableName, generation: str) -> None:
         """Raises TableLeftOutError if the table was not created by Tidelog, or for another table
         than ``table``, or is not as the options say; OutputRefusedError if it is of another log.
-        Else the layout is that of the table.
+        Else the layout is that of the table. Raises NewerFormatError if a newer version wrote to
+        it.
         """
         stored = self.property(GENERATION_PROPERTY)
         if stored is None:
@@ -145,6 +148,8 @@ class LakeTable(ABC):
                 f"{table} again; or, if the new log continues the old one's offsets, set the "
                 f"table's property {GENERATION_PROPERTY} to {generation}."
             )
+        number = self.property(FORMAT_PROPERTY)
+        check_format(None if number is None else int(number), f"the table {self.location}")
         other = self.property(TABLE_PROPERTY)
         if other not in (None, str(table)):
             raise NameRefusedError(

@@ -42,6 +42,7 @@ from tidelog.spark.sessions.versions import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from tidelog.system.version import check_format
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -292,6 +293,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        _check_format(end)
         begin, until = self._checked_offset(start), int(end["offset"])
         self.planned = max(self.planned or 0, until)  # of a batch that a restart plans again
         if begin >= until:
@@ -314,10 +316,15 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"generation": self.log.generation, "offset": offset}
 
     def _checked_offset(self, start: dict[str, Any]) -> int:
+        _check_format(start)
         planning.check_generation(self.log, str(start["generation"]))
         offset = int(start["offset"])
         planning.check_start(self.log, offset, "this query")
         return offset
+
+
+def _check_format(offset: dict[str, Any]) -> None:
+    check_format(offset.get("format"), "this query's checkpoint")
 
 
 def _partitions(

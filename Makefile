@@ -19,6 +19,8 @@ CORE := $(addprefix tests/integration/postgres/test_,log_reader.py chunks.py res
 export TIDELOG_SOAK_SECONDS
 # Spark's Python workers must be the interpreter that the driver runs.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+# Tests start hundreds of processes: none compiles the sources anew where the environment asks for that.
+unexport PYTHONDONTWRITEBYTECODE
 
 STAMPS := .make
 DEPENDENCIES := $(STAMPS)/dependencies

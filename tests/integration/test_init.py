@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -176,7 +177,9 @@ class Terminal:
 
     def __init__(self, *arguments: str) -> None:
         self._ours, theirs = pty.openpty()
-        program = [sys.executable, "-c", "from tidelog.cli import main; main()"]
+        # Python ignores Ctrl-C where its parent does, as a job in a shell's background does.
+        heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+        program = [sys.executable, "-c", f"{heeded}; from tidelog.cli import main; main()"]
         self._process = subprocess.Popen(
             [*program, "init", *arguments],
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
@@ -198,7 +201,9 @@ class Terminal:
         """
         while question not in self.screen:
             self.screen += self._read()
+        deadline = time.monotonic() + 60
         while reaction not in self.screen:
+            assert time.monotonic() < deadline, self.screen
             self._process.send_signal(signal.SIGINT)
             if select.select([self._ours], [], [], 5)[0]:
                 self.screen += self._read()

@@ -212,7 +212,7 @@ With `--json` results go to stdout, one JSON document a line; errors are then al
 `--log-level` (or `TIDELOG_LOG_LEVEL`) stands before the command, as does `--database`: where a configuration
 has `source.databases`, `run` and `capture` take them all, every other command the one named. `TIDELOG_DEBUG=1` shows the full text of
 unexpected errors, which may hold data of rows; without it only the place is shown. `TIDELOG_JARS` names
-a directory that holds Delta's jars, `TIDELOG_MAVEN_URL` a Maven repository to fetch them from.
+a directory for jars, `TIDELOG_MAVEN_REPOSITORY` the Maven repository to fetch them from, by its URL.
 """
 
 

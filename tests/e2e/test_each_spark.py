@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyspark
 import pytest
 from tests.support.delta_readers import by_delta_rs
 from tests.support.pipeline_process import Delivering
 
 import tidelog
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.spark.sessions.jars import installed_spark, pinned_jars
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough]
 
@@ -144,6 +146,12 @@ def shop(
         found.capture.close()
         for name in names:
             postgres16.drop_database(name)
+
+
+def test_jars_for_s3_have_the_version_of_spark_s_hadoop() -> None:
+    [hadoop] = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    [of_s3] = [jar for jar in pinned_jars("s3", installed_spark()) if jar.artifact == "hadoop-aws"]
+    assert hadoop.stem == f"hadoop-client-api-{of_s3.version}"
 
 
 @pytest.mark.timeout(1800)  # two of them share two cores

@@ -22,7 +22,7 @@ from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
 from tidelog.eventlog.storage.opening import provide_options
-from tidelog.system.maven import fetch, parse_jar_list
+from tidelog.spark.sessions.jars import fetch_jars, installed_spark
 
 _JVM = ["-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]
 _LOGGING = """<configuration>
@@ -35,8 +35,7 @@ _LOGGING = """<configuration>
 
 def hadoop_aws_jars() -> list[Path]:
     """What Spark needs to read and write ``s3a://``."""
-    jars = parse_jar_list(Path(__file__).with_name("hadoop_aws.jars").read_text())
-    return fetch(jars, "hadoop-aws' jars")
+    return fetch_jars(["s3"], installed_spark())
 
 
 class S3Server(EmbeddedServer):

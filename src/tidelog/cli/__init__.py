@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "capture": running.capture,
         "pipeline": running.pipeline,
         "serve": running.serve,
+        "jars": running.jars,
         "handover": dump_control.handover,
         "reset": reset.reset,
         "forget-engine": dump_control.forget_engine,

@@ -152,3 +152,42 @@ def pipeline(
     shown = show_beside(loaded, config, "pipeline", ("pipeline",), as_json=as_json)
     with stop_on_signals() as stop, shown as on_status:
         app.pipeline(loaded, once=once, on_progress=on_status, stop_event=stop)
+
+
+def jars(
+    parts: Annotated[
+        str,
+        typer.Option("--for", metavar="PARTS", help="Of delta, iceberg and s3, with commas."),
+    ],
+    spark: Annotated[
+        str | None,
+        typer.Option("--spark", metavar="VERSION", help="E.g. 4.2; else the installed pyspark's."),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="DIR", help="Where to put them; else `$TIDELOG_JARS`."),
+    ] = None,
+    as_list: Annotated[
+        bool,
+        typer.Option("--list", help="Only print coordinates and SHA-256; fetch nothing."),
+    ] = False,
+) -> None:
+    """Fetch jars that Spark itself needs for Delta, Iceberg or `s3a://`, and print their paths.
+
+    Tidelog's own outputs on S3 need none. Where they are fetched from: docs/how-to/spark.md.
+    """
+    from tidelog.spark.sessions.installation import check_pyspark
+    from tidelog.spark.sessions.jars import fetch_jars, installed_spark, pinned_jars
+
+    if spark is None:
+        check_pyspark()
+        spark = installed_spark()
+    wanted = [part.strip() for part in parts.split(",")]
+    version = ".".join(spark.split(".")[:2])
+    if as_list:
+        for part in wanted:
+            for jar in pinned_jars(part, version):
+                terminal.print_line(f"{jar} {jar.sha256}")
+        return
+    for path in fetch_jars(wanted, version, directory):
+        terminal.print_line(str(path))

@@ -5,18 +5,27 @@ Used for Delta's jars and for the database servers of tests and demo that are pa
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import fnmatch
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tidelog.errors import UsageError
 from tidelog.system.download_progress import report_progress
@@ -58,7 +67,8 @@ def parse_jar_list(text: str) -> tuple[Jar, ...]:
     return tuple(jars)
 
 
-_CENTRAL = "https://repo1.maven.org/maven2"
+REPOSITORY_VARIABLE = "TIDELOG_MAVEN_REPOSITORY"
+"""Environment: the URL of the Maven repository to fetch from, in place of Maven Central."""
 _FETCH_TIMEOUT_S = 300
 _POLL_S = 0.2
 _PIECE_BYTES = 1 << 18
@@ -83,10 +93,10 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
         what: their name in error messages, e.g. "Delta's jars".
         directory: where they are kept; default `cache_directory`.
 
-    The places are tried in this order: ``directory`` (default `cache_directory`); the local Maven
-    repository; the Maven repository at ``$TIDELOG_MAVEN_URL``; Maven Central by the Ivy of Spark;
-    Maven Central (or the mirror of its settings) by ``mvn``. A jar is used only if its SHA-256 is
-    the pinned one.
+    Tried in this order: ``directory``; the local Maven repository; then the repository at
+    ``$TIDELOG_MAVEN_REPOSITORY`` alone, or, if that is not set, the repositories of
+    ``~/.m2/settings.xml``, Maven Central by the Ivy of Spark unless a mirror replaces it, and
+    ``mvn``. A jar is used only if its SHA-256 is the pinned one.
 
     Raises UsageError that says what to do without network.
     """
@@ -112,19 +122,14 @@ def _fetch(missing: list[Jar], what: str, directory: Path) -> None:
     sizes = [jar.size for jar in missing]
     size = sum(sizes) if all(sizes) else None
     failures: list[str] = []
-    ways: list[tuple[str, Callable[[list[Jar], Path, OnBytes], None]]] = [
-        ("local Maven repository", _from_local_repository),
-        ("TIDELOG_MAVEN_URL", _from_url),
-        ("Spark's Ivy", _from_ivy),
-        ("mvn", _from_mvn),
-    ]
-    for way, fetch_from in ways:
+    settings = _MavenSettings()
+    for way, fetch_from in _ways(settings):
         if not missing:
             break
         with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
             try:
                 fetch_from(missing, Path(scratch), lambda come: report_progress(what, come, size))
-            except (OSError, subprocess.SubprocessError, ValueError) as error:
+            except (OSError, HTTPException, subprocess.SubprocessError, ValueError) as error:
                 failures.append(f"{way}: {error}")
             for jar in missing:
                 fetched = Path(scratch) / jar.file_name
@@ -148,40 +153,180 @@ def _is_valid(path: Path, jar: Jar) -> bool:
         return False
 
 
-def _from_local_repository(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
-    del on_bytes  # a copy takes no time
-    repository = Path.home() / ".m2" / "repository"
+class _MavenSettings:
+    """The user's settings of Maven, ``~/.m2/settings.xml`` (https://maven.apache.org/settings.html):
+    local repository, repositories, mirrors, their accounts, and proxies.
+
+    A file that is missing or is no XML has none.
+    """
+
+    def __init__(self) -> None:
+        path = Path.home() / ".m2" / "settings.xml"
+        try:
+            self._root = ElementTree.parse(path).getroot()  # noqa: S314 - the user's own file
+        except (OSError, ElementTree.ParseError):
+            self._root = ElementTree.Element("settings")
+
+    @property
+    def local_repository(self) -> Path:
+        given = _text(self._root, "localRepository")
+        return Path(given) if given else Path.home() / ".m2" / "repository"
+
+    def repositories(self) -> Iterator[_Repository]:
+        """Yield those of active profiles, then `_CENTRAL`, or each one's mirror."""
+        known = [_Repository(name, url) for name, url in self._of_profiles()]
+        if all(each.name != _CENTRAL.name for each in known):
+            known.append(_CENTRAL)
+        found = [self._mirror_of(each) for each in known]
+        yield from (self._with_account(each) for each in dict.fromkeys(found))
+
+    def proxy_of(self, url: str) -> dict[str, str]:
+        """Return the proxy for a URL by its protocol, as `urllib.request.ProxyHandler` takes it;
+        that of the environment if the settings have none.
+        """
+        target = urllib.parse.urlsplit(url)
+        for proxy in self._root.iterfind("{*}proxies/{*}proxy"):
+            if _text(proxy, "active") == "false":
+                continue
+            direct = _text(proxy, "nonProxyHosts").split("|")
+            if any(fnmatch.fnmatch(target.hostname or "", pattern) for pattern in direct):
+                return {}
+            user = urllib.parse.quote(_text(proxy, "username"), safe="")
+            password = urllib.parse.quote(_text(proxy, "password"), safe="")
+            account = f"{user}:{password}@" if user else ""
+            place = f"{_text(proxy, 'host')}:{_text(proxy, 'port') or 8080}"
+            return {target.scheme: f"http://{account}{place}"}
+        if urllib.request.proxy_bypass(target.hostname or ""):
+            return {}
+        return urllib.request.getproxies()
+
+    def _of_profiles(self) -> Iterator[tuple[str, str]]:
+        active = {each.text for each in self._root.iterfind("{*}activeProfiles/{*}activeProfile")}
+        for profile in self._root.iterfind("{*}profiles/{*}profile"):
+            by_default = _text(profile, "{*}activation/{*}activeByDefault") == "true"
+            if _text(profile, "id") in active or by_default:
+                for each in profile.iterfind("{*}repositories/{*}repository"):
+                    if _text(each, "{*}releases/{*}enabled") != "false":
+                        yield _text(each, "id"), _text(each, "url")
+
+    def _mirror_of(self, repository: _Repository) -> _Repository:
+        for mirror in self._root.iterfind("{*}mirrors/{*}mirror"):
+            patterns = [part.strip() for part in _text(mirror, "mirrorOf").split(",")]
+            if f"!{repository.name}" in patterns or _text(mirror, "blocked") == "true":
+                continue
+            if {"*", "external:*", repository.name} & set(patterns):
+                return _Repository(_text(mirror, "id"), _text(mirror, "url"))
+        return repository
+
+    def _with_account(self, repository: _Repository) -> _Repository:
+        for server in self._root.iterfind("{*}servers/{*}server"):
+            if _text(server, "id") == repository.name:
+                user, password = _text(server, "username"), _text(server, "password")
+                return replace(repository, user=user, password=password)
+        return repository
+
+
+def _text(element: ElementTree.Element, path: str) -> str:
+    """Return an element's text, with ``${env.NAME}`` and ``${user.home}`` replaced, or ""."""
+    text = element.findtext(path if "{" in path else f"{{*}}{path}") or ""
+    text = re.sub(r"\$\{env\.(\w+)\}", lambda name: os.environ.get(name[1], ""), text.strip())
+    return text.replace("${user.home}", str(Path.home()))
+
+
+@dataclass(frozen=True)
+class _Repository:
+    """A Maven repository; ``url`` is empty for Maven Central, whose URL Spark's Ivy knows."""
+
+    name: str
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def at(cls, url: str) -> _Repository:
+        """Return the one at a URL, which may hold user and password."""
+        parts = urllib.parse.urlsplit(url)
+        account, at, host = parts.netloc.rpartition("@")
+        user, _, password = account.partition(":")
+        bare = parts._replace(netloc=host).geturl() if at else url
+        return cls(
+            REPOSITORY_VARIABLE, bare, urllib.parse.unquote(user), urllib.parse.unquote(password)
+        )
+
+    def request(self, jar: Jar) -> urllib.request.Request:
+        """Return the request for a jar; raises ValueError if only Maven can decrypt the password
+        (https://maven.apache.org/guides/mini/guide-encryption.html).
+        """
+        request = urllib.request.Request(f"{self.url.rstrip('/')}/{jar.repository_path}")  # noqa: S310
+        if re.search(r"(?<!\\)\{.*[^\\]\}", self.password):
+            raise ValueError("its password is encrypted: only mvn can read it")
+        if self.user:
+            account = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+            request.add_unredirected_header("Authorization", f"Basic {account}")
+        return request
+
+
+_CENTRAL = _Repository("central", "")
+_Way = tuple[str, Callable[[list[Jar], Path, OnBytes], None]]
+
+
+def _ways(settings: _MavenSettings) -> Iterator[_Way]:
+    local = settings.local_repository
+    yield "local Maven repository", lambda jars, scratch, _: _copy_from(local, jars, scratch)
+    if base := os.environ.get(REPOSITORY_VARIABLE):
+        yield _way_from(_Repository.at(base), settings)
+        return
+    for repository in settings.repositories():
+        if repository.url:
+            yield _way_from(repository, settings)
+        else:
+            proxy = settings.proxy_of(f"https://{repository.name}").get("https", "")
+            yield "Maven Central by Spark's Ivy", partial(_from_ivy, proxy=proxy)
+    yield "mvn", partial(_from_mvn, repository=local)
+
+
+def _copy_from(repository: Path, jars: list[Jar], scratch: Path) -> None:
     for jar in jars:
         local = repository / jar.repository_path
         if _is_valid(local, jar):
             shutil.copyfile(local, scratch / jar.file_name)
 
 
-def _from_url(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
-    base = os.environ.get("TIDELOG_MAVEN_URL")
-    if not base:
-        return
-    come = 0
-    on_bytes(come)
-    for jar in jars:
-        url = f"{base.rstrip('/')}/{jar.repository_path}"
-        with (
-            urllib.request.urlopen(url, timeout=_FETCH_TIMEOUT_S) as response,  # noqa: S310
-            (scratch / jar.file_name).open("wb") as file,
-        ):
-            while piece := response.read(_PIECE_BYTES):
-                file.write(piece)
-                come += len(piece)
-                on_bytes(come)
+def _way_from(repository: _Repository, settings: _MavenSettings) -> _Way:
+    proxy = urllib.request.ProxyHandler(settings.proxy_of(repository.url))
+    opener = urllib.request.build_opener(proxy)
+
+    def fetch_from(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
+        come = 0
+        lacks: list[str] = []
+        on_bytes(come)
+        for jar in jars:
+            try:
+                with (
+                    opener.open(repository.request(jar), timeout=_FETCH_TIMEOUT_S) as response,
+                    (scratch / jar.file_name).open("wb") as file,
+                ):
+                    while piece := response.read(_PIECE_BYTES):
+                        file.write(piece)
+                        come += len(piece)
+                        on_bytes(come)
+            except urllib.error.HTTPError as error:
+                if error.code != HTTPStatus.NOT_FOUND:
+                    raise
+                lacks.append(jar.file_name)
+        if lacks:
+            raise FileNotFoundError(f"it has no {', '.join(lacks)}")
+
+    return f"Maven repository {repository.name}", fetch_from
 
 
-def _from_ivy(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
+def _from_ivy(jars: list[Jar], scratch: Path, on_bytes: OnBytes, proxy: str) -> None:
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
-        return
+        raise ValueError("pyspark, which contains it, is not installed")
     ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar"))
     if not ivy:
-        return
+        raise ValueError("the installed pyspark has none")
     (scratch / "settings.xml").write_text(_IVY_SETTINGS)
     dependencies = "".join(
         f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}"'
@@ -195,7 +340,9 @@ def _from_ivy(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
     )
     java_home = os.environ.get("JAVA_HOME")
     java = str(Path(java_home) / "bin" / "java") if java_home else "java"
-    arguments = [java, "-jar", str(ivy[-1]), "-settings", str(scratch / "settings.xml")]
+    at = urllib.parse.urlsplit(proxy)
+    through = [f"-Dhttps.proxyHost={at.hostname}", f"-Dhttps.proxyPort={at.port}"] if proxy else []
+    arguments = [java, *through, "-jar", str(ivy[-1]), "-settings", str(scratch / "settings.xml")]
     arguments += ["-cache", str(scratch / "cache"), "-ivy", str(scratch / "ivy.xml")]
     arguments += ["-retrieve", str(scratch / "[artifact]-[revision](-[classifier]).[ext]")]
     _run(arguments, lambda: on_bytes(_bytes_of((scratch / "cache").rglob("*.jar*"))))
@@ -208,11 +355,11 @@ def _ivy_artifact(jar: Jar) -> str:
     return f'<artifact name="{jar.artifact}" type="jar" ext="jar" {of}/>'
 
 
-def _from_mvn(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
+def _from_mvn(jars: list[Jar], scratch: Path, on_bytes: OnBytes, repository: Path) -> None:
     mvn = shutil.which("mvn")
     if mvn is None:
-        return
-    places = [Path.home() / ".m2" / "repository" / jar.repository_path for jar in jars]
+        raise FileNotFoundError("not on the PATH")
+    places = [repository / jar.repository_path for jar in jars]
 
     def on_poll() -> None:
         on_bytes(
@@ -222,7 +369,7 @@ def _from_mvn(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
     for jar in jars:
         command = [mvn, "-q", "-B", "dependency:get", f"-Dartifact={jar}", "-Dtransitive=false"]
         _run(command, on_poll)
-    _from_local_repository(jars, scratch, on_bytes)
+    _copy_from(repository, jars, scratch)
 
 
 def _bytes_of(files: Iterable[Path]) -> int:
@@ -266,13 +413,12 @@ def _run(arguments: list[str], on_poll: Callable[[], None], place: Path | None =
 
 
 def _manual_steps(what: str, missing: list[Jar], directory: Path, failures: list[str]) -> str:
-    names = "\n".join(f"  {jar}  ({jar.file_name}, sha256 {jar.sha256})" for jar in missing)
-    urls = " ".join(f"{_CENTRAL}/{jar.repository_path}" for jar in missing)
+    names = "\n".join(f"  {jar.repository_path}  (SHA-256 {jar.sha256})" for jar in missing)
     tried = "\n".join(f"  {failure}" for failure in failures) or "  nothing found"
     return (
         f"{what} could not be fetched:\n{names}\ntried:\n{tried}\n"
-        "Without network here, fetch them on a machine that has one:\n"
-        f"  curl --fail --remote-name-all {urls}\n"
-        f"and copy them into {directory}. Or set TIDELOG_JARS to a directory that holds them, or "
-        "TIDELOG_MAVEN_URL to a Maven repository that you can reach. Then run the command again."
+        "Without network here, fetch these files from Maven Central, or from your company's Maven "
+        f"repository, on a machine that reaches it, and copy them into {directory}. Or set "
+        f"TIDELOG_JARS to a directory that holds them, or {REPOSITORY_VARIABLE} to the URL of a "
+        "Maven repository that you can reach. Then run the command again."
     )

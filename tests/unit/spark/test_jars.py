@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from typer.testing import CliRunner
 
+from tidelog import cli
 from tidelog.demo.servers import mysql_binaries, postgres_binaries
 from tidelog.demo.servers.opensearch import OPENSEARCH_JARS
 from tidelog.errors import UsageError
@@ -27,9 +34,10 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(jars, "DELTA_SPARK_JARS", {SPARK_VERSION: jar})
     monkeypatch.setattr(jars, "DELTA_JARS", ())
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("TIDELOG_MAVEN_URL", raising=False)
-    monkeypatch.setattr(maven, "_from_ivy", lambda jars, scratch, told: None)
-    monkeypatch.setattr(maven, "_from_mvn", lambda jars, scratch, told: None)
+    for name in ("TIDELOG_MAVEN_REPOSITORY", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(maven, "_from_ivy", lambda *_, **given: None)
+    monkeypatch.setattr(maven, "_from_mvn", lambda *_, **given: None)
     return tmp_path
 
 
@@ -44,7 +52,7 @@ LOCAL = ".m2/repository/org/made/up/1.0/up-1.0.jar"
 def test_a_jar_of_the_local_repository_is_taken_once(offline: Path) -> None:
     put(offline / LOCAL, b"a jar")
     found = jars.delta_jars(offline / "cache")
-    assert found[1:] == [jars.S3_LOG_STORE_JAR]
+    assert found[1:] == [offline / "cache" / jars.S3_LOG_STORE_JAR.name]
     assert found[0].read_bytes() == b"a jar"
     (offline / LOCAL).unlink()
     assert jars.delta_jars(offline / "cache") == found
@@ -64,7 +72,135 @@ def test_a_damaged_cached_jar_is_fetched_again(offline: Path) -> None:
 
 def test_a_repository_of_ones_own(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(offline / "mirror/org/made/up/1.0/up-1.0.jar", b"a jar")
-    monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
+    monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", (offline / "mirror").as_uri())
+    assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """A company's repository, or its proxy: has the jar for whoever says who it is."""
+
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
+        allowed = self.headers["Authorization"] == f"Basic {b64encode(b'me:s3cret').decode()}"
+        found = allowed and self.path.endswith("/org/made/up/1.0/up-1.0.jar")
+        self.send_response(200 if found else 404 if allowed else 401)
+        self.end_headers()
+        self.wfile.write(b"a jar" if found else b"")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def mirror() -> Iterator[str]:
+    """Its host and port."""
+    Mirror.asked.clear()
+    with HTTPServer(("127.0.0.1", 0), Mirror) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def write_settings(home: Path, text: str, password: str = "${env.MAVEN_PASSWORD}") -> None:
+    account = f"<username>me</username><password>{password}</password>"
+    put(
+        home / ".m2/settings.xml",
+        f"""<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0">{text}
+        <servers><server><id>ours</id>{account}</server></servers></settings>""".encode(),
+    )
+
+
+def mirror_of(pattern: str, host: str) -> str:
+    where = f"<url>http://{host}/maven</url><mirrorOf>{pattern}</mirrorOf>"
+    return f"<mirrors><mirror><id>ours</id>{where}</mirror></mirrors>"
+
+
+def repository(name: str, url: str) -> str:
+    """Of a profile that is active."""
+    where = f"<repository><id>{name}</id><url>{url}</url></repository>"
+    profile = f"<profile><id>all</id><repositories>{where}</repositories></profile>"
+    active = "<activeProfiles><activeProfile>all</activeProfile></activeProfiles>"
+    return f"<profiles>{profile}</profiles>{active}"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        lambda host: mirror_of("*", host),
+        lambda host: mirror_of("external:*,!jboss", host),
+        lambda host: repository("ours", f"http://{host}/maven"),
+        lambda host: repository("others", "http://127.0.0.1:1") + mirror_of("others", host),
+    ],
+    ids=["mirror", "mirror of all but", "profile", "mirror of a profile"],
+)
+def test_jars_come_from_the_repository_of_mavens_settings(
+    offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch, settings: Callable[[str], str]
+) -> None:
+    monkeypatch.setenv("MAVEN_PASSWORD", "s3cret")
+    write_settings(offline, settings(mirror))
+    assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+    assert [path for path, _ in Mirror.asked] == ["/maven/org/made/up/1.0/up-1.0.jar"]
+
+
+def test_a_mirror_replaces_maven_central_and_its_password_is_not_shown(
+    offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(maven, "_from_ivy", lambda *_, **given: asked.append("central"))
+    write_settings(offline, mirror_of("*", mirror), password="wr0ng")
+    with pytest.raises(UsageError, match="repository ours: HTTP Error 401") as caught:
+        jars.delta_jars(offline / "cache")
+    assert "wr0ng" not in str(caught.value)
+    assert asked == []
+
+    write_settings(offline, mirror_of("*,!central", mirror))
+    with pytest.raises(UsageError):
+        jars.delta_jars(offline / "cache")
+    assert asked == ["central"]
+    assert len(Mirror.asked) == 1
+
+
+def test_a_password_that_only_maven_can_decrypt_is_not_sent(offline: Path, mirror: str) -> None:
+    write_settings(offline, mirror_of("central", mirror), password="{COQLCE6DU6GtcS5P=}")
+    with pytest.raises(UsageError, match="repository ours: its password is encrypted: only mvn"):
+        jars.delta_jars(offline / "cache")
+    assert Mirror.asked == []
+
+
+def test_the_repository_of_the_environment_is_the_only_one(
+    offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(maven, "_from_ivy", lambda *_, **given: asked.append("central"))
+    write_settings(offline, mirror_of("*", "127.0.0.1:1"))
+    monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", f"http://me:s3cret@{mirror}/maven")
+    assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+    with pytest.raises(UsageError, match="REPOSITORY: it has no down-1") as caught:
+        maven.fetch([Jar("org.made", "down", "1", "0" * 64)], "a jar", offline / "cache")
+    assert "s3cret" not in str(caught.value)
+    assert asked == []
+
+
+def test_requests_go_through_the_proxy_of_mavens_settings(
+    offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, _, port = mirror.partition(":")
+    proxy = f"<host>{host}</host><port>{port}</port><nonProxyHosts>*.lan|own</nonProxyHosts>"
+    write_settings(offline, f"<proxies><proxy>{proxy}</proxy></proxies>")
+    monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", "http://me:s3cret@maven.company/m2")
+    assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+    assert [path for path, _ in Mirror.asked] == [
+        "http://maven.company/m2/org/made/up/1.0/up-1.0.jar"
+    ]
+    assert maven._MavenSettings().proxy_of("https://maven.lan/m2") == {}
+
+
+def test_a_local_repository_elsewhere(offline: Path) -> None:
+    put(offline / "elsewhere/org/made/up/1.0/up-1.0.jar", b"a jar")
+    write_settings(offline, "<localRepository>${user.home}/elsewhere</localRepository>")
     assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
 
 
@@ -74,7 +210,7 @@ def test_whoever_waits_is_told_how_much_has_come(
     data = bytes(3 * maven._PIECE_BYTES)
     jar = Jar("org.made", "large", "1", hashlib.sha256(data).hexdigest(), size=len(data))
     put(offline / "mirror" / jar.repository_path, data)
-    monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
+    monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", (offline / "mirror").as_uri())
     told: list[Download] = []
     with report_downloads(told.append):
         maven.fetch([jar], "a large jar", offline / "cache")
@@ -88,7 +224,7 @@ def test_whoever_is_told_can_end_it(offline: Path, monkeypatch: pytest.MonkeyPat
         raise KeyboardInterrupt
 
     put(offline / "mirror/org/made/up/1.0/up-1.0.jar", b"a jar")
-    monkeypatch.setenv("TIDELOG_MAVEN_URL", (offline / "mirror").as_uri())
+    monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", (offline / "mirror").as_uri())
     with pytest.raises(KeyboardInterrupt), report_downloads(end):
         jars.delta_jars(offline / "cache")
     assert list((offline / "cache").iterdir()) == []
@@ -111,8 +247,51 @@ def test_a_program_that_fetches_is_looked_at_and_ended(tmp_path: Path) -> None:
         maven._run(["/bin/sh", "-c", "echo why >&2; exit 3"], lambda: None)
 
 
+def run_jars(*arguments: str) -> tuple[int, list[str]]:
+    """Its exit code, and the lines that it prints."""
+    result = CliRunner().invoke(cli.app, ["jars", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output.splitlines()
+
+
+def test_the_command_puts_all_jars_of_a_cluster_into_a_directory(offline: Path) -> None:
+    put(offline / LOCAL, b"a jar")
+    code, lines = run_jars("--for", "delta", "--to", str(offline / "jars"))
+    assert code == 0
+    assert lines == [f"{offline}/jars/up-1.0.jar", f"{offline}/jars/{jars.S3_LOG_STORE_JAR.name}"]
+    assert Path(lines[1]).read_bytes() == jars.S3_LOG_STORE_JAR.read_bytes()
+
+
+def test_the_command_lists_jars_of_any_spark_without_fetching_them(offline: Path) -> None:
+    code, lines = run_jars("--for", "iceberg, s3", "--spark", "4.1.4", "--list")
+    assert code == 0
+    assert lines[0].startswith("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0 3123c37")
+    assert lines[1].startswith("org.apache.hadoop:hadoop-aws:3.4.2 d2d24e6b")
+    assert len(lines) == len(set(lines)) == 37
+    assert list(offline.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--for", "delta,iceberg", "--spark", "4.2"], "built for Spark 4.1.*for Spark 4.2"),
+        (["--for", "gcs"], "jars for delta, iceberg, s3, and none for 'gcs'"),
+        (["--for", "s3", "--spark", "3.5"], "for Spark 3.5; they are for 4.0, 4.1, 4.2, 4.3"),
+    ],
+)
+def test_the_command_refuses_what_there_are_no_jars_for(
+    offline: Path, arguments: list[str], said: str
+) -> None:
+    put(offline / LOCAL, b"a jar")
+    with pytest.raises(UsageError, match=said):
+        run_jars(*arguments, "--to", str(offline / "jars"))
+    assert not (offline / "jars").exists()  # nothing was fetched for the others either
+
+
 def test_pinned_sizes_are_those_of_the_jars() -> None:
     pinned = [*jars.DELTA_SPARK_JARS.values(), *jars.DELTA_JARS, *jars.ICEBERG_JARS]
+    pinned += jars.HADOOP_AWS_JARS.values()
     pinned += postgres_binaries.JARS.values()
     pinned += [*mysql_binaries._MYSQL_JARS.values(), *mysql_binaries._MARIADB_JARS.values()]
     assert all(jar.size for jar in pinned)
@@ -126,12 +305,10 @@ def test_without_network_the_error_says_how_to_go_on(offline: Path) -> None:
     with pytest.raises(UsageError) as caught:
         jars.delta_jars(offline / "cache")
     text = str(caught.value)
-    assert "org.made:up:1.0" in text
+    assert "org/made/up/1.0/up-1.0.jar  (SHA-256 " in text
     assert "TIDELOG_JARS" in text
-    assert "TIDELOG_MAVEN_URL" in text
+    assert "TIDELOG_MAVEN_REPOSITORY" in text
     assert str(offline / "cache") in text
-    path = "https://repo1.maven.org/maven2/org/made/up/1.0/up-1.0.jar"
-    assert f"curl --fail --remote-name-all {path}" in text
 
 
 def test_a_spark_that_delta_has_no_jars_for_is_told_of_the_way_on(

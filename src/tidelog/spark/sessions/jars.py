@@ -1,4 +1,5 @@
-"""Delta's and Iceberg's jars: pinned, verified, downloaded once into a directory of ours.
+"""Jars for Spark: Delta's, Iceberg's and Hadoop's client of S3, pinned, verified, downloaded once
+into a directory of ours.
 
 They are passed to Spark by ``spark.jars`` and not by ``spark.jars.packages``: Ivy consults the
 local Maven repository first and fails on one that has a pom without its jar, and it would resolve
@@ -7,11 +8,13 @@ again at every start.
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tidelog.errors import UsageError
-from tidelog.system.maven import Jar, fetch
+from tidelog.system.maven import Jar, fetch, parse_jar_list
 
 # delta-spark calls Spark's internals: it is built for each minor version, and fails at the first
 # write on another.
@@ -94,25 +97,111 @@ ICEBERG_JARS = (
 )
 
 
-def delta_jars(directory: Path | None = None) -> list[Path]:
-    """Returns paths of Delta's jars for the installed pyspark, downloaded if they are missing
-    (`tidelog.system.maven.fetch`), and of ours with the class that `DELTA_CONF` names.
+# hadoop-aws has the version of Spark's own Hadoop. Of the AWS SDK it asks for one jar of 600 MB;
+# these lists name its parts that are used.
+HADOOP_AWS_JARS: Final = {
+    "4.0": Jar(
+        "org.apache.hadoop",
+        "hadoop-aws",
+        "3.4.1",
+        "01334a07e179cae2b7e251f24857f11e3759108c9d6a79dcbe362a4295227da2",
+        size=865_554,
+    ),
+    "4.1": Jar(
+        "org.apache.hadoop",
+        "hadoop-aws",
+        "3.4.2",
+        "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
+        size=936_997,
+    ),
+    "4.2": (
+        _HADOOP_AWS_3_5 := Jar(
+            "org.apache.hadoop",
+            "hadoop-aws",
+            "3.5.0",
+            "66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa",
+            size=938_071,
+        )
+    ),
+    "4.3": _HADOOP_AWS_3_5,
+}
+"""By the minor version of Spark."""
+_AWS_SDK: Final = {"3.4.1": "2.29.52", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+"""By the version of hadoop-aws."""
 
-    Raises UsageError if Delta has none for this Spark, and one that says how to continue without
-    network.
+PARTS: Final = {
+    "delta": "Delta's jars",
+    "iceberg": "Iceberg's jars",
+    "s3": "the jars of Hadoop's client of S3",
+}
+"""What Spark itself may need jars for, and what these are called."""
+
+
+def pinned_jars(part: str, spark: str) -> tuple[Jar, ...]:
+    """Returns the jars for a part (`PARTS`) on a minor version of Spark, e.g. ``4.2``.
+
+    Raises UsageError if there is no such part, or there are none for this Spark.
     """
-    from tidelog.spark.sessions.versions import SPARK_VERSION  # imports pyspark, which is slow
-
-    own = DELTA_SPARK_JARS.get(SPARK_VERSION)
+    if part == "delta":
+        own = DELTA_SPARK_JARS.get(spark)
+        if own is None:
+            raise UsageError(
+                f"there are no jars of Delta {DELTA_VERSION} for Spark {spark}, by which Spark "
+                "itself reads and writes Delta tables; there are for "
+                f"{', '.join(DELTA_SPARK_JARS)}: pip install 'pyspark=={max(DELTA_SPARK_JARS)}.*', "
+                "or start the session without, by spark_session(delta=False). Tidelog's Delta "
+                "output, and `tidelog verify`, need none"
+            )
+        return (own, *DELTA_JARS)
+    if part == "iceberg":
+        if spark != SPARK_OF_ICEBERG:
+            raise UsageError(
+                f"Iceberg {ICEBERG_VERSION} is built for Spark {SPARK_OF_ICEBERG}, and there are "
+                f"no jars of it for Spark {spark}: pip install 'pyspark=={SPARK_OF_ICEBERG}.*'"
+            )
+        return ICEBERG_JARS
+    if part != "s3":
+        raise UsageError(f"there are jars for {', '.join(PARTS)}, and none for {part!r}")
+    own = HADOOP_AWS_JARS.get(spark)
     if own is None:
         raise UsageError(
-            f"there are no jars of Delta {DELTA_VERSION} for Spark {SPARK_VERSION}, by which Spark "
-            "itself reads and writes Delta tables; there are for "
-            f"{', '.join(DELTA_SPARK_JARS)}: pip install 'pyspark=={max(DELTA_SPARK_JARS)}.*', or "
-            "start the session without, by spark_session(delta=False). Tidelog's Delta output, and "
-            "`tidelog verify`, need none"
+            f"no jars for S3 are known for Spark {spark}; they are for {', '.join(HADOOP_AWS_JARS)}"
         )
-    return [*fetch((own, *DELTA_JARS), "Delta's jars", directory), S3_LOG_STORE_JAR]
+    parts = Path(__file__).with_name(f"aws_sdk_{_AWS_SDK[own.version]}.jars")
+    return (own, *parse_jar_list(parts.read_text(encoding="utf-8")))
+
+
+def fetch_jars(parts: Sequence[str], spark: str, directory: Path | None = None) -> list[Path]:
+    """Returns paths of the jars for some parts on a minor version of Spark, downloaded if they are
+    missing; for ``delta`` also of ours, with the class that `DELTA_CONF` names.
+
+    Args:
+        parts: of `PARTS`.
+        spark: e.g. ``4.2``.
+        directory: where all of them are kept; default: `tidelog.system.maven.cache_directory`, and
+            ours with the package.
+
+    Raises UsageError as `pinned_jars` and `tidelog.system.maven.fetch`.
+    """
+    wanted = {part: pinned_jars(part, spark) for part in parts}  # before any download
+    found = [path for part, jars in wanted.items() for path in fetch(jars, PARTS[part], directory)]
+    if "delta" in wanted:
+        found.append(S3_LOG_STORE_JAR)
+        if directory is not None:
+            found[-1] = Path(shutil.copyfile(S3_LOG_STORE_JAR, directory / S3_LOG_STORE_JAR.name))
+    return found
+
+
+def installed_spark() -> str:
+    """Returns the minor version of the installed pyspark."""
+    from tidelog.spark.sessions.versions import SPARK_VERSION  # imports pyspark, which is slow
+
+    return SPARK_VERSION
+
+
+def delta_jars(directory: Path | None = None) -> list[Path]:
+    """Returns paths of Delta's jars for the installed pyspark, as `fetch_jars`."""
+    return fetch_jars(["delta"], installed_spark(), directory)
 
 
 def s3_log_store_jar() -> Path:
@@ -124,4 +213,4 @@ def s3_log_store_jar() -> Path:
 
 def iceberg_jars(directory: Path | None = None) -> list[Path]:
     """Returns paths of Iceberg's jars, like `delta_jars`."""
-    return fetch(ICEBERG_JARS, "Iceberg's jars", directory)
+    return fetch_jars(["iceberg"], installed_spark(), directory)

@@ -134,10 +134,43 @@ def test_a_table_without_a_key_is_told_once_and_is_no_problem(
     assert [each.levelname for each in caplog.records] == ["WARNING"]
     asked: list[str] = []
     tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
-    assert not asked, "capture dumps it once it has a key"
-    tables.resume("public.t", 9, keyed=False)
-    assert not tables.keyless(), "it is appended now: no dump can bring its older rows"
-    assert not tables.messages()
+    assert not asked, "it has a key now: capture dumps it"
+    assert tables.keyless()
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_a_table_without_a_key_that_is_appended_now_is_dumped(
+    state: SqliteState, by_row: bool
+) -> None:
+    tables = RefusedTables(state, "generation", "output")
+    asked: list[str] = []
+
+    def refuse(_table: str) -> None:
+        raise KeyMissingError("it has no key")
+
+    tables.refuse("public.t", KeyMissingError("it has no key"), 3)
+    tables.take_again(["public.t"], refuse, asked.extend, 5, ["public.t"])
+    assert not asked
+    if by_row:
+        tables.resume("public.t", 7, keyed=False)
+    tables.take_again(["public.t"], lambda _table: None, asked.extend, 7, ["public.t"])
+    assert asked == list(tables.messages()) == ["public.t"]
+    assert not tables.keyless()
+    for first, is_missing in ((6, True), (7, False)):
+        tables.remove_dumped([DumpCompleted("d", "public.t", first, False, 20, rows_ordinal=8)])
+        assert bool(tables.messages()) == is_missing
+
+
+def test_a_dump_of_which_rows_were_left_out_is_not_complete(state: SqliteState) -> None:
+    tables = RefusedTables(state, "generation", "output")
+    before, since = (DumpCompleted("d", "public.t", first, True) for first in (9, 10))
+    other = DumpCompleted("d", "public.u", 1, True)
+    tables.refuse("public.t", TableLeftOutError("somebody else's"), 5)
+    for _ in range(2):
+        assert tables.complete_dumps([before, since, other], 10) == (since, other)
+        tables.resume("public.t", 10)
+    tables.remove_dumped([since])
+    assert tables.complete_dumps([before, other], 20) == (before, other)
 
 
 @pytest.mark.parametrize(("dump", "lacking"), [(7, True), (8, False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -121,6 +122,18 @@ class RejectingOutput(Output, Protocol):
 
         ``ask`` requests dumps of them. Called after `Output.prepare` and, while tables are left
         out, about once a minute before a batch.
+        """
+        ...
+
+
+@runtime_checkable
+class MaintainedOutput(Output, Protocol):
+    """An output that maintains its destination beside the batches."""
+
+    def finish(self, stop: threading.Event) -> None:
+        """Do the maintenance that is due, after the last batch of ``tidelog pipeline --once``.
+
+        Ends early once ``stop`` is set. Errors are logged.
         """
         ...
 

@@ -144,6 +144,66 @@ def test_a_dump_of_a_table_that_is_left_out_removes_no_rows(lake: Lake, built: B
     assert by_duckdb(str(place_of(lake, name))).num_rows == 1
 
 
+def test_a_dump_of_which_rows_were_left_out_removes_no_rows(lake: Lake, built: BuiltLog) -> None:
+    """It ends after the table was taken again; the next dump removes what is gone."""
+    name = "public.append_only"
+    table = built.table(name, COLUMNS)
+    for key in "123":
+        built.insert(table, key, "a", "1")
+    built.flush()
+    place = place_of(lake, name)
+
+    def ids() -> list[int]:
+        return sorted(by_duckdb(str(place)).column("id").to_pylist())
+
+    with opened(lake, {}) as (output, asked):
+        bring(output, built)
+        first = built.dump_started(name).first
+        set_property(place, "delta.appendOnly", "true")
+        middle = built.chunk(table, [["1", "a", "1"]]).next
+        bring(output, built)
+        assert "delta.appendOnly" in output.refused_tables()[name]
+        set_property(place, "delta.appendOnly", "false")
+        output.take_again(asked.extend)
+        assert asked == [name]
+        built.chunk(table, [["2", "a", "1"]])
+        end = built.dump_completed(name, first).next
+        output.write(batch_of(built.log, middle, end))
+        assert ids() == [1, 2, 3]
+        assert "rows are missing" in output.refused_tables()[name]
+        first = built.dump_started(name, dump_id="d2").first
+        built.chunk(table, [["1", "a", "1"], ["2", "a", "1"]])
+        built.dump_completed(name, first, dump_id="d2")
+        output.write(batch_of(built.log, end, built.log.latest_offset()))
+        assert ids() == [1, 2]
+        assert output.refused_tables() == {}
+
+
+def test_a_table_without_a_key_is_dumped_when_it_is_no_longer_skipped(
+    lake: Lake, built: BuiltLog
+) -> None:
+    name = "public.audit"
+    table = built.table(name, {"v": "text"}, ())
+    built.insert(table, "one")
+    built.flush()
+    with opened(lake, {"keyless": "skip"}) as (output, asked):
+        bring(output, built)
+        assert list(output.keyless_tables()) == [name]
+        output.take_again(asked.extend)
+        assert not asked
+    with opened(lake, {"keyless": "append"}) as (output, asked):
+        assert asked == [name]
+        assert "rows are missing" in output.refused_tables()[name]
+        middle = built.log.latest_offset()
+        first = built.dump_started(name).first
+        ordinal = 7
+        built.chunk(table, [["one"]], ordinal=ordinal)
+        built.keyless_dump_completed(name, first, ordinal)
+        output.write(batch_of(built.log, middle, built.log.latest_offset()))
+        assert output.refused_tables() == {}
+    assert by_duckdb(str(place_of(lake, name)), "version").column("op").to_pylist() == ["s", "r"]
+
+
 def spoil(lake: Lake, built: BuiltLog, tables: dict[str, Any]) -> None:
     """Somebody damages a table, and sets a property; the source alters one; all get rows."""
     commits = (place_of(lake, "public.damaged") / "_delta_log").glob("*.json")

@@ -40,7 +40,9 @@ def pipeline(built: BuiltLog, tmp_path: Path) -> Iterator[Pipeline]:
 def test_the_output_removes_what_vacuum_would(
     lake: Lake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files and vectors that were replaced more than a week ago, and what no commit names."""
+    """Files and vectors that were replaced more than a week ago, and what no commit names; also
+    with ``--once``.
+    """
     table = built.table("public.t", {"id": "int64", "p": "text"})
     days = 24 * 3600
 
@@ -75,7 +77,6 @@ def test_the_output_removes_what_vacuum_would(
     expected = {row[0].removeprefix(f"file:{root}/") for row in found}
     before = {file for file in root.rglob("*") if file.is_file()}
     monkeypatch.setattr(vacuum, "FIRST_S", 0.0)
-    monkeypatch.setattr(vacuum.Vacuum, "close", lambda of: of._thread.shutdown())
     batch(21, vacuum_after_s=7.0 * days)
     gone = {str(file.relative_to(root)) for file in before if not file.exists()}
     assert gone == {name for name in expected if not (root / name).is_dir()}

@@ -85,6 +85,7 @@ def test_a_table_without_a_key_that_is_left_out_is_nothing_to_deliver(copies: Co
     refused = RefusedTables(copies.state, copies.built.log.generation, "delta")
     refused.refuse("public.audit", KeyMissingError("it has no key"), 0)
     assert copies.are_idle()
+    assert not copies.are_idle(keyless="append"), "a dump is to be requested"
     audit = copies.built.table("public.audit", {"v": "text"}, ("v",), relation_id=2)
     copies.built.insert(audit, "2")
     copies.built.flush()

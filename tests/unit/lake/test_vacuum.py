@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,11 +23,13 @@ from tidelog.outputs.base.stores.stored_file import StoredFile
 from tidelog.outputs.lake.delta import vacuum
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout
 from tidelog.outputs.lake.delta.table import DeltaTable
-from tidelog.outputs.lake.delta.vacuum import KNOWN_SINCE_PROPERTY, Vacuum
+from tidelog.outputs.lake.delta.vacuum import KNOWN_SINCE_PROPERTY, Vacuum, VacuumTimes
 from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector, add, remove
 from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
 from tidelog.outputs.lake.delta_log.deletion_vectors import encode
 from tidelog.outputs.lake.delta_log.retention import REMOVED_FILES
+from tidelog.ports import StateStore
+from tidelog.state.sqlite import SqliteState
 
 DAY_S = 24 * 3600
 WEEK_S = 7 * DAY_S
@@ -120,8 +123,8 @@ def vacuums(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Vacuum]]:
     monkeypatch.setattr(vacuum, "FIRST_S", 0.0)
     made: list[Vacuum] = []
 
-    def make(after_s: float = WEEK_S) -> Vacuum:
-        made.append(Vacuum(after_s, "vacuum"))
+    def make(after_s: float = WEEK_S, state: StateStore | None = None) -> Vacuum:
+        made.append(Vacuum(after_s, "vacuum", VacuumTimes(state, "vacuum/g/delta")))
         return made[-1]
 
     yield make
@@ -219,10 +222,11 @@ def test_a_table_is_vacuumed_once_a_day_and_not_at_first(
 ) -> None:
     monkeypatch.setattr(vacuum, "FIRST_S", 1000.0)
     clock = [0.0]
-    monkeypatch.setattr(vacuum.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(vacuum.time, "time", lambda: clock[0])
     listed: list[float] = []
     monkeypatch.setattr(lake.copy.store, "all_files", lambda _: iter(listed.append(clock[0]) or ()))
     of = vacuums()
+    of.take_turn([lake.copy])
     expected: list[float] = []
     for clock[0] in (999.0, 1000.0, 1001.0, 87_399.0, 87_401.0):
         if clock[0] in (1000.0, 87_401.0):
@@ -234,6 +238,67 @@ def test_a_table_is_vacuumed_once_a_day_and_not_at_first(
             time.sleep(0.001)
         of.take_turn([])
         assert listed == expected
+
+
+def test_runs_of_minutes_vacuum_as_often(
+    lake: Lake, vacuums: Callable[..., Vacuum], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(vacuum, "FIRST_S", 1000.0)
+    monkeypatch.setattr(vacuum, "MOST_FILES", 1)
+    clock = [0.0]
+    monkeypatch.setattr(vacuum.time, "time", lambda: clock[0])
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+
+    def run(*written: DeltaTable) -> int:
+        """One with a batch; returns how many files it has removed."""
+        for name in "ab":
+            lake.file(f"{name}.parquet")
+        before, of = lake.names(), vacuums(state=state)
+        of.take_turn(written)
+        of.finish(threading.Event())
+        of.close()
+        return len(before - lake.names())
+
+    removed = []
+    for clock[0] in (0.0, 999.0, 1000.0, 1001.0, 87_399.0, 87_401.0):
+        removed.append(run(lake.copy))
+    assert removed == [0, 0, 2, 0, 0, 2]
+    clock[0] = 200_000.0
+    assert run() == 0, "nothing was written"
+    clock[0] = 2000.0
+    assert run(lake.copy) == 2, "the clock was put back"
+
+
+def test_a_run_that_is_stopped_leaves_the_rest_to_the_next_one(
+    lake: Lake, vacuums: Callable[..., Vacuum], tmp_path: Path
+) -> None:
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    lake.file("a.parquet")
+    stop = threading.Event()
+    stop.set()
+    of = vacuums(state=state)
+    of._waiting.append(lake.copy)
+    of.finish(stop)
+    of.close()
+    assert "a.parquet" in lake.names()
+    of = vacuums(state=state)
+    of.take_turn([lake.copy])
+    of.finish(threading.Event())
+    assert "a.parquet" not in lake.names()
+
+
+def test_without_the_state_store_the_times_are_those_of_the_process(
+    lake: Lake, vacuums: Callable[..., Vacuum], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No batch fails."""
+    state = SqliteState(f"sqlite:///{tmp_path}/state.db")
+    state.close()
+    lake.file("a.parquet")
+    of = vacuums(state=state)
+    of.take_turn([lake.copy])
+    of.finish(threading.Event())
+    assert "a.parquet" not in lake.names()
+    assert "when tables are to be vacuumed is not known or not stored" in caplog.text
 
 
 @pytest.mark.parametrize(("property_", "gone"), [("10 days", False), ("8 days", True)])

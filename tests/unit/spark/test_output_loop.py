@@ -301,6 +301,26 @@ def test_rows_are_asked_for_once_for_a_batch_that_is_retried(scene: Scene) -> No
     assert asked == [end]
 
 
+class Maintained(Output):
+    """An output with maintenance that is due at once."""
+
+    finished: int | None = None
+
+    def committed(self, table: Any) -> int | None: ...
+    def close(self) -> None: ...
+    def finish(self, stop: threading.Event) -> None:
+        assert not stop.is_set()
+        self.finished = len(self.ends)
+
+
+def test_once_ends_with_the_maintenance_that_is_due(scene: Scene) -> None:
+    output = Maintained()
+    for _ in range(2):
+        scene.insert(1)
+    run(scene.loop(output, max_batch_bytes=1))
+    assert output.finished == len(output.ends) == 2
+
+
 class Rejecting(Output):
     """An output whose destination rejected some records."""
 

@@ -105,7 +105,8 @@ class CurrentTables:
             schema = known[table]
             self._known[schema.table] = schema.schema_id, self._follow(schema, progress)
 
-        self.refused.take_again(known, check, ask, self._log.latest_offset())
+        keyless = [table for table, schema in known.items() if not schema.match_key]
+        self.refused.take_again(known, check, ask, self._log.latest_offset(), keyless)
 
     def leave_out(self, error: ValueRefusedError, start: int) -> None:
         """Leave out the table of a value that does not fit, with its rows from offset ``start`` on,

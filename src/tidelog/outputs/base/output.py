@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tidelog.errors import (
@@ -320,6 +321,8 @@ class ExecutorOutput:
 
     def _write(self, batch: OutputBatch) -> int:
         """Write a part of a batch and return the number of rejected records."""
+        whole = self._current.refused.complete_dumps(batch.completed, batch.start)
+        batch = replace(batch, completed=whole)
         names = {str(each.table): each.table for each in batch.tables}
         removal_versions = self._removal_versions(batch, names)
         with_rows = set(names)

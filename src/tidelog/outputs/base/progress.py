@@ -170,26 +170,31 @@ class RefusedTables:
                 logger.log(level, "%s is left out: %s", table, error)
                 self._store({**self._tables, table: wanted})
 
-    def is_left_out(self, table: str) -> bool:
-        """Is the table left out now, for another reason than its want of a key? While it has none,
-        there is no dump of it whose rows could be missing.
+    def complete_dumps(self, dumps: Iterable[DumpCompleted], at: int) -> tuple[DumpCompleted, ...]:
+        """Returns the dumps without those of which rows were left out: they must not remove others.
+        ``at``: the offset from which on tables are written again that are left out until then.
         """
-        known = self._tables.get(table)
-        return known is not None and known.resumed is None and known.keyless_since is None
+        with self._lock:
+            return tuple(dump for dump in dumps if not self._lacks_rows(dump, at))
+
+    def _lacks_rows(self, dump: DumpCompleted, at: int) -> bool:
+        known = self._tables.get(dump.table)
+        if known is not None and known.resumed is None:
+            known = replace(known, resumed=at)
+        return known is not None and not known.is_repaired_by(dump)
 
     def resume(self, table: str, at: int, *, keyed: bool = True) -> None:
-        """Store that rows of the table are written again from ``at`` on, if they were not. One that
-        is not ``keyed`` and was left out for want of a key is forgotten: no dump is waited for.
+        """Store that rows of the table are written again from ``at`` on, if they were not.
+        ``keyed``: it has a key.
         """
         with self._lock:
             known = self._tables.get(table)
             if known is None or known.resumed is not None:
                 return
-            if not keyed and known.keyless_since is not None:
-                self._store({n: each for n, each in self._tables.items() if n != table})
-                return
-            resumed = replace(known, resumed=at)
-            if known.keyless_since is None:  # else capture dumps it: it has a key now
+            resumed = replace(
+                known, resumed=at, keyless_since=known.keyless_since if keyed else None
+            )
+            if resumed.keyless_since is None:  # else capture dumps it: it has a key now
                 self._to_dump.add(table)
             logger.warning("output %s: %s", self._output, _missing_rows_message(table, resumed))
             self._store({**self._tables, table: resumed})
@@ -230,11 +235,14 @@ class RefusedTables:
         check: Callable[[str], None],
         ask: Callable[[Sequence[str]], None],
         at: int,
+        keyless: Collection[str] = (),
     ) -> None:
         """Resume those tables at offset ``at`` that ``check`` does not refuse any more; ``ask``
-        requests dumps of them, and of those that have resumed since. A table without a key resumes
-        with its first row that has one: then capture dumps it. Tables that are not among the
+        requests dumps of them, and of those that have resumed since. Tables that are not among the
         output's ``tables`` any more are removed.
+
+        ``keyless``: the tables that have no key now. One that was left out for that and has one now
+        resumes with its first row that has it: then capture dumps it.
         """
         with self._lock:
             kept = {name: each for name, each in self._tables.items() if name in tables}
@@ -248,7 +256,8 @@ class RefusedTables:
             if self._tables[name].resumed is not None
         )
         for table, each in list(self._tables.items()):
-            if each.resumed is not None or each.keyless_since is not None:
+            has_key_now = each.keyless_since is not None and table not in keyless
+            if each.resumed is not None or has_key_now:
                 continue
             try:
                 check(table)
@@ -259,7 +268,7 @@ class RefusedTables:
         if fit or resumed:
             ask([*resumed, *fit])
             for table in fit:
-                self.resume(table, at)
+                self.resume(table, at, keyed=table not in keyless)
         self._to_dump.clear()
 
     def _store(self, tables: Mapping[str, RefusedTable]) -> None:

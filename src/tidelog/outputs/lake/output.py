@@ -298,9 +298,11 @@ class LakeOutput(ABC, Generic[Copy]):
             if exists := copy.exists():
                 copy.check_ours(schema.table, generation)
                 self._repair_if_restored(copy, schema.table, generation)
+            self._check_key(copy, schema, exists)
             self._follow(copy, schema, generation, exists)
 
-        self._refused.take_again(known, check, ask, self._log.latest_offset())
+        keyless = [table for table, schema in known.items() if not schema.match_key]
+        self._refused.take_again(known, check, ask, self._log.latest_offset(), keyless)
 
     def close(self) -> None:
         if self._state is not None:
@@ -318,6 +320,7 @@ class LakeOutput(ABC, Generic[Copy]):
         return application_of(self._log.generation, self.name)
 
     def _table_works(self, batch: OutputBatch) -> list[TableWork]:
+        batch = self._with_complete_dumps(batch)
         removed_below = deleted_below(self._log, batch)
         ranges = {str(each.table): each for each in batch.tables}
         names = {name: each.table for name, each in ranges.items()}
@@ -339,6 +342,10 @@ class LakeOutput(ABC, Generic[Copy]):
         # The largest first: it decides how long the batch takes.
         return sorted(works, key=lambda work: -_size(ranges.get(str(work.table))))
 
+    def _with_complete_dumps(self, batch: OutputBatch) -> OutputBatch:
+        whole = self._refused.complete_dumps(batch.completed, batch.start)
+        return replace(batch, completed=whole)
+
     def _plan_write(self, work: TableWork) -> CopyWrite[Copy] | None:
         """Returns the part of the work that is left to write; None: nothing, or the table is left
         out.
@@ -355,10 +362,9 @@ class LakeOutput(ABC, Generic[Copy]):
             if start >= work.end:
                 return None
             found = self._copy_write(copy, replace(work, start=start), since, exists)
-            has_rows = found is not None and found.target is not None
-            if not has_rows and self._refused.is_left_out(str(work.table)):
-                return None  # a dump whose rows were left out must not remove others
-            self._refused.resume(str(work.table), work.start, keyed=not copy.layout.keyless)
+            self._refused.resume(
+                str(work.table), work.start, keyed=not self._is_keyless(work.table)
+            )
             return found
         except TableLeftOutError as error:
             self._leave_out(work, error)
@@ -391,14 +397,21 @@ class LakeOutput(ABC, Generic[Copy]):
         if schema is None:
             is_due = work.deleted_below or copy.layout.holds == "changes"
             return CopyWrite(copy, work, since) if exists and is_due else None
-        if not exists:
-            copy.choose_layout(keyless=self._is_keyless(work.table))
-        if not schema.match_key and copy.layout.holds != "changes":
-            why = self._why_not_appended(copy, work.table, exists)
-            raise missing_key_error(work.table, self.name, self._options.keyless, why)
+        self._check_key(copy, schema, exists)
         self._follow(copy, schema, self._log.generation, exists)
         _, columns = self._delivered[work.table]
         return CopyWrite(copy, work, since, parts, self._targets[work.table], columns)
+
+    def _check_key(self, copy: Copy, schema: TableSchema, exists: bool) -> None:
+        """Choose the layout of a table that does not exist yet. Raises KeyMissingError if rows of
+        ``schema`` have no key, and are not appended.
+        """
+        table = schema.table
+        if not exists:
+            copy.choose_layout(keyless=self._is_keyless(table))
+        if not schema.match_key and copy.layout.holds != "changes":
+            why = self._why_not_appended(copy, table, exists)
+            raise missing_key_error(table, self.name, self._options.keyless, why)
 
     def _is_keyless(self, table: TableName) -> bool:
         """Does the table have no key now? Its older records may have one, or need none."""
@@ -440,12 +453,13 @@ class LakeOutput(ABC, Generic[Copy]):
         message = "%s was restored to an older state (%s): offsets %d to %d are written again"
         logger.warning(message, copy.location, found.why, start, since)
         self._delivered.pop(table, None)  # its columns are older ones, too
-        for piece in split_by_schema(
+        for each in split_by_schema(
             self._log,
             batch_of(self._log, start, since),
             lambda other: other == table and self._holds_changes(table),
         ):
             self._check_values(table)  # of the piece before
+            piece = self._with_complete_dumps(each)
             below = deleted_below(self._log, piece).get(str(table), 0)
             dumps = _whole_dumps(piece, str(table))
             work = TableWork(table, piece.start, piece.end, True, below, dumps)

@@ -21,7 +21,7 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.eventlog.reader import EventLog
-from tidelog.ports import Output, OutputBatch, RejectingOutput
+from tidelog.ports import MaintainedOutput, Output, OutputBatch, RejectingOutput
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import check_start, end_of_batch
 from tidelog.spark.sessions.errors import (
@@ -282,6 +282,8 @@ class OutputLoop:
                 if not options.once:
                     stop.wait(max(0.0, begun + options.trigger_s - time.monotonic()))
             elif until is not None and self.done >= until:
+                if isinstance(self.output, MaintainedOutput):
+                    self.output.finish(stop)
                 return
             else:
                 if not (reported or options.is_paused()):

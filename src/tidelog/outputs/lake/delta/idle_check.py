@@ -11,7 +11,7 @@ from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.settle_tasks import RewriteWork
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.settling.replace_files import FileChanges
-from tidelog.outputs.lake.table import application_of
+from tidelog.outputs.lake.table import HOLDS_PROPERTY, application_of
 from tidelog.ports import LogExtent
 from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import schemas_now
@@ -34,12 +34,15 @@ def has_whole_log(
     for table, schema in schemas_now(opened).items():
         if not matches(all_but(tables) or ("*.*",), table):
             continue
-        if not schema.match_key and str(table) in refused.keyless():
-            continue
         path = path_of(root, table, destination_name(options.steps, table))
         keyless = options.keyless_layout_of(table)
         copy = DeltaTable(path, options.layout_of(table), _rewrite, keyless)
         exists = copy.exists()
+        if not schema.match_key and str(table) in refused.keyless():
+            held = copy.property(HOLDS_PROPERTY) if exists else (keyless or copy.layout).holds
+            if held == "changes":  # by other options than those that left it out
+                return False
+            continue
         since = copy.committed(application) if exists else chain.head
         if since is None or since > log.end:
             return False

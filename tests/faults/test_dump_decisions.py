@@ -19,6 +19,7 @@ from tests.integration.windows.live import (
 )
 
 from tidelog import app
+from tidelog.capture.dumps import store
 from tidelog.capture.dumps.state import TableRun
 from tidelog.capture.dumps.state_machine import CHUNKS, ChunkInput, ChunkStatus
 from tidelog.capture.dumps.table_dump import DumpTables
@@ -153,23 +154,20 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its reader needs the coordinator's lock, under which progress must not be stored."""
-    storing, back = threading.Event(), threading.Event()
+    reads, storing, back = threading.Event(), threading.Event(), threading.Event()
     altered: list[bool] = []
     put = SqliteState.put
 
     def away(state: SqliteState, key: str, value: Any, expected_version: int | None) -> int:
-        if key.startswith("dump/") and begun.is_set() and not back.is_set():
-            # The first chunk's progress must not be stored before the second one is read.
-            assert reads.wait(PATIENCE_S)
+        if key.startswith("dump/") and reads.is_set() and not back.is_set():
             storing.set()
             raise StateError("the store does not answer")
         return put(state, key, value, expected_version)
 
-    begun, reads = threading.Event(), threading.Event()
-
     def after_read() -> None:
-        """The transaction that reads the second chunk is open now."""
+        """The transaction that reads the second chunk is open; progress is stored from now on."""
         reads.set()
+        monkeypatch.setattr(store, "STORE_EVERY_S", 0.0)
         assert storing.wait(PATIENCE_S)
         threading.Thread(target=alter).start()
 
@@ -178,8 +176,9 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_state_store_is_away(
             other.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")  # as ALTER TABLE does
         altered.append(not back.is_set())
 
+    monkeypatch.setattr(store, "STORE_EVERY_S", 1e9)
     monkeypatch.setattr(SqliteState, "put", away)
-    with at("chunk.after_low", begun.set), at("chunk.after_read", after_read, hit=2):
+    with at("chunk.after_read", after_read, hit=2):
         dump_id = live.dump()
         try:
             live.wait_for(lambda: altered, "the table is altered")

@@ -30,6 +30,7 @@ from tidelog.system import failpoints
 
 Make = Callable[..., "Dumped"]
 PLAIN = "id int PRIMARY KEY, n bigint NOT NULL"
+ENDED = ("completed", "aborted")
 
 
 @dataclass
@@ -156,7 +157,7 @@ control:
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
         if wait:
-            self.wait_for(lambda: self.seen, "capture leads")
+            self.wait_for(lambda: self.seen, "capture leads", PATIENCE_S)
 
     def ended(self) -> BaseException | None:
         """Wait until capture has ended by itself; its failure."""
@@ -195,9 +196,7 @@ control:
 
     def dumped(self, dump_id: str, status: str = "completed") -> dict[str, Any]:
         """Wait until the dump has ended so; its summary."""
-        self.wait_for(
-            lambda: self.state(dump_id)["status"] in ("completed", "aborted"), f"{dump_id} ends"
-        )
+        self.wait_for(lambda: self.state(dump_id)["status"] in ENDED, f"{dump_id} ends")
         assert self.state(dump_id)["status"] == status, self.state(dump_id)
         return self.state(dump_id)
 
@@ -209,8 +208,16 @@ control:
 
     def told(self, dump_id: str) -> list[tuple[str, str]]:
         """Types of the dump's notifications, and the table and status of those that have one; not
-        IN_PROGRESS, which depends on time.
+        IN_PROGRESS, which depends on time. They come on a thread of their own: if the dump has
+        ended, wait for the last one.
         """
+        if self.state(dump_id)["status"] in ENDED:
+            self.wait_for(
+                lambda: any(
+                    n.dump_id == dump_id and str(n.type).lower() in ENDED for n in self.notices
+                ),
+                f"the notification of the end of {dump_id}",
+            )
         return [
             (str(n.type), f"{n.data['scanned_collection']} {n.data['status']}")
             if "scanned_collection" in n.data

@@ -43,7 +43,7 @@ def test_capture_has_each_change_after_the_command(
         f"source: {{kind: {server.flavour}, url: '{server.dsn()}', tables: ['{database}.*'], "
         f"watermark_schema: marks_{database}}}\n"
         f"log: {{path: {tmp_path}/log}}\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
-        "capture: {flush_ms: 10, lease_ms: 1500}\n"
+        "capture: {flush_ms: 10, lease_ms: 60s}\n"
     )
 
     def cli(*arguments: str, code: int = 0) -> str:

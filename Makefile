@@ -101,7 +101,7 @@ test-servers: venv ## Tests without Spark that `make test` does not run: against
 		--ignore=tests/unit --ignore=tests/property $(ARGS)
 
 test-spark: venv ## Tests that start Spark and that `make test` does not run, in two processes
-	tools/run_tests.sh spark $(PY) -n $(SPARK_WORKERS) --dist loadfile -m "$(LATER) and spark" \
+	tools/run_tests.sh spark $(PY) -n $(SPARK_WORKERS) --dist worksteal -m "$(LATER) and spark" \
 		--ignore=tests/unit --ignore=tests/property --ignore=tests/e2e/test_each_spark.py $(ARGS)
 
 test-newcomer: venv ## By hand: tests that start MySQL or MariaDB, as on a machine that has neither: with servers of Maven

@@ -233,7 +233,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
 
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
-        self.wait_for(ready.is_set, "capture leads")
+        self.wait_for(ready.is_set, "capture leads", PATIENCE_S)
 
     def stop(self) -> None:
         self._stop.set()
@@ -298,14 +298,17 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
         found: dict[str, int] = app.status(self.config)["dump_counters"]["voided"]
         return found
 
-    def wait_for(self, condition: Callable[[], Any], what: str) -> None:
-        deadline = time.monotonic() + self.patience_s
+    def wait_for(
+        self, condition: Callable[[], Any], what: str, patience_s: float | None = None
+    ) -> None:
+        patience_s = patience_s or self.patience_s
+        deadline = time.monotonic() + patience_s
         while not condition():
             if self.failure is not None:
                 assert not isinstance(self.failure, TidelogError), f"ended: {self.failure}"
                 raise self.failure
             if time.monotonic() > deadline:
-                waited = f"not within {self.patience_s} s: {what}"
+                waited = f"not within {patience_s} s: {what}"
                 raise AssertionError(f"{waited}; {self.situation()}")
             time.sleep(0.02)
 

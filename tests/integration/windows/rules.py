@@ -15,7 +15,7 @@ Test = Callable[..., None]
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 # A broken rule may show as something that never happens; what holds is quicker by far.
-MUTATED_PATIENCE_S = 6.0
+MUTATED_PATIENCE_S = 3.0
 
 
 def impatient(make: Callable[..., Made]) -> Callable[..., Made]:

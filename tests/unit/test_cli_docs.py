@@ -73,3 +73,60 @@ def test_reference_pages_are_current() -> None:
     command = [sys.executable, str(ROOT / "tools" / "reference.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+STORES = {
+    "local disk": "a", "NFS, CephFS": "a", "S3": "s3://bucket/a", "GCS": "gs://bucket/a",
+    "Azure": "abfss://box@account.dfs.core.windows.net/a", "HDFS": "hdfs://name/a",
+}  # fmt: skip
+PARTS = {
+    "event log": "log: {path: 'PLACE'}",
+    "state `log:`": "log: {path: 'PLACE'}\nstate: {url: 'log:'}",
+    "checkpoint": "log: {path: log}\npipeline: {checkpoint: 'PLACE'}",
+    "Delta": "log: {path: log}\noutputs: [{kind: delta, path: 'PLACE'}]",
+    "files": "log: {path: log}\noutputs: [{kind: files, path: 'PLACE'}]",
+}
+TESTS = {
+    ("event log", "local disk"): "behaviours/test_eventlog.py",
+    ("event log", "S3"): "faults/test_object_store.py",
+    ("state `log:`", "S3"): "faults/test_state_stores.py",
+    ("checkpoint", "local disk"): "unit/test_second_document.py",
+    ("checkpoint", "S3"): "integration/spark/test_cluster.py",
+    ("Delta", "local disk"): "integration/spark/test_delta.py",
+    ("Delta", "S3"): "faults/test_delta_on_object_store.py",
+    ("files", "local disk"): "integration/spark/test_files_output.py",
+    ("files", "S3"): "faults/test_files_on_object_store.py",
+}
+
+
+def stores() -> dict[tuple[str, str], str]:
+    """The cells of the table of what may be on which store."""
+    page = (ROOT / "docs/how-to/log-on-an-object-store.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\|(.*)\|$", page.partition("on which store:\n")[2], re.MULTILINE)
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines[: 2 + len(PARTS)]]
+    heads = rows[0][1:]
+    return {
+        (row[0], head): cell for row in rows[2:] for head, cell in zip(heads, row[1:], strict=True)
+    }
+
+
+def test_what_is_tested_on_a_store_has_a_test() -> None:
+    found = stores()
+    assert set(found) == {(part, store) for part in PARTS for store in STORES}
+    assert set(found.values()) == {"tested", "by manual", "refused"}
+    assert {cell for cell, how in found.items() if how == "tested"} == set(TESTS)
+    assert all((ROOT / "tests" / test).exists() for test in TESTS.values())
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_refused_on_a_store_is_refused_and_nothing_else(part: str, tmp_path: Path) -> None:
+    for store, place in STORES.items():
+        text = f"source: {{kind: postgres, url: 'postgresql://h/d'}}\n{PARTS[part]}\n"
+        text = text.replace("PLACE", place)
+        if stores()[part, store] != "refused":
+            parse_config(text, "tidelog.yaml", tmp_path, {})
+            continue
+        with pytest.raises(errors.ConfigError) as caught:
+            parse_config(text, "tidelog.yaml", tmp_path, {})
+        if store == "HDFS":
+            assert "HDFS has no conditional writes: expected a directory" in str(caught.value)

@@ -22,7 +22,6 @@ from tidelog.config.source import AnySource, PostgresSourceSection
 from tidelog.kinds.sections import (
     Bytes,
     Duration,
-    Location,
     LogPlace,
     Milliseconds,
     Section,
@@ -228,7 +227,7 @@ class PipelineOptions(Section):
         description="The name of this consumer of the event log, which keeps for each consumer "
         "what it has not read. Pipelines that read one log need different names.",
     )
-    checkpoint: Location = Field(
+    checkpoint: LogPlace = Field(
         default="./data/checkpoint",
         description="Directory, or URL of an object store, for a second copy of each output's "
         "progress, apart from the event log: it shows that an output is ahead of a log that was "

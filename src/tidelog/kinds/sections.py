@@ -132,7 +132,8 @@ def _log_location(text: str, info: ValidationInfo) -> str:
         return str(_resolve_path(Path(text), info))
     scheme, _, rest = text.partition("://")
     if scheme not in URL_SCHEMES:
-        raise ValueError(f"expected a directory, or a URL of {', '.join(URL_SCHEMES)}")
+        why = "HDFS has no conditional writes: " if scheme == "hdfs" else ""
+        raise ValueError(f"{why}expected a directory, or a URL of {', '.join(URL_SCHEMES)}")
     host = rest.partition("/")[0]
     # abfss://container@account.dfs.core.windows.net/prefix is Azure's form.
     with_keys = "@" in host and (":" in host or not scheme.startswith("abfs"))

@@ -9,7 +9,7 @@ from tidelog.errors import UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.storage.opening import provide_options, storage_at
-from tidelog.model.log_locations import URL_SCHEMES, is_object_store, is_url
+from tidelog.model.log_locations import is_object_store
 from tidelog.outputs.base.stores.hadoop_settings import store_options
 
 
@@ -17,19 +17,15 @@ def pipeline_consumers(config: Config, log: EventLog) -> Consumers:
     """Return the consumers of ``log``, with a second document at ``pipeline.checkpoint``.
 
     The options of an object store come from `pipeline.conf` (`fs.s3a.*` and so on), else from the
-    event log that is in it, else from the environment. Raises UsageError for any other place.
+    event log that is in it, else from the environment. Raises UsageError if they are wrong, or the
+    directory can't be created.
     """
-    place = f"{str(config.pipeline.checkpoint).rstrip('/')}/{log.generation}"
+    place = f"{config.pipeline.checkpoint}/{log.generation}"
     if is_object_store(place):
         try:
             provide_options(place, store_options(place, config.pipeline.conf))
         except ValueError as error:
             raise UsageError(f"pipeline.checkpoint: {error}") from error
-    elif is_url(place):
-        raise UsageError(
-            f"pipeline.checkpoint: {config.pipeline.checkpoint} is neither a directory nor a URL "
-            f"of an object store ({', '.join(URL_SCHEMES)}): name one of these"
-        )
     else:
         try:
             Path(place).mkdir(parents=True, exist_ok=True)

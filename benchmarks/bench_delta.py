@@ -20,7 +20,7 @@ from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.spark import spark_session
-from tidelog.spark.delivery.run import MAX_BATCH_BYTES, BatchProgress, run_pipeline
+from tidelog.spark.pipeline import MAX_BATCH_BYTES, BatchProgress, run_pipeline
 
 
 def main() -> None:

@@ -32,10 +32,10 @@ from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.ports import OutputBatch, TableRange
 from tidelog.spark import spark_session
 from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
-from tidelog.spark.delivery.run import run_pipeline
 from tidelog.spark.formats import shapes
+from tidelog.spark.pipeline import run_pipeline
 
 FLOOR = "postgres"
 

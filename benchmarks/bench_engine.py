@@ -32,8 +32,8 @@ from benchmarks.table import HEADER, Row, show
 from tidelog import AsyncEngine, Committer, Config, EngineState, Event, Events
 from tidelog.app.async_engine.engine import CaptureConnector
 from tidelog.app.async_engine.log_task import LogTask
-from tidelog.app.async_engine.serializing import FormatSerializer
-from tidelog.engine.assembling import assemble
+from tidelog.app.async_engine.steps import FormatSerializer
+from tidelog.engine.core import assemble
 from tidelog.engine.event_batches import EventBatch, group_by_schema
 from tidelog.engine.options import EngineOptions
 from tidelog.eventlog.reader import EventLog

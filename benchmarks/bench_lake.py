@@ -43,7 +43,7 @@ from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.delta import output as delta
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.spark import spark_session
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
 
 SIZES = {

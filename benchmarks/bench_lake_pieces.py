@@ -28,15 +28,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.table import Row, show
-from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
-from tidelog.outputs.lake.data_files.look_up import RowFinder
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.settling.changes import FoldedChanges
-from tidelog.outputs.lake.settling.replace_files import SettleOptions, replace_files
-from tidelog.outputs.lake.settling.settle import settle
+from tidelog.outputs.lake.settling.settle import SettleOptions, replace_files, settle
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 COLUMNS = {

@@ -23,8 +23,8 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.spark import spark_session
 from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 
 

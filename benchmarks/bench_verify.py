@@ -23,8 +23,8 @@ from benchmarks.bench_many_tables import create_table
 from benchmarks.spark_workload import Meter, report
 from benchmarks.table import Row, show
 from tidelog import app
+from tidelog.app import verification
 from tidelog.app.sources.kinds import source_kind
-from tidelog.app.verify import compare
 from tidelog.config import Config, load_config
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
@@ -42,7 +42,7 @@ FROM generate_series(1, {rows}) i;
 """
 
 
-class _ByRows(compare.ComparedSource):
+class _ByRows(verification.ComparedSource):
     """Never sums up."""
 
     def why_not(self, *_: object) -> str:
@@ -104,13 +104,13 @@ def _large(rows: int, config: Config) -> Row:
         _floor(config)
     report("floor: the server's digests, and the copy's files read", rows, meter.reading)
     floor_us = meter.reading.cpu_seconds * 1e6 / rows
-    compared = compare.ComparedSource
-    compare.ComparedSource = _ByRows  # type: ignore[misc]
+    compared = verification.ComparedSource
+    verification.ComparedSource = _ByRows  # type: ignore[misc]
     try:
         with Meter() as meter:
             rows_s = _verified(config)
     finally:
-        compare.ComparedSource = compared  # type: ignore[misc]
+        verification.ComparedSource = compared  # type: ignore[misc]
     report("verify by rows", rows, meter.reading)
     return Row(
         f"`tidelog verify`, PostgreSQL → Delta ({rows:,} rows of 10 columns, equal)",

@@ -29,8 +29,8 @@ from tidelog.app.capture import run as capture_run
 from tidelog.capture.session import CaptureSession
 from tidelog.codecs.decode import decode
 from tidelog.config import load_config
-from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.segments import SegmentMeta
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, LogBatch, Resume
 
@@ -90,9 +90,9 @@ def clock_latencies_ms(path: str, column: str) -> list[tuple[float, Any]]:
 
 
 def make_metrics_eager() -> None:
-    from tidelog.app.metrics import otlp, reader
+    from tidelog.app import metrics, otlp
 
-    reader.STATUS_EVERY_S = reader.LOG_EVERY_S = 0.0  # type: ignore[misc]
+    metrics.STATUS_EVERY_S = metrics.LOG_EVERY_S = 0.0  # type: ignore[misc]
     start = otlp.OtlpPush.start
 
     def at_once(self: otlp.OtlpPush) -> None:

@@ -14,7 +14,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableSchema
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 
 COLUMNS = {
     "id": "int64",

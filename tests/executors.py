@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from tidelog.spark.arrow_frames import map_in_arrow
+from tidelog.spark.executor_jobs import map_in_arrow
 from tidelog.spark.transforms import Step
 
 MASTER = "local-cluster[2,1,1024]"

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.demo.servers.mysql_process import MySqlProcess
+from tidelog.demo.servers.mysql import MySqlFamilyServer, MySqlProcess
 
 MARKER = "mysql_family"
 _WITHOUT_SERVERS = [("tests", "unit"), ("tests", "property")]  # `make test-newcomer` ignores them

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.rule import Rule
 
-from tidelog.cli.live.demo import story_screen
+from tidelog.cli.demo import story_screen
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "demo.svg"
 WIDTH, HEIGHT = 80, 23

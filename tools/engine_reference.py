@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidelog import AsyncEngine, Committer, Event, Events, EventStream, Happened, Message
+from tidelog.engine.core import NEXT
 from tidelog.engine.event_batches import EventBatch
-from tidelog.engine.state_machine import NEXT
 from tidelog.ext import OffsetStore, RecordProcessor, RecordService, Serializer, StoredOffset
 from tidelog.testing import TestingEngine
 

@@ -17,20 +17,18 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tidelog import cli
-from tidelog.app.metrics.definitions import LEADING, METRICS
-from tidelog.capture.dumps.state_machine import CHUNKS, DUMPS, TABLE_RUNS, TABLES
-from tidelog.capture.windows.state_machine import WINDOWS
+from tidelog.app.metrics import LEADING, METRICS
+from tidelog.capture.dumps.state import CHUNKS, DUMPS, TABLE_RUNS, TABLES
+from tidelog.capture.windows import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest
-from tidelog.config.alerts import CommandAlert, WebhookAlert
-from tidelog.config.kafka import NotificationKafka, SignalKafka
-from tidelog.config.otlp import Otlp
+from tidelog.config.control import CommandAlert, NotificationKafka, Otlp, SignalKafka, WebhookAlert
 from tidelog.config.outputs import OUTPUTS
 from tidelog.config.source import MySqlSourceSection, SnapshotConfiguration
-from tidelog.kinds.column_types import TypesSection
+from tidelog.kinds.sections import TypesSection
 from tidelog.model.state_machine import Transitions
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.base.sections import DeadLetter, DebeziumModes, StepSection
-from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument
+from tidelog.outputs.opensearch.kind import DocumentPart, JoinedDocument
 from tidelog.spark.datasource import options
 
 sys.path.append(str(Path(__file__).parents[1]))

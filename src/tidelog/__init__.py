@@ -44,22 +44,21 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tidelog import commands, ext, spark
-    from tidelog.app.async_engine.engine import AsyncEngine
-    from tidelog.app.async_engine.event_stream import EventStream
+    from tidelog.app.async_engine.engine import AsyncEngine, EventStream
     from tidelog.app.capture.run import Capture
     from tidelog.app.dumps.finalize import wait_finalized
     from tidelog.app.dumps.keys import missing_keys
-    from tidelog.app.dumps.repair import repair
+    from tidelog.app.dumps.recovery import repair
     from tidelog.app.multi_capture import CaptureGroup
     from tidelog.app.pipeline.run import Pipeline
     from tidelog.app.remote_control import status
-    from tidelog.app.verify.compare import verify_outputs
+    from tidelog.app.verification import verify_outputs
     from tidelog.capture.notifications import Notification
     from tidelog.config import Config, load_config
-    from tidelog.config.databases import of_database
+    from tidelog.config.loading import of_database
+    from tidelog.engine.core import EngineState
     from tidelog.engine.events import Event, Events
     from tidelog.engine.ports import Committer, Happened, Message
-    from tidelog.engine.state_machine import EngineState
     from tidelog.errors import TidelogError
 else:
     from tidelog.system.lazy_names import lazy_names
@@ -71,9 +70,9 @@ else:
         "CaptureGroup": "tidelog.app.multi_capture",
         "Committer": "tidelog.engine.ports",
         "Config": "tidelog.config",
-        "EngineState": "tidelog.engine.state_machine",
+        "EngineState": "tidelog.engine.core",
         "Event": "tidelog.engine.events",
-        "EventStream": "tidelog.app.async_engine.event_stream",
+        "EventStream": "tidelog.app.async_engine.engine",
         "Events": "tidelog.engine.events",
         "Happened": "tidelog.engine.ports",
         "Message": "tidelog.engine.ports",
@@ -82,10 +81,10 @@ else:
         "TidelogError": "tidelog.errors",
         "load_config": "tidelog.config",
         "missing_keys": "tidelog.app.dumps.keys",
-        "of_database": "tidelog.config.databases",
-        "repair": "tidelog.app.dumps.repair",
+        "of_database": "tidelog.config.loading",
+        "repair": "tidelog.app.dumps.recovery",
         "status": "tidelog.app.remote_control",
-        "verify_outputs": "tidelog.app.verify.compare",
+        "verify_outputs": "tidelog.app.verification",
         "wait_finalized": "tidelog.app.dumps.finalize",
     }
     __getattr__ = lazy_names(__name__, _LAZY, ("commands", "ext", "spark"))

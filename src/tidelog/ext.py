@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tidelog.app.async_engine.log_task import OffsetStore, StoredOffset
     from tidelog.config.source import SourceSection
     from tidelog.engine.ports import RecordProcessor, RecordService, Serializer
-    from tidelog.outputs.base.executors.writer import Writer
     from tidelog.outputs.base.sections import ExecutorSection, OutputSection
+    from tidelog.outputs.base.writer import Writer
     from tidelog.ports import (
         Document,
         Election,
@@ -88,6 +88,6 @@ else:
         "StoredOffset": "tidelog.app.async_engine.log_task",
         "TargetTable": "tidelog.ports",
         "WriteTask": "tidelog.ports",
-        "Writer": "tidelog.outputs.base.executors.writer",
+        "Writer": "tidelog.outputs.base.writer",
     }
     __getattr__ = lazy_names(__name__, _LAZY)

@@ -15,7 +15,7 @@ from tests.support.state_stores import STORES, backend_of
 from tidelog.errors import LeaseLostError, Policy, StateConflictError, StateError
 from tidelog.ports import Document
 from tidelog.state import sqlite
-from tidelog.state.lease import LeaseElection
+from tidelog.state.documents import LeaseElection
 from tidelog.state.sqlite import SqliteElection
 
 

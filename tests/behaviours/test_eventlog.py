@@ -26,11 +26,10 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.layout import RECORD_SCHEMA
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.segments import encode, to_record_batches
-from tidelog.eventlog.storage.opening import storage_at
+from tidelog.eventlog.segments import RECORD_SCHEMA, encode, to_record_batches
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, Resume, ranges_of
 from tidelog.ports import SourceId
@@ -265,7 +264,7 @@ def test_if_durability_stays_unknown_the_writer_closes(writer, monkeypatch, plac
     def fail(*_):
         raise OSError(5, "injected")
 
-    monkeypatch.setattr("tidelog.eventlog.storage.local.fsync_directory", fail)
+    monkeypatch.setattr("tidelog.eventlog.local_storage.fsync_directory", fail)
     with pytest.raises(AppendRaceLostError, match="durable is unknown"):
         writer.append_log([batch([b"a"], 10)])
     monkeypatch.undo()

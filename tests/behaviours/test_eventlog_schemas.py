@@ -14,8 +14,8 @@ import pytest
 from tests.unit.eventlog.records import table_schema
 
 from tidelog.errors import EventLogError, SegmentCorruptError
+from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.model.schema import TableName
 
 _numbers = count(1)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.s3 import S3Server
 
 from tidelog.errors import TidelogError
-from tidelog.outputs.base.stores.port import FileStore, open_file_store
+from tidelog.outputs.base.stores import FileStore, open_file_store
 
 _numbers = count(1)
 

@@ -16,10 +16,10 @@ from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, register
 
 from tidelog.errors import ForeignSegmentError
-from tidelog.eventlog import host_notes, log_poller
+from tidelog.eventlog import log_poller
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.system.private_files import temporary_directory
 
@@ -50,7 +50,7 @@ def writer(place: str, network: FaultyNetwork) -> EventLogWriter:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers see no notes of the writer: as on another host."""
     directory = tmp_path / "notes"
-    monkeypatch.setattr(host_notes, "temporary_directory", lambda _: directory)
+    monkeypatch.setattr(log_poller, "temporary_directory", lambda _: directory)
 
 
 @pytest.fixture
@@ -133,12 +133,12 @@ def test_readers_on_the_writers_host_ask_nothing_and_see_an_append_at_once(
 def test_a_writer_that_is_silent_is_not_relied_upon(
     writer: EventLogWriter, place: str, network: FaultyNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_notes, "WRITER_SILENT_S", 0.1)
+    monkeypatch.setattr(log_poller, "WRITER_SILENT_S", 0.1)
     log = EventLog.open(place)
     end = log.latest_offset()
     log.poll(end)
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(host_notes.HostNotes, "note_append", lambda *_: None)
+        elsewhere.setattr(log_poller.HostNotes, "note_append", lambda *_: None)
         append(writer, 10)
     assert log.poll(end, log_poller.IDLE_EVERY_S + 0.5)
 

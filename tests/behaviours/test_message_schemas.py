@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tidelog.app.http_server import RestServer
 from tidelog.config import Rest
 from tidelog.errors import SegmentCorruptError
-from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.eventlog.schemas import MessageSchemaStore
 
 TOKEN, SCHEMA_TOKEN = "hunter2-token", "readers-token"
 ONE, TWO = '{"type":"string"}', '{"type":"int"}'
@@ -51,7 +51,7 @@ def test_ids_are_positive_32_bit_integers(tmp_path_factory: Any, text: str) -> N
 def test_two_schemas_whose_ids_would_be_one_get_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.eventlog.message_schemas._IDS", 3)
+    monkeypatch.setattr("tidelog.eventlog.schemas._IDS", 3)
     store = MessageSchemaStore(tmp_path)
     ids = [store.register("t", str(n)) for n in range(3)]
     assert sorted(ids) == [1, 2, 3]

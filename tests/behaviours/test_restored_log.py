@@ -13,9 +13,9 @@ from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
 from tidelog.errors import OffsetAheadError
 from tidelog.eventlog import chain
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind
 
@@ -55,7 +55,7 @@ class Place:
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.integration)])
 def at(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(chain, "_TAIL_CHECK_EVERY_S", 0.0)
-    monkeypatch.setattr("tidelog.eventlog.unused_offsets._LATE_LISTING_S", 0.3)
+    monkeypatch.setattr("tidelog.eventlog.reader._LATE_LISTING_S", 0.3)
     if request.param == "local":
         found = Place(str(tmp_path / "log"), tmp_path / "log")
     else:

@@ -14,7 +14,7 @@ from tidelog.app.elections import LEASE_NAME
 from tidelog.app.state_copy import COPYING, check_whole, copy_state
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import load_config
-from tidelog.config.databases import of_database
+from tidelog.config.loading import of_database
 from tidelog.errors import ConfigError, UsageError
 from tidelog.state.opening import open_election, open_state
 

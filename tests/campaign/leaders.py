@@ -16,7 +16,7 @@ from typing import Final
 from tests.campaign.witness import Note
 from tests.support.oracle.history import HistoryError
 
-from tidelog.eventlog.layout import SegmentMeta
+from tidelog.eventlog.segments import SegmentMeta
 
 LATE_APPEND: Final = "appended after its lease had ended"
 LATE_STATE_WRITE: Final = "changed the state after its lease had ended"

@@ -13,13 +13,11 @@ import pytest
 
 from tidelog.app.capture import run as capture_run
 from tidelog.app.capture import standby
-from tidelog.capture import leadership
-from tidelog.capture.catalogue import capture_scope
-from tidelog.eventlog import writer
-from tidelog.eventlog.layout import is_segment_name
+from tidelog.capture import capture_scope, leadership
+from tidelog.eventlog import local_storage, object_storage, writer
 from tidelog.eventlog.log_files import CHAIN_FILE
-from tidelog.eventlog.storage import local, objects
-from tidelog.state import lease
+from tidelog.eventlog.segments import is_segment_name
+from tidelog.state import documents
 
 Patch = pytest.MonkeyPatch
 
@@ -27,25 +25,25 @@ Patch = pytest.MonkeyPatch
 def late_appends_overwrite(patch: Patch) -> None:
     """No look at the lease before an append, and a segment's name is given twice."""
 
-    def put(self: local.LocalStorage, name: str, data: Any, guard: Any = None) -> bool:
+    def put(self: local_storage.LocalStorage, name: str, data: Any, guard: Any = None) -> bool:
         self.replace(name, data)
         return True
 
     patch.setattr(leadership.LeaseKeeper, "check", lambda self: None)
-    patch.setattr(local.LocalStorage, "put_if_absent", put)
+    patch.setattr(local_storage.LocalStorage, "put_if_absent", put)
 
 
 def appends_to_a_bucket_overwrite(patch: Patch) -> None:
     """A segment is put whatever is there."""
-    put_if_absent = objects.ObjectStorage.put_if_absent
+    put_if_absent = object_storage.ObjectStorage.put_if_absent
 
-    def put(self: objects.ObjectStorage, name: str, data: Any, guard: Any = None) -> bool:
+    def put(self: object_storage.ObjectStorage, name: str, data: Any, guard: Any = None) -> bool:
         if not is_segment_name(name):
             return put_if_absent(self, name, data, guard)
         self.replace(name, data, guard)
         return True
 
-    patch.setattr(objects.ObjectStorage, "put_if_absent", put)
+    patch.setattr(object_storage.ObjectStorage, "put_if_absent", put)
 
 
 def tables_left_out_are_forgotten(patch: Patch) -> None:
@@ -83,15 +81,15 @@ def no_fence(patch: Patch) -> None:
 
 def epoch_not_raised(patch: Patch) -> None:
     """Every leader has the epoch of the one before, whatever the event log says."""
-    look = lease.LeaseElection._read
+    look = documents.LeaseElection._read
 
-    def looking(self: lease.LeaseElection) -> Any:
+    def looking(self: documents.LeaseElection) -> Any:
         found = look(self)
         if found is not None:
             self._next_epoch = found.value["epoch"]
         return found
 
-    patch.setattr(lease.LeaseElection, "_read", looking)
+    patch.setattr(documents.LeaseElection, "_read", looking)
     patch.setattr(standby.LogHandle, "newest_epoch", lambda self: 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.campaign.witness import Note
 
-from tidelog.eventlog.layout import SegmentMeta
+from tidelog.eventlog.segments import SegmentMeta
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from tests.campaign import leaders
 from tests.campaign.witness import Note
 from tests.support.oracle.history import HistoryError
 
-from tidelog.eventlog.layout import SegmentMeta
+from tidelog.eventlog.segments import SegmentMeta
 
 
 @dataclass

@@ -39,8 +39,8 @@ from tests.support.oracle.source import OracleSource
 from tests.support.oracle.workload import OracleWorkload
 
 from tidelog.app.sources.kinds import source_kind
-from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
-from tidelog.capture.dumps.key_sets import KeySets, missing_set
+from tidelog.capture.catalogue_watch import SHAPES_KEY
+from tidelog.capture.dumps.missing_rows import KeySets, missing_set
 from tidelog.config import Config, load_config
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog

@@ -14,21 +14,10 @@ import pytest
 from tests.campaign import mutations as of_campaign
 from tests.integration.windows import mutations as of_windows
 
-from tidelog.capture import engine
-from tidelog.capture.dumps import (
-    chunk_ends,
-    chunk_planner,
-    chunk_results,
-    chunk_task,
-    coordinator,
-    store,
-)
-from tidelog.capture.dumps import (
-    state as dump_state,
-)
-from tidelog.capture.dumps.state_machine import DumpStatus
-from tidelog.capture.limits import log_pause
-from tidelog.capture.windows import windows
+from tidelog.capture import engine, pauses, windows
+from tidelog.capture.dumps import chunk_planner, chunk_results, chunk_task, coordinator, store
+from tidelog.capture.dumps import state as dump_state
+from tidelog.capture.dumps.state import DumpStatus
 from tidelog.model.records import Kind
 
 Patch = pytest.MonkeyPatch
@@ -41,9 +30,9 @@ def apply(name: str) -> None:
 
 def nothing_superseded(patch: Patch) -> None:
     """A chunk's rows are all emitted, whatever the log holds."""
-    from tidelog.capture.windows import history
+    from tidelog.capture import windows
 
-    patch.setattr(history.KeyHistory, "invisible", lambda self, snapshot: None)
+    patch.setattr(windows.KeyHistory, "invisible", lambda self, snapshot: None)
 
 
 def ends_anyway(patch: Patch) -> None:
@@ -54,7 +43,7 @@ def ends_anyway(patch: Patch) -> None:
 def planner_off_by_one(patch: Patch) -> None:
     """A planned chunk begins one key behind the end of the one before."""
     ends_anyway(patch)
-    planned, plan = chunk_planner.ChunkQueue.add_planned, chunk_ends.KeyPlanner._plan
+    planned, plan = chunk_planner.ChunkQueue.add_planned, chunk_results.KeyPlanner._plan
     beyond: dict[Any, Any] = {}
 
     def planning(self: Any, reader: Any, cursor: Any, request: Any, count: int) -> None:
@@ -74,7 +63,7 @@ def planner_off_by_one(patch: Patch) -> None:
             after = task.request.after
             task.request = replace(task.request, after=beyond.get(after, after))
 
-    patch.setattr(chunk_ends.KeyPlanner, "_plan", planning)
+    patch.setattr(chunk_results.KeyPlanner, "_plan", planning)
     patch.setattr(chunk_planner.ChunkQueue, "add_planned", skipping)
 
 
@@ -100,9 +89,9 @@ def rest_skipped(patch: Patch) -> None:
 
 def log_pause_released_early(patch: Patch) -> None:
     """The log goes on as soon as a blocking dump's snapshot is taken."""
-    move = log_pause.LogPause.move
+    move = pauses.LogPause.move
 
-    def moving(self: log_pause.LogPause, at: int) -> None:
+    def moving(self: pauses.LogPause, at: int) -> None:
         move(self, at)
         self._paused_at = at
         self.release()
@@ -112,18 +101,18 @@ def log_pause_released_early(patch: Patch) -> None:
             with self._lock:
                 self._put(self._appends.popleft())
 
-    patch.setattr(log_pause.LogPause, "move", moving)
+    patch.setattr(pauses.LogPause, "move", moving)
     patch.setattr(engine.CaptureEngine, "_append_waiting", appending)
 
 
 def log_pause_moved_short(patch: Patch) -> None:
     """The log is held where it stood, not where the snapshot was taken."""
-    move = log_pause.LogPause.move
+    move = pauses.LogPause.move
 
-    def moving(self: log_pause.LogPause, _at: int) -> None:
+    def moving(self: pauses.LogPause, _at: int) -> None:
         move(self, self._at)
 
-    patch.setattr(log_pause.LogPause, "move", moving)
+    patch.setattr(pauses.LogPause, "move", moving)
 
 
 def due_one_early(patch: Patch) -> None:
@@ -291,7 +280,7 @@ def bound_read_late(patch: Patch) -> None:
 def emitted_at_prepare(patch: Patch) -> None:
     """Rows of an XA transaction come with its first phase."""
     from tidelog.codecs.mysql.binlog.items import XaState
-    from tidelog.sources.mysql.stream.xa_rows import XaRows
+    from tidelog.sources.mysql.stream.log_parts import XaRows
 
     decided = XaRows.take
 
@@ -307,13 +296,13 @@ def emitted_at_prepare(patch: Patch) -> None:
 def prepared_before_start_lost(patch: Patch) -> None:
     """After a restart nothing is held back for a prepared transaction, nor looked for."""
     from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
-    from tidelog.sources.mysql.stream.xa_rows import XaRows
+    from tidelog.sources.mysql.stream.log_parts import XaRows
 
     take, committed = XaRows.take, XaRows._committed
 
     def seen_at(self: Any, scanner: Any, seen: Any, idle_at: int) -> Any:
         with pytest.MonkeyPatch.context() as within:
-            within.setattr("tidelog.sources.mysql.stream.xa_rows.find_prepared", lambda *_: None)
+            within.setattr("tidelog.sources.mysql.stream.log_parts.find_prepared", lambda *_: None)
             yield from take(self, scanner, seen, idle_at)
 
     def known_only(self: Any, *arguments: Any, known: bool) -> Any:
@@ -327,7 +316,7 @@ def prepared_before_start_lost(patch: Patch) -> None:
 
 def ordinals_after_filters(patch: Patch) -> None:
     """Records of a transaction are counted without those of tables that are not captured."""
-    from tidelog.codecs.mysql.binlog.scan.records import ScannedRecords
+    from tidelog.codecs.mysql.binlog.scan_state import ScannedRecords
 
     batch_of = ScannedRecords.batch
 
@@ -346,7 +335,7 @@ def ordinals_after_filters(patch: Patch) -> None:
 
 def unlogged_rows_ignored(patch: Patch) -> None:
     """A table is not dumped again where its rows changed without row events."""
-    from tidelog.sources.mysql.stream.log_statements import LogStatements
+    from tidelog.sources.mysql.stream.affected_tables import LogStatements
 
     patch.setattr(LogStatements, "_unlogged", lambda self, effect, position: None)
 

@@ -18,7 +18,7 @@ from tests.support.oracle.source import OracleSource
 from tests.support.oracle.values import Transaction
 from tests.support.oracle.workload import Mix, OracleWorkload
 
-from tidelog.codecs.mysql.binlog.position import pack
+from tidelog.codecs.mysql.binlog.items import pack
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

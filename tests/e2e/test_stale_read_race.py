@@ -21,8 +21,7 @@ from tests.support.oracle.dumps import Seen
 
 from tidelog import app
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.emitted_transactions import EmittedTransactions
-from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.reader import EmittedTransactions, EventLog
 
 ROWS = 800
 CHUNK_ROWS = 8

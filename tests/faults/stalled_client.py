@@ -10,7 +10,7 @@ import threading
 import time
 
 from tidelog.sources.postgres import async_results
-from tidelog.sources.postgres.chunks.copy_out import CopyReader
+from tidelog.sources.postgres.chunks.rows import CopyReader
 from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 

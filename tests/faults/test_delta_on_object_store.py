@@ -11,9 +11,9 @@ from tests.support.s3 import S3Server
 from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError, OutcomeUnknownError, OutputRefusedError, StorageError
-from tidelog.eventlog.storage import objects
+from tidelog.eventlog import object_storage
 from tidelog.outputs.lake.delta_log.actions import add, transaction
-from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
+from tidelog.outputs.lake.delta_log.commits import write_checkpoint
 
 pytestmark = pytest.mark.integration
 _numbers = count(1)
@@ -27,7 +27,7 @@ def place(s3: S3Server) -> str:
 @pytest.fixture
 def network(s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNetwork]:
     """The way to the server; a client tries nothing again."""
-    monkeypatch.setitem(objects._RETRY, "max_retries", 0)
+    monkeypatch.setitem(object_storage._RETRY, "max_retries", 0)
     with on_the_way(s3, place, monkeypatch) as network:
         yield network
 
@@ -44,8 +44,8 @@ def put_of(s3: S3Server, table: Table, version: int) -> str:
 
 def patient(table: Table, monkeypatch: pytest.MonkeyPatch, times: int) -> Table:
     """The table by a client that tries again."""
-    monkeypatch.setitem(objects._RETRY, "max_retries", times)
-    objects._open_client.cache_clear()
+    monkeypatch.setitem(object_storage._RETRY, "max_retries", times)
+    object_storage._open_client.cache_clear()
     return Table(table.place)
 
 

@@ -20,8 +20,7 @@ from tests.integration.windows.live import (
 
 from tidelog import app
 from tidelog.capture.dumps import store
-from tidelog.capture.dumps.state import TableRun
-from tidelog.capture.dumps.state_machine import CHUNKS, ChunkInput, ChunkStatus
+from tidelog.capture.dumps.state import CHUNKS, ChunkInput, ChunkStatus, TableRun
 from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot

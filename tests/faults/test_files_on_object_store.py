@@ -12,12 +12,11 @@ from tests.support.s3 import S3Server
 from tests.unit.test_files_writer import TABLE, events
 
 from tidelog.errors import OutcomeUnknownError, OutputBusyError, OutputRefusedError, UsageError
-from tidelog.eventlog.storage import objects
-from tidelog.eventlog.storage.objects import ObjectStorage
-from tidelog.outputs.base.stores.port import FileStore, open_file_store
+from tidelog.eventlog import object_storage
+from tidelog.eventlog.object_storage import ObjectStorage
+from tidelog.outputs.base.stores import FileStore, open_file_store
 from tidelog.outputs.files.commits import Commit, Commits
-from tidelog.outputs.files.layout import FilesLayout
-from tidelog.outputs.files.writer import FileFormat, FilesWriter
+from tidelog.outputs.files.writer import FileFormat, FilesLayout, FilesWriter
 from tidelog.ports import WriteTask
 
 pytestmark = pytest.mark.integration
@@ -32,7 +31,7 @@ def place(s3: S3Server) -> str:
 @pytest.fixture
 def network(s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNetwork]:
     """The way to the server from now on; a client tries nothing again."""
-    monkeypatch.setitem(objects._RETRY, "max_retries", 0)
+    monkeypatch.setitem(object_storage._RETRY, "max_retries", 0)
     with on_the_way(s3, place, monkeypatch) as network:
         yield network
 
@@ -100,8 +99,8 @@ def test_a_commit_that_reaches_the_store_after_another_driver_s_replaces_nothing
 def test_a_commit_whose_answer_is_lost_is_recognised_by_its_content(
     s3: S3Server, place: str, network: FaultyNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(objects._RETRY, "max_retries", 1)
-    objects._open_client.cache_clear()
+    monkeypatch.setitem(object_storage._RETRY, "max_retries", 1)
+    object_storage._open_client.cache_clear()
     driver = Driver(place)
     staged = driver.stage("try", 1, 100)
     network.arm("lose_answer", put_of_commit(s3, place, 1))

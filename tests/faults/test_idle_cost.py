@@ -24,7 +24,7 @@ from tests.support.s3 import S3Server
 from tidelog import app
 from tidelog.cli.watch import combined
 from tidelog.eventlog import log_poller
-from tidelog.eventlog.storage.opening import provide_options
+from tidelog.eventlog.local_storage import provide_options
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 

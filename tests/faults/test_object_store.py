@@ -15,11 +15,11 @@ from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
 from tidelog.errors import AppendRaceLostError, StorageError, UsageError
+from tidelog.eventlog import object_storage
+from tidelog.eventlog.local_storage import OPTIONS_VARIABLE, provide_options
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.eventlog.object_storage import ObjectStorage
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.storage import objects
-from tidelog.eventlog.storage.objects import ObjectStorage
-from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE, provide_options
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.system import failpoints
 
@@ -35,7 +35,7 @@ def place(s3: S3Server) -> str:
 @pytest.fixture
 def network(s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNetwork]:
     """The way to the server from now on; a client tries again once."""
-    monkeypatch.setitem(objects._RETRY, "max_retries", 1)
+    monkeypatch.setitem(object_storage._RETRY, "max_retries", 1)
     with on_the_way(s3, place, monkeypatch) as network:
         yield network
 
@@ -129,7 +129,7 @@ def test_a_late_fence_is_the_fence(s3, place, network):
 
 
 def test_a_server_killed_amid_a_put_loses_nothing_that_was_told(place, monkeypatch):
-    monkeypatch.setitem(objects._RETRY, "max_retries", 1)
+    monkeypatch.setitem(object_storage._RETRY, "max_retries", 1)
     with S3Server() as server:
         place = server.url("log")
         writer = EventLogWriter.create(place, SOURCE, 1)

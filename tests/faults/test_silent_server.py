@@ -14,8 +14,8 @@ from tests.campaign.paths import PathProxy
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.errors import ConnectionLostError
-from tidelog.sources.mysql.stream.replication import stream as binlog
-from tidelog.sources.mysql.stream.replication.stream import BinlogStream
+from tidelog.sources.mysql.stream import replication as binlog
+from tidelog.sources.mysql.stream.replication import BinlogStream
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.system import peer_check

@@ -17,7 +17,7 @@ from tidelog.control.commands import (
     SetDumpOptions,
     StopSnapshot,
 )
-from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT
+from tidelog.sources.postgres.chunks.watermarks import TAKE_SNAPSHOT
 
 pytestmark = pytest.mark.integration
 

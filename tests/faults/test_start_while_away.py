@@ -23,7 +23,7 @@ from tests.support.s3 import S3Server
 from tests.support.state_stores import STORES
 
 from tidelog.errors import AccessRefusedError
-from tidelog.eventlog.storage.objects import ObjectStorage
+from tidelog.eventlog.object_storage import ObjectStorage
 
 pytestmark = pytest.mark.integration
 ALWAYS = 1_000_000

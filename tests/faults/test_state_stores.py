@@ -20,7 +20,7 @@ from tests.support.zookeeper import ZooKeeperServer
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConfigError, LeaseLostError, StateConflictError, StateError
-from tidelog.eventlog.storage import objects
+from tidelog.eventlog import object_storage
 from tidelog.state.opening import open_election, open_state
 from tidelog.state.zookeeper import ZooKeeperConnection
 
@@ -39,7 +39,7 @@ def place(s3: S3Server) -> str:
 @pytest.fixture
 def network(s3: S3Server, place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyNetwork]:
     """The way to the server; a client tries again once."""
-    monkeypatch.setitem(objects._RETRY, "max_retries", 1)
+    monkeypatch.setitem(object_storage._RETRY, "max_retries", 1)
     with on_the_way(s3, place, monkeypatch, one_at_a_time=True) as network:
         yield network
 

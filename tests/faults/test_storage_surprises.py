@@ -27,16 +27,14 @@ from tidelog.errors import (
     SegmentCorruptError,
     StorageError,
 )
-from tidelog.eventlog.emitted_transactions import EmittedTransactions
-from tidelog.eventlog.layout import is_segment_name
+from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.eventlog.log_files import CHAIN_FILE, LOG_FILE
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.eventlog.object_storage import ObjectStorage
+from tidelog.eventlog.reader import EmittedTransactions, EventLog, SegmentRef
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.segments import SegmentFile
-from tidelog.eventlog.storage.local import LocalStorage
-from tidelog.eventlog.storage.objects import ObjectStorage
-from tidelog.eventlog.storage.port import Tag
+from tidelog.eventlog.segments import SegmentFile, is_segment_name
+from tidelog.eventlog.storage_port import Tag
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume, ranges_of
 from tidelog.model.schema import TableName

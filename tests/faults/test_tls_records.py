@@ -19,7 +19,7 @@ from tests.faults.tls_terminator import TlsTerminator
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.postgres import async_results
-from tidelog.sources.postgres.chunks import copy_out
+from tidelog.sources.postgres.chunks import rows as copy_out
 from tidelog.sources.postgres.connect import connect
 
 pytestmark = pytest.mark.integration
@@ -105,7 +105,7 @@ def test_rows_that_the_socket_does_not_tell_of_are_read(deaf: Deaf) -> None:
     deaf.send_query_params(b"COPY (SELECT generate_series(1, 3)) TO STDOUT", [])
     first = next(async_results.results(deaf, PROMPT_S))  # type: ignore[arg-type]
     assert first.status == pq.ExecStatus.COPY_OUT
-    rows = copy_out._rows(deaf, PROMPT_S)  # type: ignore[arg-type]
+    rows = copy_out._copied_rows(deaf, PROMPT_S)  # type: ignore[arg-type]
     assert list(rows) == [b"1\n", b"2\n", b"3\n"]
 
 

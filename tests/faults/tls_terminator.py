@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.proxy import Proxy
 
-from tidelog.demo.servers.mysql_process import write_certificates
+from tidelog.demo.servers.mysql import write_certificates
 
 RECORD_BYTES = 16384
 """The most that a TLS record holds. PostgreSQL itself writes no more than half of it at once."""

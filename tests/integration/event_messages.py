@@ -14,13 +14,13 @@ import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
-from tidelog.outputs.base import key_changes
-from tidelog.outputs.base.executors.tasks import prepare_rows
-from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.outputs.base import tasks
+from tidelog.outputs.base.tasks import prepare_rows
+from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.ports import Formatter, TargetTable
 from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 
 Message = tuple[bytes | None, bytes | None]
@@ -68,7 +68,7 @@ def messages(config: Config, formatter: Formatter | None = None, name: str = "t"
 def sent(config: Config, formatter: Formatter, name: str = "t") -> list[dict[str, Any]]:
     """The messages about a table as a Kafka output sends them: key, value, headers."""
     target, batches = events(config, name)
-    batches = [key_changes.with_other_keys(batch, target.key) for batch in batches]
+    batches = [tasks.with_other_keys(batch, target.key) for batch in batches]
     return [m for batch in batches for m in formatter.format(target, batch).to_pylist()]
 
 

@@ -13,9 +13,9 @@ from tests.support.undumpable import undumpable
 
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.engine.core import EngineState
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
-from tidelog.engine.state_machine import EngineState
 from tidelog.errors import ConfigError, EngineStateError, IncompleteDumpError, TidelogError
 from tidelog.testing import TestingEngine
 

@@ -17,7 +17,7 @@ from tidelog.app.preflight import _check_outputs, _check_patterns, check
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE
+from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 
 pytestmark = pytest.mark.integration
 

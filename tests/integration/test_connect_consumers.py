@@ -23,9 +23,9 @@ from tests.support.kafka import KafkaServer
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.model.formats import BinaryMode, DecimalMode, TimeMode
+from tidelog.model.option_values import BinaryMode, DecimalMode, TimeMode
 from tidelog.outputs.formatters.avro import Avro
-from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.spark.formats.json_values import UNAVAILABLE, Handling
 
 pytestmark = pytest.mark.integration

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tidelog.app.alerts import watcher
+from tidelog.app import alerts
 from tidelog.app.capture.run import Capture
 from tidelog.config import parse_config
 
@@ -93,7 +93,7 @@ def test_a_problem_and_its_end_are_told_once_whoever_leads(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(watcher, "POLL_EVERY_S", 0.2)
+    monkeypatch.setattr(alerts, "POLL_EVERY_S", 0.2)
     file = tmp_path / "told.jsonl"
     command = json.dumps([sys.executable, "-c", KEEP, str(file)])
     text = f"""

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.event_messages import capturing, messages, wait_for
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.spark.formats.json_values import Handling
 
 pytestmark = pytest.mark.integration

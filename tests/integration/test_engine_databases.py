@@ -12,7 +12,7 @@ from tests.support.make_engine import MakeEngine
 
 from tidelog import app
 from tidelog.app.log_location import event_log_path
-from tidelog.config.databases import of_each_database
+from tidelog.config.loading import of_each_database
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.engine.events import Event

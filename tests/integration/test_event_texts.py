@@ -19,10 +19,10 @@ from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputRefusedError, UsageError
 from tidelog.eventlog.reader import EventLog
-from tidelog.model.formats import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
+from tidelog.model.option_values import BigintUnsignedMode, BinaryMode, DecimalMode, TimeMode
 from tidelog.model.schema import TableName
-from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.spark.datasource.key_filter import KeyFilter
+from tidelog.outputs.formatters.json_formats import Debezium
+from tidelog.spark.datasource.options import KeyFilter
 from tidelog.spark.formats.json_values import Handling
 
 pytestmark = pytest.mark.integration

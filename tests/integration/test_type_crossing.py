@@ -26,9 +26,7 @@ from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.outputs.formatters.avro import Avro
-from tidelog.outputs.formatters.cloudevents import CloudEvents
-from tidelog.outputs.formatters.debezium import Debezium
-from tidelog.outputs.formatters.flat import Flat
+from tidelog.outputs.formatters.json_formats import CloudEvents, Debezium, Flat
 from tidelog.ports import Formatter
 from tidelog.spark.formats.json_values import Handling
 

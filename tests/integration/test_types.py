@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from tests.support.payloads import record_batch, table_schema
 
-from tidelog.codecs.columns.time_kernels import NEGATIVE_INFINITY_DAYS, POSITIVE_INFINITY_DAYS
+from tidelog.codecs.columns.times import NEGATIVE_INFINITY_DAYS, POSITIVE_INFINITY_DAYS
 from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import fold
 from tidelog.codecs.postgres.tuples import copy_text_rows

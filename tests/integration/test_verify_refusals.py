@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.verify import compare
+from tidelog.app import verification
 from tidelog.cli import main
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
@@ -33,7 +33,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def session(_config: object) -> None:
         raise SparkStartedError
 
-    monkeypatch.setattr(compare, "session", session)
+    monkeypatch.setattr(verification, "session", session)
 
 
 def verify(

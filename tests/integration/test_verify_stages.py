@@ -13,7 +13,7 @@ import pytest
 from tests.integration.event_messages import capturing, wait_for
 
 from tidelog.app.sources.kinds import source_kind
-from tidelog.app.verify.compare import ComparedSource
+from tidelog.app.verification import ComparedSource
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer

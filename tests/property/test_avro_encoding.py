@@ -16,8 +16,8 @@ from tests.support.avro_messages import read
 
 from tidelog.errors import OutputError, TableLeftOutError
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.formatters import avro_encoding, avro_schema
-from tidelog.outputs.formatters.avro_encoding import AvroRows
+from tidelog.outputs.formatters import avro, avro_schema
+from tidelog.outputs.formatters.avro import AvroRows
 from tidelog.ports import SourceId, TargetTable
 
 UTC = dt.UTC
@@ -100,9 +100,9 @@ def test_decimals_and_integers_at_the_ends_of_their_sizes() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1), st.text(), st.lists(st.text()))
 def test_constants_are_encoded_as_columns_are(number: int, text: str, names: list[str]) -> None:
-    assert read(avro_encoding.number(number), '"long"') == number
-    assert read(avro_encoding.text(text), '"string"') == text
-    assert read(avro_encoding.names(names), '{"type":"array","items":"string"}') == names
+    assert read(avro.number(number), '"long"') == number
+    assert read(avro.text(text), '"string"') == text
+    assert read(avro.encode_names(names), '{"type":"array","items":"string"}') == names
 
 
 @settings(max_examples=30, deadline=None)
@@ -144,7 +144,7 @@ def test_any_names_make_a_schema_that_readers_take(columns: list[str], parts: li
     fields = avro_schema.fields_of(target, columns, avro_schema.FLAT, plain_key=False)
     assert len({field.name for field in fields}) == len(columns)
     schema = avro_schema.flat_schema(target, fields)
-    row = b"\0" * len(columns) + avro_encoding.text("c") * 2 + b"\0" * 5
+    row = b"\0" * len(columns) + avro.text("c") * 2 + b"\0" * 5
     assert read(row, schema)["__op"] == "c"
 
 

@@ -20,9 +20,8 @@ from tidelog.outputs.lake.delta_log.actions import (
     remove,
     transaction,
 )
-from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.log_files import LogListing
-from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.outputs.lake.delta_log.commits import write_checkpoint
+from tidelog.outputs.lake.delta_log.table_state import LogListing, TableState
 
 FILES = st.integers(0, 3)
 STEPS = st.lists(

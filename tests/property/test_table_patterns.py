@@ -14,16 +14,15 @@ from tests.support.build_log import BuiltLog
 
 import tidelog
 from tidelog.config import Config
-from tidelog.control.commands import ExecuteSnapshot
-from tidelog.control.table_selection import TableSelection
+from tidelog.control.commands import ExecuteSnapshot, TableSelection
 from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.sections import TablePattern
 from tidelog.model.patterns import matches, overlap
 from tidelog.model.schema import TableName
 from tidelog.spark.datasource import executor, partitions, segment_rows
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.transforms import Step, steps_of
 
@@ -80,7 +79,7 @@ def users(patterns: list[str], log: EventLog) -> Iterator[tuple[str, set[TableNa
     options = SourceOptions.parse({"path": "x", "tables": ",".join(patterns)})
     schemas = partitions.schemas_of(log, options.tables) or {}
     yield "Spark source", {schema.table for schema in schemas.values()}
-    rows = segment_rows.rows(log, log.head_offset, log.latest_offset(), options.tables)
+    rows = segment_rows.rows_of_segments(log, log.head_offset, log.latest_offset(), options.tables)
     yield "stream of outputs", {TableName.parse(row[2]) for row in rows}
 
 

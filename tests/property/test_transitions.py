@@ -9,19 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.capture.dumps.chunk_planner import ChunkTask
-from tidelog.capture.dumps.state import DumpState, TableProgress, TableRun
-from tidelog.capture.dumps.state_machine import (
+from tidelog.capture.dumps.state import (
     CHUNKS,
     DUMPS,
     TABLE_RUNS,
     TABLES,
     ChunkInput,
     DumpInput,
+    DumpState,
     TableInput,
+    TableProgress,
+    TableRun,
     TableRunInput,
 )
-from tidelog.capture.windows.state_machine import WINDOWS, WindowInput
-from tidelog.capture.windows.windows import Window
+from tidelog.capture.windows import WINDOWS, Window, WindowInput
 from tidelog.errors import TransitionError
 from tidelog.model.schema import TableName
 from tidelog.model.state_machine import Transitions

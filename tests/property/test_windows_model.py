@@ -19,13 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support import pgoutput_messages as messages
 
-from tidelog.capture.windows.state_machine import VoidReason
-from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow, Window, Windows
+from tidelog.capture.windows import ClosedWindow, VoidedWindow, VoidReason, Window, Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys, absent_rows
 from tidelog.model.records import Kind, LogBatch, Resume, in_ranges, ranges_of
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRows, WatermarkSeen
-from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
+from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
 
 KEYS = ("0", "1", "2", "3")
 TABLE = TableName("public", "t")

@@ -12,8 +12,8 @@ import numpy as np
 from tests.support import pgoutput_messages as messages
 from tests.support.pgoutput_messages import Value
 
-from tidelog.eventlog.layout import SegmentMeta
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.segments import SegmentMeta
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.model.schema import Column, TableName, TableSchema

@@ -12,8 +12,7 @@ from typing import Any
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.async_engine.log_task import LogTask
-from tidelog.engine.assembling import assemble
-from tidelog.engine.core import EngineCore
+from tidelog.engine.core import EngineCore, assemble
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Connector, SourceTask
 from tidelog.errors import EngineStateError

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.missing_rows import MissingRowsQueue
 from tidelog.capture.dumps.thread_messages import Actions
-from tidelog.capture.state_retry import RetryingStateStore
+from tidelog.capture.session import RetryingStateStore
+from tidelog.capture.unsupported_tables import UnsupportedTables
 
 
 @contextmanager

@@ -12,9 +12,8 @@ from typing import Any
 
 from tests.support.kafka_jars import KAFKA_JARS, KAFKA_VERSION
 
-from tidelog.demo.servers.embedded import EmbeddedServer
+from tidelog.demo.servers.embedded import EmbeddedServer, free_port, identity
 from tidelog.demo.servers.opensearch import install_jars, java
-from tidelog.demo.servers.unprivileged import free_port, identity
 from tidelog.errors import TidelogError
 
 _DEFAULT_SETTINGS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from tests.support.engines import no_threads_left
 
 from tidelog.app.async_engine.engine import AsyncEngine
 from tidelog.app.log_location import event_log_path
-from tidelog.engine.state_machine import EngineState
+from tidelog.engine.core import EngineState
 from tidelog.errors import EngineStateError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from tests.support.lake_files import TYPES, column_of, plain_layout, write_log
 
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 
 _LONG = "m" * 40

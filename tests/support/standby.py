@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.demo.servers.postgres_binaries import usable_installation
+from tidelog.demo.servers.postgres import PostgresServer, usable_installation
 from tidelog.errors import TidelogError
 
 # A standby refuses to start with fewer of these than its primary.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.support.faulty_network import FaultyNetwork
 
-from tidelog.eventlog.storage.opening import provide_options
+from tidelog.eventlog.local_storage import provide_options
 from tidelog.kinds.adapters import STATES
 from tidelog.ports import StateBackend
 

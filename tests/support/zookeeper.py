@@ -11,10 +11,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 
-from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.mysql_process import write_certificates
+from tidelog.demo.servers.embedded import EmbeddedServer, free_port, identity, server_cache
+from tidelog.demo.servers.mysql import write_certificates
 from tidelog.demo.servers.opensearch import java
-from tidelog.demo.servers.unprivileged import free_port, identity, server_cache
 from tidelog.errors import TidelogError
 
 _JVM = ["-Xms16m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.support.zookeeper import ZooKeeperServer
 
-from tidelog.demo.servers.unprivileged import free_port
+from tidelog.demo.servers.embedded import free_port
 
 
 class Member(ZooKeeperServer):

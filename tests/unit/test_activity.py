@@ -15,9 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.app.overview import overview
-from tidelog.capture.activity.day import BUCKET_S, BUCKETS, TABLES, Day
-from tidelog.capture.activity.drops import BEFORE, BUSY, DropSpan, find_drops
-from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, CountingAppender
+from tidelog.capture.activity import (
+    ACTIVITY_KEY,
+    BEFORE,
+    BUCKET_S,
+    BUCKETS,
+    BUSY,
+    TABLES,
+    Activity,
+    CountingAppender,
+    Day,
+    DropSpan,
+    find_drops,
+)
 from tidelog.cli.status_lines import lines
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.state.sqlite import SqliteState

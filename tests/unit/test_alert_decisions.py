@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.app.alerts.rules import AlertHistory, AlertReport
-from tidelog.app.alerts.watcher import LINES, message_of
+from tidelog.app.alerts import LINES, AlertHistory, AlertReport, message_of
 from tidelog.app.overview.document import Problem, Severity
 
 

@@ -11,10 +11,10 @@ from unittest.mock import Mock
 import pytest
 from tests.support.engines import until
 
-from tidelog.capture.buffer import OutputBuffer
 from tidelog.capture.engine import CaptureEngine, CaptureOptions
-from tidelog.capture.limits.log_pause import LogPause
-from tidelog.capture.windows.windows import Window, Windows
+from tidelog.capture.pauses import LogPause
+from tidelog.capture.windows import Window, Windows
+from tidelog.capture.writer_thread import OutputBuffer
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.errors import StorageError
 from tidelog.model.records import Kind, LogBatch, Resume

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline import backfill
+from tidelog.app.pipeline import session
 from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot, from_json
@@ -22,7 +22,7 @@ COLUMNS = {"id": "int64"}
 
 @pytest.fixture(autouse=True)
 def _no_capture_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill, "_COMMAND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(session, "_COMMAND_TIMEOUT_S", 0.1)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def remove_first_segment(built: BuiltLog) -> None:
 
 def test_the_first_start_of_a_whole_log_asks_for_nothing(tmp_path: Path, built: BuiltLog) -> None:
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    backfill.request_backfill(wanted, built.log)
+    session.request_backfill(wanted, built.log)
     assert asked(wanted) == []
 
 
@@ -83,7 +83,7 @@ def test_an_output_that_is_added_to_a_whole_log_needs_no_dump(
 ) -> None:
     filled(built, config(tmp_path, "{kind: delta, path: lake}"))
     wanted = config(tmp_path, "{kind: delta, path: lake}", "{kind: files, path: f}")
-    backfill.request_backfill(wanted, built.log)
+    session.request_backfill(wanted, built.log)
     assert asked(wanted) == []
     assert "output files is new: it starts at the head of the event log" in caplog.text
 
@@ -99,7 +99,7 @@ def test_a_dump_is_asked_for_where_the_log_lacks_its_beginning(
     started = built.dump_started("q.b").first
     built.dump_completed("q.b", started)
     wanted = config(tmp_path, *([] if first else [known]), "{kind: files, path: f}")
-    backfill.request_backfill(wanted, built.log)
+    session.request_backfill(wanted, built.log)
     assert asked(wanted) == [("p.a",)]  # of q.b the log has a whole dump
     assert "does not hold all of p.a: dumps of them are requested" in caplog.text
 
@@ -109,7 +109,7 @@ def test_a_source_that_is_not_to_be_dumped_is_not(
 ) -> None:
     remove_first_segment(built)
     wanted = config(tmp_path, "{kind: files, path: f}", snapshot="no_data")
-    backfill.request_backfill(wanted, built.log)
+    session.request_backfill(wanted, built.log)
     assert asked(wanted) == []
     assert "what is not in the log comes only with `tidelog dump`" in caplog.text
 
@@ -120,10 +120,10 @@ def test_tables_that_an_output_takes_from_now_on_are_dumped(
 ) -> None:
     filled(built, config(tmp_path, f"{{kind: delta, path: lake, tables: {before}}}"))
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    backfill.request_backfill(wanted, built.log)
+    session.request_backfill(wanted, built.log)
     assert asked(wanted) == [("q.b",)]
     filled(built, wanted)
-    backfill.request_backfill(wanted, built.log)
+    session.request_backfill(wanted, built.log)
     assert asked(wanted) == [("q.b",)]  # no second one
 
 
@@ -131,7 +131,7 @@ def test_what_a_version_before_noted_asks_for_nothing(tmp_path: Path, built: Bui
     remove_first_segment(built)
     Consumers(built.log.storage).register("pipeline", built.log.latest_offset())
     wanted = config(tmp_path, "{kind: delta, path: lake}")
-    backfill.request_backfill(wanted, built.log)
+    session.request_backfill(wanted, built.log)
     assert asked(wanted) == []
 
 
@@ -154,7 +154,7 @@ def test_a_copy_that_stands_before_the_log_goes_on_with_dumps(
     head = left_behind(built, wanted)
     started = built.dump_started("q.b").first
     built.dump_completed("q.b", started)
-    assert backfill.request_backfill(wanted, built.log, ["delta"]) == {"delta": head}
+    assert session.request_backfill(wanted, built.log, ["delta"]) == {"delta": head}
     assert asked(wanted) == [("p.a",)]
     assert "output delta is at offset 0, but retention removed everything" in caplog.text
 
@@ -163,11 +163,11 @@ def test_a_copy_goes_on_only_with_dumps(tmp_path: Path, built: BuiltLog) -> None
     wanted = config(tmp_path, "{kind: delta, path: lake}", snapshot="no_data")
     head = left_behind(built, wanted)
     with pytest.raises(OffsetGoneError, match=r"once the log holds dumps of p.a, q.b: .*`tidelog"):
-        backfill.request_backfill(wanted, built.log, ["delta"])
+        session.request_backfill(wanted, built.log, ["delta"])
     assert asked(wanted) == []
     for table in ("p.a", "q.b"):
         built.dump_completed(table, built.dump_started(table).first)
-    assert backfill.request_backfill(wanted, built.log, ["delta"]) == {"delta": head}
+    assert session.request_backfill(wanted, built.log, ["delta"]) == {"delta": head}
 
 
 def test_events_that_are_lost_stop_an_output_until_it_has_a_new_name(
@@ -176,8 +176,8 @@ def test_events_that_are_lost_stop_an_output_until_it_has_a_new_name(
     wanted = config(tmp_path, "{kind: files, path: f}")
     left_behind(built, wanted)
     with pytest.raises(OffsetGoneError, match="Give the output a name that it never had"):
-        backfill.request_backfill(wanted, built.log)
+        session.request_backfill(wanted, built.log)
     assert asked(wanted) == []
     renamed = config(tmp_path, "{kind: files, name: anew, path: f}")
-    assert backfill.request_backfill(renamed, built.log) == {}
+    assert session.request_backfill(renamed, built.log) == {}
     assert asked(renamed) == [("p.a", "q.b")]

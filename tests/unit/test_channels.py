@@ -13,9 +13,8 @@ import pytest
 from tidelog.app.capture.channels import Channels
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.config import parse_config
-from tidelog.control.channels import kafka_notifications
-from tidelog.control.channels.kafka import KafkaTopic
-from tidelog.control.channels.kafka_notifications import KafkaNotifications
+from tidelog.control.channels import kafka
+from tidelog.control.channels.kafka import KafkaNotifications, KafkaTopic
 from tidelog.ports import SourceId
 from tidelog.state.opening import open_state
 
@@ -65,13 +64,13 @@ def test_what_fails_at_once_while_it_is_closed_is_not_tried_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[float] = []
-    real = kafka_notifications.Producer
+    real = kafka.Producer
 
     def counted(*settings: Any, **more: Any) -> Any:
         made.append(time.monotonic())
         return real(*settings, **more)
 
-    monkeypatch.setattr(kafka_notifications, "Producer", counted)
+    monkeypatch.setattr(kafka, "Producer", counted)
     place = KafkaTopic("127.0.0.1:1", "told", {"security.protocol": "nonsense"})
     sending = KafkaNotifications(place)
     sending.send(Notification("d1", "Incremental Snapshot", NotificationType.STARTED, 17))

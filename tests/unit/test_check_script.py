@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.sources.findings import ADMINISTRATOR, SUPERUSER, Finding
-from tidelog.sources.scripts import CAPTURE, script
+from tidelog.sources.findings import ADMINISTRATOR, CAPTURE, SUPERUSER, Finding, script
 
 
 def test_parts_follow_the_order_of_what_was_found_and_name_who_runs_them() -> None:

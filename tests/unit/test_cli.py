@@ -20,7 +20,7 @@ from tests.support.screens import Feed
 import tidelog
 import tidelog.app.overview as overview
 from tidelog import cli
-from tidelog.cli.exit_codes import stop_on_signals
+from tidelog.cli.terminal import stop_on_signals
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.errors import ConnectionLostError, GapError, LeaseLostError, PreflightError
 

@@ -14,8 +14,8 @@ import pytest
 
 from tidelog.cli import terminal
 from tidelog.cli.inspect import verify_facts
-from tidelog.cli.live.facts import fact_lines, live_facts
-from tidelog.cli.log_format import JsonFormatter, OneLineFormatter
+from tidelog.cli.live import fact_lines, live_facts
+from tidelog.cli.terminal import JsonFormatter, OneLineFormatter
 from tidelog.cli.watch.dump_wait import DumpBars
 from tidelog.system.download_progress import Download
 

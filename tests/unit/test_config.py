@@ -14,9 +14,9 @@ import pytest
 from tidelog.app.preflight import check_authorities
 from tidelog.codecs.mysql.server_urls import parse_url
 from tidelog.config import Config, as_config, load_config, parse_config
-from tidelog.config.engine import EngineArguments, EngineSection
+from tidelog.config.models import EngineArguments, EngineSection
 from tidelog.config.source import MySqlSourceSection
-from tidelog.demo.servers.mysql_process import write_certificates
+from tidelog.demo.servers.mysql import write_certificates
 from tidelog.errors import ConfigError
 from tidelog.state.zookeeper import parse as parse_place
 

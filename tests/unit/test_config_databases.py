@@ -11,7 +11,7 @@ import tidelog
 from tidelog import cli
 from tidelog.app.log_location import event_log_path
 from tidelog.config import Config, load_config
-from tidelog.config.databases import label_of, of_each_database
+from tidelog.config.loading import label_of, of_each_database
 from tidelog.errors import ConfigError
 from tidelog.state.postgres import RowRegister
 

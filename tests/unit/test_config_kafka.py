@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.app.web.instance import settings_of
 from tidelog.config import Config, parse_config
-from tidelog.config.databases import of_each_database
+from tidelog.config.loading import of_each_database
 from tidelog.errors import ConfigError
 
 pytest.importorskip("confluent_kafka")

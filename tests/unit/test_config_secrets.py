@@ -7,13 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tidelog.config import alerts, control, engine, kafka, loading, models, schedules
+from tidelog.config import control, loading, models
 from tidelog.config.source import SOURCES
 from tidelog.kinds.adapters import OUTPUT_KINDS
 
 
 def sections() -> Iterator[type[BaseModel]]:
-    for module in (alerts, control, engine, kafka, models, schedules):
+    for module in (control, control, models, control, models, models):
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, BaseModel):
                 yield value

@@ -16,6 +16,7 @@ from tidelog.control.commands import (
     PauseSnapshot,
     ResumeSnapshot,
     StopSnapshot,
+    TableSelection,
     from_json,
 )
 from tidelog.control.debezium import (
@@ -25,7 +26,6 @@ from tidelog.control.debezium import (
     parse,
     parse_line,
 )
-from tidelog.control.table_selection import TableSelection
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
 

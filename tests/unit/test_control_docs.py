@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tidelog import cli
 from tidelog.cli import client
 from tidelog.config import parse_config
-from tidelog.control.channels.rest_bodies import ROUTES, DumpBody
+from tidelog.control.channels.rest import ROUTES, DumpBody
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build
 from tidelog.control.debezium import Signal, parse, parse_line
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from tidelog.outputs.base.executors import rejections
-from tidelog.outputs.base.executors.rejections import JsonDeadLetters
+from tidelog.outputs.base import writer
+from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 
 
@@ -64,7 +64,7 @@ def test_two_attempts_of_a_task_at_once_do_not_meet(
     fake = SimpleNamespace(
         FileSystem=SimpleNamespace(from_uri=from_uri), LocalFileSystem=fs.LocalFileSystem
     )
-    monkeypatch.setattr(rejections, "fs", fake)
+    monkeypatch.setattr(writer, "fs", fake)
     JsonDeadLetters(str(tmp_path)).put(task, letter)
     assert versions(tmp_path) == [7]
     assert not list(tmp_path.rglob("*.part"))

@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.state import DumpState
-from tidelog.capture.dumps.state_machine import DumpInput, TableInput
-from tidelog.capture.limits.dump_gate import DumpGate
+from tidelog.capture.dumps.state import DumpInput, DumpState, TableInput
+from tidelog.capture.log_guard import DumpGate
 from tidelog.capture.notifications import Notification
 from tidelog.capture.start_dumps import INITIAL_DUMP, StartDumps, StartPlan
+from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.schema import TableName
 from tidelog.state.sqlite import SqliteState

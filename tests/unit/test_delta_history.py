@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.outputs.lake.delta.restore_check import DeltaCommit, RestoreState, note, restore_state
+from tidelog.outputs.lake.delta.table import DeltaCommit, RestoreState, note, restore_state
 
 APP = "tidelog/g/delta"
 

@@ -16,7 +16,7 @@ import tidelog
 import tidelog.app.overview as overview
 from tidelog import cli
 from tidelog.capture.dumps.throttle import Limit
-from tidelog.capture.windows.state_machine import VoidReason
+from tidelog.capture.windows import VoidReason
 from tidelog.cli import client
 from tidelog.config import Dump
 from tidelog.config.source import PostgresSourceSection

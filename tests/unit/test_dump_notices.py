@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tidelog.capture.dumps.dump_notifications import NAMED_TABLES, DumpNotices
-from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.state_machine import TableInput
+from tidelog.capture.dumps.state import DumpState, TableInput, TableProgress
 from tidelog.capture.notifications import Notification
 
 

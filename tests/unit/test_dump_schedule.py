@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tidelog.app.dumps import schedule
 from tidelog.app.dumps.schedule import DumpSchedule
-from tidelog.config.schedules import ScheduledDump
+from tidelog.config.models import ScheduledDump
 from tidelog.control.commands import Command, ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.state.sqlite import SqliteState

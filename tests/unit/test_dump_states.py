@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.state_machine import (
+from tidelog.capture.dumps.state import (
     CHUNKS,
     DUMPS,
     FINISHED,
@@ -18,11 +17,13 @@ from tidelog.capture.dumps.state_machine import (
     UNFINISHED,
     ChunkStatus,
     DumpInput,
+    DumpState,
     DumpStatus,
     TableInput,
+    TableProgress,
     TableStatus,
 )
-from tidelog.capture.windows.state_machine import WINDOWS, WindowStatus
+from tidelog.capture.windows import WINDOWS, WindowStatus
 from tidelog.errors import TransitionError
 from tidelog.model.state_machine import Row, Transitions
 from tidelog.state.sqlite import SqliteState

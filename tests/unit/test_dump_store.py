@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps import store as store_module
+from tidelog.capture.dumps.automatic import last_failed, to_repeat
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
-from tidelog.capture.dumps.key_sets import KeySets
-from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress
-from tidelog.capture.dumps.state_machine import TableStatus
+from tidelog.capture.dumps.missing_rows import KeySets
+from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress, TableStatus
 from tidelog.capture.dumps.store import DumpStore, LogView
-from tidelog.capture.failed_dumps import last_failed, to_repeat
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName

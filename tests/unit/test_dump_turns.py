@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tidelog.capture.dumps.dump_turns import DumpTurns
+from tidelog.capture.dumps.coordinator import DumpTurns
 from tidelog.capture.dumps.state import DumpState
 
 

@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.catalogue.catalogue_watch import changes_rows
+from tidelog.capture.catalogue_watch import changes_rows
 from tidelog.config import parse_config
 from tidelog.errors import ConfigError, ExcludedKeyError
-from tidelog.model.column_patterns import (
-    check_column_pattern,
-    matching_columns,
-    unmatched_columns,
-)
+from tidelog.model.patterns import check_column_pattern, matching_columns, unmatched_columns
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SchemaSeen
-from tidelog.sources.excluded_columns import ColumnExclusion
 from tidelog.sources.mysql.catalogue import storage as mysql_storage
 from tidelog.sources.postgres.catalogue import storage as postgres_storage
+from tidelog.sources.table_settings import ColumnExclusion
 
 USERS = TableName("public", "users")
 NAMES = ("id", "name", "ssn", "a.b")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.cli import main
 from tidelog.config import parse_config
-from tidelog.control.commands import ExecuteSnapshot
-from tidelog.control.table_selection import TableSelection
+from tidelog.control.commands import ExecuteSnapshot, TableSelection
 from tidelog.errors import ConfigError
 from tidelog.model.patterns import (
     all_but,

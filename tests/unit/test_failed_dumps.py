@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.capture.dumps.state import DumpState, TableProgress
-from tidelog.capture.dumps.state_machine import TableStatus
-from tidelog.capture.failed_dumps import FIRST_MS, LAST_MS, REST, DueDump, to_repeat
+from tidelog.capture.dumps.automatic import FIRST_MS, LAST_MS, REST, DueDump, to_repeat
+from tidelog.capture.dumps.state import DumpState, TableProgress, TableStatus
 
 FAILED, DONE = TableStatus.FAILED, TableStatus.DONE
 ENDED = 1_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.files.commits import Attempt, Commit, Commits, StagedFile
 from tidelog.system import failpoints
 

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.errors import ConfigError
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.files.layout import FilesLayout
+from tidelog.outputs.files.writer import FilesLayout
 from tidelog.ports import SourceId, TargetTable
 
 DAY_US = 86_400_000_000

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.files.commits import Attempt
-from tidelog.outputs.files.layout import FilesLayout
-from tidelog.outputs.files.writer import FileFormat, FilesWriter
+from tidelog.outputs.files.writer import FileFormat, FilesLayout, FilesWriter
 from tidelog.ports import SourceId, TargetTable, WriteTask
 
 SCHEMA = TableSchema(TableName("public", "t"), 1, (), (), (), "d", "pgoutput")

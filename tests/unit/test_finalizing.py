@@ -13,14 +13,14 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.capture.dumps.state import NO_KEY
-from tidelog.capture.limits.pauses import PIPELINE_KEYS
+from tidelog.capture.pauses import PIPELINE_KEYS
 from tidelog.cli.watch.dump_wait import delivery_sentence, sentence
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.storage.local import LocalStorage
+from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.state.sqlite import SqliteState
 
 UNTIL = 100

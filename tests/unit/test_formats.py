@@ -16,16 +16,15 @@ from tests.support.build_log import BuiltLog
 
 from tidelog import cli
 from tidelog.errors import NewerFormatError
-from tidelog.eventlog import owner
+from tidelog.eventlog import log_files
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.layout import segment_name
 from tidelog.eventlog.log_files import to_checksummed_json
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.eventlog.message_schemas import MessageSchemaStore
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.segments import SegmentFile, encode
+from tidelog.eventlog.schemas import MessageSchemaStore
+from tidelog.eventlog.segments import SegmentFile, encode, segment_name
 from tidelog.outputs.base.progress import OutputProgress
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
@@ -58,7 +57,7 @@ def built(tmp_path: Path) -> BuiltLog:
     Consumers(storage).register("shop", 0)
     MessageSchemaStore(storage).register("t-value", '"string"')
     state = SqliteState(tmp_path / "state.db")
-    owner.claim(storage, built.log.generation, state, "here")
+    log_files.claim(storage, built.log.generation, state, "here")
     state.close()
     return built
 
@@ -78,7 +77,7 @@ def renumber(path: Path, number: int | None, *, checksummed: bool = True) -> Non
 def read_owner(path: Path) -> None:
     log, state = EventLog.open(path), SqliteState(path.parent / "state.db")
     try:
-        owner.claim(log.storage, log.generation, state, "here")
+        log_files.claim(log.storage, log.generation, state, "here")
     finally:
         state.close()
 

@@ -12,10 +12,10 @@ from tests.property.test_windows_model import SCHEMA, batch_of
 from tests.support import pgoutput_messages as messages
 from tests.support.build_log import BuiltLog
 
-from tidelog.capture.windows import windows as windows_module
-from tidelog.capture.windows.windows import Windows
+from tidelog.capture import windows as windows_module
+from tidelog.capture.windows import Windows
 from tidelog.codecs.postgres.tuples import PgoutputKeys
-from tidelog.eventlog.emitted_transactions import EmittedTransactions
+from tidelog.eventlog.reader import EmittedTransactions
 from tidelog.model.records import Kind, LogBatch, ranges_of
 
 XID = 735

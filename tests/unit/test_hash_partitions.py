@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidelog.outputs.base.executors import hash_partitions
+from tidelog.outputs.base import hash_partitions
 
 
 @pytest.mark.parametrize(

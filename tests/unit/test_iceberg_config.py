@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.pipeline.dependencies import check_spark
+from tidelog.app.pipeline.outputs import check_spark
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError, UsageError
 from tidelog.outputs.lake.iceberg.table import Partition

@@ -18,12 +18,12 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.pipeline.destinations import destinations
 from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.pipeline.run import pipeline
-from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause
+from tidelog.capture.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
 from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
 from tidelog.eventlog.consumers import Consumers, OutputFailure
 from tidelog.outputs.base.progress import OutputProgress, RefusedTables
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.files.commits import Attempt, Commits, StagedFile
 from tidelog.state.opening import open_state
 from tidelog.system import failpoints

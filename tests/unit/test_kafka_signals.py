@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
-from tidelog.control.channels.kafka import NO_TOPIC_ID, KafkaTopic, TopicFacts
-from tidelog.control.channels.kafka_signals import STATE_KEY, KafkaSignals
+from tidelog.control.channels.kafka import (
+    NO_TOPIC_ID,
+    STATE_KEY,
+    KafkaSignals,
+    KafkaTopic,
+    TopicFacts,
+)
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelog.codecs.mysql.rows import bytes_keys
+from tidelog.codecs.mysql.rows import keys as bytes_keys
 from tidelog.control.key_files import parse_keys, read_key_file
 from tidelog.errors import UsageError
-from tidelog.sources.mysql.chunks.key_texts import key_texts as mysql_key_texts
-from tidelog.sources.postgres.chunks.key_texts import key_texts
+from tidelog.sources.mysql.chunks.sql import key_texts as mysql_key_texts
+from tidelog.sources.postgres.chunks.sql import key_texts
 
 
 @pytest.mark.parametrize(

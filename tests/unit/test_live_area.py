@@ -8,8 +8,8 @@ import pyte
 import pytest
 from rich.text import Text
 
-from tidelog.cli import exit_codes
-from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
+from tidelog.cli import terminal as exit_codes
+from tidelog.cli.live import LiveArea, can_be_redrawn
 
 WIDTH, HEIGHT = 30, 10
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.limits.dump_gate import DumpBlockCause, DumpGate
-from tidelog.capture.limits.log_guard import (
+from tidelog.capture.log_guard import (
     EASED,
     STOP_AFTER_S,
     DangerKind,
+    DumpBlockCause,
+    DumpGate,
     LogGuard,
     RetainedLog,
     WhenLogInDanger,

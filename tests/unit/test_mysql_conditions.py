@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.errors import ChunkRefusedError
-from tidelog.sources.mysql.chunks.conditions import checked_condition
+from tidelog.sources.mysql.chunks.sql import checked_condition
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.model.schema import TableName
-from tidelog.sources.mysql.stream.ddl.effects import Effect
-from tidelog.sources.mysql.stream.ddl.statements import read_statement
+from tidelog.sources.mysql.ddl import Effect, read_statement
 
 PARTITION = "a partition was truncated, dropped or exchanged"
 VALUES = "a column with values in it was added"

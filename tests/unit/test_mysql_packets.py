@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.binlog_events import BinlogBytes
 
-from tidelog.codecs.mysql.binlog.position import pack
+from tidelog.codecs.mysql.binlog.items import pack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.sources.mysql.stream.replication import packets
-from tidelog.sources.mysql.stream.replication.seeking import OffsetSeeker
+from tidelog.sources.mysql.stream import replication
+from tidelog.sources.mysql.stream.replication import OffsetSeeker
 
 
 def framed(events: list[bytes], sequence: int) -> bytes:
@@ -39,28 +39,28 @@ def test_events_come_out_whole(
     stream = framed(events, 250)
     data = np.empty(buffer_bytes, np.uint8)
     offsets = np.zeros(buffer_events + 1, np.int64)
-    state = packets.new_state(250)
+    state = replication.new_state(250)
     found: list[bytes] = []
     rest = b""
     at = 0
     while True:
         received = np.frombuffer(rest + stream[at : at + piece], np.uint8).copy()
         at += piece
-        state[packets.CONSUMED] = 0
+        state[replication.CONSUMED] = 0
         while True:
-            outcome = packets.deframe(received, len(received), data, offsets, state)
-            if outcome == packets.GROW:
+            outcome = replication.deframe(received, len(received), data, offsets, state)
+            if outcome == replication.GROW:
                 grown = np.empty(2 * len(data), np.uint8)
                 grown[: len(data)] = data
                 data = grown
                 continue
-            for i in range(state[packets.EVENTS]):
+            for i in range(state[replication.EVENTS]):
                 found.append(data[offsets[i] : offsets[i + 1]].tobytes())
-            packets.rewind(data, offsets, state)
-            if outcome != packets.FULL:
+            replication.rewind(data, offsets, state)
+            if outcome != replication.FULL:
                 break
-        assert outcome == packets.DRAINED
-        rest = received[state[packets.CONSUMED] :].tobytes()
+        assert outcome == replication.DRAINED
+        rest = received[state[replication.CONSUMED] :].tobytes()
         assert len(rest) < 5
         if at >= len(stream):
             break
@@ -68,27 +68,27 @@ def test_events_come_out_whole(
 
 
 def test_an_event_of_several_packets() -> None:
-    event = bytes(packets.LONGEST_PAYLOAD - 1) + b"rest"
+    event = bytes(replication.LONGEST_PAYLOAD - 1) + b"rest"
     first = b"\xff\xff\xff\x01\0" + event[:-4]
     received = np.frombuffer(first + b"\x04\0\0\x02rest", np.uint8).copy()
     data = np.empty(len(event), np.uint8)
     offsets = np.zeros(3, np.int64)
-    state = packets.new_state(1)
-    assert packets.deframe(received, len(received), data, offsets, state) == packets.DRAINED
-    assert state[packets.EVENTS] == 1
+    state = replication.new_state(1)
+    assert replication.deframe(received, len(received), data, offsets, state) == replication.DRAINED
+    assert state[replication.EVENTS] == 1
     assert data[: offsets[1]].tobytes() == event
 
 
 def test_errors_ends_and_disorder() -> None:
     for stream, outcome in (
-        (b"\x03\0\0\x01\xff\x01\x02", packets.FAILED),
-        (b"\x05\0\0\x01\xfe\0\0\0\0", packets.ENDED),
-        (b"\x02\0\0\x05\0x", packets.DISORDER),
+        (b"\x03\0\0\x01\xff\x01\x02", replication.FAILED),
+        (b"\x05\0\0\x01\xfe\0\0\0\0", replication.ENDED),
+        (b"\x02\0\0\x05\0x", replication.DISORDER),
     ):
         received = np.frombuffer(stream, np.uint8).copy()
-        state = packets.new_state(1)
+        state = replication.new_state(1)
         data, offsets = np.empty(9, np.uint8), np.zeros(3, np.int64)
-        assert packets.deframe(received, len(received), data, offsets, state) == outcome
+        assert replication.deframe(received, len(received), data, offsets, state) == outcome
 
 
 @pytest.mark.parametrize("ahead", [0, 3 << 30, 5 << 30])

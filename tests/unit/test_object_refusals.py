@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from tidelog.eventlog.storage.objects import storage_error
+from tidelog.eventlog.object_storage import storage_error
 
 TOKEN = (
     "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 2.3s, "

@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError
-from tidelog.outputs.base.stores.hadoop_settings import store_options
+from tidelog.outputs.base.hadoop_settings import store_options
 
 S3 = "s3a://lake/t"
 AZURE = "abfss://box@acct.dfs.core.windows.net/lake"

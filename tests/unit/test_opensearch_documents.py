@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 pytest.importorskip("opensearchpy")
 
 from tidelog.outputs.opensearch import documents
-from tidelog.outputs.opensearch.bulk import _body, _parts
 from tidelog.outputs.opensearch.indices import index_name
+from tidelog.outputs.opensearch.writer import _body, _parts
 
 _TEXTS = st.one_of(
     st.none(),

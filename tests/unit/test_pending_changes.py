@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.support.held_locks import asked_under_locks
 
-from tidelog.capture.deferred_writes import DeferredWrites
 from tidelog.capture.dumps.thread_messages import Actions
-from tidelog.capture.state_retry import RetryingStateStore
+from tidelog.capture.session import RetryingStateStore
+from tidelog.capture.unsupported_tables import DeferredWrites
 from tidelog.errors import StateError
 from tidelog.state.sqlite import SqliteState
 

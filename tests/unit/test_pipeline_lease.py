@@ -32,10 +32,10 @@ from tidelog.config import Config, load_config
 from tidelog.errors import LeaseLostError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.outputs import Writer
-from tidelog.outputs.base.executors import lease_file, tasks
-from tidelog.outputs.base.executors.lease_file import FileFence, LeaseFile
-from tidelog.outputs.base.executors.rejections import StopAtRejection
-from tidelog.outputs.base.executors.tasks import Work
+from tidelog.outputs.base import lease_file, tasks
+from tidelog.outputs.base.lease_file import FileFence, LeaseFile
+from tidelog.outputs.base.tasks import Work
+from tidelog.outputs.base.writer import StopAtRejection
 from tidelog.ports import Lease, WriteTask
 from tidelog.state.opening import open_state
 
@@ -186,7 +186,7 @@ def test_a_task_ends_with_its_driver(file: LeaseFile, tmp_path: Path) -> None:
     file.renewed(lease(1, 60))
     code = (
         "import time; from tidelog.ports import Lease\n"
-        "from tidelog.outputs.base.executors.lease_file import LeaseFile\n"
+        "from tidelog.outputs.base.lease_file import LeaseFile\n"
         "made = LeaseFile(); made.renewed(Lease('a', 1, time.monotonic() + 60))\n"
         "print(made.fence(1, '', 'shop').path, flush=True); input()"
     )

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.capture.notify import Notifier
+from tidelog.app.capture.channels import Notifier
 from tidelog.app.preflight import check_modes
 from tidelog.cli.watch.feed import watch
 from tidelog.config import load_config
 from tidelog.control.signal_intake import skipped
-from tidelog.eventlog.storage.local import LocalStorage
-from tidelog.outputs.base.executors.rejections import JsonDeadLetters
+from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 from tidelog.spark.sessions.session import scratch_directory
 from tidelog.state.sqlite import SqliteElection, SqliteState

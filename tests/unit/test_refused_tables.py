@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.notifications import Notification
+from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.errors import KeyMissingError, NameRefusedError, TableLeftOutError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.progress import RefusedTables

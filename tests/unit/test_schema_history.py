@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import create_log
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storage.opening import storage_at
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
-from tidelog.sources.mysql.stream.schemas.history import PREFIX, SchemaHistory
+from tidelog.sources.mysql.stream.schema_history import PREFIX, SchemaHistory
 from tidelog.state.opening import open_state
 
 TABLE = TableName("app", "t")

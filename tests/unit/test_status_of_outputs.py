@@ -13,8 +13,8 @@ from tidelog.config import load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.outputs.base.progress import OutputProgress
-from tidelog.spark.delivery.output_loop import RunningBatch
-from tidelog.spark.delivery.run import BatchProgress, _ProgressStore
+from tidelog.spark.output_loop import RunningBatch
+from tidelog.spark.pipeline import BatchProgress, _ProgressStore
 from tidelog.state.sqlite import SqliteState
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.app.verify.compare import _choose_tables
-from tidelog.app.verify.copies import is_compared
+from tidelog.app.verification import _choose_tables, is_compared
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.config import DeltaSection

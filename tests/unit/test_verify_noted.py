@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tidelog.app.verify.last_result import KEPT, KEY, store_results
+from tidelog.app.last_results import KEPT, KEY, store_results
 from tidelog.state.sqlite import SqliteState
 
 

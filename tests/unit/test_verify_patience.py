@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.app.verify import compare
-from tidelog.app.verify.compare import ComparedSource
+from tidelog.app import verification
+from tidelog.app.verification import ComparedSource
 from tidelog.verify.model import Copy
 
 END = 10
@@ -51,7 +51,7 @@ def test_it_waits_as_long_as_the_copy_comes_nearer() -> None:
 def test_one_that_stands_still_is_not_waited_for_as_long_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compare, "SHORT_WAIT_S", 0.0)
+    monkeypatch.setattr(verification, "SHORT_WAIT_S", 0.0)
     source = Waiting()
     begun = time.monotonic()
     assert source.caught_up([copy_at(lambda: 3)]) == [False]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.catalogue.relation_names import RelationNames
-from tidelog.capture.state_retry import RetryingStateStore
+from tidelog.capture.capture_scope import RelationNames
+from tidelog.capture.session import RetryingStateStore
 from tidelog.errors import LeaseLostError, StateConflictError, StateError
 from tidelog.model.schema import TableName
 from tidelog.ports import RelationNamed

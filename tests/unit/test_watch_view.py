@@ -14,11 +14,10 @@ from tests.support.screens import FAULTS, FOLDER, pictures
 from tests.support.screens import status as many
 
 from tidelog.app.overview import ChunkSpan
-from tidelog.app.overview.chunk_timeline import lanes_of
+from tidelog.app.overview.build import lanes_of
 from tidelog.cli import main
 from tidelog.cli.watch import feed
-from tidelog.cli.watch.commands import KeyCommands
-from tidelog.cli.watch.picture import Picture
+from tidelog.cli.watch.picture import KeyCommands, Picture
 from tidelog.cli.watch.screen import LEAST, bar, screen
 from tidelog.cli.watch.view import View
 from tidelog.config import parse_config

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.overview import Overview, overview
-from tidelog.app.web import history, instance
+from tidelog.app.web import instance, poller
 from tidelog.app.web.instance import FROM_VARIABLE, HIDDEN, settings_of
-from tidelog.app.web.static_files import page_files
+from tidelog.app.web.routes import page_files
 from tidelog.config import parse_config
 from tidelog.state.sqlite import SqliteState
 
@@ -32,11 +32,11 @@ def seen(
 
 
 def test_records_are_counted_between_looks_and_the_worst_lag_is_kept() -> None:
-    found = history.History()
+    found = poller.History()
     assert not found.add(seen(T_S, 100))
     assert not found.add(seen(T_S + 10, 150, lag_s=7.0, output_s=90.0))
     assert not found.add(seen(T_S + 20, 160, lag_s=None))
-    assert found.add(seen(T_S + history.BUCKET_S, 200))
+    assert found.add(seen(T_S + poller.BUCKET_S, 200))
     first = found.to_json()["day"][0]
     assert first == {
         "at_s": T_S, "records": 60, "over_s": 20.0, "lag_s": 7.0, "outputs": {"p/o": 90.0},
@@ -45,7 +45,7 @@ def test_records_are_counted_between_looks_and_the_worst_lag_is_kept() -> None:
 
 
 def test_a_new_leader_counts_anew() -> None:
-    found = history.History()
+    found = poller.History()
     found.add(seen(T_S, 1000))
     found.add(seen(T_S + 5, 10, since=2))
     found.add(seen(T_S + 10, 30, since=2))
@@ -53,7 +53,7 @@ def test_a_new_leader_counts_anew() -> None:
 
 
 def test_one_status_is_counted_once() -> None:
-    found = history.History()
+    found = poller.History()
     for _ in range(3):
         found.add(seen(T_S, 1000))
     assert len(found.to_json()["recent"]) == 1
@@ -62,15 +62,15 @@ def test_one_status_is_counted_once() -> None:
 def test_a_day_survives_a_restart_and_no_more(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     try:
-        before = history.History()
-        for number in range(history.BUCKETS + 20):
-            before.add(seen(T_S + number * history.BUCKET_S, number))
+        before = poller.History()
+        for number in range(poller.BUCKETS + 20):
+            before.add(seen(T_S + number * poller.BUCKET_S, number))
         before.store(state)
-        after = history.History()
+        after = poller.History()
         after.load(state)
         day = after.to_json()["day"]
-        assert len(day) == history.BUCKETS
-        assert day[-1]["at_s"] == T_S + (history.BUCKETS + 18) * history.BUCKET_S
+        assert len(day) == poller.BUCKETS
+        assert day[-1]["at_s"] == T_S + (poller.BUCKETS + 18) * poller.BUCKET_S
     finally:
         state.close()
 
@@ -79,8 +79,8 @@ def test_a_history_of_another_version_is_read(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     try:
         rows = [{"at_s": T_S, "records": 7, "news": [1]}, {"when": 1}, {"at_s": T_S + 300}]
-        state.put(history.HISTORY_KEY, rows, None)
-        found = history.History()
+        state.put(poller.HISTORY_KEY, rows, None)
+        found = poller.History()
         found.load(state)
         assert [(row["at_s"], row["records"]) for row in found.to_json()["day"]] == [
             (T_S, 7), (T_S + 300, 0),

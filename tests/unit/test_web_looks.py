@@ -15,12 +15,9 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tidelog.app.web import poller, routes
-from tidelog.app.web.history import SAMPLE_S
 from tidelog.app.web.instance import Instance
-from tidelog.app.web.poller import PollResult
-from tidelog.app.web.routes import Web
-from tidelog.app.web.sessions import Role
-from tidelog.app.web.stream import OverviewStream
+from tidelog.app.web.poller import SAMPLE_S, PollResult
+from tidelog.app.web.routes import OverviewStream, Role, Web
 from tidelog.config import Config, parse_config
 from tidelog.errors import StateError
 

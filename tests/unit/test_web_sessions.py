@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from tidelog.app.web.sessions import LASTS_S, Role, Sessions
+from tidelog.app.web.routes import LASTS_S, Role, Sessions
 from tidelog.control.channels.rate_limit import (
     ADDRESSES,
     FAILURES_OVER_S,

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.app.log_location import check_local_paths
 from tidelog.app.preflight import check_paths
-from tidelog.app.startup import check_local_paths
 from tidelog.cli import main
 from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError, UsageError
-from tidelog.eventlog.storage.local import LocalStorage
+from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.state.sqlite import SqliteState
-from tidelog.system.writable import obstacle
+from tidelog.system.private_files import obstacle
 
 TEXT = """
 source: {{kind: postgres, url: 'postgresql://127.0.0.1:1/none'}}

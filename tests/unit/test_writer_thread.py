@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from tests.support.engines import until
 
-from tidelog.capture.buffer import OutputBuffer, PositionItem
-from tidelog.capture.writer_thread import WriterThread
+from tidelog.capture.writer_thread import OutputBuffer, PositionItem, WriterThread
 from tidelog.errors import OutcomeUnknownError, StorageError
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.system import peer_check

@@ -3,15 +3,16 @@
 from tidelog.app.async_engine.forget import forget_engine
 from tidelog.app.capture.run import Capture, capture
 from tidelog.app.dumps.finalize import wait_finalized
-from tidelog.app.dumps.gap_recovery import reset, reset_plan
 from tidelog.app.dumps.keys import missing_keys, store_key_file
 from tidelog.app.dumps.plan import plan
-from tidelog.app.dumps.repair import repair
-from tidelog.app.last_check import store_check_result
+from tidelog.app.dumps.recovery import repair, reset, reset_plan
+from tidelog.app.last_results import store_check_result
 from tidelog.app.multi_capture import CaptureGroup, capture_databases
 from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
 from tidelog.app.preflight import check, check_script, check_with_script
 from tidelog.app.remote_control import (
+    OnStatus,
+    StatusFeed,
     dump_wait,
     hand_over,
     log_lines,
@@ -21,8 +22,7 @@ from tidelog.app.remote_control import (
 )
 from tidelog.app.schema_versions import fix_schema, schemas
 from tidelog.app.state_copy import copy_state
-from tidelog.app.status_stream import OnStatus, StatusFeed
-from tidelog.app.verify.compare import verify_outputs as verify
+from tidelog.app.verification import verify_outputs as verify
 from tidelog.app.web.standalone import serve_page
 
 __all__ = [

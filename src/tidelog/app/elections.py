@@ -145,7 +145,7 @@ class LogElection:
         return bool(getattr(self._election, "release_announced", False))
 
     def announce(self, lease: Lease) -> float:
-        """Announce the release, see `tidelog.state.lease.LeaseElection.announce`; 0: nothing to
+        """Announce the release, see `tidelog.state.documents.LeaseElection.announce`; 0: nothing to
         wait for.
         """
         if not self._poll_every_s or not self._has_standbys():

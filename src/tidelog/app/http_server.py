@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import threading
@@ -12,17 +13,79 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import SecretStr
 
 from tidelog.app.log_location import event_log_path
-from tidelog.app.metrics.reader import Readings
-from tidelog.app.web.listener import http_server, listen, url_of
+from tidelog.app.metrics import Readings
 from tidelog.config import Config, Rest
 from tidelog.errors import UsageError
-from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.eventlog.schemas import MessageSchemaStore
 from tidelog.system.extras import missing_extra
 
 if TYPE_CHECKING:
+    import uvicorn
+    from starlette.applications import Starlette
+
     from tidelog.app.web.routes import Web
     from tidelog.control.channels.api_protocol import ApiBackend
     from tidelog.control.channels.rate_limit import TokenRateLimit
+
+
+# Opens a listening socket, and creates the HTTP server.
+
+
+def listen(host: str, port: int) -> socket.socket | None:
+    """Listen on the address; return None if the port is taken.
+
+    Raises:
+        UsageError: this host can't listen on the address.
+    """
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _name, address = addresses[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(128)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise UsageError(
+            f"control.rest: {host}:{port} can't be listened on: {error.strerror}"
+        ) from None
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return the URL of the socket for a browser."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def http_server(application: Starlette, *, behind_proxy: bool) -> uvicorn.Server:
+    """Return a server of the application; the caller gives it a socket.
+
+    Args:
+        application: the application to serve.
+        behind_proxy: whether clients on this host are proxies, whose ``X-Forwarded-…`` count.
+    """
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            application,
+            proxy_headers=behind_proxy,
+            access_log=False,
+            log_config=None,
+            log_level="error",
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=3,
+        )
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +116,7 @@ def open_services(
     """
     parts: list[Service] = []
     if config.control.otlp is not None:
-        from tidelog.app.metrics.otlp import OtlpPush
+        from tidelog.app.otlp import OtlpPush
 
         name = config.source.connector
         parts.append(OtlpPush(config.control.otlp, name, holder, event_log_path(config)))
@@ -125,7 +188,7 @@ class RestServer:
         try:
             import uvicorn  # noqa: F401 - without it nothing is served
 
-            from tidelog.app.metrics.routes import Health
+            from tidelog.app.metrics_routes import Health
             from tidelog.control.channels import schema_registry
             from tidelog.control.channels.rate_limit import TokenRateLimit
             from tidelog.control.channels.rest import Leadership, application

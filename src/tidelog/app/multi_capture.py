@@ -9,10 +9,10 @@ from typing import Any, Final, Literal
 
 from tidelog.app.capture.run import capture
 from tidelog.app.pipeline.run import run
-from tidelog.app.status_stream import OnStatus, ignore
+from tidelog.app.remote_control import OnStatus, ignore
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.config.databases import databases_of, of_each_database
-from tidelog.engine.callables import refuse_coroutine_function
+from tidelog.config.loading import databases_of, of_each_database
+from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import ConfigError
 
 _POLL_S: Final = 0.1

@@ -9,35 +9,31 @@ from shlex import quote
 from typing import Any
 
 from tidelog.app.capture.channels import check_channels, notification_place, signal_place
-from tidelog.app.log_location import event_log_path
-from tidelog.app.pipeline.dependencies import (
+from tidelog.app.log_location import event_log_path, local_directories
+from tidelog.app.pipeline.destinations import check_apart
+from tidelog.app.pipeline.outputs import (
     check_installed,
     check_spark,
     installed_versions,
     untested_versions,
 )
-from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.sources.kinds import source_kind
-from tidelog.app.startup import local_directories
 from tidelog.app.table_patterns import SOURCE_TABLES, unmatched_exclusions, unmatched_patterns
 from tidelog.config import Config
 from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import LOG_FILE
-from tidelog.eventlog.storage.opening import storage_at
 from tidelog.kinds.adapters import OUTPUT_KINDS
-from tidelog.model.column_patterns import unmatched_column_text
-from tidelog.model.log_locations import is_url
-from tidelog.model.patterns import EXCLUDE, matches, unmatched_text
+from tidelog.model.option_values import is_url
+from tidelog.model.patterns import EXCLUDE, matches, unmatched_column_text, unmatched_text
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
 from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
-from tidelog.sources.findings import Finding
-from tidelog.sources.scripts import script
+from tidelog.sources.findings import Finding, script
 from tidelog.state.opening import state_path
 from tidelog.system.maven import cache_directory
-from tidelog.system.private_files import readable_by_others, users_of
-from tidelog.system.writable import free_bytes, obstacle
+from tidelog.system.private_files import free_bytes, obstacle, readable_by_others, users_of
 
 
 def check_names(config: Config, schemas: Sequence[TableSchema]) -> Iterator[dict[str, Any]]:

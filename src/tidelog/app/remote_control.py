@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from tidelog.app.dumps.keys import discard_keys
@@ -14,19 +14,71 @@ from tidelog.app.elections import LEASE_NAME, pipeline_lease_name, request_hando
 from tidelog.app.instances import pipeline_prefix
 from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.build import overview
-from tidelog.app.overview.dump_problems import reasons, reported_blocks
+from tidelog.app.overview.problems import reasons, reported_blocks
 from tidelog.app.overview.reader import StatusReader
-from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome
-from tidelog.errors import EventLogError, TidelogError, UsageError
+from tidelog.errors import EventLogError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
-from tidelog.state.opening import look_every_s, open_election, open_state, state_exists
+from tidelog.state.opening import (
+    look_every_s,
+    open_election,
+    open_state,
+    pays_per_request,
+    state_exists,
+)
 from tidelog.state.wrappers import ReadOnlyStateStore
+
+# Polls the status for callers that display it.
+
+_POLL_EVERY_S = 0.5  # capture publishes about once a second
+_LOG_EVERY_S = 1.0
+
+OnStatus = Callable[[dict[str, Any]], None]
+
+
+def ignore(_status: dict[str, Any]) -> None:
+    """The default of callbacks: does nothing."""
+
+
+class StatusFeed:
+    """A `StatusReader` for callers that poll. A context manager, for one thread.
+
+    Attributes:
+        poll_interval_s: seconds between two polls; longer if the state store's requests cost money.
+        pays_per_request: whether they cost money.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.poll_interval_s = max(_POLL_EVERY_S, look_every_s(config.state.place))
+        self.pays_per_request = pays_per_request(config.state.place)
+        self._reader = StatusReader(config, log_every_s=max(_LOG_EVERY_S, self.poll_interval_s))
+        self._log_status: dict[str, Any] = {"outputs": []}
+
+    def __enter__(self) -> StatusFeed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.__exit__(*error)
+
+    def latest(self, *, last: bool = False) -> dict[str, Any]:
+        """Return a status as `tidelog.app.status` does; ``capture`` is None before the first
+        capture.
+
+        If the event log can't be read now, its part is that of the last call. ``last``: for a
+        process that ends; where reading the log costs money, outputs are left out.
+        """
+        status = self._reader.from_state()
+        if last and self.pays_per_request:
+            return {**status, "outputs": []}
+        with suppress(EventLogError, StorageError, OSError):
+            self._log_status = self._reader.from_log()
+        return {**status, **self._log_status}
+
 
 COMMAND_S: Final = 10.0
 
@@ -153,7 +205,7 @@ def dump_wait(
     """Wait until the dump has finished; return its summary.
 
     ``on_progress`` is called with summaries; their ``held`` says what blocks the dump, see
-    `tidelog.app.overview.dump_problems.blocks_of`.
+    `tidelog.app.overview.problems.blocks_of`.
 
     Raises:
         UsageError: there is no such dump, and no pending command asks for it.

@@ -12,9 +12,9 @@ from tidelog.app.elections import LEASE_NAME, acquire_lease, pipeline_lease_name
 from tidelog.app.instances import PIPELINE_PREFIX
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, load_config
-from tidelog.config.databases import of_one_database
+from tidelog.config.loading import of_one_database
 from tidelog.errors import UsageError
-from tidelog.eventlog.owner import STORE_KEY
+from tidelog.eventlog.log_files import STORE_KEY
 from tidelog.kinds.sections import StateUrl
 from tidelog.ports import StateStore
 from tidelog.state.opening import checked_url, open_election, open_state, state_exists

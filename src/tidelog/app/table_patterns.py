@@ -13,17 +13,15 @@ from tidelog.errors import (
     TidelogError,
     UsageError,
 )
-from tidelog.model.column_patterns import (
-    matching_columns,
-    unmatched_column_text,
-    unmatched_columns,
-)
 from tidelog.model.patterns import (
     EXCLUDE,
     all_but,
     check_listed,
     matches,
+    matching_columns,
     unmatched,
+    unmatched_column_text,
+    unmatched_columns,
     unmatched_text,
 )
 from tidelog.model.schema import TableName

@@ -6,13 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from tidelog.capture.catalogue.capture_scope import SCOPE_KEY
-from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
-from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
-from tidelog.capture.catalogue.unsupported_tables import REFUSED_KEY, UnsupportedTables
+from tidelog.capture.capture_scope import RELATIONS_KEY, SCOPE_KEY
+from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY
-from tidelog.capture.dumps.key_sets import KEY_SETS
+from tidelog.capture.dumps.missing_rows import KEY_SETS
+from tidelog.capture.unsupported_tables import REFUSED_KEY, UnsupportedTables
 from tidelog.errors import PreflightError
 from tidelog.ports import StateStore
 

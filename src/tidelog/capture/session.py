@@ -7,23 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar
 
-from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
+from tidelog.capture.activity import Activity
+from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import LogView
 from tidelog.capture.engine import CaptureEngine
 from tidelog.capture.generation import StatusStore, bind, note_lost_end
 from tidelog.capture.leadership import Leader
-from tidelog.capture.limits.log_guard import LogGuard, note_given_up
-from tidelog.capture.limits.pauses import LogSwitch
-from tidelog.capture.limits.source_monitor import SourceMonitor
-from tidelog.capture.maintenance import SessionMaintenance
+from tidelog.capture.log_guard import LogGuard, SourceMonitor, note_given_up
+from tidelog.capture.pauses import LogSwitch
 from tidelog.capture.start_dumps import StartDumps, StartPlan
-from tidelog.capture.state_retry import RetryingStateStore
+from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.errors import (
     ConnectionLostError,
     GapError,
@@ -31,6 +29,7 @@ from tidelog.errors import (
     LeaseLostError,
     LogInDangerError,
     SourceError,
+    StateConflictError,
     StateError,
     TidelogError,
 )
@@ -40,14 +39,103 @@ from tidelog.ports import (
     Catalogue,
     CatalogueChanged,
     ChunkReader,
+    Document,
     LogReader,
     RelationNamed,
     RowsUnlogged,
     SchemaSeen,
+    StateStore,
     TableRefused,
 )
 
+# The work that a capture session does besides reading the log.
+
+
+@dataclass(slots=True)
+class SessionMaintenance:
+    """Work besides reading the log, and its parameters.
+
+    Attributes:
+        commands: receives signals and executes waiting commands; called in a thread of its own.
+        maintain: runs rollup, retention and quarantine.
+        on_status: called with the status document from time to time.
+        activity: counts what is appended.
+        troubles: returns parts of that document: what does not work besides the log.
+        look_every_s: see `tidelog.ports.StateBackend`.
+    """
+
+    commands: Callable[[], None]
+    maintain: Callable[[], None]
+    on_status: Callable[[dict[str, Any]], None]
+    activity: Activity
+    troubles: Callable[[], dict[str, Any]]
+    look_every_s: float = 0.0
+
+
+# Retries state-store calls until they succeed or the lease expires.
+#
+# Documents of dumps and of the catalogue watch do not delay the log. If an unavailable store
+# ended
+# the leadership, no other process could lead until it is back, and the log would not be read.
+
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+AGAIN_S: Final = 0.5
+
+
+class RetryingStateStore:
+    """A `tidelog.ports.StateStore` that retries failed requests until the session ends. Before
+    `retry_until` was called, and for puts that expect a version, it raises StateError at once.
+
+    Args:
+        state: the store.
+        check: `tidelog.capture.leadership.LeaseKeeper.check`; no call lasts longer than the lease,
+            reads included: the caller may hold a lock.
+    """
+
+    def __init__(self, state: StateStore, check: Callable[[], None]) -> None:
+        self._check = check
+        self.at_once = state
+        """The same store, without retries."""
+        self._ended: threading.Event | None = None
+
+    def retry_until(self, ended: threading.Event) -> None:
+        """From now on retry failed requests, until ``ended`` is set."""
+        self._ended = ended
+
+    def get(self, key: str) -> Document | None:
+        return self._retry(lambda: self.at_once.get(key))
+
+    def put(self, key: str, value: Any, expected_version: int | None) -> int:
+        if expected_version is not None:  # an earlier attempt may have succeeded: a conflict
+            return self.at_once.put(key, value, expected_version)
+        return self._retry(lambda: self.at_once.put(key, value, None))
+
+    def delete(self, key: str) -> None:
+        self._retry(lambda: self.at_once.delete(key))
+
+    def keys(self, prefix: str) -> list[str]:
+        return self._retry(lambda: self.at_once.keys(prefix))
+
+    def close(self) -> None:
+        """Does nothing: the store's opener closes it."""
+
+    def _retry(self, ask: Callable[[], _T]) -> _T:
+        logged = False
+        while True:
+            try:
+                return ask()
+            except StateConflictError:
+                raise
+            except StateError as error:
+                if self._ended is None or self._ended.wait(AGAIN_S):
+                    raise
+                if not logged:
+                    logger.info("dumps wait for the state store: %s", error)
+                logged = True
+                self._check()
+
 
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0

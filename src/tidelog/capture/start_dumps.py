@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.dump_turns import in_order
+from tidelog.capture.dumps.automatic import tables_failed
+from tidelog.capture.dumps.coordinator import DumpCoordinator, in_order
 from tidelog.capture.dumps.state import Mode
-from tidelog.capture.failed_dumps import tables_failed
 from tidelog.capture.generation import GAP_KEY
 from tidelog.errors import IncompleteDumpError
 from tidelog.ports import Catalogue, StateStore

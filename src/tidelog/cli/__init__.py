@@ -13,10 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog.cli import client, dump, dump_control, init, inspect, reset, state, terminal
+from tidelog.cli import client, dump, init, inspect, terminal
 from tidelog.cli import run as running
-from tidelog.cli.exit_codes import exit_code_of
-from tidelog.cli.log_format import FORMATS
+from tidelog.cli.terminal import FORMATS, exit_code_of
 from tidelog.system.version import __version__
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
@@ -28,18 +27,18 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
         "pipeline": running.pipeline,
         "serve": running.serve,
         "jars": running.jars,
-        "handover": dump_control.handover,
-        "reset": reset.reset,
-        "forget-engine": dump_control.forget_engine,
+        "handover": dump.handover,
+        "reset": inspect.reset,
+        "forget-engine": dump.forget_engine,
     },
     "Dump": {
         "dump": dump.dump,
         "wait": dump.wait,
-        "pause": dump_control.pause,
-        "resume": dump_control.resume,
-        "cancel": dump_control.cancel,
-        "set": dump_control.set_options,
-        "signal": dump_control.send_signal,
+        "pause": dump.pause,
+        "resume": dump.resume,
+        "cancel": dump.cancel,
+        "set": dump.set_options,
+        "signal": dump.send_signal,
     },
     "Inspect": {
         "check": inspect.check,
@@ -54,7 +53,7 @@ COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 """The commands by panel of ``--help``, in its order."""
 
 GROUPS: Mapping[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
-    "state": ("The state store.", {"copy": state.copy}),
+    "state": ("The state store.", {"copy": inspect.copy}),
 }
 """Commands of two words: the first word, its help, and the second words."""
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
 
 from tidelog.cli import terminal
+from tidelog.cli.terminal import EXIT_FAILED
 from tidelog.errors import TidelogError, UsageError
+from tidelog.model.patterns import check_listed
 from tidelog.model.printable import printable
 from tidelog.model.units import format_bytes, format_milliseconds
 
@@ -140,7 +144,7 @@ def load(path: Path, *, several: bool = False, unread: Collection[str] = ()) -> 
     does not read; variables in them may be unset. Raises ConfigError.
     """
     from tidelog.config import load_config
-    from tidelog.config.databases import of_database, of_one_database
+    from tidelog.config.loading import of_database, of_one_database
 
     config = load_config(path, unread=unread)
     database = chosen_database.get()
@@ -180,3 +184,51 @@ def send(
     elif not quiet:
         for line in sentences(command.type, result["details"]):
             terminal.print_sentence(line)
+
+
+# Arguments and options that several commands share.
+
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="The configuration file, e.g. tidelog.yaml.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON, one document a line.")]
+DumpArgument = Annotated[
+    str | None, typer.Argument(metavar="[DUMP]", help="The dump's id; default: all dumps.")
+]
+
+
+def _check_tables(patterns: list[str] | None) -> list[str] | None:
+    """Return the patterns. Raises UsageError that says how to write one of another tool's."""
+    for pattern in patterns or ():
+        try:
+            check_listed(pattern)
+        except ValueError as error:
+            raise UsageError(f"--table: {error}, not {pattern!r}") from None
+    return patterns
+
+
+Tables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--table",
+        "-t",
+        metavar="TABLE",
+        help="namespace.table, * for any text, '!' in front to exclude; may be repeated.",
+        callback=_check_tables,
+    ),
+]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="How long to wait until capture has handled it; default: 10, and 30 with log: state.",
+    ),
+]
+"""None: `tidelog.cli.client.send` has the default."""
+
+
+def exit_unless(done: bool) -> None:
+    """Exit with code 1 unless ``done``."""
+    if not done:
+        raise typer.Exit(EXIT_FAILED)

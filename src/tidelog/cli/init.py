@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from tidelog.cli import terminal
-from tidelog.cli.arguments import Tables
-from tidelog.cli.exit_codes import EXIT_INTERRUPTED
+from tidelog.cli.client import Tables
+from tidelog.cli.terminal import EXIT_INTERRUPTED
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import check_listed, matches, unmatched, unmatched_text
 from tidelog.model.printable import printable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from tidelog.cli import client, terminal
-from tidelog.cli.arguments import ConfigFile, Json, Tables, exit_unless
-from tidelog.cli.exit_codes import stop_on_signals
-from tidelog.cli.live.fetching import progress
+from tidelog.cli.client import ConfigFile, Json, Tables, exit_unless, load
+from tidelog.cli.live import progress
+from tidelog.cli.terminal import stop_on_signals
 from tidelog.errors import UsageError
+from tidelog.model.printable import printable
 from tidelog.system.download_progress import Download
 
 
@@ -223,7 +224,7 @@ def watch(
         assert config is not None
         loaded = client.load(config, unread=client.STATE_ALONE)
         from tidelog import app
-        from tidelog.cli.watch.commands import KeyCommands
+        from tidelog.cli.watch.picture import KeyCommands
 
         with app.StatusFeed(loaded) as feed:
             watching.watch(
@@ -299,8 +300,7 @@ def verify(
     """
     loaded = client.load(config, unread=("control",))
     from tidelog import app
-    from tidelog.cli.live.facts import live_facts
-    from tidelog.cli.live.fetching import to_stderr
+    from tidelog.cli.live import live_facts, to_stderr
     from tidelog.system.download_progress import report_downloads
 
     piped = not sys.stdout.isatty()  # a pipe gets the report alone
@@ -324,3 +324,107 @@ def verify(
         raise
     terminal.show(report, as_json=as_json)
     exit_unless(report["equal"])
+
+
+# The command ``reset``: accepts a gap in the source's log.
+
+_NAMED = 10
+
+
+def reset(
+    config: ConfigFile,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Accept a gap (GapError): show what is lost and what is dumped again, then ask.
+
+    Changes nothing but a document in the state store: the next start acts on it, if there is a gap.
+    Exits 2 while a capture leads.
+    """
+    loaded = client.load(config)
+    from tidelog import app
+
+    plan = app.reset_plan(loaded)
+    if not as_json:
+        for line in _plan_lines(plan):
+            terminal.print_sentence(line)
+    if not yes:
+        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("nothing was changed: no one can be asked here. Add --yes to do it")
+        if not typer.confirm("Go on without what is lost?"):
+            terminal.print_line("nothing is changed")
+            return
+    app.reset(loaded)
+    if as_json:
+        terminal.emit(plan)
+    else:
+        terminal.print_line(f"next: tidelog run {config}   # or tidelog capture")
+
+
+def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
+    until = plan["captured_until_ms"]
+    at = (
+        ""
+        if until is None
+        else time.strftime(
+            ", whose newest transaction is of %Y-%m-%d %H:%M:%S", time.localtime(until / 1000)
+        )
+    )
+    if not plan.get("log_exists", True):
+        yield (
+            f"{plan['log']} holds no event log{at}. If it is not mounted here, stop, and mount it: "
+            "else capture creates a new one, of another generation, which outputs refuse until "
+            "they have other names and places (docs/how-to/restore.md)."
+        )
+        yield f"Dumped into it: {_name_tables(plan['tables'])}."
+        return
+    yield f"The event log is {plan['log']}{at}."
+    yield (
+        "Lost: each change after that which the server no longer has. It will never be in the "
+        "event log: it is missing in outputs that keep every change (Kafka, files, HTTP)."
+    )
+    yield f"Dumped again, so that copies are right: {_name_tables(plan['tables'])}."
+    if left := plan["not_dumped"]:
+        reasons = [f"{each['table']} ({each['reason']})" for each in left]
+        yield (
+            f"Not dumped, because no dump can read them: {_name_tables(reasons)}. Their lost "
+            "changes stay lost, in copies, too: fix the reason first (tidelog check shows how), "
+            "so that they are dumped with the others."
+        )
+    yield (
+        "Until that dump (gap-…) is delivered, copies may have rows that are no longer in the "
+        "source. The event log, the outputs and their progress stay; if there is no gap, capture "
+        "resumes as usual."
+    )
+
+
+def _name_tables(tables: Sequence[str]) -> str:
+    """Return the number of tables, and the names of the first ones."""
+    if not tables:
+        return "none"
+    named = ", ".join(map(printable, tables[:_NAMED]))
+    more = f" and {len(tables) - _NAMED} more" if len(tables) > _NAMED else ""
+    return f"{len(tables)} {'table' if len(tables) == 1 else 'tables'}: {named}{more}"
+
+
+# The command ``state copy``.
+
+
+def copy(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="FROM", help="A configuration file, whose state it is, or a URL."),
+    ],
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="Likewise; it must hold no state yet.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Copy a stopped capture's state to another store; refuse if it runs.
+
+    With several databases, name one: `tidelog --database NAME state copy`.
+    docs/how-to/state-store.md.
+    """
+    from tidelog import app
+
+    terminal.show(app.copy_state(source, target, load), as_json=as_json)

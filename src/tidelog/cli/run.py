@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from tidelog.cli import client, terminal
-from tidelog.cli.arguments import ConfigFile, Json, exit_unless
-from tidelog.cli.exit_codes import stop_on_signals
+from tidelog.cli.client import ConfigFile, Json, exit_unless
+from tidelog.cli.terminal import stop_on_signals
 from tidelog.cli.watch.combined import show_beside
 from tidelog.errors import UsageError
 
@@ -51,7 +51,7 @@ def demo(
     Capture is killed (kill -9) during its dump, and started again. Exits 0 only if every table
     equals its Delta copy.
     """
-    from tidelog.cli.live.demo import open_story
+    from tidelog.cli.demo import open_story
     from tidelog.demo.run import SOURCES
     from tidelog.demo.run import demo as run_demo
 
@@ -82,7 +82,7 @@ def run(config: ConfigFile, as_json: Json = False) -> None:
     """Run capture and pipeline together on this host, until interrupted."""
     loaded = client.load(config, several=True)
     from tidelog import app
-    from tidelog.config.databases import databases_of
+    from tidelog.config.loading import databases_of
 
     parts = ("capture", *(("pipeline",) if loaded.outputs else ()))
     shown = show_beside(loaded, config, "run", parts, as_json=as_json)
@@ -97,7 +97,7 @@ def capture(config: ConfigFile, as_json: Json = False) -> None:
     """Read the source's log into the event log; stand by while another capture leads."""
     loaded = client.load(config, several=True)
     from tidelog import app
-    from tidelog.config.databases import databases_of
+    from tidelog.config.loading import databases_of
 
     shown = show_beside(loaded, config, "capture", ("capture",), as_json=as_json)
     with stop_on_signals() as stop, shown as on_status:

@@ -8,16 +8,23 @@ new field needs no change here.
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
+import threading
+import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from tidelog.errors import Policy, TidelogError
 from tidelog.model.printable import printable
 from tidelog.model.units import format_bytes
 
@@ -272,3 +279,106 @@ def _console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
+
+
+# Ends a command: by a signal, or with a message and exit code after an error.
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+before_exit: list[Callable[[], None]] = []
+"""Functions that restore the terminal when a process ends without unwinding."""
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT or SIGTERM sets; the second one ends the process at
+    once.
+    """
+    stop = threading.Event()
+
+    def request(number: int, frame: object) -> None:
+        if stop.is_set():
+            for restore in before_exit:
+                restore()
+            os._exit(128 + number)
+        stop.set()
+
+    previous = {
+        number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+_ADVICE = {
+    Policy.RETRY: "this may pass: try again",
+    Policy.VOID: "this may pass: try again",
+    Policy.RESTART: "start it again; it resumes after the last durable change",
+}
+
+
+def exit_code_of(error: BaseException, *, as_json: bool = False) -> int:
+    """Print the error (with ``--json`` also as JSON) and return its exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    if isinstance(error, TidelogError):
+        message, code = str(error), error.exit_code
+        advice = _ADVICE.get(error.policy) if code == EXIT_FAILED else None
+        print_error(f"{message} ({advice})" if advice else message)
+    else:
+        # The exception's own text may have cell values: show where it happened, not the text.
+        message, code = f"internal error ({type(error).__name__})", EXIT_FAILED
+        # TIDELOG_DEBUG shows all, for a machine whose data may be seen.
+        show_all = bool(os.environ.get("TIDELOG_DEBUG"))
+        where = "".join(
+            traceback.format_exception(error)
+            if show_all
+            else traceback.format_tb(error.__traceback__)
+        )
+        print_error(f"{message}; please report it with what follows\n{where}")
+    if as_json:
+        emit({"error": {"kind": type(error).__name__, "message": message}})
+    return code
+
+
+# Formats log records as text or JSON.
+
+
+class OneLineFormatter(logging.Formatter):
+    """Writes a record as one line, whatever names it has; a traceback follows on its own lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return printable(super().formatMessage(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as a JSON object: ``at``, ``level``, ``logger``, ``message``, ``thread``.
+
+    An error also has its ``kind`` and ``where`` it happened, but not its text, which may have
+    values.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        document: dict[str, Any] = {
+            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "thread": record.threadName,
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            document["kind"] = record.exc_info[0].__name__
+            document["where"] = "".join(traceback.format_tb(record.exc_info[2]))
+        return json.dumps(document, ensure_ascii=False)
+
+
+FORMATS: dict[str, logging.Formatter] = {
+    "text": OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"),
+    "json": JsonFormatter(),
+}
+"""The formatters for the values of ``--log-format``."""

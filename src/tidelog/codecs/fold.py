@@ -11,9 +11,8 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.cell_positions import MISSING, Image
-from tidelog.codecs.missing_columns import missing_indices
-from tidelog.codecs.projection import Projection, project
+from tidelog.codecs.cell_positions import MISSING, Image, missing_indices
+from tidelog.codecs.decode import Projection, project
 from tidelog.codecs.wire_formats import parse
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, Kind, UInt8s

@@ -7,18 +7,24 @@ columns; those outside the replica identity are sent as NULL (``logicalrep_write
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
+
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.bigendian import put_uint32, uint16_at, uint32_at
+from tidelog.codecs.byte_order import put_uint32, uint16_at, uint32_at
+from tidelog.codecs.cell_positions import MISSING, NULL
+from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, Int64s, KeyEffect, Kind, UInt8s, UInt64s
+from tidelog.model.schema import TableSchema
 
 OK = 0
 MALFORMED = 1
 COLUMN_COUNT = 2
 KEY_NOT_SENT = 3
 
-NULL = -1  # instead of a length
+NULL_LENGTH = -1  # instead of a length
 UNCHANGED = -2
 
 _COMPLETE = int(KeyEffect.COMPLETE)
@@ -93,7 +99,7 @@ def walk_tuple(
             return -MALFORMED
         tag = payload[at]
         at += 1
-        length = NULL
+        length = NULL_LENGTH
         if tag == _TEXT:
             if at + 4 > end:
                 return -MALFORMED
@@ -287,3 +293,104 @@ def extract_keys(
         used = new_end
         offsets[entries] = used
     return entries
+
+
+# Encoded keys: for each key column a big-endian int32 length (-1: NULL) and the value's bytes.
+
+
+class EncodedKeys:
+    """Base class of the `tidelog.ports.KeyExtractor`s of all wire formats."""
+
+    def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
+        """An encoded match key of ``schema`` as the texts by which chunks are requested.
+
+        Raises:
+            DecodeError: ``key`` is not an encoded key.
+        """
+        return self._texts(key)
+
+    def _texts(self, key: bytes) -> tuple[str | None, ...]:
+        """The inverse of `encode`.
+
+        Raises:
+            DecodeError: ``key`` is not an encoded key.
+        """
+        texts: list[str | None] = []
+        at = 0
+        while at < len(key):
+            if at + 4 > len(key):
+                raise DecodeError("an encoded key is torn")
+            (length,) = struct.unpack_from("!i", key, at)
+            at += 4
+            if length == NULL_LENGTH:
+                texts.append(None)
+                continue
+            if length < 0 or at + length > len(key):
+                raise DecodeError("an encoded key is torn")
+            # A database of encoding SQL_ASCII may send any bytes: they must survive the round trip.
+            texts.append(key[at : at + length].decode("utf-8", "surrogateescape"))
+            at += length
+        return tuple(texts)
+
+    def encode(self, texts: Sequence[str | None]) -> bytes:
+        """Encode the texts of the key columns, in match key order."""
+        parts = []
+        for text in texts:
+            value = b"" if text is None else text.encode("utf-8", "surrogateescape")
+            parts += [struct.pack("!i", NULL_LENGTH if text is None else len(value)), value]
+        return b"".join(parts)
+
+
+# HOT PATH. A kernel that finds the cells of one pgoutput tuple.
+#
+# Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
+
+UNKNOWN_KIND = 3
+REASONS = {
+    MALFORMED: "the payload is not a well-formed message",
+    COLUMN_COUNT: "the payload's number of columns is not the schema's",
+    UNKNOWN_KIND: "the record is not a row change",
+}
+
+_CELL_NULL, _CELL_UNCHANGED, _CELL_TEXT = ord("n"), ord("u"), ord("t")
+
+
+@njit(cache=True, nogil=True)
+def read_tuple(data, position, end, columns, start, length):  # type: ignore[no-untyped-def]
+    """Parse TupleData at ``position`` into the scratch row; returns the position after it, or
+    -reason.
+    """
+    if position + 2 > end:
+        return -MALFORMED
+    if ((np.int64(data[position]) << 8) | np.int64(data[position + 1])) != columns:
+        return -COLUMN_COUNT
+    position += 2
+    for c in range(columns):
+        if position >= end:
+            return -MALFORMED
+        tag = data[position]
+        position += 1
+        if tag == _CELL_TEXT:
+            if position + 4 > end:
+                return -MALFORMED
+            size = (
+                (np.int64(data[position]) << 24)
+                | (np.int64(data[position + 1]) << 16)
+                | (np.int64(data[position + 2]) << 8)
+                | np.int64(data[position + 3])
+            )
+            position += 4
+            if position + size > end:
+                return -MALFORMED
+            start[c] = position
+            length[c] = size
+            position += size
+        elif tag == _CELL_NULL:
+            start[c] = 0
+            length[c] = NULL
+        elif tag == _CELL_UNCHANGED:
+            start[c] = 0
+            length[c] = MISSING
+        else:
+            return -MALFORMED
+    return position

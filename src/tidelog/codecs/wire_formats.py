@@ -6,14 +6,15 @@ Each format is a `WireFormat` in the folder of its database, which `tidelog.kind
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import pyarrow as pa
 
 from tidelog.codecs.cell_positions import CellPlaces
-from tidelog.kinds.adapters import WIRE_FORMATS
+from tidelog.kinds.adapters import NATIVE_TYPES, WIRE_FORMATS
+from tidelog.model.option_values import ColumnTypes
 from tidelog.model.schema import Column, TableSchema
 
 Key = tuple[str | None, ...]
@@ -32,7 +33,7 @@ class WireFormat:
         fraction_digits: of the seconds in a type of times whose name has no number in brackets.
         decimals_have_nan: whether a ``decimal(p,s)`` may be ``NaN``.
         has_invalid_dates: whether dates may be in no calendar; see
-            `tidelog.codecs.columns.invalid_dates`.
+            `tidelog.codecs.columns.times`.
         sorts_uuids_as_texts: whether the source does.
         example: returns an insert's payload with a cell of each logical type, and its schema, to
             compile the kernels early.
@@ -101,10 +102,32 @@ def nan_key(schema: TableSchema) -> frozenset[str]:
 def source_spellings(key: Key, schema: TableSchema, columns: Sequence[str]) -> list[Key]:
     """Return the source's keys that ``key`` (of ``columns``), in Spark's texts, may stand for.
 
-    Spark's texts are those of `tidelog.spark.key_frames.as_text`.
+    Spark's texts are those of `tidelog.spark.changes.changed_keys.as_text`.
     """
     spellings = wire_format(schema).key_spellings
     found = [schema.columns[schema.column_index(name)] for name in columns]
     texts = zip(key, found, strict=True)
     each = [(None,) if text is None else spellings(text, column) for text, column in texts]
     return list(itertools.product(*each))
+
+
+# Finds the logical types that the option ``types`` gives columns that are text without it.
+#
+# Imported where reads are planned, so it must not import the decoder (numba takes a second).
+
+
+def native_logicals(
+    schema: TableSchema, types: ColumnTypes, of_columns: Mapping[str, ColumnTypes] | None = None
+) -> dict[str, str]:
+    """Return the logical types of the columns that are not text by ``types``, by name.
+
+    Columns of a key keep theirs: a key is compared by its text, and any key must be delivered.
+    ``of_columns``: by name of a column, what holds in place of ``types``.
+    """
+    if schema.wire_format not in NATIVE_TYPES.names:
+        return {}
+    logical_of, given = NATIVE_TYPES.get(schema.wire_format), of_columns or {}
+    keys = {*schema.key, *schema.match_key}
+    columns = [column for column in schema.columns if column.name not in keys]
+    found = {c.name: logical_of(c, given.get(c.name, types)) for c in columns}
+    return {name: logical for name, logical in found.items() if logical is not None}

@@ -2,14 +2,199 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from tidelog.config.alerts import AnyAlert
-from tidelog.config.kafka import NotificationKafka, SignalKafka
-from tidelog.config.otlp import Otlp
-from tidelog.kinds.sections import LocalPath, Section
+from tidelog.kinds.sections import LibrdkafkaSettings, LocalPath, Milliseconds, SecretUrl, Section
+from tidelog.outputs.base.sections import Headers
+
+# The section ``control.alerts``: who gets alerts when something is wrong.
+
+
+class _Alert(Section):
+    name: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9_-]{0,64}$",
+        description="Its name among alerts of its kind; its reports are stored under this name.",
+        examples=["night-shift"],
+    )
+    severity: Literal["warning", "critical"] = Field(
+        default="warning", description="Report problems of this severity or worse."
+    )
+    after_ms: Milliseconds = Field(
+        default=60_000,
+        ge=0,
+        description="How long a problem must last before it is reported, and be over before its "
+        "end is reported.",
+        examples=["1m"],
+    )
+    timeout_ms: Milliseconds = Field(
+        default=10_000,
+        ge=100,
+        description="For the connection, each wait for the answer, and the whole command. An alert "
+        "that failed is retried.",
+        examples=["10s"],
+    )
+
+    @property
+    def key(self) -> str:
+        """The name of this alert among all."""
+        return f"{self.kind}/{self.name}"  # type: ignore[attr-defined]
+
+
+class WebhookAlert(_Alert):
+    """An alert that posts a JSON object (docs/how-to/monitor.md)."""
+
+    kind: Literal["webhook"] = Field(description="The kind of alert.")
+    url: SecretStr = Field(
+        description="Where it is posted. Treated as a secret: services have a key in its path.",
+        examples=["${ALERT_URL}"],
+    )
+    headers: Headers = Field(
+        default={},
+        description="Sent with it. All are treated as secrets.",
+        examples=[{"Authorization": "Bearer ${ALERT_TOKEN}"}],
+    )
+
+
+class CommandAlert(_Alert):
+    """An alert that runs a program, which reads the JSON object from its standard input."""
+
+    kind: Literal["command"] = Field(description="The kind of alert.")
+    command: list[str] = Field(
+        min_length=1,
+        description="The program and its arguments; no shell reads them. The alert is delivered "
+        "if it ends with 0.",
+        examples=[["/usr/local/bin/page", "--team", "data"]],
+    )
+
+
+AnyAlert = Annotated[WebhookAlert | CommandAlert, Field(discriminator="kind")]
+
+
+# Sections of channels on Kafka: ``control.signal_kafka`` and ``control.notification_kafka``.
+
+TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+
+
+class KafkaChannel(Section):
+    """Options that channels on Kafka share."""
+
+    OURS: ClassVar[frozenset[str]] = frozenset({"bootstrap.servers"})
+    """Settings that the user can't change."""
+
+    servers: str = Field(
+        min_length=1,
+        description="Brokers to begin with, separated by commas.",
+        examples=["kafka1:9092,kafka2:9092"],
+    )
+    settings: LibrdkafkaSettings = Field(default={})
+
+    @field_validator("settings")
+    @classmethod
+    def _check_own_settings(cls, settings: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        taken = sorted(cls.OURS & settings.keys())
+        if taken:
+            raise ValueError(f"{', '.join(taken)} can't be set here: Tidelog sets it")
+        return settings
+
+
+class SignalKafka(KafkaChannel):
+    """A topic whose messages are signals, as in Debezium (docs/how-to/control.md)."""
+
+    OURS: ClassVar[frozenset[str]] = KafkaChannel.OURS | {
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "group.id",
+        "isolation.level",
+    }
+
+    topic: TopicName | None = Field(
+        default=None,
+        description="As Debezium's `signal.kafka.topic`; it has one partition. Unset: the `key` "
+        "with `-signal`.",
+        examples=["shop-signal"],
+    )
+    key: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Messages with this key are for this capture, as those with Debezium's "
+        "`topic.prefix`; all others are ignored. Unset: the `connector_name` of notifications.",
+        examples=["shop"],
+    )
+    begin: Literal["earliest", "latest"] = Field(
+        default="earliest",
+        description="Where to start in a topic that was never read: at its first message, or at "
+        "the next new one.",
+    )
+
+
+class NotificationKafka(KafkaChannel):
+    """A topic for notifications, as Debezium's sink channel (docs/how-to/control.md)."""
+
+    OURS: ClassVar[frozenset[str]] = KafkaChannel.OURS | {
+        "acks",
+        "delivery.timeout.ms",
+        "enable.gapless.guarantee",
+        "enable.idempotence",
+        "message.send.max.retries",
+        "message.timeout.ms",
+        "request.required.acks",
+        "retries",
+        "transactional.id",
+    }
+
+    topic: TopicName = Field(
+        description="As Debezium's `notification.sink.topic.name`.",
+        examples=["shop-notifications"],
+    )
+
+
+# The section ``control.otlp``: metrics by OpenTelemetry.
+
+
+class Otlp(Section):
+    """Metrics that each capture process pushes by OpenTelemetry (OTLP over HTTP, protobuf)."""
+
+    endpoint: SecretUrl = Field(
+        description="The URL that metrics are posted to, with its path. Logins go into `headers`.",
+        examples=["http://collector:4318/v1/metrics"],
+    )
+    headers: Headers = Field(
+        default={},
+        description="Sent with each request. All are treated as secrets.",
+        examples=[{"Authorization": "Bearer ${OTLP_TOKEN}"}],
+    )
+    service_name: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,100}$",
+        description="The resource's `service.name`, in the namespace `tidelog`: the same for a "
+        "leader and its standbys. With `source.databases` each one's name is added. Unset: the "
+        "source's name in notifications.",
+        examples=["shop"],
+    )
+    every_ms: Milliseconds = Field(
+        default=15_000, ge=1000, description="How often they are pushed.", examples=["15s"]
+    )
+    timeout_ms: Milliseconds = Field(
+        default=10_000,
+        ge=100,
+        description="For one push. What could not be pushed is not repeated; the next push has "
+        "newer values.",
+        examples=["10s"],
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: SecretUrl) -> SecretUrl:
+        """Check that the endpoint has no secret: log lines name its host."""
+        if not re.fullmatch(r"https?://[^?#@\s]+", endpoint.reveal()):
+            raise ValueError("expected http://host:port/path without login and query")
+        return endpoint
 
 
 class Rest(Section):

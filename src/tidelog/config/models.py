@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypedDict
+from zoneinfo import ZoneInfo
 
+from cronsim import CronSim, CronSimError
 from pydantic import (
+    AfterValidator,
     Field,
     PrivateAttr,
     SecretStr,
@@ -15,13 +20,22 @@ from pydantic import (
 )
 
 from tidelog.config.control import Control
-from tidelog.config.engine import EngineSection
 from tidelog.config.outputs import AnyOutput
-from tidelog.config.schedules import ScheduledDump
 from tidelog.config.source import AnySource, PostgresSourceSection
+from tidelog.control.commands import OUR_IDS, ExecuteSnapshot
+from tidelog.engine.options import (
+    BATCH_SIZE,
+    CommitPolicy,
+    EngineOptions,
+    Order,
+    ProcessingOn,
+    Tolerance,
+)
+from tidelog.errors import UsageError
 from tidelog.kinds.sections import (
     Bytes,
     Duration,
+    LocalPath,
     LogPlace,
     Milliseconds,
     Section,
@@ -30,11 +44,216 @@ from tidelog.kinds.sections import (
     base_directory,
 )
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpOptions
-from tidelog.model.log_locations import is_url
-from tidelog.outputs.base.stores.section import FileStoreSection
+from tidelog.model.option_values import is_url
+from tidelog.model.patterns import check_listed
+from tidelog.outputs.base.sections import FileStoreSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
+
+# The section ``engine`` of ``tidelog.yaml``.
+
+DEFAULTS = EngineOptions()
+
+
+class EngineSection(Section):
+    """Options of an [engine in your program](../how-to/embed.md); arguments of `AsyncEngine`
+    override them.
+
+    The command line ignores it.
+    """
+
+    record_processing_threads: int | None = Field(
+        default=None,
+        ge=1,
+        description="Threads that transform, serialize and, where events are consumed in parallel, "
+        "consume; processes, or Spark's tasks at once, if these are asked for. Unset: as many as "
+        "this machine has cores.",
+        examples=[4],
+    )
+    record_processing_on: ProcessingOn = Field(
+        default=DEFAULTS.record_processing_on,
+        description="`processes`: for transforms in Python that cost more than to send an event "
+        "there and back; they, and a consumer in parallel, must be functions of a module. `spark`: "
+        "on executors, in the session that runs or one of `pipeline.master` and `pipeline.conf`.",
+    )
+    concurrent_coroutines: int = Field(
+        default=DEFAULTS.concurrent_coroutines,
+        ge=1,
+        description="Where transforms, or with `consume_records_async` the consumer, are coroutine "
+        "functions (`async def`): so many of their coroutines at once.",
+    )
+    consume_records_async: bool = Field(
+        default=False, description="Call the consumer of single events in parallel."
+    )
+    order: Order | None = Field(
+        default=None,
+        description="`total`: as in the log. `key`: events of one key are, keys at once. `none`: "
+        "any. Unset: `none` with `consume_records_async`, else `total`.",
+    )
+    batch_size: int = Field(default=BATCH_SIZE, ge=1, description="The most records of a batch.")
+    task_management_timeout_ms: Milliseconds = Field(
+        default=DEFAULTS.task_management_timeout_ms,
+        ge=1,
+        description="For all tasks to start; again for all to stop.",
+    )
+    polling_shutdown_timeout_ms: Milliseconds = Field(
+        default=DEFAULTS.polling_shutdown_timeout_ms,
+        ge=0,
+        description="How long events may still be processed when the engine stops. 0: not at all.",
+    )
+    errors_max_retries: int = Field(
+        default=DEFAULTS.errors_max_retries,
+        ge=-1,
+        description="How often a transient error is retried, also one that capture meets at the "
+        "source or the state store. -1: without limit.",
+    )
+    errors_retry_delay_initial_ms: Milliseconds = Field(
+        default=DEFAULTS.errors_retry_delay_initial_ms,
+        ge=1,
+        description="Before the first retry; doubled before each further one.",
+    )
+    errors_retry_delay_max_ms: Milliseconds = Field(
+        default=DEFAULTS.errors_retry_delay_max_ms, ge=1, description="The longest delay."
+    )
+    errors_tolerance: Tolerance = Field(
+        default=DEFAULTS.errors_tolerance,
+        description="What to do with an event for which a transform, the serializer or a consumer "
+        "of single events raises. `none`: the engine ends. `dead_letter`: it is written to "
+        "`dead_letter`, and skipped.",
+    )
+    dead_letter: LocalPath | None = Field(
+        default=None,
+        description="Directory of a file of JSON lines with database, table, version, op and "
+        "reason (no values).",
+        examples=["./data/dead-letters"],
+    )
+    offset_commit_policy: CommitPolicy = Field(
+        default=DEFAULTS.offset_commit_policy,
+        description="`always`: after every batch. `periodic`: every `offset_commit_interval_ms`. "
+        "In either case, done events are committed at the end.",
+    )
+    offset_commit_interval_ms: Milliseconds = Field(
+        default=DEFAULTS.offset_commit_interval_ms, ge=1, description="For `periodic`."
+    )
+
+
+class EngineArguments(TypedDict, total=False):
+    """The options of the section as keyword arguments of `AsyncEngine`, for type checkers."""
+
+    record_processing_threads: int | None
+    record_processing_on: ProcessingOn
+    concurrent_coroutines: int
+    consume_records_async: bool
+    order: Order | None
+    batch_size: int
+    task_management_timeout_ms: int
+    polling_shutdown_timeout_ms: int
+    errors_max_retries: int
+    errors_retry_delay_initial_ms: int
+    errors_retry_delay_max_ms: int
+    errors_tolerance: Tolerance
+    dead_letter: str | Path | None
+    offset_commit_policy: CommitPolicy
+    offset_commit_interval_ms: int
+
+
+# The section ``dumps``: dumps that are requested at given times.
+
+FIELDS = 5
+
+
+class ScheduledDump(Section):
+    """A dump that capture requests by itself, at the times of ``cron``
+    (docs/how-to/dump-a-table.md).
+    """
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_-]{1,40}$",
+        description="Its dumps are named after it and their time.",
+        examples=["nightly"],
+    )
+    cron: str = Field(
+        description="When: minute, hour, day of month, month, day of week, as Debian's cron has "
+        "them. Times that passed while no capture led are made up for, once.",
+        examples=["0 3 * * *"],
+    )
+    time_zone: str = Field(default="UTC", description="Of `cron`.", examples=["Europe/Berlin"])
+    tables: list[Annotated[str, AfterValidator(check_listed)]] = Field(
+        default=[],
+        description="Patterns, as in `source.tables`; none: all captured tables; only ones with "
+        "`!`: all but these.",
+        examples=[["public.orders"]],
+    )
+    where: str | None = Field(
+        default=None,
+        description="SQL condition on the rows of the one table.",
+        examples=["changed > now() - interval '2 days'"],
+    )
+    mode: Literal["incremental", "blocking"] = Field(
+        default="incremental", description="How it reads."
+    )
+    priority: int = Field(
+        default=0,
+        ge=-100,
+        le=100,
+        description="Dumps of the highest priority are read first: three chunks of four.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if OUR_IDS.fullmatch(f"{name}-0"):
+            raise ValueError("this name is used by capture itself: choose another")
+        return name
+
+    @field_validator("time_zone")
+    @classmethod
+    def _check_time_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            raise ValueError("no such time zone; expected a name such as Europe/Berlin") from None
+        return name
+
+    @field_validator("cron")
+    @classmethod
+    def _check_cron(cls, cron: str) -> str:
+        try:
+            if len(cron.split()) != FIELDS:
+                raise CronSimError("wrong number of fields")
+            next(CronSim(cron, datetime.now(UTC)))
+        except CronSimError as error:
+            raise ValueError(f"{str(error).lower()}; expected five fields, as 0 3 * * *") from None
+        except StopIteration:
+            raise ValueError("no such time comes in the next 50 years") from None
+        return cron
+
+    @model_validator(mode="after")
+    def _check_command(self) -> ScheduledDump:
+        self.command(datetime.now(UTC))
+        return self
+
+    def last_due(self, now: datetime) -> datetime | None:
+        """Return the newest time until ``now``, inclusive; None: there was none."""
+        # Backward from a time with a fraction, its own second comes first.
+        local = now.astimezone(ZoneInfo(self.time_zone)).replace(microsecond=1)
+        due = next(CronSim(self.cron, local, reverse=True), None)
+        return None if due is None else due.astimezone(UTC)
+
+    def command(self, due: datetime) -> ExecuteSnapshot:
+        """Return the command that requests the dump of that time."""
+        try:
+            return ExecuteSnapshot(
+                dump_id=f"{self.name}-{due.astimezone(UTC):%Y%m%dT%H%MZ}",
+                tables=tuple(self.tables),
+                where=self.where,
+                mode=self.mode,
+                priority=self.priority,
+            )
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
 
 UNSET_STATE = StateUrl("")
 _UNSET: Any = ""  # validated to UNSET_STATE

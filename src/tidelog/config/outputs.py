@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from tidelog.kinds.plugins import OneOf
+from tidelog.kinds.sections import OneOf
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.outputs.custom.config import PythonSection
-from tidelog.outputs.database.config import MySqlSection, PostgresSection
-from tidelog.outputs.files.config import FilesSection
-from tidelog.outputs.http.config import HttpSection
-from tidelog.outputs.kafka.config import KafkaSection
+from tidelog.outputs.custom.kind import PythonSection
+from tidelog.outputs.database.kinds import MySqlSection, PostgresSection
+from tidelog.outputs.files.kind import FilesSection
+from tidelog.outputs.http.kind import HttpSection
+from tidelog.outputs.kafka.kind import KafkaSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
-from tidelog.outputs.opensearch.config import OpenSearchSection
+from tidelog.outputs.opensearch.kind import OpenSearchSection
 
 OUTPUTS: dict[str, type[OutputSection]] = {
     "delta": DeltaSection,

@@ -9,12 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from tidelog.codecs.mysql.server_urls import SCHEMES, parse_url
 from tidelog.errors import ConfigError
-from tidelog.kinds.plugins import OneOf
 from tidelog.kinds.sections import (
     Bytes,
     ColumnPatterns,
     LocalPath,
     MySqlName,
+    OneOf,
     PostgresName,
     SecretUrl,
     Section,

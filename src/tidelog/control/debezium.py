@@ -25,9 +25,9 @@ from tidelog.control.commands import (
     PauseSnapshot,
     ResumeSnapshot,
     StopSnapshot,
+    any_case,
     build,
 )
-from tidelog.control.table_selection import any_case
 from tidelog.errors import UsageError
 
 MAX_MESSAGE = 1000

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.dump_turns import in_order
-from tidelog.capture.dumps.key_sets import KEY_SETS, KeySets
+from tidelog.capture.dumps.coordinator import DumpCoordinator, in_order
+from tidelog.capture.dumps.missing_rows import KEY_SETS, KeySets
 from tidelog.capture.dumps.state import NO_KEY, DumpState, Key, Rejected
-from tidelog.capture.limits.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
 from tidelog.capture.notifications import Notify, TableScanStatus
+from tidelog.capture.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,
@@ -26,12 +25,13 @@ from tidelog.control.commands import (
     ResumeSnapshot,
     SetDumpOptions,
     StopSnapshot,
+    TableSelection,
+    without_any_case,
 )
 from tidelog.control.debezium import another_dump_id
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.plain_conditions import names
 from tidelog.control.signal_intake import skipped
-from tidelog.control.table_selection import TableSelection, without_any_case
 from tidelog.errors import ChunkRefusedError, Policy, TableRefusedError, TidelogError, UsageError
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema

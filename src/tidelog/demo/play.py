@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tidelog import Config, app
-from tidelog.app.dumps.chunks import chunks_of
+from tidelog.app.dumps.finalize import chunks_of
 from tidelog.capture.start_dumps import INITIAL_DUMP
 from tidelog.commands import ExecuteSnapshot
-from tidelog.demo.servers.watcher import Watcher
+from tidelog.demo.servers.embedded import Watcher
 from tidelog.demo.shop import TABLES, Shop, Sizes
 from tidelog.demo.story import Story
 from tidelog.demo.workload import Workload, create_shop, open_shop

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import os
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from functools import partial
+from typing import Any, Final, Literal, TypeVar, get_args
 
-from tidelog.errors import ConfigError
+from tidelog.errors import ConfigError, Policy, TidelogError
 
 CommitPolicy = Literal["always", "periodic"]
 Order = Literal["total", "key", "none"]
@@ -91,3 +96,147 @@ class EngineOptions:
             raise ConfigError(
                 "engine.errors_retry_delay_max_ms is below errors_retry_delay_initial_ms"
             )
+
+
+# Rejects a program's functions that do not do their work when they are called.
+#
+# A coroutine function or a generator function only creates an object: none of its code has run
+# when
+# it returns, so its events must not count as done.
+
+_LATER: Final = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)
+
+
+class WorkNotDoneError(TypeError):
+    """A function of the program returned work instead of doing it. Only used as a cause."""
+
+
+def is_coroutine_function(given: Any) -> bool:
+    """True for ``async def``, an object whose ``__call__`` is one, or a partial of these."""
+    return any(map(inspect.iscoroutinefunction, _forms(given)))
+
+
+def is_asynchronous_generator_function(given: Any) -> bool:
+    """True for ``async def`` with ``yield``, in the forms of `is_coroutine_function`."""
+    return any(map(inspect.isasyncgenfunction, _forms(given)))
+
+
+def is_awaited_transform(given: Any) -> bool:
+    """Must the transform run on an event loop?"""
+    return is_coroutine_function(given) or is_asynchronous_generator_function(given)
+
+
+def refuse_coroutine_function(name: str, given: Any) -> None:
+    """Raises ConfigError if a call of ``given``, the argument ``name``, would only create a
+    coroutine or a generator.
+    """
+    if any(later(form) for later in _LATER for form in _forms(given)):
+        raise ConfigError(
+            f"{name}: a coroutine or generator function, which does nothing when it is called: "
+            "give an ordinary function (consumers and transforms may be coroutine functions)"
+        )
+
+
+def refuse_coroutine(returned: Any) -> None:
+    """Raises WorkNotDoneError if ``returned`` must be awaited or iterated."""
+    _refuse(returned, inspect.isgenerator(returned))
+
+
+def refuse_awaitable(returned: Any) -> None:
+    """As `refuse_coroutine`, but allows generators, which the caller reads."""
+    _refuse(returned, False)
+
+
+def _refuse(returned: Any, also: bool) -> None:
+    if also or inspect.isawaitable(returned) or inspect.isasyncgen(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()
+        raise WorkNotDoneError("returned a coroutine or a generator, which nobody runs")
+
+
+def name_of(given: Any) -> str:
+    """The function's name in the program, e.g. ``shop.mail.send``."""
+    form, call = _forms(given)
+    named = getattr(form, "__wrapped__", form)
+    if not hasattr(named, "__qualname__"):
+        named = type(named) if call is not None else named
+    return f"{getattr(named, '__module__', '?')}.{getattr(named, '__qualname__', '?')}"
+
+
+def _forms(given: Any) -> tuple[Any, Any]:
+    while isinstance(given, partial):
+        given = given.func
+    call = None if inspect.isclass(given) else getattr(type(given), "__call__", None)  # noqa: B004
+    return given, call
+
+
+# Retries of errors that may pass, with growing delays.
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class StoppingError(Exception):
+    """The engine stops: running work is given up, and is not done. Never seen by programs."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """May a retry succeed?"""
+    if isinstance(error, TidelogError):
+        return error.policy is Policy.RETRY
+    return isinstance(error, (ConnectionError, TimeoutError))
+
+
+class Retries:
+    """Calls functions, and retries errors that may pass. Thread-safe.
+
+    Args:
+        options: options with the number of retries and their delays.
+        stopping: ends every delay at once.
+        classes: further classes of errors that may pass.
+    """
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        stopping: threading.Event,
+        classes: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._classes = classes
+        self._most = options.errors_max_retries
+        self._first_s = options.errors_retry_delay_initial_ms / 1000
+        self._longest_s = options.errors_retry_delay_max_ms / 1000
+        self._stopping = stopping
+
+    def call(self, function: Callable[[], T], what: str) -> T:
+        """Return the result of ``function``; ``what`` names it in the log.
+
+        Raises:
+            StoppingError: if the engine stops after a failed attempt.
+            Exception: the last error of ``function``.
+        """
+        delay_s, tries = self._first_s, 0
+        while True:
+            try:
+                return function()
+            except Exception as error:
+                if not self._may_pass(error) or 0 <= self._most <= tries:
+                    raise
+                tries += 1
+                # Without its text: a program's own error may quote a row.
+                logger.warning(
+                    "%s: %s, retry %d in %.1f s", what, type(error).__name__, tries, delay_s
+                )
+                if self._stopping.wait(delay_s):
+                    raise StoppingError(what) from error
+                delay_s = min(self._longest_s, delay_s * 2)
+
+    def _may_pass(self, error: Exception) -> bool:
+        if isinstance(error, (StoppingError, WorkNotDoneError)):
+            return False
+        return may_pass(error) or isinstance(error, self._classes)

@@ -23,11 +23,6 @@ from tidelog.errors import (
     SegmentCorruptError,
     StorageError,
 )
-from tidelog.eventlog.layout import (
-    SegmentMeta,
-    is_segment_name,
-    segment_name,
-)
 from tidelog.eventlog.log_files import (
     CHAIN_FILE,
     LOG_FILE,
@@ -36,8 +31,8 @@ from tidelog.eventlog.log_files import (
     load_log,
     load_state,
 )
-from tidelog.eventlog.segments import SegmentFile
-from tidelog.eventlog.storage.port import Storage, Tag
+from tidelog.eventlog.segments import SegmentFile, SegmentMeta, is_segment_name, segment_name
+from tidelog.eventlog.storage_port import Storage, Tag
 
 _WALK_ATTEMPTS: Final = 20
 _TAIL_CHECK_EVERY_S: Final = 10.0  # if a check of the newest segment is a paid request

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tidelog.errors import SegmentCorruptError, UsageError
 from tidelog.eventlog.log_files import from_checksummed_json, to_checksummed_json
-from tidelog.eventlog.storage.port import Storage
+from tidelog.eventlog.storage_port import Storage
 
 _FOLDER: Final = "consumers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -26,11 +26,17 @@ import pyarrow as pa
 from tidelog.errors import EventLogError, StorageError
 from tidelog.eventlog.chain import Chain, ChainReader
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.layout import SegmentMeta, first_offset_of, is_segment_name
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import ChainState, Merging, load_log, store_state
-from tidelog.eventlog.segments import SegmentFile, encode, payload_bytes
-from tidelog.eventlog.storage.opening import storage_at
-from tidelog.eventlog.storage.port import Guard, Storage
+from tidelog.eventlog.segments import (
+    SegmentFile,
+    SegmentMeta,
+    encode,
+    first_offset_of,
+    is_segment_name,
+    payload_bytes,
+)
+from tidelog.eventlog.storage_port import Guard, Storage
 from tidelog.system import failpoints
 
 _LOCK: Final = "maintenance"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,18 +11,100 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidelog.errors import EventLogError, OffsetGoneError
-from tidelog.eventlog import unused_offsets
+from tidelog.errors import EventLogError, OffsetAheadError, OffsetGoneError
 from tidelog.eventlog.chain import Chain, ChainReader
-from tidelog.eventlog.layout import RECORD_SCHEMA, SegmentMeta
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import LOG_FILE, load_log
 from tidelog.eventlog.log_poller import LogPoller
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.segments import SegmentFile, select_records
-from tidelog.eventlog.storage.opening import storage_at
-from tidelog.eventlog.storage.port import Storage
-from tidelog.model.records import ChunkMeta, Kind, XidRanges, in_ranges, overlap
+from tidelog.eventlog.segments import RECORD_SCHEMA, SegmentFile, SegmentMeta, select_records
+from tidelog.eventlog.storage_port import Storage
+from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume, XidRanges, in_ranges, overlap
+from tidelog.model.schema import TableName
 from tidelog.ports import LastTransaction, SourceId
+
+# Keeps the offsets of an event log unique, even if an older copy of it was restored.
+#
+# A leader does not know what was appended after the end that it finds: the log, together with its
+# state, may have been restored from a backup. So its fence skips all offsets that can have been
+# issued since that end was written (docs/adr/0034-no-offset-is-issued-twice.md). A reader whose
+# offset is inside the skipped range has read records that the log does not have any more.
+
+ISSUED_PER_MS: Final = 1 << 20
+"""More offsets than any capture issues in a millisecond: 1 GiB of payload in a second."""
+LEAST_SKIPPED: Final = 1 << 36
+"""Offsets skipped at every start, for hosts whose clocks differ, by a minute or two at most."""
+_LONGEST_MS: Final = 1 << 35
+"""About a year: a clock that is wrong by decades must not use up the offsets."""
+_LATE_LISTING_S: Final = 2.0
+_RETRY_S: Final = 0.2
+_SEEN_MARGIN: Final = 1 << 40
+
+
+def first_offset_after(tail: SegmentMeta, seen: int | None) -> int:
+    """The offset at which a leader that finds ``tail`` begins.
+
+    ``seen``: other processes know that offsets below it were issued. None: begin at ``tail``, for a
+    caller that knows that nothing followed it.
+    """
+    if seen is None:
+        return tail.next
+    passed_ms = min(max(0, time.time_ns() // 1_000_000 - tail.created_ms), _LONGEST_MS)
+    begin = tail.next + LEAST_SKIPPED + passed_ms * ISSUED_PER_MS
+    return begin if seen <= tail.next else max(begin, seen + _SEEN_MARGIN)
+
+
+def diverges_at(chain: Chain, offset: int) -> int | None:
+    """Where this log diverges from one that had ``offset``; None: they are equal up to there."""
+    if offset > chain.next:
+        return chain.next
+    segment = chain.covering(offset)
+    for first, following in () if segment is None else segment.unused:
+        if first < offset < following:
+            return first
+    return None
+
+
+def refuse_unused_offsets(reader: ChainReader, offsets: Sequence[int], who: str) -> None:
+    """Raises OffsetAheadError if `diverges_at` finds one of these offsets. A listing may be late:
+    it is repeated for some time, and each time what would follow is requested.
+    """
+    chain = reader.refresh(max(offsets, default=None))
+    deadline = time.monotonic() + _LATE_LISTING_S
+    for offset in offsets:
+        while offset > chain.next and time.monotonic() < deadline:
+            time.sleep(_RETRY_S)
+            chain = reader.refresh()
+        if diverges_at(chain, offset) is None:
+            continue
+        chain = reader.walk()
+        parted = diverges_at(chain, offset)
+        if parted is not None:
+            raise _ahead_error(reader.storage, chain, offset, parted, who)
+
+
+def _ahead_error(
+    storage: Storage, chain: Chain, offset: int, end: int, who: str
+) -> OffsetAheadError:
+    """The error for a reader at ``offset`` whose log diverged from this one at ``end``."""
+    ends = "ends" if end == chain.next else "ended when it was restored"
+    return OffsetAheadError(
+        f"{storage!r}: {who} stands at offset {offset}, but the event log {ends} at {end}: "
+        "it was restored to an earlier state, or lost its end. What was read from there on is not "
+        "in the log. Give an output a new name and an empty place: a copy would keep rows that are "
+        "not in the log, and events would be delivered twice. Any other reader can resume at "
+        f"offset {end}: docs/how-to/restore.md"
+    )
+
+
+def count_unused(chain: Chain, start: int, end: int) -> int:
+    """The number of offsets in ``[start, end)`` that a leader skipped."""
+    return sum(
+        max(0, min(end, following) - max(start, first))
+        for segment in chain.between(start, end)
+        for first, following in segment.unused
+    )
+
 
 _RESOLVE_ATTEMPTS: Final = 50
 # Read-ahead: a worker holds at most this much in memory besides what it decodes.
@@ -338,17 +421,17 @@ class EventLog:
         """Check offsets that ``who`` has read up to. Raises OffsetAheadError if this log does not
         have what was read: an older copy of the log was restored, or its end was lost.
         """
-        unused_offsets.check_offsets(self._reader, offsets, who)
+        refuse_unused_offsets(self._reader, offsets, who)
 
     def holds(self, offset: int) -> bool:
         """Does the log have what is before ``offset``? For a caller that knows the log to its
         end.
         """
-        return unused_offsets.diverges_at(self.chain(), offset) is None
+        return diverges_at(self.chain(), offset) is None
 
     def bytes_between(self, start: int, end: int) -> int:
         """The number of bytes of the log between these offsets."""
-        return max(0, end - start - unused_offsets.count_unused(self.chain(end), start, end))
+        return max(0, end - start - count_unused(self.chain(end), start, end))
 
     def _check_range(self, chain: Chain, start: int, end: int | None) -> Chain:
         """The checked chain, which may have grown."""
@@ -359,7 +442,7 @@ class EventLog:
                 "raise log.retention so that it does not happen again."
             )
         asked = (start,) if end is None else (start, end)
-        if any(unused_offsets.diverges_at(chain, offset) is not None for offset in asked):
+        if any(diverges_at(chain, offset) is not None for offset in asked):
             self.check_offsets(*asked)
             return self.chain()
         return chain
@@ -401,3 +484,78 @@ def _projection(columns: Sequence[str] | None) -> pa.Schema:
     if columns is None:
         return RECORD_SCHEMA
     return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
+
+
+# Looks up transactions that capture emitted earlier in the event log.
+#
+# Why: docs/explanation/watermarks.md, "What this takes".
+#
+# After a restart, or when its history of a table's keys is too short, capture must know which of
+# the
+# transactions that a snapshot can't see it has emitted, and which keys they changed.
+
+
+class EmittedTransactions:
+    """`tidelog.capture.engine.EmittedTransactionsLog` over an event log. Thread-safe."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    def max_xid(self) -> int:
+        return max((meta.max_xid or 0 for meta in self._log.chain().segments), default=0)
+
+    def changed_by(self, xids: XidRanges) -> dict[int, set[int]]:
+        schema_ids = self._log.records_with_xids(xids)
+        return {xid: set(ids) for xid, ids in schema_ids.items()}
+
+    def first_offset_of(self, xids: XidRanges, table: TableName) -> int | None:
+        for meta in self._segments(xids):
+            try:
+                first = next(self._records(meta, xids, table), None)
+            except OffsetGoneError:
+                continue  # retention removed it in the meantime
+            if first is not None:
+                return int(first.column("offset")[0].as_py())
+        return None
+
+    def records_of(self, xids: XidRanges, table: TableName) -> Iterator[LogBatch]:
+        for meta in self._segments(xids):
+            yield from map(_log_batch, self._records(meta, xids, table))
+
+    def _segments(self, xids: XidRanges) -> Iterator[SegmentMeta]:
+        """The segments that may have records of ``xids``, in log order."""
+        if not len(xids):
+            return
+        for meta in self._log.chain().segments:
+            if meta.max_xid is None or meta.min_xid is None:
+                continue
+            if overlap(xids, meta.min_xid, meta.max_xid):
+                yield meta
+
+    def _records(
+        self, meta: SegmentMeta, xids: XidRanges, table: TableName
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of ``xids`` on ``table`` in the segment. Raises OffsetGoneError."""
+        for ref in self._log.segments(meta.first, meta.next, tables=[str(table)]):
+            for batch in self._log.batches(ref, tables=[str(table)]):
+                hits = in_ranges(xids, batch.column("xid").to_numpy())
+                if hits.any():
+                    yield batch.filter(pa.array(hits))
+
+
+def _log_batch(batch: pa.RecordBatch) -> LogBatch:
+    columns = {
+        name: batch.column(name).to_numpy()
+        for name in ("kind", "schema_id", "position", "ordinal", "xid", "commit_ts")
+    }
+    payload = pa.concat_arrays([batch.column("payload")])  # offsets from 0
+    buffers = payload.buffers()
+    offsets = np.frombuffer(buffers[1], np.int32, len(payload) + 1, payload.offset * 4)
+    data = np.frombuffer(buffers[2], np.uint8) if buffers[2] else np.empty(0, np.uint8)
+    data = data[offsets[0] : offsets[-1]]
+    return LogBatch(
+        **columns,
+        payload_offsets=(offsets - offsets[0]).astype(np.int32),
+        payload=data,
+        resume=Resume(0, 0, -1),
+    )

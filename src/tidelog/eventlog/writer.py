@@ -22,14 +22,20 @@ from tidelog.errors import (
     StorageError,
 )
 from tidelog.eventlog.chain import ChainReader
-from tidelog.eventlog.host_notes import HostNotes
-from tidelog.eventlog.layout import Identity, SegmentMeta, segment_name
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import CHAIN_FILE, check_source, create_log, load_log
+from tidelog.eventlog.log_poller import HostNotes
+from tidelog.eventlog.reader import first_offset_after
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.segments import encode, payload_bytes, to_record_batches
-from tidelog.eventlog.storage.opening import storage_at
-from tidelog.eventlog.storage.port import Guard, Storage
-from tidelog.eventlog.unused_offsets import first_offset_after
+from tidelog.eventlog.segments import (
+    Identity,
+    SegmentMeta,
+    encode,
+    payload_bytes,
+    segment_name,
+    to_record_batches,
+)
+from tidelog.eventlog.storage_port import Guard, Storage
 from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume
 from tidelog.ports import SchemaRegistry, SourceId
 from tidelog.system import failpoints
@@ -105,7 +111,7 @@ class EventLogWriter:
         seen: int | None = None,
     ) -> None:
         """Take over the tail: see `open`. ``chain``: a reader for this object only, with a cached
-        chain. ``seen``: see `tidelog.eventlog.unused_offsets.first_offset_after`; None: begin at
+        chain. ``seen``: see `tidelog.eventlog.reader.first_offset_after`; None: begin at
         the tail.
         """
         self.storage = storage

@@ -31,9 +31,9 @@ FORMATTERS: Registry[FormatterKind] = Registry(
     "tidelog.formatters",
     "format",
     {
-        "debezium": "tidelog.outputs.formatters.debezium:Debezium.of",
-        "flat": "tidelog.outputs.formatters.flat:Flat.of",
-        "cloudevents": "tidelog.outputs.formatters.cloudevents:CloudEvents.of",
+        "debezium": "tidelog.outputs.formatters.json_formats:Debezium.of",
+        "flat": "tidelog.outputs.formatters.json_formats:Flat.of",
+        "cloudevents": "tidelog.outputs.formatters.json_formats:CloudEvents.of",
         "avro": "tidelog.outputs.formatters.avro:Avro.of",
         "avro_flat": "tidelog.outputs.formatters.avro:AvroFlat.of",
     },
@@ -48,10 +48,10 @@ WIRE_FORMATS: Registry[Any] = Registry(  # of tidelog.codecs.wire_formats.WireFo
     },
 )
 
-NATIVE_TYPES: Registry[Any] = Registry(  # functions, see tidelog.codecs.native_types
+NATIVE_TYPES: Registry[Any] = Registry(  # functions, see tidelog.codecs.wire_formats
     "tidelog.native_types",
     "wire format with native types",
-    {"pgoutput": "tidelog.codecs.postgres.native_types:native_logical"},
+    {"pgoutput": "tidelog.codecs.postgres.formats:native_logical"},
 )
 
 SOURCE_BLOCKS: Registry[Any] = Registry(  # of tidelog.codecs.source_blocks.SourceBlocks

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from urllib.parse import urlencode
 
 from pydantic import (
@@ -20,11 +23,12 @@ from pydantic import (
     ValidationInfo,
     WithJsonSchema,
 )
-from pydantic_core import core_schema
+from pydantic_core import CoreSchema, core_schema
 
-from tidelog.model.column_patterns import check_column_pattern
-from tidelog.model.log_locations import URL_SCHEMES
-from tidelog.model.patterns import check_listed, check_pattern, check_selects
+from tidelog.errors import ConfigError
+from tidelog.kinds.registry import Registry
+from tidelog.model.option_values import URL_SCHEMES, ArrayTypes, ColumnTypes
+from tidelog.model.patterns import check_column_pattern, check_listed, check_pattern, check_selects
 from tidelog.model.quantities import Bytes as Bytes
 from tidelog.model.quantities import Milliseconds as Milliseconds
 from tidelog.model.units import parse_duration
@@ -190,3 +194,107 @@ ColumnPatterns = Annotated[
 PostgresName = Annotated[str, Field(min_length=1, max_length=63)]
 MySqlName = Annotated[str, Field(pattern=r"^[^./\\]{1,64}$")]
 SlotName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]
+
+
+# The section ``types``, of outputs and of the Spark source.
+
+
+def _check_limits(limits: tuple[int, int]) -> tuple[int, int]:
+    precision, scale = limits
+    if not 0 <= scale <= precision <= 38 or precision < 1:
+        raise ValueError("a decimal has 1 to 38 digits, and 0 to that many after the point")
+    return limits
+
+
+class DecimalLimits(Section):
+    """The digits of a decimal."""
+
+    decimal: Annotated[tuple[int, int], AfterValidator(_check_limits)] = Field(
+        description="Digits in all, at most 38, and digits after the point.", examples=[[38, 18]]
+    )
+
+
+class TypesSection(Section):
+    """The types of columns for which not every reader has one; of PostgreSQL's columns that belong
+    to no key. They are for new columns and tables: a column that exists keeps its type.
+    """
+
+    arrays: ArrayTypes = Field(
+        default="native",
+        description="`native`: arrays of built-in types are arrays. A table with a value of "
+        "several dimensions, or whose first index is not 1, is left out. `text`: they are "
+        "PostgreSQL's text, such as `{1,2}`.",
+    )
+    numeric: Literal["text"] | DecimalLimits = Field(
+        default="text",
+        description="Of `numeric` without limits or of more than 38 digits. `text`: all digits. "
+        "`{decimal: [38, 18]}`: a decimal. A table with a value that it does not hold exactly "
+        "(more digits, `NaN`, `Infinity`) is left out: nothing is rounded.",
+        examples=[{"decimal": [38, 18]}],
+    )
+
+    def column_types(self) -> ColumnTypes:
+        """Return the types without the section's form."""
+        limits = None if self.numeric == "text" else self.numeric.decimal
+        return ColumnTypes(self.arrays, limits)
+
+
+TYPES: Any = Field(
+    default={},
+    description="Types of arrays and of numbers without limits, in new columns; see *types*.",
+    examples=[{"arrays": "text"}],
+)
+
+
+# Adds the configuration sections of plugins.
+
+S = TypeVar("S")
+
+
+def section_of(registry: Registry[Any], kind: str, base: type[S]) -> type[S]:
+    """Return the model of the kind's section.
+
+    Raises ConfigError if it can't be loaded, or is no valid section.
+    """
+    section: Any = getattr(registry.get(kind), "section", None)
+    if not (isinstance(section, type) and issubclass(section, base)):
+        raise ConfigError(
+            f"the {registry.what} {kind!r}: its section is not derived from "
+            f"tidelog.ext.{base.__name__}"
+        )
+    fields: Any = getattr(section, "model_fields", {})
+    if "kind" not in fields or get_args(fields["kind"].annotation) != (kind,):
+        raise ConfigError(
+            f"the {registry.what} {kind!r}: the field kind of its section is not Literal[{kind!r}]"
+        )
+    return section
+
+
+def add_sections(registry: Registry[Any], base: type[S], known: dict[str, type[S]]) -> bool:
+    """Add the sections of plugins to ``known``; return whether there are new ones.
+
+    It runs when a configuration is read: by then plugins can import all of Tidelog. Broken ones are
+    left out; `section_of` says why when a configuration names one.
+    """
+    before = len(known)
+    for kind in registry.others:
+        if kind not in known:
+            with suppress(ConfigError):
+                known[kind] = section_of(registry, kind, base)
+    return len(known) > before
+
+
+class OneOf:
+    """Annotates a field with a union of the models in ``kinds``, distinguished by ``kind``.
+
+    The union is that of the time when the schema of the field's model is built.
+    """
+
+    def __init__(self, kinds: Mapping[str, type[Any]]) -> None:
+        self._kinds = kinds
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        models = reduce(or_, dict.fromkeys(self._kinds.values()))
+        return handler.generate_schema(Annotated[models, Field(discriminator="kind")])

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 # The type that a column decodes to, for any source. ``decimal(p,s)`` has its parameters. Who reads
-# may ask for other types of some columns (`tidelog.codecs.native_types`): ``array(T)``, of elements
+# may ask for other types of some columns (`tidelog.codecs.wire_formats`): ``array(T)``, of elements
 # of type ``T``, and ``numeric(p,s)``, of numbers without limits that must fit ``decimal(p,s)``.
 LOGICAL_TYPES = (
     "bool",

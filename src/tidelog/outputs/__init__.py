@@ -1,3 +1,3 @@
 """Destinations of the pipeline: adapters of `tidelog.ports.Output`."""
 
-from tidelog.outputs.base.executors.writer import Writer as Writer
+from tidelog.outputs.base.writer import Writer as Writer

@@ -53,7 +53,7 @@ def delivery_of(
         message_format: a formatter's name for every change, or ``rows``.
     """
     from tidelog.outputs.base.delivery import Delivery
-    from tidelog.outputs.base.executors.rejections import JsonDeadLetters, StopAtRejection
+    from tidelog.outputs.base.writer import JsonDeadLetters, StopAtRejection
     from tidelog.outputs.formatters import formatter
 
     letters = section.dead_letter

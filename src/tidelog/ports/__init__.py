@@ -1,30 +1,43 @@
 """The Protocols of adapters: few and small; each has a behaviour suite as its contract."""
 
-from tidelog.ports.catalogue import Catalogue, Retention, SourceLoad, TableShape
-from tidelog.ports.chunks import (
+from tidelog.ports.output import (
+    DeadLetters,
+    DumpCompleted,
+    FormatOptions,
+    Formatter,
+    FormatterKind,
+    IdleOutputKind,
+    LedOutput,
+    LogExtent,
+    MaintainedOutput,
+    MessageSchemas,
+    NamingOutputKind,
+    Output,
+    OutputBatch,
+    OutputContext,
+    OutputKind,
+    OutputPlace,
+    ProbedOutputKind,
+    RejectingOutput,
+    Rejection,
+    SchemaFormatter,
+    TableRange,
+    TargetTable,
+    TaskFence,
+    TaskWriter,
+    WriteLease,
+    WriteTask,
+)
+from tidelog.ports.source import (
+    MAX_SIGNAL_BYTES,
     BlockingReader,
+    Catalogue,
+    CatalogueChanged,
     ChunkReader,
     ChunkRequest,
     ChunkRows,
     Digest,
     DigestReader,
-)
-from tidelog.ports.delivery import (
-    DeadLetters,
-    FormatOptions,
-    Formatter,
-    FormatterKind,
-    MessageSchemas,
-    NamingOutputKind,
-    Rejection,
-    SchemaFormatter,
-    TargetTable,
-    TaskWriter,
-    WriteTask,
-)
-from tidelog.ports.log import (
-    MAX_SIGNAL_BYTES,
-    CatalogueChanged,
     IdleAt,
     KeyExtractor,
     LastTransaction,
@@ -34,32 +47,18 @@ from tidelog.ports.log import (
     Published,
     Refusal,
     RelationNamed,
+    Retention,
     RowsUnlogged,
     SchemaRegistry,
     SchemaSeen,
     SignalSeen,
+    Snapshotter,
     SourceId,
+    SourceLoad,
     TableRefused,
+    TableShape,
     WatermarkSeen,
 )
-from tidelog.ports.output import (
-    DumpCompleted,
-    IdleOutputKind,
-    LedOutput,
-    LogExtent,
-    MaintainedOutput,
-    Output,
-    OutputBatch,
-    OutputContext,
-    OutputKind,
-    OutputPlace,
-    ProbedOutputKind,
-    RejectingOutput,
-    TableRange,
-    TaskFence,
-    WriteLease,
-)
-from tidelog.ports.snapshotter import Snapshotter
 from tidelog.ports.state import Document, Election, FencedStore, Lease, StateBackend, StateStore
 
 __all__ = [

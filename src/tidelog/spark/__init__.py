@@ -19,10 +19,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tidelog.eventlog.storage.opening import provide_options
+    from tidelog.eventlog.local_storage import provide_options
     from tidelog.spark.changes.replaying import as_of
-    from tidelog.spark.datasource.lag import lag_of
-    from tidelog.spark.datasource.source import register
+    from tidelog.spark.datasource.source import lag_of, register
     from tidelog.spark.sessions.jars import delta_jars, s3_log_store_jar
     from tidelog.spark.sessions.session import DELTA_CONF, spark_session
 else:
@@ -32,8 +31,8 @@ else:
         "DELTA_CONF": "tidelog.spark.sessions.session",
         "as_of": "tidelog.spark.changes.replaying",
         "delta_jars": "tidelog.spark.sessions.jars",
-        "lag_of": "tidelog.spark.datasource.lag",
-        "provide_options": "tidelog.eventlog.storage.opening",
+        "lag_of": "tidelog.spark.datasource.source",
+        "provide_options": "tidelog.eventlog.local_storage",
         "register": "tidelog.spark.datasource.source",
         "s3_log_store_jar": "tidelog.spark.sessions.jars",
         "spark_session": "tidelog.spark.sessions.session",

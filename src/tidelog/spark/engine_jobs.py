@@ -16,14 +16,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.engine.events import Events
-from tidelog.engine.processing.workers import (
-    EventWork,
-    JobResult,
-    answer_to,
-    failed_answer,
-    read_answer,
-)
-from tidelog.engine.retries import StoppingError
+from tidelog.engine.options import StoppingError
+from tidelog.engine.workers import EventWork, JobResult, answer_to, failed_answer, read_answer
 from tidelog.errors import ConfigError, ConsumerError
 from tidelog.spark.sessions.errors import describe_error
 
@@ -38,7 +32,7 @@ _MOST_WORKS: Final = 8
 
 
 class SparkWorkers:
-    """`tidelog.engine.processing.workers.Workers` by Spark tasks, ``count`` at once.
+    """`tidelog.engine.workers.Workers` by Spark tasks, ``count`` at once.
 
     Args:
         session: returns the session, if none runs. It ends with the last engine that uses it.

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from tidelog.codecs.decode import decode
 from tidelog.errors import ChunkError
-from tidelog.eventlog.layout import RECORD_SCHEMA
+from tidelog.eventlog.segments import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows

@@ -14,12 +14,16 @@ import json
 import re
 import secrets
 import threading
+import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from tidelog.errors import LeaseLostError, StateConflictError, StateError
-from tidelog.ports import Document
+from tidelog.ports import Document, Lease, StateStore
+from tidelog.state.lease_polling import POLL_SHARE, LeasePolling
+from tidelog.system.processes import has_ended, this_process
 from tidelog.system.version import check_format
 
 WRITERS: Final = 8
@@ -224,3 +228,256 @@ def _text(stored: _Stored, value: Any) -> bytes:
     if stored.epoch:
         content["epoch"] = stored.epoch
     return json.dumps(content, separators=(",", ":")).encode()
+
+
+# Elects a leader with a lease document in any store with compare-and-set.
+#
+# The clocks of two hosts are never compared. The holder's time starts before it sends a renewal;
+# another process takes over once *it* has seen the same version for as long as the lease lasts.
+# So
+# the holder's deadline, which is a fifth earlier, always comes first, whatever the clocks say;
+# only
+# their rates must agree to a fifth.
+
+MARGIN: Final = 0.2
+"""The share at the end of a lease in which its holder no longer acts, and nobody else starts."""
+
+_SLACK_S: Final = 2.0
+_POLLED_S: Final = 0.5
+"""Seconds in which a poll that is due is sent and answered."""
+RELEASE_POLL_S: Final = 0.1
+"""Seconds between two polls of a lease whose holder has announced its release."""
+_RELEASE_SLACK_S: Final = 10.0
+"""The longest time of such polls, in seconds beyond the time that the holder still leads."""
+_NOBODY: Final[dict[str, Any]] = {"holder": None, "process": {}}
+
+
+class LeaseElection:
+    """A `tidelog.ports.Election` over a `tidelog.ports.StateStore`.
+
+    A process that starts while a lease is valid waits for its whole duration, as it can't know when
+    it was renewed. But if the holder ended on the same host, it takes over at once.
+    """
+
+    def __init__(
+        self,
+        documents: StateStore,
+        name: str,
+        holder: str,
+        ttl_s: float,
+        *,
+        first_epoch: int = 1,
+        look_every_s: float = 0.0,
+    ) -> None:
+        """Args:
+        documents: a store of elections alone; `close` closes it.
+        name: the name of the lease.
+        holder: a name for people; instances with equal holders still exclude each other.
+        ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
+        first_epoch: the smallest epoch to use.
+        look_every_s: the longest time between two polls while another process leads; `LeasePolling`
+            plans them, however often `acquire` is called. Whether a holder on this host has ended
+            is checked without a request. 0: poll at each call.
+        """
+        self._documents = documents
+        self.name = name
+        self.holder = holder
+        self.ttl_s = ttl_s
+        self._instance = secrets.token_hex(8)
+        self._process = this_process()
+        self._lock = threading.Lock()
+        # Also above the epochs that this process has seen in a store that was deleted since.
+        self._next_epoch = first_epoch
+        self._version = self._written = 0  # the epoch of that version
+        self._unsure = False
+        self._look_every_s = look_every_s
+        self._polling = LeasePolling(look_every_s)
+        self._poll_at = 0.0
+        self._last_value = dict(_NOBODY)
+        self._last_seen: tuple[str, float] = ("", 0.0)
+        self._lease_s = ttl_s
+        self._renewed = False
+        self._leaving = False
+        self._release: tuple[tuple[str, int], float] = (("", 0), 0.0)
+
+    @property
+    def release_announced(self) -> bool:
+        """Whether the holder of the lease that `acquire` found has announced its release."""
+        return time.monotonic() < self._release[1]
+
+    @property
+    def max_wait_s(self) -> float:
+        """Seconds that the lease which `acquire` found may still run; 0: it was renewed."""
+        return 0.0 if self._renewed else self._lease_s + 3 * self._look_every_s + _SLACK_S
+
+    def acquire(self) -> Lease | None:
+        with self._lock:
+            asked_at = time.monotonic()
+            if asked_at < self._poll_at and not has_ended(self._last_value["process"]):
+                return None
+            document, seen_at = self._read(), self._last_seen[1]
+            if document is not None and self._is_held(document):
+                self._poll_at = self._next_poll(
+                    asked_at, document.value, self._last_seen[1] != seen_at
+                )
+                self._last_value = document.value
+                return None
+            self._poll_at, self._last_value = 0.0, dict(_NOBODY)
+            epoch = self._next_epoch
+            begun = time.monotonic()
+            unsure, self._unsure = self._unsure, True
+            try:
+                self._write(epoch, document.version if document else 0)
+            except StateConflictError:
+                self._unsure = unsure  # an earlier attempt of ours may have arrived late
+                return None
+            self._unsure = self._leaving = False
+            self._next_epoch = epoch + 1
+            self._last_value = {**_NOBODY, "holder": self.holder}
+            return self._lease(epoch, begun)
+
+    def renew(self, lease: Lease) -> Lease:
+        with self._lock:
+            begun = time.monotonic()
+            try:
+                self._write(lease.epoch, self._version)
+            except StateConflictError:
+                document = self._read()
+                if document is None or not self._is_ours(document, lease):
+                    raise self._lost(lease, document) from None
+                try:  # an earlier renewal was made after all
+                    self._write(lease.epoch, document.version)
+                except StateConflictError:
+                    raise self._lost(lease, self._read()) from None
+            return self._lease(lease.epoch, begun)
+
+    def announce(self, lease: Lease) -> float:
+        """Announce the release of the lease.
+
+        Returns the seconds until all standbys have seen it, and poll often.
+        """
+        if not self._look_every_s:
+            return 0.0
+        self._leaving = True
+        self.renew(lease)
+        return self._look_every_s + _POLLED_S
+
+    def release(self, lease: Lease) -> None:
+        """Release the lease, so that others can take over at once; the epoch is kept.
+
+        Does nothing if the lease is lost.
+        """
+        with self._lock:
+            self._last_value = dict(_NOBODY)
+            if self._written == lease.epoch:
+                with suppress(StateConflictError):
+                    self._write(lease.epoch, self._version, **_NOBODY)
+                    return
+            document = self._read()  # a renewal without an answer was made after all
+            if document is None or not self._is_ours(document, lease):
+                return
+            with suppress(StateConflictError):
+                self._write(lease.epoch, document.version, **_NOBODY)
+
+    def leader(self) -> str | None:
+        """Return the holder, for people; None if the lease has expired by the wall clock."""
+        document = self._documents.get(self.name)
+        if (
+            document is None
+            or document.value["holder"] is None
+            or has_ended(document.value["process"])
+        ):
+            return None
+        return str(document.value["holder"]) if document.value["until"] > time.time() else None
+
+    def last_seen_leader(self) -> str | None:
+        """Return the holder that `acquire` saw last, without a request."""
+        holder: str | None = self._last_value.get("holder")
+        return holder
+
+    def close(self) -> None:
+        self._documents.close()
+
+    def _next_poll(self, asked_at: float, value: dict[str, Any], written: bool) -> float:
+        """Return when to poll a lease that another process has."""
+        if not self._look_every_s:
+            return 0.0
+        now = time.monotonic()
+        if self._is_release_announced(value):
+            return now + RELEASE_POLL_S
+        known_epoch = self._last_value.get("epoch")
+        planned = self._polling.next(
+            asked_at,
+            now,
+            renewed=written and known_epoch is not None,
+            same_leader=known_epoch == value["epoch"],
+            ttl_s=self._lease_s,
+        )
+        return min(planned, self._last_seen[1] + self._lease_s)
+
+    def _read(self) -> Document | None:
+        document = self._documents.get(self.name)
+        if document is not None:
+            self._next_epoch = max(self._next_epoch, document.value["epoch"] + 1)
+        return document
+
+    def _is_held(self, document: Document) -> bool:
+        """Return whether a holder may still act under this lease."""
+        value = document.value
+        if value["holder"] is None or has_ended(value["process"]):
+            return False
+        if value["instance"] == self._instance and self._unsure:
+            return False  # our own, of an attempt without an answer
+        content = json.dumps([document.version, value], sort_keys=True)
+        now = time.monotonic()
+        # The holder's duration, not ours: it may be configured differently.
+        self._lease_s = float(value["ttl_s"])
+        if self._last_seen[0] != content:
+            self._renewed = self._last_seen[0] != ""
+            self._last_seen = (content, now)
+        return now < self._last_seen[1] + self._lease_s
+
+    def _is_release_announced(self, value: dict[str, Any]) -> bool:
+        """Return whether the holder will release the lease soon; an announcement expires."""
+        if not value.get("leaving"):
+            return False
+        announced = (value["instance"], value["epoch"])
+        if self._release[0] != announced:
+            self._release = (
+                announced,
+                time.monotonic() + self._lease_s * POLL_SHARE + _RELEASE_SLACK_S,
+            )
+        return self.release_announced
+
+    def _is_ours(self, document: Document, lease: Lease) -> bool:
+        same = (
+            document.value["instance"] == self._instance and document.value["epoch"] == lease.epoch
+        )
+        return same and document.value["holder"] is not None
+
+    def _write(self, epoch: int, version: int, **other: Any) -> None:
+        value: dict[str, Any] = {
+            "holder": self.holder,
+            "instance": self._instance,
+            "process": self._process,
+            "epoch": epoch,
+            "ttl_s": self.ttl_s,
+            "until": time.time() + self.ttl_s,
+        }
+        if self._leaving:
+            value["leaving"] = True
+        self._version = self._documents.put(self.name, value | other, version)
+        self._written = epoch
+
+    def _lease(self, epoch: int, begun: float) -> Lease:
+        return Lease(self.holder, epoch, begun + self.ttl_s * (1 - MARGIN))
+
+    def _lost(self, lease: Lease, document: Document | None) -> LeaseLostError:
+        if document is None:
+            why = "the state store no longer has it"
+        else:
+            why = f"it expired and {document.value['holder'] or 'another'} took over"
+        return LeaseLostError(
+            f"the lease {self.name!r} of epoch {lease.epoch} is lost: {why}. Restart "
+            "from the event log's tail."
+        )

@@ -20,15 +20,14 @@ from tidelog.errors import (
     StateError,
     StorageError,
 )
-from tidelog.eventlog.storage.opening import options_of
-from tidelog.model.log_locations import is_url
-from tidelog.state.documents import Documents, NoAnswerError
-from tidelog.state.lease import LeaseElection
+from tidelog.eventlog.local_storage import options_of
+from tidelog.model.option_values import is_url
+from tidelog.state.documents import Documents, LeaseElection, NoAnswerError
 from tidelog.state.lease_polling import POLL_SHARE
 from tidelog.system.extras import check_installed
 
 if TYPE_CHECKING:
-    from tidelog.eventlog.storage.objects import ObjectStorage
+    from tidelog.eventlog.object_storage import ObjectStorage
 
 SCHEME: Final = "log:"
 _DOCUMENTS, _LEASES = "documents", "leases"
@@ -120,7 +119,7 @@ class LogBackend:
 
 def _storage(url: str) -> ObjectStorage:
     check_installed("obstore")  # first, as in `storage_at`
-    from tidelog.eventlog.storage.objects import ObjectStorage
+    from tidelog.eventlog.object_storage import ObjectStorage
 
     place, _, query = url.removeprefix(SCHEME).partition("?")
     if not place:

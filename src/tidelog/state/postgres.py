@@ -21,8 +21,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tidelog.codecs.postgres.session_settings import PINNED, WRITABLE, set_statements
 from tidelog.errors import ConfigError, StateError, TidelogError
-from tidelog.state.documents import Documents, NoAnswerError
-from tidelog.state.lease import LeaseElection
+from tidelog.state.documents import Documents, LeaseElection, NoAnswerError
 
 SCHEMA: Final = "tidelog"
 TABLE: Final = "state"

@@ -25,8 +25,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from tidelog.errors import ConfigError, StateError, TidelogError
-from tidelog.state.documents import Documents, NoAnswerError, key_of
-from tidelog.state.lease import LeaseElection
+from tidelog.state.documents import Documents, LeaseElection, NoAnswerError, key_of
 from tidelog.system.extras import check_installed, missing_extra
 
 EXPECTED: Final = (

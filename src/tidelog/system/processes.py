@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,3 +70,18 @@ def _start_time(pid: int) -> tuple[int, bool] | None:
     except OSError:  # it ended just now, or the host hides other users' processes
         return None
     return int(fields[19]), fields[0] in _DEAD and threads <= 1
+
+
+# A clock that runs while the host is suspended; Linux's monotonic one does not.
+
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def suspended_s() -> float:
+    """Return how long the host has been suspended since it started; 0 if that is not known."""
+    return 0.0 if _BOOT_TIME is None else time.clock_gettime(_BOOT_TIME) - time.monotonic()
+
+
+def boot_clock() -> float:
+    """Return the monotonic clock plus `suspended_s`, in seconds."""
+    return time.monotonic() + suspended_s()

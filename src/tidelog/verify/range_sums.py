@@ -376,13 +376,13 @@ def places_of(key: Sequence[pa.Array], bounds: Sequence[pa.Array]) -> Int64s:
         open_ = low < high
         middle = (low + high) >> 1
         at = pa.array(np.minimum(middle, ends - 1))
-        below = _at_most(key, [column.take(at) for column in bounds])
+        below = _keys_at_most(key, [column.take(at) for column in bounds])
         high = np.where(open_ & below, middle, high)
         low = np.where(open_ & ~below, middle + 1, low)
     return low
 
 
-def _at_most(key: Sequence[pa.Array], limits: Sequence[pa.Array]) -> np.ndarray:
+def _keys_at_most(key: Sequence[pa.Array], limits: Sequence[pa.Array]) -> np.ndarray:
     """Returns bool[n]: ``key <= limits``, column by column; false for a key with null."""
     found: pa.Array | None = None
     for value, limit in zip(reversed(key), reversed(limits), strict=True):

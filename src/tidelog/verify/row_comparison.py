@@ -25,9 +25,9 @@ from tidelog.errors import OutputError
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest
 from tidelog.spark import transforms
-from tidelog.spark.arrow_frames import map_in_arrow
+from tidelog.spark.changes.changed_keys import as_text, with_nan
+from tidelog.spark.executor_jobs import map_in_arrow
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
-from tidelog.spark.key_frames import as_text, with_nan
 from tidelog.spark.source_rows import source_frame
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.verify.digests import cast_expressions, range_condition

@@ -20,7 +20,7 @@ from tests.behaviours.dumps.test_schema_changes import (
 from tests.behaviours.dumps.ways import BINLOG, TWO, Way, ways
 from tests.integration.windows.rules import impatient
 
-from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
+from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot

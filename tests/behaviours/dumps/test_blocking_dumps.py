@@ -16,7 +16,8 @@ from tests.behaviours.dumps.test_changes_during_dumps import writers
 from tests.behaviours.dumps.ways import ONE, STRATEGIES, TWO, Way, ways
 from tests.integration.windows.live import Event, Key, Row, at, crash, replay
 
-from tidelog.capture.dumps import blocking, dump_notifications
+from tidelog.capture.dumps import dump_notifications
+from tidelog.capture.dumps import snapshot_dumps as blocking
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ChunkError, ConnectionLostError
 from tidelog.ports import BlockingReader

@@ -21,13 +21,13 @@ from tests.behaviours.dumps.ways import Way
 from tests.integration.windows import mutations
 from tests.integration.windows.rules import impatient
 
+from tidelog.capture import windows
 from tidelog.capture.dumps import store
 from tidelog.capture.dumps.chunk_planner import ChunkQueue
-from tidelog.capture.dumps.dump_turns import DumpTurns
+from tidelog.capture.dumps.coordinator import DumpTurns
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.limits.log_pause import LogPause
-from tidelog.capture.windows import history
+from tidelog.capture.pauses import LogPause
 
 pytestmark = pytest.mark.integration
 
@@ -35,7 +35,7 @@ Patch = pytest.MonkeyPatch
 
 
 def nothing_superseded(patch: Patch) -> None:
-    patch.setattr(history.KeyHistory, "invisible", lambda self, snapshot: None)
+    patch.setattr(windows.KeyHistory, "invisible", lambda self, snapshot: None)
 
 
 def chunks_of_the_log_ignored(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from tests.behaviours.dumps.sources import series
 from tests.behaviours.dumps.ways import ONE, Way, ways
 from tests.integration.windows.live import replay
 
-from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
+from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, ResumeSnapshot
 from tidelog.eventlog.reader import EventLog
 

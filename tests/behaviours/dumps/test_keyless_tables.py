@@ -21,7 +21,7 @@ from tests.behaviours.dumps.ways import ONE, TWO, only, ways
 from tests.integration.postgres.conftest import UNCHANGED
 from tests.integration.windows.live import Row, _images, at, crash
 
-from tidelog.capture.dumps import keyless
+from tidelog.capture.dumps import snapshot_dumps
 from tidelog.control.commands import PauseSnapshot, ResumeSnapshot, StopSnapshot
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
@@ -352,7 +352,7 @@ def test_a_table_whose_engine_has_no_snapshots_is_not_dumped(make: Make) -> None
 def test_an_old_transaction_delays_the_dump_of_a_table_without_a_key(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyless, "SNAPSHOT_S", 0.2)
+    monkeypatch.setattr(snapshot_dumps, "SNAPSHOT_S", 0.2)
     dumped = make()
     make_heap(dumped, 50)
     dumped.start()

@@ -6,7 +6,7 @@ import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.ways import TWO, Way, only, ways
 
-from tidelog.capture.dumps.dump_turns import smallest_first
+from tidelog.capture.dumps.coordinator import smallest_first
 from tidelog.model.schema import TableName
 
 pytestmark = pytest.mark.integration

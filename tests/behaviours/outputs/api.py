@@ -18,9 +18,8 @@ from tests.support.http_receiver import HttpReceiver
 
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.http.client import Endpoint
 from tidelog.outputs.http.output import HttpOutput
-from tidelog.outputs.http.requests import Body
+from tidelog.outputs.http.requests import Body, Endpoint
 from tidelog.state.sqlite import SqliteState
 
 UNTOLD = "__debezium_unavailable_value"

@@ -13,8 +13,7 @@ from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.database.dialect import Dialect
-from tidelog.outputs.database.layout import DELETED, VERSION
+from tidelog.outputs.database.dialect import DELETED, VERSION, Dialect
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.output import DatabaseOutput
 from tidelog.outputs.database.postgres import Postgres

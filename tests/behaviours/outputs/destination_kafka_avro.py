@@ -8,7 +8,7 @@ from tests.behaviours.outputs.destinations import Context, Destination
 from tests.behaviours.outputs.kafka_topics import UNTOLD, kafka_destination
 from tests.support.avro_messages import decoded
 
-from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.eventlog.schemas import MessageSchemaStore
 
 
 def destination(context: Context) -> Destination:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.build_log import BuiltLog
 
 from tidelog.ports import Output
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.behaviours.outputs.destinations import Destination
 from tests.support.build_log import BuiltLog
 
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from tests.behaviours.outputs.destinations import Destination
 from tests.support.build_log import BuiltLog
 
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark

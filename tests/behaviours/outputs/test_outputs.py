@@ -8,7 +8,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.errors import OutputError
 from tidelog.model.schema import TableName
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.system import failpoints
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableSchema
-from tidelog.spark.delivery.run import DUMP_COMPLETED
+from tidelog.spark.pipeline import DUMP_COMPLETED
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark

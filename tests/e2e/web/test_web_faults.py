@@ -16,10 +16,8 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import OPERATOR, SQL, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.app import last_check
-from tidelog.app.verify import last_result
-from tidelog.capture.activity.day import BUCKET_S, Day
-from tidelog.capture.activity.log import ACTIVITY_KEY, Activity
+from tidelog.app import last_results
+from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, Day
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.state.opening import open_state
@@ -180,9 +178,9 @@ def remember(state: StateStore, config: Config) -> None:
         {"table": "public.orders", "output": "delta", "equal": True, "rows": 20_000},
         {"table": "public.items", "output": "delta", "equal": True, "rows": 500},
     ]
-    last_result.store_results(state, reports, whole=True)
+    last_results.store_results(state, reports, whole=True)
     found = [{"check": "wal_level", "level": "ok", "message": "is logical", "fix": ""}]
-    state.put(last_check.key_of(config), last_check.summary(found), None)
+    state.put(last_results.key_of(config), last_results.summary(found), None)
 
 
 def taken(page: Page, file: Path, width: int, height: int, *, whole: bool = False) -> None:

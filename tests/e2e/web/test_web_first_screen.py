@@ -21,9 +21,9 @@ from tests.e2e.web.shop import OPERATOR, Shop, wait_for
 from tests.support.pseudo_terminal import PseudoTerminal
 
 from tidelog import app
+from tidelog.app import last_results
 from tidelog.app.overview import overview
-from tidelog.app.verify import last_result
-from tidelog.capture.limits import source_monitor
+from tidelog.capture import log_guard
 from tidelog.cli.status_lines import lines
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer
@@ -50,7 +50,7 @@ VERDICT = "Verify found that public.t01 in copy and 1 more copy differed from th
 
 @pytest.fixture
 def troubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr(source_monitor, "RATE_FROM_S", 6.0)
+    monkeypatch.setattr(log_guard, "RATE_FROM_S", 6.0)
     # So much that the slot dies in hours: else that would be the verdict.
     with PostgresServer(settings={"max_slot_wal_keep_size": "50GB"}) as server:
         database, ended = server.create_database("shop"), threading.Event()
@@ -107,7 +107,7 @@ def make_trouble(shop: Shop) -> None:
         for at in range(TABLES)
     ]
     with closing(open_state(shop.config.state.place)) as state:
-        last_result.store_results(state, reports, whole=True)
+        last_results.store_results(state, reports, whole=True)
     slowly = SetDumpOptions(rows_per_second=60, chunk_rows=20)
     for command in (
         slowly, ExecuteSnapshot(dump_id="nightly"),

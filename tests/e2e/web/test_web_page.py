@@ -18,7 +18,7 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import HOSTILE, OPERATOR, VIEWER, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.capture.activity import log as activity
+from tidelog.capture import activity
 from tidelog.config import load_config
 from tidelog.control.commands import SetDumpOptions
 from tidelog.state.opening import open_state

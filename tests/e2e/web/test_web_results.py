@@ -15,10 +15,8 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import HOSTILE, OPERATOR, VIEWER, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.app import last_check
-from tidelog.app.verify import last_result
-from tidelog.capture.activity.day import BUCKET_S, Day
-from tidelog.capture.activity.log import ACTIVITY_KEY, Activity
+from tidelog.app import last_results
+from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, Day
 from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
@@ -52,10 +50,10 @@ def fill(state: StateStore, config: Config) -> None:
             "keys": [["hunter2-key"]],
         },
     ]  # fmt: skip
-    last_result.store_results(state, reports, whole=True)
+    last_results.store_results(state, reports, whole=True)
     fix = "-- as a superuser:\nALTER SYSTEM SET wal_level = logical;\nThen restart the server."
     finding = {"check": "wal_level", "level": "error", "message": HOSTILE, "fix": fix}
-    state.put(last_check.key_of(config), last_check.summary([finding]), None)
+    state.put(last_results.key_of(config), last_results.summary([finding]), None)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.faults.outputs.target import Strike, Target, nothing
 from tests.integration.spark.frozen_destinations import Place
 from tests.support.kafka import KafkaServer
 
-from tidelog.demo.servers.unprivileged import free_port
+from tidelog.demo.servers.embedded import free_port
 
 
 @functools.cache

@@ -20,8 +20,8 @@ from tests.faults.outputs.target import Target
 from tests.faults.outputs.targets import TARGETS
 from tests.support.build_log import BuiltLog
 
-from tidelog.spark.delivery import output_loop
-from tidelog.spark.delivery.run import OutputGroup
+from tidelog.spark import output_loop
+from tidelog.spark.pipeline import OutputGroup
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 

@@ -11,10 +11,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidelog.codecs.fold import fold
 from tidelog.model.schema import TableSchema
-from tidelog.outputs.base.executors.tasks import prepare_rows
+from tidelog.outputs.base.tasks import prepare_rows
 from tidelog.outputs.database import metadata_tables
-from tidelog.outputs.database.dialect import DatabaseSession, Dialect
-from tidelog.outputs.database.layout import TableLayout
+from tidelog.outputs.database.dialect import DatabaseSession, Dialect, TableLayout
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask

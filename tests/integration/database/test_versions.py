@@ -18,7 +18,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import LeaseLostError, NewerFormatError, OutputError, OutputRefusedError
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.database import metadata_tables, mysql, postgres, texts
-from tidelog.outputs.database.layout import deleted_keys_name
+from tidelog.outputs.database.dialect import deleted_keys_name
 from tidelog.outputs.database.mysql import MySql
 from tidelog.outputs.database.postgres import Postgres
 from tidelog.outputs.database.writer import AttemptSupersededError

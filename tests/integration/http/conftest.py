@@ -15,8 +15,7 @@ from tests.support.http_receiver import HttpReceiver
 
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.formatters.messages import HEADERS
-from tidelog.outputs.http.client import Endpoint
-from tidelog.outputs.http.requests import Body
+from tidelog.outputs.http.requests import Body, Endpoint
 from tidelog.outputs.http.writer import HttpWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, TaskFence, WriteTask
 
@@ -54,7 +53,7 @@ def batch(messages: Sequence[Message]) -> pa.RecordBatch:
 
 @dataclass
 class Task:
-    """One task's life, as `tidelog.outputs.base.executors.tasks` leads it."""
+    """One task's life, as `tidelog.outputs.base.tasks` leads it."""
 
     api: HttpReceiver
     body: Body = Body(rows=3)  # noqa: RUF009

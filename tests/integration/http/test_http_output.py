@@ -19,10 +19,10 @@ from tests.support.idle import is_idle
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
-from tidelog.outputs.base.executors.rejections import JsonDeadLetters
+from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.requests import Body
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
 

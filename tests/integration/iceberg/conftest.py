@@ -13,7 +13,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput, catalog_conf
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.spark.step_actions import quoted

@@ -17,8 +17,8 @@ from tests import executors
 
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.spark import spark_session
-from tidelog.spark.arrow_frames import map_in_arrow
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.executor_jobs import map_in_arrow
+from tidelog.spark.pipeline import run_pipeline
 
 
 class _DieOnce:

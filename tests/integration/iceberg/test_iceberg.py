@@ -26,12 +26,12 @@ from tests.integration.spark.test_delta_layouts import (  # noqa: F401
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.pipeline.run import pipeline
-from tidelog.app.verify.copies import copies
+from tidelog.app.verification import copies
 from tidelog.config import load_config
 from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError
 from tidelog.outputs.lake.iceberg import state as iceberg_state
 from tidelog.outputs.lake.iceberg import table as iceberg_table
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
 

@@ -19,8 +19,7 @@ from confluent_kafka.admin import (
 )
 
 from tidelog.capture.notifications import Notification
-from tidelog.control.channels.kafka import KafkaTopic
-from tidelog.control.channels.kafka_signals import KafkaSignals
+from tidelog.control.channels.kafka import KafkaSignals, KafkaTopic
 from tidelog.control.commands import Command, LogMessage
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.signal_intake import SignalIntake

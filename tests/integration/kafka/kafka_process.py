@@ -11,7 +11,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.spark import spark_session
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 

@@ -18,7 +18,7 @@ from tidelog.app.http_server import RestServer
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.config import Rest, parse_config
 from tidelog.outputs.base.sections import StepSection
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

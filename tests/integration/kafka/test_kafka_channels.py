@@ -28,8 +28,8 @@ from tidelog.app.capture.channels import signal_key
 from tidelog.app.log_location import event_log_path
 from tidelog.app.preflight import check
 from tidelog.config import Config, parse_config
+from tidelog.control.channels import kafka
 from tidelog.control.channels import kafka as channels_kafka
-from tidelog.control.channels import kafka_notifications
 from tidelog.control.commands import LogMessage
 from tidelog.eventlog.reader import EventLog
 
@@ -88,7 +88,7 @@ def test_a_broker_that_is_away_holds_up_no_capture_and_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(channels_kafka, "TIMEOUT_S", 2.0)
-    monkeypatch.setattr(kafka_notifications, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(kafka, "PATIENCE_S", 1.0)
     signals, notes = topics
     for each in topics:
         each.create()

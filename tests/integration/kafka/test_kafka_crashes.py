@@ -22,7 +22,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.kafka.output import KafkaOutput
 from tidelog.outputs.kafka.writer import transactional_id
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.state.sqlite import SqliteState
 from tidelog.system import failpoints
 

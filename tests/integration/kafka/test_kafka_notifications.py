@@ -13,12 +13,11 @@ import pytest
 from tests.integration.kafka.channel_topics import Topic, wait_for
 from tests.support.kafka import KafkaServer
 
-from tidelog.app.capture.notify import Notifier
+from tidelog.app.capture.channels import Notifier
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.control.channels import kafka as channels_kafka
-from tidelog.control.channels import kafka_notifications
-from tidelog.control.channels.kafka import KafkaTopic
-from tidelog.control.channels.kafka_notifications import MOST_WAITING, KafkaNotifications
+from tidelog.control.channels import kafka as kafka_notifications
+from tidelog.control.channels.kafka import MOST_WAITING, KafkaNotifications, KafkaTopic
 
 pytestmark = pytest.mark.integration
 

@@ -13,8 +13,8 @@ from tests.support.build_log import BuiltLog
 from tests.support.kafka import KafkaServer
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.formatters.logical_messages import LogicalMessages
-from tidelog.spark.changes.batches import batch_of
+from tidelog.outputs.formatters.messages import LogicalMessages
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

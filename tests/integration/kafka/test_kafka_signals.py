@@ -16,8 +16,8 @@ from tests.support.kafka import KafkaServer
 
 from tidelog.capture.notifications import NotificationType
 from tidelog.control.channels import kafka as channels_kafka
-from tidelog.control.channels import kafka_signals
-from tidelog.control.channels.kafka_signals import STATE_KEY
+from tidelog.control.channels import kafka as kafka_signals
+from tidelog.control.channels.kafka import STATE_KEY
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import StateError

@@ -27,14 +27,13 @@ from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base import output as executing
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.executors.rejections import JsonDeadLetters
+from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES
-from tidelog.outputs.kafka import sender
+from tidelog.outputs.kafka import writer as sender
 from tidelog.outputs.kafka.output import KafkaOutput
-from tidelog.outputs.kafka.sender import headers_of
 from tidelog.outputs.kafka.topic_tail import TopicTail, ranks_of
-from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, _too_long
+from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, _too_long, headers_of
 from tidelog.ports import SourceId, TargetTable, TaskFence, WriteTask
 from tidelog.state.sqlite import SqliteState
 

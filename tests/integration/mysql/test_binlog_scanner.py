@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tidelog.codecs.mysql.binlog import position
+from tidelog.codecs.mysql.binlog import items
 from tidelog.codecs.mysql.binlog.items import (
     GtidsSeen,
     QuerySeen,
@@ -21,7 +21,7 @@ from tidelog.codecs.mysql.binlog.items import (
     XaSeen,
     XaState,
 )
-from tidelog.codecs.mysql.binlog.kernels.events import split
+from tidelog.codecs.mysql.binlog.kernels import split
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -64,7 +64,7 @@ class Replay:
         self.files = [
             (number, np.frombuffer(path.read_bytes()[4:], dtype=np.uint8))
             for path in binlog_files(server)
-            if (number := position.file_number(path.name)[1]) >= first
+            if (number := items.file_number(path.name)[1]) >= first
         ]
         self.first = first
         self.resume = resume
@@ -106,8 +106,8 @@ class Replay:
             self.reread(item if one_phase else self.prepared, item)
 
     def reread(self, group: XaSeen, decided: XaSeen) -> None:
-        number, offset = position.unpack(group.begin)
-        end = position.unpack(group.end)[1]
+        number, offset = items.unpack(group.begin)
+        end = items.unpack(group.end)[1]
         file = dict(self.files)[number]
         format_end = int.from_bytes(file[9:13].tobytes(), "little")
         data = np.concatenate([file[:format_end], file[offset - 4 : end - 4]])
@@ -254,7 +254,7 @@ def test_replaying_the_log_gives_the_table(server):
     seed = random.randrange(1 << 30)
     print("seed", seed)
     server.execute("FLUSH BINARY LOGS")
-    first = position.file_number(binlog_files(server)[-1].name)[1]
+    first = items.file_number(binlog_files(server)[-1].name)[1]
     server.execute("DROP TABLE IF EXISTS t, other", "shop")
     server.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20), b blob)", "shop")
     server.execute("CREATE TABLE other (a int)", "shop")
@@ -274,7 +274,7 @@ def test_replaying_the_log_gives_the_table(server):
     else:
         assert whole.gtids[-1] == server.execute("SELECT @@gtid_binlog_pos")[0][0]
     number, data = whole.files[-1]
-    assert whole.scanner.position == position.pack(number, 4 + len(data))
+    assert whole.scanner.position == items.pack(number, 4 + len(data))
     pieces = Replay(server, first).run(step=1)
     assert (pieces.rows, pieces.records) == (whole.rows, whole.records)
     assert pieces.scanner.resume == whole.scanner.resume
@@ -288,7 +288,7 @@ def test_replaying_the_log_gives_the_table(server):
 
 
 def test_statements_in_statement_format_are_told(server):
-    first = position.file_number(binlog_files(server)[-1].name)[1]
+    first = items.file_number(binlog_files(server)[-1].name)[1]
     create = "CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, v varchar(20), b blob)"
     server.execute(create, "shop")
     with server.connect("shop") as connection, connection.cursor() as cursor:

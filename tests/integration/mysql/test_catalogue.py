@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from tidelog.codecs.mysql.binlog.position import unpack
+from tidelog.codecs.mysql.binlog.items import unpack
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue import tables
 from tidelog.sources.mysql.catalogue.storage import storage_of
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
-from tidelog.sources.mysql.chunks.estimates import MySqlEstimates
+from tidelog.sources.mysql.chunks.digests import MySqlEstimates
 from tidelog.sources.mysql.connect import Connection
 
 pytestmark = pytest.mark.integration

@@ -15,14 +15,13 @@ from tests.integration.mysql.value_rows import ValueTable, keeps_surrogates, log
 from tidelog import app
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.codecs.mysql.texts import charset_texts
-from tidelog.codecs.mysql.texts.exact_texts import MARK
+from tidelog.codecs.mysql.texts.charset_texts import MARK
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.avro import Avro
-from tidelog.outputs.formatters.cloudevents import CloudEvents
-from tidelog.outputs.formatters.flat import Flat
+from tidelog.outputs.formatters.json_formats import CloudEvents, Flat
 from tidelog.ports import ChunkRequest
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import cells

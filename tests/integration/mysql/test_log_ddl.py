@@ -17,8 +17,7 @@ from tidelog.ports import TableRefused
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_tables
-from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
-from tidelog.sources.mysql.stream.schemas.schema_notes import ColumnFact, fix_version
+from tidelog.sources.mysql.stream.schema_history import ColumnFact, SchemaHistory, fix_version
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.sqlite import SqliteState
 

@@ -29,7 +29,7 @@ from tidelog.model.records import Resume
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_reader
-from tidelog.sources.mysql.stream.replication.stream import BinlogStream
+from tidelog.sources.mysql.stream.replication import BinlogStream
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

@@ -14,15 +14,14 @@ from tests.integration.mysql.test_log_reader import run
 from tests.integration.mysql.test_preflight import check, faults, setting
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.events import table_map as binlog_tables
+from tidelog.codecs.mysql.binlog import table_map as binlog_tables
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.stream import log_tables
-from tidelog.sources.mysql.stream.schemas import history as schema_history
-from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
+from tidelog.sources.mysql.stream import log_tables, schema_history
+from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from tests.integration.mysql.log_capture import LogCapture
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import SourceError
 from tidelog.ports import TableRefused
-from tidelog.sources.mysql.stream import log_statements
+from tidelog.sources.mysql.stream import affected_tables
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration
@@ -150,7 +150,7 @@ def test_temporary_tables_are_known_after_a_restart(
         refused = [event for event in again.events if isinstance(event, TableRefused)]
         assert [event.table.name for event in refused] == ["orders", "orders"]
         assert refused[0] == refused[1]
-        assert refused[0].refusal.remedy == log_statements.ROW_FORMAT
+        assert refused[0].refusal.remedy == affected_tables.ROW_FORMAT
     assert changes(again)[1:] == [("orders", "I", {"a": 4, "b": 4})]
 
 

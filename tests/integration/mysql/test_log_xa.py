@@ -10,7 +10,7 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.sources.mysql.stream import xa_rows
+from tidelog.sources.mysql.stream import log_parts
 
 pytestmark = pytest.mark.integration
 
@@ -189,7 +189,7 @@ def test_groups_beyond_what_is_kept_are_read_again(
     prepare(sql, "l1", "INSERT INTO t VALUES (1, REPEAT('x', 1500000)), (2, '')")
     run(sql, "XA COMMIT 'l1'")
     capture.catch_up()
-    monkeypatch.setattr(xa_rows, "MAX_KEPT_BYTES", 100)
+    monkeypatch.setattr(log_parts, "MAX_KEPT_BYTES", 100)
     prepare(sql, "l2", "INSERT INTO t VALUES (3, REPEAT('y', 200))")
     run(sql, "XA COMMIT 'l2'")
     before = connections(mysql_family)

@@ -16,8 +16,8 @@ from tests.integration.mysql.test_preflight import setting
 from tests.integration.mysql.test_source_docs import capturing
 
 from tidelog import app
-from tidelog.app.capture import source_check
-from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
+from tidelog.app.capture import maintenance
+from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -179,10 +179,10 @@ def test_what_check_would_refuse_is_told_soon_after_the_start_until_it_is_mended
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Here the dump's marks can't be written, which no table of its own is to blame for."""
-    monkeypatch.setattr(source_check, "AGAIN_AFTER_S", 0.2)
-    monkeypatch.setattr(source_check, "EVERY_S_WITH_ERRORS", 0.5)
-    monkeypatch.setattr(source_check, "MAX_TIME_SHARE_WITH_ERRORS", 1.0)
-    caplog.set_level(logging.INFO, source_check.__name__)
+    monkeypatch.setattr(maintenance, "AGAIN_AFTER_S", 0.2)
+    monkeypatch.setattr(maintenance, "EVERY_S_WITH_ERRORS", 0.5)
+    monkeypatch.setattr(maintenance, "MAX_TIME_SHARE_WITH_ERRORS", 1.0)
+    caplog.set_level(logging.INFO, maintenance.__name__)
     server, name = mysql_family, mysql_family_database
     with reader(server, name) as user:
         marks = f"SELECT, INSERT, UPDATE, CREATE ON `marks_{name}`.*"
@@ -203,7 +203,7 @@ def test_what_check_would_refuse_is_told_soon_after_the_start_until_it_is_mended
             wait_for(lambda: not told(), "the end of it", failures)
             wait_for(lambda: dump_of(config, "initial"), "the dump", failures)
             assert not failures, failures
-    lines = [each.getMessage() for each in caplog.records if each.name == source_check.__name__]
+    lines = [each.getMessage() for each in caplog.records if each.name == maintenance.__name__]
     assert [line.partition(" in ")[0] for line in lines] == [
         "check finds an error",
         "over: check finds an error",

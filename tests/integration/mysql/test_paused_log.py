@@ -11,7 +11,7 @@ from tests.integration.mysql.test_preflight import setting
 from tests.integration.mysql.test_source_docs import capturing
 
 from tidelog import app
-from tidelog.codecs.mysql import session_settings
+from tidelog.codecs.mysql import flavor
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import ExecuteSnapshot, PauseLog, ResumeLog
 from tidelog.demo.servers.mysql import MySqlFamilyServer
@@ -58,9 +58,7 @@ def test_a_paused_log_goes_on_though_the_server_gave_the_connection_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it sends nobody takes, until its patience ends."""
-    monkeypatch.setattr(
-        session_settings, "TIMEOUTS", {**session_settings.TIMEOUTS, "net_write_timeout": "1"}
-    )
+    monkeypatch.setattr(flavor, "TIMEOUTS", {**flavor.TIMEOUTS, "net_write_timeout": "1"})
     name = mysql_family_database
     mysql_family.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)", name)
     config = configured(mysql_family, name, tmp_path)

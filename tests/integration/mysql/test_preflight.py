@@ -13,13 +13,11 @@ import pytest
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import PreflightError
-from tidelog.sources.findings import ADMINISTRATOR, Finding
-from tidelog.sources.mysql.catalogue.grants import Grants
+from tidelog.sources.findings import ADMINISTRATOR, Finding, script
 from tidelog.sources.mysql.connect import Connection, connect
+from tidelog.sources.mysql.preflight.account import CheckContext, Grants
 from tidelog.sources.mysql.preflight.binlog import _retention, _retention_size
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
-from tidelog.sources.mysql.preflight.context import CheckContext
-from tidelog.sources.scripts import script
 
 pytestmark = pytest.mark.integration
 

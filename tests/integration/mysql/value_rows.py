@@ -11,16 +11,16 @@ import pyarrow as pa
 import pymysql
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog import position as binlog_position
+from tidelog.codecs.mysql.binlog import items as binlog_position
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
-from tidelog.codecs.mysql.binlog.kernels.events import split
+from tidelog.codecs.mysql.binlog.kernels import split
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.dump_rows import ResultRows
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
 from tidelog.codecs.wire_formats import parse
 from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.eventlog.layout import RECORD_SCHEMA
+from tidelog.eventlog.segments import RECORD_SCHEMA
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.mysql.chunks.sql import selected

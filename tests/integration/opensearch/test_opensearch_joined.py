@@ -22,8 +22,8 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
+from tidelog.outputs.opensearch.documents import JOINED_MAPPING, JoinedPart
 from tidelog.outputs.opensearch.indices import Indices
-from tidelog.outputs.opensearch.joined_documents import JOINED_MAPPING, JoinedPart
 from tidelog.outputs.opensearch.output import JoinedIndex
 from tidelog.outputs.opensearch.writer import Index
 

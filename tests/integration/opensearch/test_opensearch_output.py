@@ -21,12 +21,12 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
-from tidelog.demo.servers.mysql_process import write_certificates
+from tidelog.demo.servers.mysql import write_certificates
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
 from tidelog.outputs.opensearch.kind import KIND, OpenSearchSection
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

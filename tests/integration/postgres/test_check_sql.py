@@ -17,9 +17,8 @@ import pytest
 from tests.integration.postgres.conftest import Capture
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.sources.findings import SUPERUSER, Finding
-from tidelog.sources.postgres.preflight.checks import Preflight
-from tidelog.sources.scripts import CAPTURE, script
+from tidelog.sources.findings import CAPTURE, SUPERUSER, Finding, script
+from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

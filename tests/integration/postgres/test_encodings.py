@@ -19,8 +19,8 @@ from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
 from tidelog.sources.null_registry import NullRegistry
+from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
-from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 
 pytestmark = pytest.mark.integration

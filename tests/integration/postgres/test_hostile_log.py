@@ -12,7 +12,7 @@ from tests.integration.postgres.conftest import Capture
 from tidelog.codecs.postgres.messages import MAX_MESSAGE_BYTES
 from tidelog.model.records import LogBatch
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
-from tidelog.sources.postgres.stream.messages import MAX_PREFIX_CHARACTERS
+from tidelog.sources.postgres.stream.log_reader import MAX_PREFIX_CHARACTERS
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

@@ -20,8 +20,8 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest
 from tidelog.sources.postgres.catalogue.identity import IdentityTrouble, identities
 from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
-from tidelog.sources.postgres.preflight.checks import Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from tidelog import app
-from tidelog.capture.limits import log_guard
+from tidelog.capture import log_guard
 from tidelog.config import Config, parse_config
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions
 from tidelog.errors import GapError, LogInDangerError

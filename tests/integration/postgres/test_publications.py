@@ -14,7 +14,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.preflight.checks import Finding, Preflight
+from tidelog.sources.postgres.check import Finding, Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

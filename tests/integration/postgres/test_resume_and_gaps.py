@@ -21,12 +21,12 @@ from tidelog.errors import (
     SourceError,
 )
 from tidelog.ports import IdleAt
+from tidelog.sources.findings import script
 from tidelog.sources.null_registry import NullRegistry
+from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.connect import lsn_value
-from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
-from tidelog.sources.postgres.stream.slot_owner import SlotOwner
-from tidelog.sources.scripts import script
+from tidelog.sources.postgres.stream.slots import SlotOwner
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

@@ -16,7 +16,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputError, OutputRefusedError, SourceError
 from tidelog.outputs.database.postgres import PostgresSession
 from tidelog.sources.postgres.connect import connect, connect_replication
-from tidelog.sources.postgres.stream import open_transactions, slots
+from tidelog.sources.postgres.stream import slots, standby
 
 pytestmark = pytest.mark.integration
 
@@ -89,7 +89,7 @@ def test_who_holds_up_a_new_slot_is_named(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(slots, "CREATE_TIMEOUT", "2s")
-    monkeypatch.setattr(open_transactions, "HINT_AFTER_S", 0.2)
+    monkeypatch.setattr(standby, "HINT_AFTER_S", 0.2)
     server.create_database("held")
     with psycopg.connect(server.dsn("held"), autocommit=True) as sql:
         sql.execute("CREATE TABLE t (id int)")
@@ -125,7 +125,7 @@ def test_names_of_many_are_left_out(server: PostgresServer) -> None:
         other.execute("SAVEPOINT s")
         other.execute("INSERT INTO many VALUES (2)")
     with psycopg.connect(server.dsn(), autocommit=True) as sql:
-        text = open_transactions.who_is_open(sql)
+        text = standby.who_is_open(sql)
         assert text.count("process ") == 3
         assert "; and 2 more" in text
         oldest: Any = others[0].info.backend_pid

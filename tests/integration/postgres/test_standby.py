@@ -30,12 +30,12 @@ from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, SourceId
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks import digests as digests_module
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.digests import PostgresDigests
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
-from tidelog.sources.postgres.chunks.snapshot import PgSnapshot, StandbySnapshot
-from tidelog.sources.postgres.preflight.checks import Preflight
+from tidelog.sources.postgres.chunks.watermarks import PgSnapshot, StandbySnapshot
 from tidelog.sources.postgres.stream import standby
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import check_same, identify

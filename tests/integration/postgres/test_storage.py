@@ -12,15 +12,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
-from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
+from tidelog.capture.catalogue_watch import CatalogueWatch
+from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import TableName
 from tidelog.ports import Published, Retention
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.storage import rows_may_differ
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
-from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
+from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

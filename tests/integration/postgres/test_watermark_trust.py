@@ -13,9 +13,9 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkDeniedError, PreflightError
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
-from tidelog.sources.postgres.preflight.checks import Preflight
 
 pytestmark = pytest.mark.integration
 

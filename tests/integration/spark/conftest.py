@@ -13,7 +13,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.table import path_of
 from tidelog.spark import spark_session
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 from tidelog.spark.sessions.jars import DELTA_SPARK_JARS, SPARK_OF_ICEBERG, iceberg_jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.state.sqlite import SqliteState

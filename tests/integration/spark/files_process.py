@@ -10,7 +10,7 @@ import sys
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.spark import spark_session
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 

@@ -9,10 +9,10 @@ from tests.integration.spark.conftest import Lake
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
-from tidelog.outputs.lake.delta.settle_tasks import rewrite_files
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+from tidelog.outputs.lake.delta.tasks import rewrite_files
 from tidelog.ports import StateStore
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 
 NAME = "public.orders"
 

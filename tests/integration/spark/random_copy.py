@@ -14,10 +14,10 @@ from tests.integration.spark.random_table import SEED, Key, RandomTable, compara
 from tests.support.delta_readers import by_delta_rs, by_duckdb
 
 from tidelog.errors import TidelogError
-from tidelog.outputs.lake.data_files.column_names import source_name
-from tidelog.outputs.lake.delta.settle_tasks import RewriteWork, rewrite_files
+from tidelog.outputs.lake.data_files.layout import source_name
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
-from tidelog.spark.changes.batches import batch_of
+from tidelog.outputs.lake.delta.tasks import RewriteWork, rewrite_files
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.system import failpoints
 
 POINTS = ("lake.table.write", "delta.commit.before", "delta.commit.after", "lake.rewrite.commit")

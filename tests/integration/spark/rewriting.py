@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.integration.spark.conftest import Lake
 
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 
 TABLE = "public.t"
 KEYS, THEIRS = 60, 1_000

@@ -22,9 +22,9 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake.delta import output as output_module
-from tidelog.outputs.lake.delta.settle_tasks import RewriteWork, rewrite_files
 from tidelog.outputs.lake.delta.table import path_of
-from tidelog.spark.changes.batches import batch_of
+from tidelog.outputs.lake.delta.tasks import RewriteWork, rewrite_files
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark

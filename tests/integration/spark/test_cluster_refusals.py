@@ -18,7 +18,7 @@ DRIVER = """
 import json, sys
 from tidelog.errors import TidelogError
 from tidelog.spark import spark_session
-from tidelog.spark.sessions.cluster import await_executors
+from tidelog.spark.sessions.versions import await_executors
 
 said = []
 spark = spark_session(sys.argv[1], delta=False)

@@ -23,7 +23,7 @@ from tidelog.config import Config, load_config
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.spark

@@ -22,7 +22,7 @@ from tidelog.outputs.lake.delta.new_tables import DeltaLayout
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.system import failpoints
 
 pytestmark = pytest.mark.spark

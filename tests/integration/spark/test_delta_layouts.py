@@ -15,7 +15,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.outputs.lake import output as lake_module
 from tidelog.outputs.lake.delta.table import FILES_OF_A_TIER
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark
@@ -216,7 +216,7 @@ def test_files_that_can_not_be_put_together_stop_nothing(
     def fails(_: Any) -> list[Any]:
         raise OSError("no room")
 
-    monkeypatch.setattr("tidelog.outputs.lake.delta.settle_tasks.rewrite_files", fails)
+    monkeypatch.setattr("tidelog.outputs.lake.delta.tasks.rewrite_files", fails)
     table = orders(built)
     run(lake)
     built.insert(table, "9", "n9", "1")

@@ -17,7 +17,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta import output as delta_module
-from tidelog.outputs.lake.delta import settle_tasks
+from tidelog.outputs.lake.delta import tasks
 
 pytestmark = pytest.mark.spark
 
@@ -43,7 +43,7 @@ def in_this_process(_spark: Any, function: Callable[[Any], Any], items: Sequence
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_module, "run_on_executors", in_this_process)
-    monkeypatch.setattr(settle_tasks, "_PART_BYTES", 2_000)  # settled by parts
+    monkeypatch.setattr(tasks, "_PART_BYTES", 2_000)  # settled by parts
 
 
 @pytest.mark.parametrize(

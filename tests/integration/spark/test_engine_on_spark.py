@@ -23,13 +23,13 @@ from tests.support.engines import (
 )
 
 from tidelog.app.async_engine.engine import AsyncEngine
-from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.app.async_engine.steps import FormatSerializer
+from tidelog.engine.chain import DeadLetterFile
 from tidelog.engine.core import EngineCore
 from tidelog.engine.events import Event
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import Committer, Message
-from tidelog.engine.processing.dead_letters import DeadLetterFile
-from tidelog.engine.processing.workers import EventWork
+from tidelog.engine.workers import EventWork
 from tidelog.errors import ConfigError, ConsumerError
 from tidelog.spark.engine_jobs import SparkWorkers
 

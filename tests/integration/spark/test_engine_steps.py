@@ -14,8 +14,8 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.app.async_engine.steps import split
 from tidelog.eventlog.reader import EventLog
+from tidelog.spark.datasource.executor import events_batch
 from tidelog.spark.formats import shapes
-from tidelog.spark.formats.events import events_batch
 from tidelog.spark.sessions.versions import arrow_schema
 from tidelog.spark.transforms import Step, apply
 

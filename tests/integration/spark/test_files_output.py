@@ -22,9 +22,8 @@ from tests.support.idle import is_idle
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.files.layout import DEFAULT
-from tidelog.outputs.files.writer import FileFormat
-from tidelog.spark.changes.batches import batch_of
+from tidelog.outputs.files.writer import DEFAULT, FileFormat
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
 

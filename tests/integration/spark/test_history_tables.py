@@ -18,8 +18,8 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
-from tidelog.outputs.lake.settling.old_rows import is_closed, is_open
-from tidelog.spark.changes.batches import batch_of
+from tidelog.outputs.lake.settling.rows import is_closed, is_open
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 
 pytestmark = pytest.mark.spark

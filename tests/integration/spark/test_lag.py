@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from tests.support.build_log import BuiltLog
 
 from tidelog.spark import lag_of
-from tidelog.spark.datasource.lag import Lag, lag_at
+from tidelog.spark.datasource.source import Lag, lag_at
 
 COMMITTED_S = 1_700_000_000
 

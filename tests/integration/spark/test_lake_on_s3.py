@@ -18,7 +18,7 @@ from tests.support.s3 import S3Server
 
 from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import load_config
-from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE
+from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -27,7 +27,7 @@ READ = """
 import sys
 from pathlib import Path
 from tidelog.app.pipeline.run import session
-from tidelog.app.verify.copies import copies
+from tidelog.app.verification import copies
 from tidelog.config import load_config
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.datasource.partitions import schemas_now

@@ -13,7 +13,7 @@ from tests.support.faulty_network import on_the_way
 from tests.support.s3 import S3Server
 
 from tidelog.outputs.lake.delta.output import DeltaOutput
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

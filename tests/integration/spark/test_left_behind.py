@@ -16,7 +16,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from tests.support.build_log import BuiltLog
 from tidelog import app
 from tidelog.app.overview import overview
 from tidelog.cli.status_lines import of_deliveries
-from tidelog.spark.delivery import output_loop
+from tidelog.spark import output_loop
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

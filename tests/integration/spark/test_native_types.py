@@ -22,7 +22,7 @@ from tidelog.app.pipeline.outputs import make_outputs
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.errors import TableLeftOutError
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

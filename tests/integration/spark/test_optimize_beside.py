@@ -7,7 +7,7 @@ import logging
 import pytest
 from tests.integration.spark.conftest import Lake
 
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.system import failpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]

@@ -22,10 +22,10 @@ from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.executors.rejections import JsonDeadLetters
+from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.outputs.custom.output import PythonOutput
 from tidelog.outputs.formatters import formatter
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP
 from tidelog.spark.transforms import Step, apply
 from tidelog.state.sqlite import SqliteState

@@ -14,7 +14,7 @@ from tests.integration.spark.test_failover import Pipeline
 from tests.support.build_log import BuiltLog
 
 from tidelog import app
-from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause, resume
+from tidelog.capture.pauses import PIPELINE_KEYS, pause, resume
 from tidelog.errors import UsageError
 from tidelog.state.opening import open_state
 

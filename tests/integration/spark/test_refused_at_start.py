@@ -14,7 +14,7 @@ import pytest
 from tidelog import app
 from tidelog.config import load_config
 from tidelog.eventlog.reader import EventLog
-from tidelog.spark.delivery.run import OutputGroup
+from tidelog.spark.pipeline import OutputGroup
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

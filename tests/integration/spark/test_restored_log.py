@@ -19,9 +19,9 @@ from tidelog import app
 from tidelog.config import load_config
 from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog.consumers import Destination
-from tidelog.eventlog.storage.opening import storage_at
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.writer import EventLogWriter
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.spark
 def test_outputs_and_queries_ahead_of_a_restored_log_are_told(
     lake: Lake, built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.eventlog.unused_offsets._LATE_LISTING_S", 0.2)
+    monkeypatch.setattr("tidelog.eventlog.reader._LATE_LISTING_S", 0.2)
     (tmp_path / "fresh").mkdir()
     kept = destination_sqlite.destination(Context(lake.spark, built, tmp_path))
     empty = destination_sqlite.destination(Context(lake.spark, built, tmp_path / "fresh"))

@@ -18,7 +18,7 @@ from tests.integration.test_types import CASES
 from tests.support.payloads import table_schema
 
 from tidelog.app.sources.kinds import source_kind
-from tidelog.app.verify.copies import OpenReader
+from tidelog.app.verification import OpenReader
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
@@ -31,8 +31,8 @@ from tidelog.sources.mysql.chunks import digests as mysql_digests
 from tidelog.sources.mysql.connect import connect as mysql_connect
 from tidelog.sources.postgres.chunks import digests as postgres_digests
 from tidelog.sources.postgres.connect import connect as postgres_connect
+from tidelog.spark.changes.changed_keys import as_text
 from tidelog.spark.formats import shapes
-from tidelog.spark.key_frames import as_text
 from tidelog.spark.source_rows import source_frame
 from tidelog.spark.transforms import target_table
 from tidelog.verify import digests

@@ -25,7 +25,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.files.writer import FileFormat
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = [

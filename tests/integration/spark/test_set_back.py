@@ -11,7 +11,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.errors import OutputRefusedError
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 
 pytestmark = pytest.mark.spark
 

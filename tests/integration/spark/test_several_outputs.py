@@ -20,7 +20,7 @@ from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource.source import register
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.pipeline import run_pipeline
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from tests.integration.event_messages import capturing, wait_for
 
 from tidelog.app.pipeline import session
-from tidelog.capture.dumps.key_sets import KeySets
+from tidelog.capture.dumps.missing_rows import KeySets
 from tidelog.config import load_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
@@ -27,11 +27,10 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.spark import transforms
 from tidelog.spark.changes import folding
-from tidelog.spark.changes.batches import batch_of
-from tidelog.spark.changes.filtered_rows import rows_to_read_again
+from tidelog.spark.changes.changed_keys import keys_of_frame, rows_to_read_again
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import register
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP
-from tidelog.spark.key_frames import keys_of_frame
 from tidelog.spark.sessions.session import exact_session
 from tidelog.spark.transforms import Step
 from tidelog.state.opening import open_state

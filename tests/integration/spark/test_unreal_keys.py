@@ -20,7 +20,7 @@ from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import OutputError
 from tidelog.eventlog.reader import EventLog
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 
 logger = logging.getLogger(__name__)
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.thorough]

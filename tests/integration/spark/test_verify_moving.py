@@ -19,7 +19,7 @@ import pytest
 
 import tidelog
 from tidelog import app
-from tidelog.app.verify.compare import ComparedSource
+from tidelog.app.verification import ComparedSource
 from tidelog.config import Config, load_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer

@@ -22,8 +22,8 @@ from tidelog.outputs.files.output import FilesOutput
 from tidelog.outputs.files.writer import FileFormat
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.spark import spark_session
-from tidelog.spark.arrow_frames import map_in_arrow
-from tidelog.spark.delivery.run import run_pipeline
+from tidelog.spark.executor_jobs import map_in_arrow
+from tidelog.spark.pipeline import run_pipeline
 from tidelog.state.sqlite import SqliteState
 
 TABLES, SEGMENTS, ROWS = 3, 8, 500

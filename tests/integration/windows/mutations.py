@@ -12,19 +12,17 @@ import pytest
 from tests.property.test_windows_model import PaperWindows
 
 from tidelog.app.capture import run as capture_run
-from tidelog.capture import engine, session
-from tidelog.capture.catalogue import catalogue_watch
-from tidelog.capture.catalogue.relation_names import RelationNames
+from tidelog.capture import catalogue_watch, engine, session, windows
+from tidelog.capture.capture_scope import RelationNames
 from tidelog.capture.dumps import automatic, chunk_task, missing_rows
 from tidelog.capture.dumps import state as dump_state
-from tidelog.capture.windows import history, windows
 from tidelog.errors import ChunkError, ConnectionLostError
-from tidelog.eventlog.emitted_transactions import EmittedTransactions
+from tidelog.eventlog.reader import EmittedTransactions
 from tidelog.model.records import KeyEffect, Kind
 from tidelog.sources.postgres.catalogue import publication, storage
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
-from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
+from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
 
 Patch = pytest.MonkeyPatch
 
@@ -39,7 +37,7 @@ def published_rule(patch: Patch) -> None:
 
 def keys_taken_for_held(patch: Patch) -> None:
     """A chunk is used although an unseen transaction's keys are not known."""
-    patch.setattr(history.KeyHistory, "not_retained", lambda self, xids: set())
+    patch.setattr(windows.KeyHistory, "not_retained", lambda self, xids: set())
 
 
 def event_log_not_asked(patch: Patch) -> None:
@@ -54,26 +52,26 @@ def replay_begins_at_request(patch: Patch) -> None:
 
 def dropped_keys_not_noticed(patch: Patch) -> None:
     """The history gives keys up for lack of room and does not say so."""
-    drop = history.KeyHistory.drop_oldest
+    drop = windows.KeyHistory.drop_oldest
 
-    def dropping(self: history.KeyHistory) -> None:
+    def dropping(self: windows.KeyHistory) -> None:
         since = self.since
         drop(self)
         self.since = since
 
-    patch.setattr(history.KeyHistory, "drop_oldest", dropping)
+    patch.setattr(windows.KeyHistory, "drop_oldest", dropping)
 
 
 def dropped_transactions_not_noticed(patch: Patch) -> None:
     """The journal forgets transactions for lack of room and does not say so."""
-    add = history.UnseenTransactions.add
+    add = windows.UnseenTransactions.add
 
-    def adding(self: history.UnseenTransactions, *arguments: Any) -> None:
+    def adding(self: windows.UnseenTransactions, *arguments: Any) -> None:
         complete = self.complete
         add(self, *arguments)
         self.complete = complete
 
-    patch.setattr(history.UnseenTransactions, "add", adding)
+    patch.setattr(windows.UnseenTransactions, "add", adding)
 
 
 def visible_to_one_is_forgotten(patch: Patch) -> None:
@@ -90,14 +88,14 @@ def visible_to_one_is_forgotten(patch: Patch) -> None:
 # ---------------------------------------------------------------- keys
 
 
-def _superseding(patch: Patch, keep: Callable[[history.ChangedKeys], Any]) -> None:
-    invisible = history.KeyHistory.invisible
+def _superseding(patch: Patch, keep: Callable[[windows.ChangedKeys], Any]) -> None:
+    invisible = windows.KeyHistory.invisible
 
-    def filtered(self: history.KeyHistory, snapshot: Any) -> history.ChangedKeys | None:
+    def filtered(self: windows.KeyHistory, snapshot: Any) -> windows.ChangedKeys | None:
         changed = invisible(self, snapshot)
         return None if changed is None else changed.filter(keep(changed))
 
-    patch.setattr(history.KeyHistory, "invisible", filtered)
+    patch.setattr(windows.KeyHistory, "invisible", filtered)
 
 
 def old_keys_ignored(patch: Patch) -> None:
@@ -113,10 +111,10 @@ def new_keys_ignored(patch: Patch) -> None:
 def order_of_changes_ignored(patch: Patch) -> None:
     """A key that went needs nothing, though a row that lacks columns has taken it since."""
 
-    def completed(self: history.ChangedKeys) -> Any:
-        return self.key.filter(pa.array(np.isin(self.effect, history.COMPLETING)))
+    def completed(self: windows.ChangedKeys) -> Any:
+        return self.key.filter(pa.array(np.isin(self.effect, windows.COMPLETING)))
 
-    patch.setattr(history.ChangedKeys, "completed", completed)
+    patch.setattr(windows.ChangedKeys, "completed", completed)
 
 
 def partial_rows_ignored(patch: Patch) -> None:
@@ -141,7 +139,7 @@ def absent_keys_always_emitted(patch: Patch) -> None:
 
 def truncate_ignored(patch: Patch) -> None:
     """Rows of a chunk outlive a truncate that it can't see."""
-    patch.setattr(history.KeyHistory, "truncated_unseen", lambda self, snapshot: False)
+    patch.setattr(windows.KeyHistory, "truncated_unseen", lambda self, snapshot: False)
 
 
 def key_columns_ignored(patch: Patch) -> None:
@@ -159,7 +157,7 @@ def key_columns_ignored(patch: Patch) -> None:
 
 def partial_rows_complete(patch: Patch) -> None:
     """A record that lacks columns is taken for a whole row."""
-    patch.setattr(history.ChangedKeys, "completed", lambda self: self.key)
+    patch.setattr(windows.ChangedKeys, "completed", lambda self: self.key)
 
 
 def refetches_not_stored(patch: Patch) -> None:

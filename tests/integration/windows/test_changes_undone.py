@@ -15,8 +15,8 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, replay
 from tests.integration.windows.rules import Make, rule
 
-from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
-from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
+from tidelog.capture.capture_scope import RELATIONS_KEY
+from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.dumps.automatic import UNLOGGED_KEY
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.postgres.catalogue.ddl_trigger import install_sql

@@ -11,7 +11,7 @@ from tests.integration.windows.live import Live
 from tidelog import app
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import Finding
-from tidelog.sources.postgres.preflight.checks import Preflight
+from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.windows.live import Live
 
 from tidelog import app
-from tidelog.capture.catalogue import unsupported_tables
+from tidelog.capture import unsupported_tables
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 

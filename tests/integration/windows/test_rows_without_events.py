@@ -11,8 +11,8 @@ from tests.integration.windows.live import LOCALLY, Live, at, replay, ten_rows
 from tests.integration.windows.rules import Make, rule
 
 from tidelog import app
-from tidelog.capture.catalogue import catalogue_watch
-from tidelog.capture.catalogue.catalogue_watch import CatalogueWatch
+from tidelog.capture import catalogue_watch
+from tidelog.capture.catalogue_watch import CatalogueWatch
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ from tests.integration.windows.live import at, check_no_time_travel, ten_rows
 from tests.integration.windows.rules import Make, rule
 
 from tidelog.model.records import ranges_of
-from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
+from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
 
 pytestmark = pytest.mark.integration
 STRATEGIES = ["table", "message", "snapshot"]

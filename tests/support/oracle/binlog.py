@@ -16,7 +16,7 @@ import pymysql
 from tests.support.oracle.images import canonical, completed, labels, plain, text_of_bytes
 from tests.support.oracle.values import UNCHANGED, Change, Row, Transaction, Value
 
-from tidelog.codecs.mysql.binlog.position import file_number, pack
+from tidelog.codecs.mysql.binlog.items import file_number, pack
 
 _UTF8MB4 = 45
 _MICROSECONDS = (1 << 55) - 1

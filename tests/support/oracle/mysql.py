@@ -15,7 +15,7 @@ from tests.support.oracle.binlog import BinlogTruth
 from tests.support.oracle.values import Change, Key, Row, Transaction
 from tests.support.oracle.workload import AUDIT, Table
 
-from tidelog.codecs.mysql.binlog.position import file_number, pack
+from tidelog.codecs.mysql.binlog.items import file_number, pack
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import ChunkMeta

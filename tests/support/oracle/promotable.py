@@ -19,7 +19,7 @@ from tests.support.oracle.postgres import PostgresOracle
 from tests.support.oracle.values import Change, Transaction
 from tests.support.standby import PostgresStandby
 
-from tidelog.codecs.mysql.binlog.position import file_number, pack
+from tidelog.codecs.mysql.binlog.items import file_number, pack
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError

@@ -12,7 +12,8 @@ import pytest
 from tests.support import binlog_events as build
 from tests.support.binlog_events import BinlogBytes
 
-from tidelog.codecs.mysql.binlog import position as binlog_position
+from tidelog.codecs.mysql.binlog import items as binlog_position
+from tidelog.codecs.mysql.binlog import scan_state
 from tidelog.codecs.mysql.binlog import scanner as module
 from tidelog.codecs.mysql.binlog.items import (
     FormatSeen,
@@ -28,7 +29,6 @@ from tidelog.codecs.mysql.binlog.items import (
     XaSeen,
     XaState,
 )
-from tidelog.codecs.mysql.binlog.scan import records
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError, GapError
@@ -823,8 +823,8 @@ def test_full_metadata_of_a_table():
 
 
 def test_row_larger_than_a_batch(monkeypatch):
-    monkeypatch.setattr(records, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(records, "BATCH_RECORDS", 3)
+    monkeypatch.setattr(scan_state, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(scan_state, "BATCH_RECORDS", 3)
     log = BinlogBytes()
     log.format_description()
     log.gtid(1)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests.support.binlog_values import Stored, delete, insert, schema_of, update
 
-from tidelog.codecs.columns import invalid_dates
+from tidelog.codecs.columns import times
 from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
@@ -26,7 +26,7 @@ from tidelog.codecs.mysql.texts.json_texts import double_text
 from tidelog.codecs.mysql.types import binlog_column
 from tidelog.codecs.wire_formats import parse
 from tidelog.errors import DecodeError
-from tidelog.eventlog.layout import RECORD_SCHEMA
+from tidelog.eventlog.segments import RECORD_SCHEMA
 from tidelog.model.records import Int32s, Kind
 from tidelog.model.schema import Column, TableSchema
 
@@ -301,14 +301,14 @@ def test_unreal_dates_of_a_key_are_dates_of_their_own() -> None:
     assert after is not None
     found = after.field("c")
     assert len(found.unique()) == len(payloads)
-    assert invalid_dates.texts(found).to_pylist() == spelled
+    assert times.texts(found).to_pylist() == spelled
     days = found.view(pa.int32()).to_pylist()
     for text, number in zip(spelled, days, strict=True):
         try:
             wanted = (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days
         except ValueError:
             assert number < -719_162
-            assert invalid_dates.value(text, pa.date32()).view(pa.int32()).to_pylist() == [number]
+            assert times.value(text, pa.date32()).view(pa.int32()).to_pylist() == [number]
         else:
             assert number == wanted
-            assert invalid_dates.value(text, pa.date32()) is None
+            assert times.value(text, pa.date32()) is None

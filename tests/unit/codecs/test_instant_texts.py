@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.codecs.columns.instant_texts import SHORTEST, date_texts, timestamp_texts
+from tidelog.codecs.columns.times import SHORTEST, date_texts, timestamp_texts
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63) + 1, 2**63 - 1)  # NumPy keeps the least for NaT

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tidelog.codecs.columns.values import UnfitCellError, arrow_type, column
-from tidelog.codecs.native_types import native_logicals
+from tidelog.codecs.wire_formats import native_logicals
 from tidelog.errors import ConfigError
-from tidelog.model.column_types import ColumnTypes
+from tidelog.model.option_values import ColumnTypes
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.files.config import FilesSection
+from tidelog.outputs.files.kind import FilesSection
 from tidelog.spark.datasource.options import SourceOptions
 
 TEXTS = ColumnTypes("text")

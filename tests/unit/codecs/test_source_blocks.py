@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidelog.codecs.columns.concatenation import TextCells
-from tidelog.codecs.mysql.binlog.position import pack
+from tidelog.codecs.mysql.binlog.items import pack
 from tidelog.codecs.source_blocks import SourceBlock, connector_of, source_block
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId

@@ -20,10 +20,10 @@ from tests.integration.mysql.value_rows import LoggedRow, log_batch, texts
 from tests.support.binlog_events import BinlogBytes
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.events.table_map import parse_table_map
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
-from tidelog.codecs.mysql.binlog.kernels.events import split
+from tidelog.codecs.mysql.binlog.kernels import split
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
+from tidelog.codecs.mysql.binlog.table_map import parse_table_map
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.types import WIRE_FORMAT, binlog_column
 from tidelog.demo.servers.mysql import MySqlServer

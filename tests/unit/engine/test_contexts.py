@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.support.engines import Gates, Tasks, engine, orders_log, running, until
 
-from tidelog.engine.committing import TaskCommitter
+from tidelog.engine.core import EngineState
 from tidelog.engine.events import Events
 from tidelog.engine.options import EngineOptions
-from tidelog.engine.state_machine import EngineState
+from tidelog.engine.running_task import TaskCommitter
 
 
 def test_contexts_are_of_the_tasks_that_run(tmp_path: Path) -> None:

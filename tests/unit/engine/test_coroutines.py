@@ -24,9 +24,9 @@ from tests.support.engines import (
     versions,
 )
 
+from tidelog.engine.chain import DeadLetterFile
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
-from tidelog.engine.processing.dead_letters import DeadLetterFile
 from tidelog.errors import ConfigError, ConsumerError, EngineStateError
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.support.engines import Gates, committed, engine, orders_log, running, until
 
-from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.app.async_engine.steps import FormatSerializer
+from tidelog.engine.chain import DeadLetterFile
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
-from tidelog.engine.processing.dead_letters import DeadLetterFile
 from tidelog.errors import ConfigError, ConsumerError
 
 SECRET = "S3cret-value"

@@ -25,11 +25,10 @@ from tests.support.engines import (
 )
 
 from tidelog import AsyncEngine, Event
-from tidelog.engine.core import EngineCore
+from tidelog.engine.core import EngineCore, EngineState
 from tidelog.engine.options import EngineOptions
 from tidelog.engine.ports import EndReachedError, Happened
-from tidelog.engine.processing.pool import ThreadPool
-from tidelog.engine.state_machine import EngineState
+from tidelog.engine.workers import ThreadPool
 from tidelog.errors import SourceError, TaskStartError
 
 

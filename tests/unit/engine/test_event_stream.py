@@ -20,7 +20,7 @@ from tests.support.engines import (
 )
 
 from tidelog import AsyncEngine
-from tidelog.app.async_engine.event_stream import MOST_OPEN_BATCHES, EventStream
+from tidelog.app.async_engine.engine import STREAM_OPEN_BATCHES, EventStream
 from tidelog.engine.events import Events
 from tidelog.engine.ports import EndReachedError
 from tidelog.errors import ConfigError, EngineStateError, EventLogError
@@ -53,7 +53,7 @@ def stream(task: Gates, **given: Any) -> EventStream:
             core.close()
 
     made = EventStream(lambda: core.run(), close, lambda loop: core.use_loop(loop))
-    core = engine(task, change_consumer=made.take, most_open_batches=MOST_OPEN_BATCHES, **given)
+    core = engine(task, change_consumer=made.take, most_open_batches=STREAM_OPEN_BATCHES, **given)
     return made
 
 

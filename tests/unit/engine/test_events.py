@@ -18,10 +18,10 @@ from tests.support.engines import COLUMNS, versions
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.async_engine.log_task import LogTask
-from tidelog.engine.committing import TaskCommitter
 from tidelog.engine.event_batches import EventBatch, _values
 from tidelog.engine.events import Event, Events
 from tidelog.engine.options import EngineOptions
+from tidelog.engine.running_task import TaskCommitter
 
 
 def polled(path: Path, batch_size: int = 2048) -> Events:

@@ -13,16 +13,15 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.engines import committed, orders_log, until
 
-from tidelog.app.async_engine import group_members
-from tidelog.app.async_engine.capture_task import ExclusiveTask
-from tidelog.app.async_engine.group_members import GroupMembers
+from tidelog.app.async_engine import capture_task
+from tidelog.app.async_engine.capture_task import ExclusiveTask, GroupMembers
 from tidelog.errors import ConfigError, LeaseLostError
 from tidelog.state.opening import open_state
 
 HOLDER = """
 import sys, threading, time
 from tidelog.app.async_engine.capture_task import ExclusiveTask
-from tidelog.app.async_engine.group_members import GroupMembers
+from tidelog.app.async_engine.capture_task import GroupMembers
 from tidelog.state.opening import open_state
 
 path, state = sys.argv[1:]
@@ -95,7 +94,7 @@ def test_one_that_is_killed_is_succeeded_at_once(
     log: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A lease that does not end, and looks every 0.3 s.
-    monkeypatch.setattr(group_members, "_BEATS", 12_000)
+    monkeypatch.setattr(capture_task, "_BEATS", 12_000)
     given = [str(tmp_path / "log"), state_of(tmp_path)]
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, *given], stdout=subprocess.PIPE)
     try:

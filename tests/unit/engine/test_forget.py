@@ -11,8 +11,7 @@ import pytest
 from tests.support.engines import orders_log
 
 from tidelog import app
-from tidelog.app.async_engine.capture_task import ExclusiveTask
-from tidelog.app.async_engine.group_members import GroupMembers
+from tidelog.app.async_engine.capture_task import ExclusiveTask, GroupMembers
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.app.instances import this_holder
 from tidelog.app.overview import overview
@@ -20,7 +19,7 @@ from tidelog.cli import main
 from tidelog.cli.status_lines import lines
 from tidelog.config import load_config
 from tidelog.eventlog.consumers import Consumers
-from tidelog.eventlog.storage.local import LocalStorage
+from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.state.opening import open_state
 
 

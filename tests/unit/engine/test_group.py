@@ -16,8 +16,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.engines import COLUMNS, PATIENCE_S, committed, until
 
-from tidelog.app.async_engine.capture_task import GroupTask
-from tidelog.app.async_engine.group_members import GroupMembers
+from tidelog.app.async_engine.capture_task import GroupMembers, GroupTask
 from tidelog.errors import ConfigError, LeaseLostError
 from tidelog.state.opening import open_state
 
@@ -26,7 +25,7 @@ KEYS = 40
 MEMBER = """
 import os, sys, time
 from tests.support.engines import engine
-from tidelog.app.async_engine.group_members import GroupMembers
+from tidelog.app.async_engine.capture_task import GroupMembers
 from tidelog.app.async_engine.capture_task import GroupTask
 from tidelog.state.opening import open_state
 

@@ -12,9 +12,9 @@ from tests.support.build_log import BuiltLog
 from tests.support.engines import COLUMNS, Gates, committed, engine, orders_log, running, until
 
 from tidelog.app.async_engine.log_task import LogTask
+from tidelog.engine.chain import ProcessorChain
 from tidelog.engine.events import Event
-from tidelog.engine.processing.chain import ProcessorChain
-from tidelog.engine.processing.processors import stages
+from tidelog.engine.processors import stages
 
 
 def of(built: BuiltLog) -> list[list[list[str]]]:

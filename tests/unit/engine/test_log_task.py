@@ -25,8 +25,8 @@ from tidelog.app.async_engine.log_task import LogTask, StoredOffset
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer
 from tidelog.errors import EventLogError, OffsetAheadError, OffsetGoneError, StorageError
+from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.eventlog.storage.opening import storage_at
 from tidelog.eventlog.writer import EventLogWriter
 
 
@@ -210,7 +210,7 @@ def test_an_offset_of_another_log_is_refused(tmp_path: Path) -> None:
 def test_a_task_ahead_of_a_restored_log_is_told_and_skips_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.eventlog.unused_offsets._LATE_LISTING_S", 0.1)
+    monkeypatch.setattr("tidelog.eventlog.reader._LATE_LISTING_S", 0.1)
     log, copy = tmp_path / "log", tmp_path / "copy"
     built = orders_log(log, range(3))
     end = built.writer.next_offset

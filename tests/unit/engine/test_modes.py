@@ -22,10 +22,10 @@ from tests.support.engines import (
     versions,
 )
 
-from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.app.async_engine.steps import FormatSerializer
+from tidelog.engine import chain, processors
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
-from tidelog.engine.processing import chain, processors
 from tidelog.errors import ConfigError
 
 ROWS = list(range(300))

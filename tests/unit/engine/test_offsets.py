@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.engines import Gates, orders_log
 
-from tidelog.engine.committing import CompletedEvents, TaskCommitter
 from tidelog.engine.options import EngineOptions
+from tidelog.engine.running_task import CompletedEvents, TaskCommitter
 
 
 def test_an_offset_stays_below_the_first_event_that_is_not_done() -> None:

@@ -20,7 +20,7 @@ from tests.support.engines import (
     until,
 )
 
-from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.app.async_engine.steps import FormatSerializer
 from tidelog.engine.events import Events
 from tidelog.engine.ports import Committer, Message
 from tidelog.errors import ConfigError, ConsumerError

@@ -17,8 +17,8 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.async_engine.log_task import LogTask
-from tidelog.app.async_engine.serializing import FormatSerializer
-from tidelog.codecs.missing_columns import named_lists
+from tidelog.app.async_engine.steps import FormatSerializer
+from tidelog.codecs.cell_positions import named_lists
 from tidelog.engine.events import Events
 from tidelog.engine.ports import Message
 from tidelog.errors import ConfigError
@@ -27,8 +27,8 @@ from tidelog.kinds.adapters import FORMATTERS
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableSchema
 from tidelog.ports import FormatOptions
+from tidelog.spark.datasource.executor import events_batch
 from tidelog.spark.formats import shapes
-from tidelog.spark.formats.events import events_batch
 from tidelog.spark.sessions.versions import arrow_schema
 from tidelog.spark.transforms import target_table
 

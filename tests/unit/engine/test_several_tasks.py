@@ -21,7 +21,7 @@ from tests.support.engines import (
     until,
 )
 
-from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.app.async_engine.steps import FormatSerializer
 from tidelog.engine.events import Events
 from tidelog.errors import ConfigError
 

@@ -19,8 +19,8 @@ from tests.support.engines import (
     until,
 )
 
+from tidelog.engine.core import EngineState
 from tidelog.engine.ports import Happened
-from tidelog.engine.state_machine import EngineState
 from tidelog.errors import ConfigError, SourceError, TaskStartError
 
 TIME_MS = 700

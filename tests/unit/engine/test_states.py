@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.engines import Running, engine, no_threads_left, until
 
+from tidelog.engine.core import NEXT, EngineState, StateCell
 from tidelog.engine.events import Events
 from tidelog.engine.ports import SourceTask
-from tidelog.engine.state_machine import NEXT, EngineState, StateCell
 from tidelog.errors import EngineStateError, TidelogError
 
 S = EngineState

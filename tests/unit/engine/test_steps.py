@@ -15,8 +15,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.async_engine.engine import AsyncEngine
 from tidelog.app.async_engine.log_task import LogTask
-from tidelog.app.async_engine.serializing import FormatSerializer
-from tidelog.app.async_engine.steps import routes, split
+from tidelog.app.async_engine.steps import FormatSerializer, routes, split
 from tidelog.engine.events import Events
 from tidelog.errors import ConfigError
 from tidelog.outputs.base.sections import StepSection

@@ -20,10 +20,10 @@ from tests.support.engines import (
     versions,
 )
 
-from tidelog.app.async_engine.serializing import FormatSerializer
+from tidelog.app.async_engine.steps import FormatSerializer
+from tidelog.engine.chain import DeadLetterFile
 from tidelog.engine.events import Event, Events
 from tidelog.engine.ports import Committer, Message
-from tidelog.engine.processing.dead_letters import DeadLetterFile
 from tidelog.errors import ConsumerError
 
 ROWS = list(range(60))

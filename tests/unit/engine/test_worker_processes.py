@@ -18,11 +18,9 @@ import pytest
 from tests.support.engines import PATIENCE_S, Gates, orders_log
 
 from tidelog.engine.events import Event, Events
-from tidelog.engine.options import EngineOptions
+from tidelog.engine.options import EngineOptions, Retries, StoppingError
 from tidelog.engine.ports import Message
-from tidelog.engine.processing.processes import WorkerProcesses
-from tidelog.engine.processing.workers import EventWork, WorkerChain
-from tidelog.engine.retries import Retries, StoppingError
+from tidelog.engine.workers import EventWork, WorkerChain, WorkerProcesses
 from tidelog.errors import ConfigError, ConsumerError, TidelogError
 
 SECRET = "S3cret-value"
@@ -189,8 +187,8 @@ def test_events_in_no_order_are_given_away_as_slices(
 
 TYPED = """
 from tidelog.engine.options import EngineOptions
-from tidelog.engine.processing.processes import WorkerProcesses
-from tidelog.engine.processing.workers import EventWork
+from tidelog.engine.workers import WorkerProcesses
+from tidelog.engine.workers import EventWork
 
 def change(event): return event
 

@@ -9,16 +9,18 @@ import pytest
 from hypothesis import given
 from tests.unit.eventlog.records import SOURCE, batch, chunk
 
-from tidelog.eventlog.layout import (
+from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.eventlog.segments import (
     Identity,
+    SegmentFile,
     SegmentMeta,
+    encode,
     first_offset_of,
     is_segment_name,
     record_offsets,
     segment_name,
+    to_record_batches,
 )
-from tidelog.eventlog.segments import SegmentFile, encode, to_record_batches
-from tidelog.eventlog.storage.local import LocalStorage
 from tidelog.model.records import Kind, Resume
 from tidelog.system import failpoints
 

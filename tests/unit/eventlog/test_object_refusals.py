@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tidelog.errors import AccessRefusedError
-from tidelog.eventlog.storage.objects import ObjectStorage
+from tidelog.eventlog.object_storage import ObjectStorage
 
 
 class _OtherRegion(BaseHTTPRequestHandler):

@@ -15,14 +15,14 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.ranges import delivered_schema
 from tidelog.outputs.lake.delta.options import DeltaOptions
-from tidelog.outputs.lake.delta.settle_tasks import (
+from tidelog.outputs.lake.delta.table import DeltaTable
+from tidelog.outputs.lake.delta.tasks import (
     AppendWork,
     RangeOfTable,
     RewriteWork,
     rewrite_files,
     write_tables,
 )
-from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.table import HOLDS_PROPERTY, application_of
 from tidelog.ports import DumpCompleted, TargetTable
 from tidelog.spark.transforms import target_table

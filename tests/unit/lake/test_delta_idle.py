@@ -13,8 +13,7 @@ from tidelog.errors import KeyMissingError, OutputRefusedError
 from tidelog.outputs.base.progress import RefusedTables
 from tidelog.outputs.lake.delta.idle_check import has_whole_log
 from tidelog.outputs.lake.delta.options import DeltaOptions
-from tidelog.outputs.lake.delta.restore_check import note
-from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+from tidelog.outputs.lake.delta.table import DeltaTable, note, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.table import application_of
 from tidelog.ports import LogExtent

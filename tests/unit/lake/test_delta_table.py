@@ -16,7 +16,7 @@ from tidelog.model.schema import TableSchema
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.settling.replace_files import FileChanges
+from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.table import MARKED_PROPERTY
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import target_table

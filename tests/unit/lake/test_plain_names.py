@@ -14,16 +14,11 @@ from tests.support.delta_readers import by_delta_rs, by_duckdb, rows_of
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema
-from tidelog.outputs.lake.data_files.column_names import SOURCE_NAME
+from tidelog.outputs.lake.data_files.layout import SOURCE_NAME
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.reading import file_rows
-from tidelog.outputs.lake.delta.settle_tasks import (
-    RangeOfTable,
-    SettleWork,
-    rewrite_files,
-    write_tables,
-)
 from tidelog.outputs.lake.delta.table import DeltaTable
+from tidelog.outputs.lake.delta.tasks import RangeOfTable, SettleWork, rewrite_files, write_tables
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import target_table
 

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
-from tidelog.outputs.lake.delta import settle_tasks
-from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, SettlePartition, SettleWork
-from tidelog.outputs.lake.settling.replace_files import SettleOptions
+from tidelog.outputs.lake.delta import tasks
+from tidelog.outputs.lake.delta.tasks import CopyFiles, SettlePartition, SettleWork
+from tidelog.outputs.lake.settling.settle import SettleOptions
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 LAYOUT = FileLayout(
@@ -52,7 +52,7 @@ def changes() -> list[pa.RecordBatch]:
 def test_changes_settled_by_parts_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int, below: int
 ) -> None:
-    monkeypatch.setattr(settle_tasks, "_PART_BYTES", part_bytes)
+    monkeypatch.setattr(tasks, "_PART_BYTES", part_bytes)
     store = open_file_store(str(tmp_path))
     old = {"id": list(range(0, 2 * ROWS, 2)), "v": ["old"] * ROWS, "_version": list(range(ROWS))}
     files = ParquetFileWriter(store, LAYOUT).write(pa.table(old, schema=LAYOUT.schema))

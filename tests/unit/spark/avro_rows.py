@@ -14,12 +14,12 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.base.executors.tasks import prepare_rows
+from tidelog.outputs.base.tasks import prepare_rows
 from tidelog.outputs.formatters import formatter
 from tidelog.ports import SchemaFormatter, TargetTable
 from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 
 CELLS: dict[str, tuple[str, str, str, Any]] = {  # logical type, type name, text, value

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.build_log import BuiltLog
 
 from tidelog.ports import OutputBatch
-from tidelog.spark.changes.batches import batch_of
+from tidelog.spark.datasource.segment_rows import batch_of
 
 
 def test_the_batch_of_a_batch_may_hold_no_record(tmp_path: Path) -> None:

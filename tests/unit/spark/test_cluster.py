@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.spark.sessions.cluster import is_local, master_of
+from tidelog.spark.sessions.versions import is_local, master_of
 
 
 def test_the_environment_s_master_is_one_wherever_it_is_asked_for(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.spark.datasource.merging import combine
+from tidelog.spark.datasource.executor import combine
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 SCHEMA = TableSchema(

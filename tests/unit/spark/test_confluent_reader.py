@@ -13,7 +13,7 @@ from tests.unit.spark.avro_rows import CELLS, Told, everything, register
 
 from tidelog.app.http_server import RestServer
 from tidelog.config import Rest
-from tidelog.eventlog.message_schemas import MessageSchemaStore
+from tidelog.eventlog.schemas import MessageSchemaStore
 from tidelog.outputs.formatters import formatter
 from tidelog.ports import SchemaFormatter
 

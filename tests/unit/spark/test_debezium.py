@@ -18,12 +18,12 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED, Value
 
-from tidelog.outputs.base.executors.tasks import prepare_rows
-from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.outputs.base.tasks import prepare_rows
+from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.ports import TargetTable
 from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.json_values import Handling
 

@@ -11,14 +11,14 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.outputs.base.executors.tasks import prepare_rows
+from tidelog.outputs.base.tasks import prepare_rows
 from tidelog.outputs.delivery_settings import handling_of, skipped_of
 from tidelog.outputs.formatters import FORMATS, formatter
-from tidelog.outputs.kafka.config import KafkaSection
+from tidelog.outputs.kafka.kind import KafkaSection
 from tidelog.ports import TargetTable
 from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.json_values import Handling
 

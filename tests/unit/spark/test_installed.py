@@ -9,7 +9,7 @@ import pyspark
 import pytest
 
 from tidelog.app import preflight
-from tidelog.app.pipeline.dependencies import untested_versions
+from tidelog.app.pipeline.outputs import untested_versions
 from tidelog.config import load_config
 from tidelog.errors import MissingProgramError, UsageError
 from tidelog.spark.sessions import installation, versions

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.demo.servers import mysql_binaries, postgres_binaries
+from tidelog.demo.servers import mysql_binaries, postgres
 from tidelog.demo.servers.opensearch import OPENSEARCH_JARS
 from tidelog.errors import UsageError
 from tidelog.spark.sessions import jars
@@ -292,7 +292,7 @@ def test_the_command_refuses_what_there_are_no_jars_for(
 def test_pinned_sizes_are_those_of_the_jars() -> None:
     pinned = [*jars.DELTA_SPARK_JARS.values(), *jars.DELTA_JARS, *jars.ICEBERG_JARS]
     pinned += jars.HADOOP_AWS_JARS.values()
-    pinned += postgres_binaries.JARS.values()
+    pinned += postgres.JARS.values()
     pinned += [*mysql_binaries._MYSQL_JARS.values(), *mysql_binaries._MARIADB_JARS.values()]
     assert all(jar.size for jar in pinned)
     for jar in pinned:

@@ -13,7 +13,7 @@ from tests.support.pgoutput_messages import Value
 
 from tidelog.errors import ConfigError
 from tidelog.model.schema import TableSchema
-from tidelog.spark.datasource.key_filter import KeyFilter
+from tidelog.spark.datasource.options import KeyFilter
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.codecs.postgres.messages import LogicalMessage
 from tidelog.model.records import Resume
-from tidelog.outputs.base import logical_messages
-from tidelog.outputs.formatters.logical_messages import LogicalMessages
-from tidelog.sources.postgres.stream.messages import message_batch
+from tidelog.outputs.base import ranges
+from tidelog.outputs.formatters.messages import LogicalMessages
+from tidelog.sources.postgres.stream.log_reader import message_batch
 from tidelog.spark.formats.json_values import Handling
 
 SENT = [
@@ -38,10 +38,10 @@ def built(path: Path) -> BuiltLog:
 
 def told(path: Path, how: LogicalMessages) -> pa.RecordBatch:
     log = built(path).log
-    refs = logical_messages.refs_of(log, log.head_offset, log.latest_offset())
+    refs = ranges.segments_with_messages(log, log.head_offset, log.latest_offset())
     assert len(refs) == 1
-    (batch,) = logical_messages.records(log, refs)
-    return how.format(logical_messages.target(log), batch)
+    (batch,) = ranges.records(log, refs)
+    return how.format(ranges.target(log), batch)
 
 
 def test_a_message_is_told_as_debezium_tells_it(tmp_path: Path) -> None:

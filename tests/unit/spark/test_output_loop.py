@@ -24,9 +24,9 @@ from tidelog.errors import (
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
+from tidelog.spark import output_loop
 from tidelog.spark.datasource import segment_rows
-from tidelog.spark.delivery import output_loop
-from tidelog.spark.delivery.output_loop import BatchProgress, LoopOptions, OutputLoop, RunningBatch
+from tidelog.spark.output_loop import BatchProgress, LoopOptions, OutputLoop, RunningBatch
 from tidelog.spark.sessions.errors import HostBusyError, SparkGoneError
 
 
@@ -436,7 +436,9 @@ def test_a_part_of_a_rolled_up_segment_has_its_own_tables_alone(tmp_path: Path) 
     EventLogMaintenance(built.path).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
     log = EventLog.open(built.path)
     assert len(log.chain().between(0, end)) == 1
-    whole, part = (segment_rows.rows(log, start, end, ()) for start in (log.head_offset, middle))
+    whole, part = (
+        segment_rows.rows_of_segments(log, start, end, ()) for start in (log.head_offset, middle)
+    )
     assert [(row[2], row[4]) for row in whole] == [
         ("public.t0", 4), ("public.t1", 5), ("public.t2", 4),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from tests.unit.spark.dumped import EPOCH, dump, moments
 from tidelog.errors import ConfigError, OffsetGoneError
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.model.schema import TableSchema
-from tidelog.spark.datasource import positions
+from tidelog.spark.datasource import options as positions
 from tidelog.spark.datasource.options import SourceOptions
 
 

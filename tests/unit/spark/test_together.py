@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.errors import OutputRefusedError, TidelogError
-from tidelog.spark.delivery.run import OutputGroup
+from tidelog.spark.pipeline import OutputGroup
 from tidelog.spark.sessions.errors import SparkGoneError
 
 

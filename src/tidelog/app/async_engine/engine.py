@@ -4,48 +4,164 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from pydantic import ValidationError
 
 from tidelog.app.async_engine.capture_task import CaptureTask
-from tidelog.app.async_engine.event_stream import MOST_OPEN_BATCHES as STREAMED_BATCHES
-from tidelog.app.async_engine.event_stream import EventStream
 from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
-from tidelog.app.async_engine.serializing import FormatSerializer
-from tidelog.app.async_engine.steps import routes, split
-from tidelog.app.pipeline.dependencies import check_spark
+from tidelog.app.async_engine.steps import FormatSerializer, routes, split
+from tidelog.app.pipeline.outputs import check_spark
 from tidelog.app.pipeline.run import session
+from tidelog.app.remote_control import OnStatus, ignore
 from tidelog.app.service import BackgroundService
-from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.config.databases import label_of, of_each_database
-from tidelog.config.engine import EngineArguments, EngineSection
+from tidelog.config.loading import label_of, of_each_database
+from tidelog.config.models import EngineArguments, EngineSection
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Outcome
-from tidelog.engine.assembling import MakeRecordProcessor, assemble
-from tidelog.engine.callables import refuse_coroutine_function
-from tidelog.engine.committing import MOST_OPEN_BATCHES
-from tidelog.engine.options import EngineOptions
+from tidelog.engine.chain import DeadLetterFile
+from tidelog.engine.core import EngineState, MakeRecordProcessor, assemble
+from tidelog.engine.events import Event, Events
+from tidelog.engine.options import EngineOptions, refuse_coroutine_function
 from tidelog.engine.ports import (
     ChangeConsumer,
+    Committer,
     ConnectorContext,
     Consumer,
+    Message,
     OnCompletion,
     OnConnector,
     RecordProcessor,
     SourceTask,
     Transform,
 )
-from tidelog.engine.processing.dead_letters import DeadLetterFile
-from tidelog.engine.processing.workers import EventWork, MakeWorkers, Workers
-from tidelog.engine.state_machine import EngineState
+from tidelog.engine.running_task import MOST_OPEN_BATCHES
+from tidelog.engine.workers import EventWork, MakeWorkers, Workers
 from tidelog.errors import ConfigError, EngineStateError
 from tidelog.outputs.base.sections import StepSection
+
+# An engine as an iterator: an event is done when the program asks for the next one.
+
+_FINISHED_S: Final = 0.5  # seconds between two commits within a batch
+STREAM_OPEN_BATCHES: Final = 2
+"""How many polled batches may have events that are not done."""
+
+Batch = tuple[Sequence[Event | Message], Committer]
+
+
+class EventStream:
+    """Iterates over the events, or messages, of an engine without a consumer; for one loop.
+
+    ``async for event in engine.events()``, or ``for`` in a program without an event loop. The
+    engine runs while the loop does. An event is done when the next one is requested, or
+    `mark_processed` was called; done events are committed by the commit policy, and at the end. A
+    loop that is left does not complete its current event, and closes the engine as soon as Python
+    drops the loop's iterator; ``contextlib.aclosing(aiter(engine.events()))`` closes it at the end
+    of its block. The loop raises the error that ends the engine.
+
+    Args:
+        run: runs the engine until it has ended.
+        close: stops it and waits; does nothing if it has ended.
+        use_loop: called with the loop that iterates.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], None],
+        close: Callable[[], None],
+        use_loop: Callable[[asyncio.AbstractEventLoop], None],
+    ) -> None:
+        self._run, self._close, self._use_loop = run, close, use_loop
+        self._batches: deque[Batch] = deque()
+        self._wake: Callable[[], object] = lambda: None
+        self._committer: Committer | None = None
+
+    def take(self, events: Events, committer: Committer) -> None:
+        """Accept a batch, as the engine's consumer, in its tasks' threads."""
+        self._batches.append((events, committer))
+        self._wake()
+
+    def mark_processed(self, event: Event | Message) -> None:
+        """Mark the current event as done before the next one is requested."""
+        if self._committer is not None:
+            self._committer.mark_processed(event)
+            self._committer.mark_batch_finished()
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed in the meantime
+                loop.call_soon_threadsafe(woken.set)
+
+        self._use_loop(loop)
+        self._wake = wake
+        ended = self._begin()
+        try:
+            while not ended.done():
+                for each in self._batch(ended):
+                    yield each
+                if not self._batches:
+                    await woken.wait()
+                    woken.clear()
+        finally:
+            await asyncio.to_thread(self._close)
+            await asyncio.wrap_future(ended)
+
+    def __iter__(self) -> Iterator[Any]:
+        woken = threading.Event()
+        self._wake = woken.set
+        ended = self._begin()
+        try:
+            while not ended.done():
+                yield from self._batch(ended)
+                if not self._batches:
+                    woken.wait()
+                    woken.clear()
+        finally:
+            self._close()
+            ended.result()
+
+    def _begin(self) -> Future[None]:
+        """Run the engine in a thread; return a future of its end or error."""
+        ended: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                self._run()
+            except BaseException as error:  # noqa: BLE001 - raised out of the loop
+                ended.set_exception(error)
+            else:
+                ended.set_result(None)
+            self._wake()
+
+        threading.Thread(target=run, name="tidelog-engine", daemon=True).start()
+        return ended
+
+    def _batch(self, ended: Future[None]) -> Iterator[Event | Message]:
+        """Yield the next batch, if any. An event is done when the next one is requested."""
+        if not self._batches:
+            return
+        events, committer = self._batches.popleft()
+        self._committer = committer
+        finished = time.monotonic()
+        for each in events:
+            yield each
+            committer.mark_processed(each)
+            if ended.done():
+                break
+            if time.monotonic() - finished > _FINISHED_S:
+                committer.mark_batch_finished()
+                finished = time.monotonic()
+        committer.mark_batch_finished()
 
 
 def spark_workers_for(config: Config) -> MakeWorkers:
@@ -177,7 +293,7 @@ class AsyncEngine(BackgroundService):
                 self._end,
                 lambda loop: self._core.use_loop(loop),
             )
-            change_consumer, most_open_batches = self._stream.take, STREAMED_BATCHES
+            change_consumer, most_open_batches = self._stream.take, STREAM_OPEN_BATCHES
         self._core = assemble(
             CaptureConnector(list(self._tasks.values())),
             _options(section, retry_on),

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from tidelog.app.log_location import event_log_path
-from tidelog.app.overview.engines import GROUPS, RUNS_S, process_of
+from tidelog.app.overview.reader import GROUPS, RUNS_S, process_of
 from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.eventlog.consumers import Consumers

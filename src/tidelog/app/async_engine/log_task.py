@@ -14,13 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.app.async_engine.steps import EventSteps
-from tidelog.codecs.decode import decode
-from tidelog.codecs.key_changes import expand_key_changes, find_key_changes, ops_of
-from tidelog.codecs.missing_columns import missing_names
-from tidelog.engine.callables import WorkNotDoneError, refuse_coroutine
+from tidelog.codecs.cell_positions import missing_names
+from tidelog.codecs.decode import decode, expand_key_changes, find_key_changes, ops_of
 from tidelog.engine.event_batches import EventBatch, event_schema
 from tidelog.engine.events import Events
-from tidelog.engine.options import BATCH_SIZE
+from tidelog.engine.options import BATCH_SIZE, WorkNotDoneError, refuse_coroutine
 from tidelog.errors import ConsumerError, EventLogError, OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog

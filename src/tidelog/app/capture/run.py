@@ -11,33 +11,30 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.app.alerts import Alerts, open_alerts
-from tidelog.app.capture.channels import Channels, check_channels
-from tidelog.app.capture.maintenance import LogMaintenanceTask
-from tidelog.app.capture.notify import OnNotification
-from tidelog.app.capture.source_check import SourceCheck
+from tidelog.app.capture.channels import Channels, OnNotification, check_channels
+from tidelog.app.capture.maintenance import LogMaintenanceTask, SourceCheck
 from tidelog.app.capture.standby import LogHandle, Readiness
-from tidelog.app.dumps.gap_recovery import PASSED_KEY, Gaps
+from tidelog.app.dumps.recovery import PASSED_KEY, Gaps
 from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
 from tidelog.app.http_server import Service, open_services
 from tidelog.app.instances import InstanceRegistration, this_holder
-from tidelog.app.last_end import CAPTURE, storing_end
-from tidelog.app.log_location import event_log_path, issued_offset_future, start_offset
-from tidelog.app.service import BackgroundService
-from tidelog.app.sources.kinds import SourceKind, source_kind
-from tidelog.app.sources.snapshots import snapshotter_of
-from tidelog.app.startup import check_local_paths, read_at_startup, retry_until_available
-from tidelog.app.state_copy import check_whole
-from tidelog.app.status_stream import OnStatus, ignore
-from tidelog.app.table_patterns import check_exclusions, log_unmatched
-from tidelog.capture.activity.log import ACTIVITY_KEY, Activity, CountingAppender
-from tidelog.capture.catalogue.capture_scope import SCOPE_KEY, CaptureScope
-from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY, CatalogueWatch
-from tidelog.capture.catalogue.relation_names import RELATIONS_KEY
-from tidelog.capture.catalogue.unsupported_tables import (
-    REFUSED_KEY,
-    CheckingCatalogue,
-    UnsupportedTables,
+from tidelog.app.last_results import CAPTURE, storing_end
+from tidelog.app.log_location import (
+    check_local_paths,
+    event_log_path,
+    issued_offset_future,
+    read_at_startup,
+    retry_until_available,
+    start_offset,
 )
+from tidelog.app.remote_control import OnStatus, ignore
+from tidelog.app.service import BackgroundService
+from tidelog.app.sources.kinds import SourceKind, snapshotter_of, source_kind
+from tidelog.app.state_copy import check_whole
+from tidelog.app.table_patterns import check_exclusions, log_unmatched
+from tidelog.capture.activity import ACTIVITY_KEY, Activity, CountingAppender
+from tidelog.capture.capture_scope import RELATIONS_KEY, SCOPE_KEY, CaptureScope
+from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.missing_rows import REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
@@ -50,31 +47,27 @@ from tidelog.capture.generation import (
     StatusStore,
     check_lost,
 )
-from tidelog.capture.handover import end_later
-from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, lead
-from tidelog.capture.limits.dump_gate import DumpGate
-from tidelog.capture.limits.log_guard import GIVEN_UP_KEY, LogGuard, WhenLogInDanger
-from tidelog.capture.limits.pauses import LOG_KEY, LogSwitch
-from tidelog.capture.maintenance import SessionMaintenance
-from tidelog.capture.session import CaptureSession
+from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, end_later, lead
+from tidelog.capture.log_guard import GIVEN_UP_KEY, DumpGate, LogGuard, WhenLogInDanger
+from tidelog.capture.pauses import LOG_KEY, LogSwitch
+from tidelog.capture.session import CaptureSession, RetryingStateStore, SessionMaintenance
 from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, StartPlan
-from tidelog.capture.state_retry import RetryingStateStore
-from tidelog.capture.windows.windows import Windows
+from tidelog.capture.unsupported_tables import REFUSED_KEY, CheckingCatalogue, UnsupportedTables
+from tidelog.capture.windows import Windows
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.config.databases import of_one_database
+from tidelog.config.loading import of_one_database
 from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
-from tidelog.engine.callables import refuse_coroutine_function
+from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import GapError
-from tidelog.eventlog.emitted_transactions import EmittedTransactions
+from tidelog.eventlog.log_files import STORE_KEY, claim
 from tidelog.eventlog.maintenance import EventLogMaintenance
-from tidelog.eventlog.owner import STORE_KEY, claim
-from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.reader import EmittedTransactions, EventLog
 from tidelog.eventlog.schemas import SchemaStore
-from tidelog.eventlog.storage.port import answers
+from tidelog.eventlog.storage_port import answers
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.dump_options import DumpOptions
-from tidelog.model.log_locations import is_url
+from tidelog.model.option_values import is_url
 from tidelog.model.records import Resume
 from tidelog.ports import LogReader, SourceId, StateStore
 from tidelog.state.opening import fenced, look_every_s, open_state, pays_per_request

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from tidelog.app.log_location import event_log_path
-from tidelog.app.overview.dump_problems import reasons, reported_blocks
-from tidelog.app.status_stream import OnStatus, ignore
+from tidelog.app.overview.problems import reasons, reported_blocks
+from tidelog.app.remote_control import OnStatus, ignore
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
 from tidelog.capture.dumps.state import NO_KEY
-from tidelog.capture.limits.pauses import PIPELINE_KEYS, pause_of
+from tidelog.capture.pauses import PIPELINE_KEYS, pause_of
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
+from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
 from tidelog.state.wrappers import ReadOnlyStateStore
 
@@ -179,3 +181,17 @@ class _DeliveryProgress:
         """Return whether a command for the dump is pending, or was handled just now."""
         waits = Mailbox(self._state).has_command_for(self._dump_id)
         return waits or self._state.get(DUMP_PREFIX + self._dump_id) is not None
+
+
+# Reads the chunks of a dump from the event log.
+
+
+def chunks_of(config: Config, dump_id: str) -> Iterator[ChunkMeta]:
+    """Yield chunks of key ranges in the log's order, without chunks of keys that were read again.
+
+    Raises:
+        EventLogError: there is no event log.
+    """
+    for _, chunk in EventLog.open(event_log_path(config)).chunks():
+        if chunk.dump_id == dump_id and not chunk.keys_requested:
+            yield chunk

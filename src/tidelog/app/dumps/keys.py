@@ -15,7 +15,7 @@ from typing import Any
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import choose_tables
 from tidelog.capture.dumps.coordinator import DUMP_PREFIX
-from tidelog.capture.dumps.key_sets import PIECE_KEYS, KeySets
+from tidelog.capture.dumps.missing_rows import KEYS_PER_DOCUMENT, KeySets
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import Command, ExecuteSnapshot, Key
 from tidelog.control.key_files import read_key_file
@@ -107,8 +107,8 @@ def store_keys(config: Config, keys: Iterable[Key], *, distinct: bool = False) -
 
 def _put_distinct(sets: KeySets, name: str, keys: Iterator[Key]) -> int:
     count = 0
-    while piece := list(islice(keys, PIECE_KEYS)):
-        sets.put_piece(name, count // PIECE_KEYS, piece)
+    while piece := list(islice(keys, KEYS_PER_DOCUMENT)):
+        sets.put_piece(name, count // KEYS_PER_DOCUMENT, piece)
         count += len(piece)
     return count
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidelog.app.sources.kinds import Estimates, source_kind
 from tidelog.app.table_patterns import choose_tables
-from tidelog.capture.dumps.chunk_ends import RowWidths
+from tidelog.capture.dumps.chunk_results import RowWidths
 from tidelog.capture.dumps.store import OPTIONS_KEY
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.config import Config

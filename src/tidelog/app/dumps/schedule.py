@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tidelog.capture.dumps.state import DumpState
-from tidelog.config.schedules import ScheduledDump
+from tidelog.config.models import ScheduledDump
 from tidelog.control.mailbox import CommandIdReusedError, Mailbox
 from tidelog.model.printable import printable
 from tidelog.ports import StateStore

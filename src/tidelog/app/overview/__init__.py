@@ -22,7 +22,7 @@ from tidelog.app.overview.document import (
     TableInProgress,
     VerifyResult,
 )
-from tidelog.app.overview.outputs import consumers_of
+from tidelog.app.overview.reader import consumers_of
 
 __all__ = [
     "ChunkSpan",

@@ -312,7 +312,7 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class OperationDrop:
-    """A sudden drop of a table's operations; `tidelog.capture.activity.drops` has the rule.
+    """A sudden drop of a table's operations; `tidelog.capture.activity` has the rule.
 
     Attributes:
         kind: ``insert``, ``update`` or ``delete``.

@@ -5,8 +5,9 @@ A remedy is what a person would do next. The page is the entry of docs/failure-m
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tidelog.app.overview.document import (
     OutputHealth,
@@ -16,14 +17,156 @@ from tidelog.app.overview.document import (
     VerifyResult,
     problem,
 )
-from tidelog.app.overview.dump_problems import (
-    dump_problems,
-    is_dump_unfinished,
-    table_has_ended,
+from tidelog.capture.dumps.state import FINISHED, NO_KEY, UNFINISHED, DumpStatus
+from tidelog.capture.generation import STATUS_KEY
+from tidelog.capture.log_guard import (
+    NEARLY_FULL,
+    DangerKind,
+    DumpBlockCause,
+    RetainedLog,
+    danger_of,
 )
-from tidelog.capture.limits.dump_gate import DumpBlockCause
-from tidelog.capture.limits.log_guard import NEARLY_FULL, DangerKind, RetainedLog, danger_of
+from tidelog.model.patterns import pattern_of
+from tidelog.model.schema import TableName
 from tidelog.model.units import brief_span, counted, format_bytes
+from tidelog.ports import StateStore
+
+# Finds what blocks dumps, or made them fail.
+
+HELD_BY: Final = "capture"
+
+
+def blocks_of(dump: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what blocks the dump, from the status document's ``dumps_held``.
+
+    Each has ``why``, ``reason`` (a sentence) and ``since_ms``. Nothing blocks a blocking dump that
+    has begun.
+    """
+    waits = dump.get("status") == DumpStatus.QUEUED or (
+        dump.get("status") == DumpStatus.RUNNING and dump.get("mode") != "blocking"
+    )
+    return list(status.get("dumps_held") or ()) if waits else []
+
+
+def as_blocked(dump: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the dump as paused by capture, if anything blocks it."""
+    if not blocks:
+        return dump
+    since_ms = min(block["since_ms"] for block in blocks)
+    paused = {"status": DumpStatus.PAUSED, "paused_by": HELD_BY, "paused_ms": since_ms}
+    return {**dump, **paused, "held": blocks}
+
+
+def reported_blocks(state: StateStore, dump: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return `blocks_of`, from the status of the current or last leader."""
+    document = state.get(STATUS_KEY)
+    return [] if document is None else blocks_of(dump, document.value)
+
+
+def reasons(blocks: Sequence[Mapping[str, Any]]) -> str:
+    """Return the reasons as one text; empty: nothing blocks it."""
+    return " ".join(str(block["reason"]) for block in blocks)
+
+
+def is_dump_unfinished(dump: Mapping[str, Any]) -> bool:
+    """Return whether the dump is queued, running or paused."""
+    return dump.get("status") in UNFINISHED
+
+
+def table_has_ended(table: Mapping[str, Any]) -> bool:
+    """Return whether the dump's table is done, failed or cancelled."""
+    return table.get("status") in FINISHED
+
+
+UNANSWERED_S = 10.0
+"""A source that answers again within this time is no problem."""
+
+
+def dump_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
+    """Yield the problems of dumps, and of the catalogue polls that request them."""
+    yield from _unanswered_problems(status, now_ms)
+    yield from _dumps(status)
+
+
+def _unanswered_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
+    dumping = any(dump.get("status") == "running" for dump in status.get("dumps") or ())
+    for key, is_relevant, effect in (
+        ("chunks_unanswered", dumping, "Dumps read nothing"),
+        ("looks_unanswered", True, "The catalogue is not read: changed tables are seen late"),
+    ):
+        unanswered = status.get(key)
+        if is_relevant and unanswered and now_ms - unanswered["since_ms"] >= UNANSWERED_S * 1000:
+            yield problem(
+                key.replace("_", "-"),
+                Severity.WARNING,
+                "",
+                f"{effect}: {unanswered['error']}",
+                "tidelog check CONFIG\nTidelog retries by itself.",
+                "the-source-refuses-more-connections",
+            )
+
+
+def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
+    for each in status.get("to_repeat") or ():
+        yield problem(
+            "dump-failed",
+            Severity.WARNING,
+            each["table"],
+            f"The dump of {each['table']} failed: {each['failed']}",
+            "Tidelog retries by itself.",
+            "an-automatic-dump-failed",
+        )
+    for each in status.get("waiting") or ():
+        yield problem(
+            "dump-waits",
+            Severity.INFO,
+            str(each.get("table", "")),
+            f"The dump of {each.get('table')} waits for an old transaction.",
+            "Capture's log says which; the dump starts when that ends.",
+            "an-automatic-dump-waits-for-an-old-transaction",
+        )
+    reported = {
+        each["table"]
+        for section in ("to_repeat", "refused", "inserts_only")
+        for each in status.get(section) or ()
+    }
+    for failed in status.get("failed") or ():
+        if failed["table"] not in reported:
+            keyless = failed["reason"] == NO_KEY  # which says what to do
+            named = shlex.quote(pattern_of(TableName.parse(failed["table"])))
+            yield problem(
+                "dump-failed",
+                Severity.INFO if keyless else Severity.WARNING,
+                failed["table"],
+                f"{failed['table']} is not dumped: {failed['reason']}"
+                if keyless
+                else f"The dump of {failed['table']} failed: {failed['reason']}",
+                "" if keyless else f"tidelog dump CONFIG --table {named}",
+                "a-table-of-the-dump-cant-be-dumped",
+            )
+    for dump in status.get("dumps") or ():
+        if dump.get("status") == "paused":
+            by = f" by {dump['paused_by']}" if dump.get("paused_by") else ""
+            yield problem(
+                "dump-paused",
+                Severity.INFO,
+                dump["dump_id"],
+                f"Dump {dump['dump_id']} is paused{by}.",
+                f"tidelog resume CONFIG {dump['dump_id']}",
+                "a-paused-dump-was-forgotten",
+            )
+        for table in dump.get("tables") or () if is_dump_unfinished(dump) else ():
+            if table.get("failed_ranges"):
+                yield problem(
+                    "rows-unread",
+                    Severity.WARNING,
+                    table["table"],
+                    f"{table['failed_ranges']} key ranges of {table['table']} could not be read.",
+                    "tidelog status CONFIG --ranges\n"
+                    "It names them. Dump the table again once they can be read.",
+                    "a-key-range-could-not-be-read",
+                )
+
 
 WORTH_A_WARNING = 0.4
 """The share of the log the server may keep above which a pause is a warning.

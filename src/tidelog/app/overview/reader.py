@@ -6,9 +6,13 @@ So every process can read it, whichever leads, at no cost to capture.
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
 
-from tidelog.app import last_check
+import numpy as np
+
+from tidelog.app import last_results
 from tidelog.app.elections import LEASE_NAME, pipeline_lease_name
 from tidelog.app.instances import (
     PIPELINE_PREFIX,
@@ -17,23 +21,205 @@ from tidelog.app.instances import (
     standbys,
     starting_processes,
 )
-from tidelog.app.last_end import CAPTURE, PIPELINE, last_end
+from tidelog.app.last_results import CAPTURE, PIPELINE, last_end
+from tidelog.app.last_results import KEY as VERIFIED_KEY
 from tidelog.app.log_location import event_log_path
-from tidelog.app.overview.engines import owners_of
-from tidelog.app.overview.outputs import consumers_of
-from tidelog.app.verify.last_result import KEY as VERIFIED_KEY
-from tidelog.capture.activity.log import ACTIVITY_KEY
-from tidelog.capture.catalogue.catalogue_watch import SHAPES_KEY
+from tidelog.app.overview.document import EngineHealth, Problem, Severity
+from tidelog.capture.activity import ACTIVITY_KEY
+from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.generation import STATUS_KEY
-from tidelog.capture.limits.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
+from tidelog.capture.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
 from tidelog.config import Config
-from tidelog.errors import EventLogError
+from tidelog.errors import EventLogError, OffsetGoneError
+from tidelog.eventlog.consumers import Consumer, Consumers, DeliveryStats
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import excludes
+from tidelog.model.records import Int64s
 from tidelog.model.schema import TableName
+from tidelog.model.units import brief_span
 from tidelog.ports import Election, StateStore
 from tidelog.state.opening import open_election
 from tidelog.state.wrappers import ReadOnlyStateStore, StateReadCache
+
+# Computes how far outputs and engines are, from their documents in the event log.
+
+_Known = dict[tuple[int, int], tuple[int, int]]
+_Missing = Callable[[int], tuple[int, float | None]]
+_KNOWN = 1000
+
+
+def consumers_of(log: EventLog, part_cache: _Known) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of ``outputs`` and ``engines`` for the status.
+
+    There is a row for each output of each pipeline, and for each name of engines.
+    ``behind_records``: the records that it has not processed. ``lag_s``: the age of the oldest of
+    these since its commit, by the source's clock. ``part_cache``: a cache for repeated calls with
+    one ``log``: a segment's part → its records, and the time of the first in microseconds.
+    """
+    if len(part_cache) > _KNOWN:
+        part_cache.clear()
+    consumers = Consumers(log.storage).all()
+    missing = cache(lambda offset: _missing_records(log, offset, part_cache))
+    return {
+        "outputs": list(_outputs(consumers, missing)),
+        "engines": list(_engines(consumers, missing)),
+    }
+
+
+def _engines(consumers: Sequence[Consumer], missing: _Missing) -> Iterator[dict[str, Any]]:
+    for consumer in consumers:
+        if consumer.engine:
+            records, lag_s = missing(consumer.offset)
+            yield {
+                "engine": consumer.name,
+                "offset": consumer.offset,
+                "behind_records": records,
+                "lag_s": lag_s,
+                "noted_ms": consumer.updated_ms,
+            }
+
+
+def _outputs(consumers: Sequence[Consumer], missing: _Missing) -> Iterator[dict[str, Any]]:
+    for consumer in consumers:
+        for output, offset in sorted(consumer.outputs.items()):
+            records, lag_s = missing(offset)
+            stopped = consumer.stopped.get(output)
+            delivered = consumer.delivered.get(output)
+            row: dict[str, Any] = {
+                "pipeline": consumer.name,
+                "output": output,
+                "offset": offset,
+                "behind_records": records,
+                "lag_s": lag_s,
+                "noted_ms": consumer.updated_ms,
+                "state": "following" if stopped is None else "stopped",
+            }
+            if stopped is not None:
+                row |= {"error": stopped.message, "since_ms": stopped.since_ms}
+            if delivered is not None:
+                row |= _deliveries(delivered)
+            yield row
+
+
+def _deliveries(delivered: DeliveryStats) -> dict[str, Any]:
+    row: dict[str, Any] = {"rejected": delivered.rejected, "rejected_ms": delivered.rejected_ms}
+    if delivered.refused:
+        row["refused"] = dict(delivered.refused)
+    if delivered.keyless:
+        row["keyless"] = dict(delivered.keyless)
+    if delivered.committed_ms is not None:
+        row |= {"committed_ms": delivered.committed_ms, "batch_s": delivered.batch_s}
+        row |= {"batch_records": delivered.records, "batches": delivered.batches}
+        row |= {"all_records": delivered.all_records, "all_s": delivered.all_s}
+        row["records_per_s"] = round(delivered.records / max(delivered.batch_s, 0.001), 1)
+    if delivered.begun_ms is not None:
+        row |= {"begun_ms": delivered.begun_ms, "begun_records": delivered.begun_records}
+    if delivered.failure is not None:
+        row |= {"failed": delivered.failure.message, "failed_ms": delivered.failure.since_ms}
+    return row
+
+
+def _missing_records(log: EventLog, offset: int, part_cache: _Known) -> tuple[int, float | None]:
+    """Return the number of table records from ``offset`` on, and the age of the first one.
+
+    The age is 0.0 if there is none; None: not known. Reads one segment; the chain's metadata have
+    the numbers of the others.
+    """
+    chain = log.chain(offset)
+    if offset < chain.head:
+        return sum(sum(meta.rows_by_table.values()) for meta in chain.segments), None
+    records, first_us = 0, None
+    for meta in chain.between(offset, chain.next):
+        rows = sum(meta.rows_by_table.values())
+        if rows and (meta.first < offset or first_us is None):
+            part = max(offset, meta.first), meta.next
+            if part not in part_cache:
+                times = _times(log, *part)
+                part_cache[part] = len(times), int(times[0]) if len(times) else 0
+            rows, found_us = part_cache[part]
+            first_us = found_us if rows else None
+        records += rows
+    if not records:
+        return 0, 0.0
+    return records, None if not first_us else round(max(0.0, time.time() - first_us / 1e6), 1)
+
+
+def _times(log: EventLog, start: int, end: int) -> Int64s:
+    """Return the commit times of the table records in ``[start, end)``."""
+    times = [np.empty(0, np.int64)]
+    try:
+        for ref in log.segments(start, end):
+            for batch in log.batches(ref, ["schema_id", "commit_ts"]):
+                of_table = batch.column("schema_id").to_numpy() > 0
+                times.append(batch.column("commit_ts").to_numpy()[of_table])
+    except OffsetGoneError:
+        pass  # retention deleted it during the read
+    return np.concatenate(times)
+
+
+# Finds engines in programs: which processes run them, and which have not run for long.
+
+GROUPS: Final = "engine-group/"
+"""The key prefix of the documents of `tidelog.app.async_engine.capture_task`."""
+RUNS_S: Final = 120.0
+"""A running engine reports more often than this."""
+ABANDONED_S: Final = 7 * 86_400.0
+
+
+def process_of(holder: str) -> str:
+    """Return the process, host and number, of a holder's name, without its token."""
+    return holder.rpartition("-")[0]
+
+
+def owners_of(state: StateStore) -> dict[str, dict[str, Any]]:
+    """Return ``partitions``, ``owners`` and ``seen_ms``, by engine.
+
+    ``partitions``: the number of partitions of its keys; ``owners``: the processes that have any of
+    them; ``seen_ms``: when one last reported that it runs.
+    """
+    result = {}
+    for key in state.keys(GROUPS):
+        if (document := state.get(key)) is not None:
+            owners = sorted(set(map(process_of, document.value["owners"].values())))
+            fields = {name: document.value.get(name) for name in ("partitions", "seen_ms")}
+            result[key.removeprefix(GROUPS)] = {**fields, "owners": owners}
+    return result
+
+
+def engine_health(status: Mapping[str, Any], now_ms: int) -> Iterator[EngineHealth]:
+    """Yield the health of each row of ``engines`` in ``status``, with its owners (`owners_of`)."""
+    owners = status.get("engine_owners") or {}
+    for row in status.get("engines") or ():
+        engine_owners = owners.get(row["engine"]) or {}
+        seen_ms = engine_owners.get("seen_ms")
+        runs = seen_ms is not None and now_ms - seen_ms < RUNS_S * 1000
+        yield EngineHealth(
+            name=row["engine"],
+            offset=row["offset"],
+            behind_records=row["behind_records"],
+            lag_s=row["lag_s"],
+            noted_ms=row["noted_ms"],
+            seen_ms=seen_ms,
+            owners=tuple(engine_owners["owners"]) if runs else (),
+            partitions=engine_owners.get("partitions"),
+        )
+
+
+def engine_problems(engines: Sequence[EngineHealth], now_ms: int) -> Iterator[Problem]:
+    """Yield the engines that have not run for a week, while the event log is kept for them."""
+    for each in engines:
+        idle_ms = now_ms - max(each.noted_ms, each.seen_ms or 0)
+        if each.behind_records and idle_ms >= ABANDONED_S * 1000:
+            yield Problem(
+                "engine-abandoned",
+                Severity.WARNING,
+                each.name,
+                f"No engine {each.name} has run for {brief_span(idle_ms)}, and "
+                f"{each.behind_records:,} records of the event log are kept for it.",
+                f"Start it again, or give its records up:\n"
+                f"tidelog forget-engine CONFIG {each.name}",
+                "docs/failure-modes.md#an-engine-has-not-run-for-long",
+            )
 
 
 def activity_of(log: EventLog) -> dict[str, dict[str, Any]]:
@@ -161,7 +347,7 @@ class StatusReader:
         verified = self._state.get(VERIFIED_KEY)
         return {
             "verified": None if verified is None else verified.value,
-            "checked": last_check.stored_result(self._state, self._config),
+            "checked": last_results.stored_result(self._state, self._config),
         }
 
     def from_log(self) -> dict[str, Any]:

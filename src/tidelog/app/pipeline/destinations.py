@@ -10,18 +10,48 @@ import hashlib
 import json
 from collections.abc import Collection
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from tidelog.app.log_location import event_log_path
-from tidelog.app.pipeline.progress import pipeline_consumers
 from tidelog.config import Config
-from tidelog.errors import ConfigError
+from tidelog.errors import ConfigError, UsageError
 from tidelog.eventlog.consumers import Consumers, Destination
+from tidelog.eventlog.local_storage import provide_options, storage_at
 from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import OUTPUT_KINDS
+from tidelog.model.option_values import is_object_store
 from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.hadoop_settings import store_options
 from tidelog.outputs.base.sections import OutputSection
+
+# Opens the documents with the progress of a pipeline's outputs.
+
+
+def pipeline_consumers(config: Config, log: EventLog) -> Consumers:
+    """Return the consumers of ``log``, with a second document at ``pipeline.checkpoint``.
+
+    The options of an object store come from `pipeline.conf` (`fs.s3a.*` and so on), else from the
+    event log that is in it, else from the environment. Raises UsageError if they are wrong, or the
+    directory can't be created.
+    """
+    place = f"{config.pipeline.checkpoint}/{log.generation}"
+    if is_object_store(place):
+        try:
+            provide_options(place, store_options(place, config.pipeline.conf))
+        except ValueError as error:
+            raise UsageError(f"pipeline.checkpoint: {error}") from error
+    else:
+        try:
+            Path(place).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"pipeline.checkpoint: {place} can't be created ({error.strerror}): name a "
+                "directory that can be written"
+            ) from error
+    return Consumers(log.storage, storage_at(place))
+
 
 _VERSION = "4:"  # of digests: those of other versions are not compared with ours
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tidelog.app.elections import pipeline_lease_name
 from tidelog.app.log_location import event_log_path
 from tidelog.capture.leadership import LeasedState
 from tidelog.config import Config
 from tidelog.kinds.adapters import OUTPUT_KINDS
-from tidelog.outputs.base.sections import OutputSection
+from tidelog.outputs.base.sections import BuiltinKind, OutputSection
 from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
 from tidelog.state.opening import fenced, open_state
 
@@ -90,10 +90,72 @@ class _Deliver:
         order: str = "key",
         message_format: str = "rows",
     ) -> Output:
-        from tidelog.outputs.base.plugin_output import PluginOutput
+        from tidelog.outputs.base.output import PluginOutput
         from tidelog.outputs.delivery_settings import delivery_of
 
         delivery = delivery_of(section, keyed=keyed, order=order, message_format=message_format)
         return PluginOutput(
             self.spark, event_log_path(self.config), self.open_state(), delivery, make
         )
+
+
+# Checks that the packages for a configuration's outputs are installed.
+
+Lake = Literal["delta", "iceberg"]
+
+
+def check_session(extra: str = "spark") -> None:
+    """Check that Spark can be started here, or runs.
+
+    Raises the errors of `check_spark_runs`, with ``extra`` for a missing package.
+    """
+    from tidelog.spark.sessions.installation import check_spark_runs
+
+    check_spark_runs(extra)
+
+
+def installed_versions() -> str:
+    """Return the versions of Spark, Java and Python; call `check_session` first."""
+    from tidelog.spark.sessions.installation import versions
+
+    return versions()
+
+
+def untested_versions() -> list[str]:
+    """Return a sentence for each version that Tidelog or PySpark is not tested with."""
+    from tidelog.spark.sessions import installation
+
+    return list(installation.untested_versions())
+
+
+def check_spark(config: Config) -> Lake | None:
+    """Return the lake whose jars the session needs; None: any version of Spark will do.
+
+    Delta tables are written and read without Delta's jars, but a class of the user may use them.
+    Raises UsageError if this Spark can't write to the outputs, MissingExtraError if there is none.
+    """
+    kinds = {output.kind for output in config.outputs}
+    if "iceberg" not in kinds:
+        check_session()
+        return "delta" if _may_write_delta(kinds) else None
+    check_session("iceberg")
+    from tidelog.outputs.lake.iceberg import output as iceberg
+
+    iceberg.check_spark()
+    return "iceberg"
+
+
+def _may_write_delta(kinds: Collection[str]) -> bool:
+    from tidelog.spark.sessions.jars import DELTA_SPARK_JARS
+    from tidelog.spark.sessions.versions import SPARK_VERSION
+
+    foreign = any(not isinstance(OUTPUT_KINDS.get(kind), BuiltinKind) for kind in kinds)
+    return SPARK_VERSION in DELTA_SPARK_JARS and (foreign or "python" in kinds)
+
+
+def check_installed(sections: Iterable[OutputSection]) -> None:
+    """Raise MissingExtraError if a package of an output is missing; call it first."""
+    for section in sections:
+        kind = OUTPUT_KINDS.get(section.kind)
+        if isinstance(kind, BuiltinKind):  # another distribution has its own dependencies
+            kind.check_installed()

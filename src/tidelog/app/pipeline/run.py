@@ -12,24 +12,27 @@ from typing import TYPE_CHECKING, Any
 from tidelog.app.capture.run import capture
 from tidelog.app.elections import AnotherLeaderError, PipelineElection, acquire_lease, leader_of
 from tidelog.app.instances import InstanceRegistration, pipeline_prefix, this_holder
-from tidelog.app.last_end import PIPELINE, storing_end
-from tidelog.app.log_location import event_log_path
-from tidelog.app.pipeline.dependencies import check_installed, check_spark
+from tidelog.app.last_results import PIPELINE, storing_end
+from tidelog.app.log_location import (
+    check_local_paths,
+    event_log_path,
+    read_at_startup,
+    retry_until_available,
+)
 from tidelog.app.pipeline.destinations import check_apart, check_places
-from tidelog.app.pipeline.idle_check import nothing_to_deliver
-from tidelog.app.pipeline.pause import PipelinePause
+from tidelog.app.pipeline.idle_check import PipelinePause, nothing_to_deliver
+from tidelog.app.pipeline.outputs import check_installed, check_spark
+from tidelog.app.remote_control import OnStatus, ignore
 from tidelog.app.service import BackgroundService
-from tidelog.app.startup import check_local_paths, read_at_startup, retry_until_available
-from tidelog.app.status_stream import OnStatus, ignore
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.config.databases import of_one_database
-from tidelog.engine.callables import refuse_coroutine_function
+from tidelog.config.loading import of_one_database
+from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
-from tidelog.outputs.base.executors.lease_file import LeaseFile
+from tidelog.outputs.base.lease_file import LeaseFile
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
-from tidelog.system.boot_clock import suspended_s
+from tidelog.system.processes import suspended_s
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +46,8 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
     """Return the Spark session of the configuration, with at least one executor; or the running
     session. Raises as `spark_session` and `await_executors` do, which waits until ``stop``.
     """
-    from tidelog.spark.sessions.cluster import await_executors
     from tidelog.spark.sessions.session import spark_session
+    from tidelog.spark.sessions.versions import await_executors
 
     lake = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
@@ -92,7 +95,7 @@ class _SparkHandle:
     def __init__(self, config: Config, stop: threading.Event) -> None:
         from pyspark.sql import SparkSession
 
-        from tidelog.spark.sessions.cluster import is_local, master_of
+        from tidelog.spark.sessions.versions import is_local, master_of
 
         self.ours = SparkSession.getActiveSession() is None
         """Whether nobody else runs jobs in this session."""

@@ -28,28 +28,25 @@ from tidelog.sources.findings import Finding
 from tidelog.sources.mysql.catalogue.cascades import cascades
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
-from tidelog.sources.mysql.chunks.digests import MySqlDigests
-from tidelog.sources.mysql.chunks.estimates import MySqlEstimates
-from tidelog.sources.mysql.chunks.key_texts import key_texts
+from tidelog.sources.mysql.chunks.digests import MySqlDigests, MySqlEstimates
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
+from tidelog.sources.mysql.chunks.sql import key_texts
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.identity import check_same, identify
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
-from tidelog.sources.mysql.stream.ddl import temporary
+from tidelog.sources.mysql.stream import replication, temporary_tables
 from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import FILE_START
-from tidelog.sources.mysql.stream.replication import packets
-from tidelog.sources.mysql.stream.replication.replica import ReplicaId
-from tidelog.sources.mysql.stream.schemas.history import DROPPED_KEY, FILE_KEY
-from tidelog.sources.mysql.stream.schemas.schema_notes import MySqlSchemaNotes
+from tidelog.sources.mysql.stream.replication import ReplicaId
+from tidelog.sources.mysql.stream.schema_history import DROPPED_KEY, FILE_KEY, MySqlSchemaNotes
 
 
 class MySqlKind:
     """The databases of one MySQL or MariaDB server, captured from its binlog."""
 
-    state_keys = (FILE_KEY, DROPPED_KEY, temporary.KEY)
+    state_keys = (FILE_KEY, DROPPED_KEY, temporary_tables.KEY)
 
     def __init__(self, config: Config) -> None:
         assert isinstance(config.source, MySqlSourceSection)
@@ -68,7 +65,7 @@ class MySqlKind:
         self._logged = LoggedGtids()
 
     def prepare(self) -> None:
-        packets.prepare()
+        replication.prepare()
         BinlogScanner(
             Flavor(self._source.kind), None, checksum=True, file_number=1, offset=FILE_START
         )

@@ -29,21 +29,18 @@ from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
+from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
-from tidelog.sources.postgres.chunks.digests import PostgresDigests
-from tidelog.sources.postgres.chunks.estimates import PostgresEstimates
-from tidelog.sources.postgres.chunks.key_texts import key_texts
+from tidelog.sources.postgres.chunks.digests import PostgresDigests, PostgresEstimates
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
+from tidelog.sources.postgres.chunks.sql import key_texts
 from tidelog.sources.postgres.connect import CATALOGUE_SETTINGS, connect
 from tidelog.sources.postgres.errors import translate_errors
-from tidelog.sources.postgres.preflight.checks import Preflight
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
-from tidelog.sources.postgres.stream.open_transactions import who_is_open
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 from tidelog.sources.postgres.stream.server import check_same
-from tidelog.sources.postgres.stream.slot_owner import SLOT_KEY, SlotOwner
-from tidelog.sources.postgres.stream.slots import drop_unread_slot
-from tidelog.sources.postgres.stream.standby import in_recovery
+from tidelog.sources.postgres.stream.slots import SLOT_KEY, SlotOwner, drop_unread_slot
+from tidelog.sources.postgres.stream.standby import in_recovery, who_is_open
 from tidelog.state.opening import open_state, state_exists
 
 

@@ -13,14 +13,13 @@ from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
-from tidelog.app import last_check
+from tidelog.app import last_results
 from tidelog.app.dumps.plan import plan
+from tidelog.app.last_results import redacted
 from tidelog.app.overview import Overview
 from tidelog.app.preflight import check
-from tidelog.app.redaction import redacted
 from tidelog.app.schema_versions import schemas
-from tidelog.app.web.history import History
-from tidelog.app.web.poller import Poller, PollResult
+from tidelog.app.web.poller import History, Poller, PollResult
 from tidelog.config import Config
 from tidelog.config.loading import SECRET
 from tidelog.control.commands import Command
@@ -151,8 +150,8 @@ class Checks:
 
     def _run(self) -> None:
         try:
-            self._result, self._trouble = last_check.summary(check(self._config)), ""
-            last_check.store_result(self._config, self._result)
+            self._result, self._trouble = last_results.summary(check(self._config)), ""
+            last_results.store_result(self._config, self._result)
         except Exception as error:  # noqa: BLE001 - others' messages may have values
             text = str(error) if isinstance(error, TidelogError) else type(error).__name__
             self._trouble = redacted(text)

@@ -6,22 +6,32 @@ commands go the same way.
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
+import hmac
 import json
 import logging
+import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tidelog.app.web.instance import Instance
-from tidelog.app.web.sessions import LASTS_S, Role, Sessions, WebSession
-from tidelog.app.web.static_files import HEADERS, page_files
-from tidelog.app.web.stream import MOST_STREAMS, THREADS, OverviewStream
+from tidelog.app.web.poller import PollResult
 from tidelog.config import Rest
 from tidelog.control.channels.rate_limit import TOO_MANY_MESSAGE, TokenRateLimit
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
@@ -41,6 +51,268 @@ from tidelog.control.commands import (
 from tidelog.control.mailbox import new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
+
+# Sessions of users who have logged in. Pure: the time is an argument.
+#
+# A session is a signed text in a cookie, so that it lasts when another process answers or this
+# one is
+# restarted. Its signing key is derived from the login token: a new token in the configuration
+# ends
+# all sessions of the old one.
+
+LASTS_S: Final = 12 * 3600
+NAME_LENGTH: Final = 60
+_CLOSED: Final = 10_000
+
+
+class Role(StrEnum):
+    """What a user may do."""
+
+    VIEWER = "viewer"
+    """May see everything."""
+    OPERATOR = "operator"
+    """May also act."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebSession:
+    """A user who has logged in.
+
+    Attributes:
+        name: the name that the user gave; nobody has checked it.
+        until_s: the end of the session, in seconds since 1970.
+        nonce: differs from those of all other sessions.
+    """
+
+    role: Role
+    name: str
+    until_s: int
+    nonce: str
+
+
+class Sessions:
+    """Opens, verifies and closes sessions. ``tokens``: the tokens, by the role that they give."""
+
+    def __init__(self, tokens: Mapping[Role, str]) -> None:
+        self._tokens = dict(tokens)
+        self._closed: deque[str] = deque(maxlen=_CLOSED)
+
+    def open(self, token: str, name: str, now_s: float) -> tuple[Role, str] | None:
+        """Return the role and the cookie of a new session; None: the token is wrong."""
+        given = token.encode("utf-8", "replace")
+        for role, known in self._tokens.items():
+            if hmac.compare_digest(given, known.encode()):
+                shown = "".join(filter(str.isprintable, name)).strip()[:NAME_LENGTH]
+                session = WebSession(role, shown, int(now_s) + LASTS_S, secrets.token_hex(16))
+                body = base64.urlsafe_b64encode(json.dumps(asdict(session)).encode()).decode()
+                return role, f"{body}.{self._mac(role, 'session', body)}"
+        return None
+
+    def of(self, cookie: str, now_s: float) -> WebSession | None:
+        """Return the session of the cookie; None: it is not ours, or has ended."""
+        body, _, mac = cookie.partition(".")
+        role = next(
+            (role for role in self._tokens if _equal(self._mac(role, "session", body), mac)), None
+        )
+        if role is None:
+            return None
+        try:  # only once the signature is verified; perhaps of another version
+            session = WebSession(**json.loads(base64.urlsafe_b64decode(body)))
+        except TypeError:
+            return None
+        if session.role != role or session.until_s <= now_s or session.nonce in self._closed:
+            return None
+        return WebSession(role, session.name, session.until_s, session.nonce)
+
+    def marks(self) -> dict[Role, str]:
+        """Return the name of the cookies for each role's token.
+
+        Only a holder of the token gets one, so it reveals nothing to others.
+        """
+        return {role: self._mac(role, "name", "")[:8] for role in self._tokens}
+
+    def csrf(self, session: WebSession) -> str:
+        """Return the text that each changing request must send beside the cookie."""
+        return self._mac(session.role, "csrf", session.nonce)
+
+    def has_csrf(self, session: WebSession, csrf: str) -> bool:
+        """Return whether our page sent the request."""
+        return _equal(self.csrf(session), csrf)
+
+    def close(self, session: WebSession) -> None:
+        """End the session in this process; the caller deletes the cookie."""
+        self._closed.append(session.nonce)
+
+    def _mac(self, role: Role, what: str, text: str) -> str:
+        key = hashlib.sha256(b"tidelog web\0" + self._tokens[role].encode()).digest()
+        signed = f"{what}\0{text}".encode("utf-8", "replace")
+        return hmac.new(key, signed, hashlib.sha256).hexdigest()
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode("utf-8", "replace"))
+
+
+# The page's own files, and the headers of all its answers.
+
+_TYPES: Final = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "md": "text/markdown; charset=utf-8",
+}
+_HELP: Final = "failure-modes.md"
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A file of the page, as it is sent."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def page_files() -> dict[str, PageFile]:
+    """Read all files, by name; requests are looked up among them, never on disk."""
+    files = {}
+    for entry in _entries():
+        media_type = _TYPES.get(entry.name.rpartition(".")[2])
+        if media_type is not None:
+            body = entry.read_bytes()
+            digest = hashlib.sha256(__version__.encode() + body).hexdigest()[:20]
+            files[entry.name] = PageFile(body, media_type, f'"{digest}"')
+    return files
+
+
+def _entries() -> Iterator[Traversable]:
+    yield from (resources.files("tidelog.app.web") / "static").iterdir()
+    in_clone = Path(__file__).parents[4] / "docs" / _HELP
+    if in_clone.is_file():  # in a wheel it is beside the others
+        yield in_clone
+
+
+# Streams the overview to an open page once a second if it has changed, and tables less often.
+
+EVERY_S: Final = 1.0
+TURN_S: Final = 0.2
+BEAT_EVERY_S: Final = 4.0
+"""A page that gets no event for a while says so, and reconnects."""
+TABLES_EVERY_S: Final = 3.0
+MOST_STREAMS: Final = 64
+THREADS: Final = 4
+"""Threads that read for all pages."""
+
+
+class OverviewStream:
+    """The stream of one page.
+
+    Args:
+        sites: the instances on the page.
+        chosen: the number of the site whose tables it shows.
+        limiter: the limit of its threads.
+    """
+
+    def __init__(
+        self, sites: Sequence[Instance], chosen: int, limiter: anyio.CapacityLimiter
+    ) -> None:
+        self._sites = sites
+        self._limiter = limiter
+        self._chosen = chosen
+        self._sent: dict[int, PollResult] = {}
+        self._tables: dict[str, dict[str, Any]] | None = None
+        self._tables_due = 0.0
+        self._beat_due = 0.0
+
+    async def events(
+        self, is_valid: Callable[[], bool], closed: Callable[[], bool]
+    ) -> AsyncIterator[bytes]:
+        """Yield events until the session or the process ends."""
+        yield b"retry: 1000\n\n"
+        due = 0.0
+        while not closed() and is_valid():
+            now = time.monotonic()
+            if now < due:
+                await asyncio.sleep(TURN_S)
+                continue
+            for event in self._beat(now):  # before anything slow
+                yield event
+            for event in await self._read(now):
+                yield event
+            all_sent = len(self._sent) == len(self._sites)
+            due = now + (EVERY_S if all_sent else TURN_S)
+        if not closed():
+            yield _event("ended", {})
+
+    async def _read(self, now: float) -> list[bytes]:
+        """Read in other threads: it compares thousands of tables, and commands need theirs."""
+        return await anyio.to_thread.run_sync(self._changes, now, limiter=self._limiter)
+
+    def _beat(self, now: float) -> list[bytes]:
+        """Return a heartbeat event if no event was sent for a while."""
+        if now < self._beat_due:
+            return []
+        self._beat_due = now + BEAT_EVERY_S
+        return [_event("beat", {})]
+
+    def _changes(self, now: float) -> list[bytes]:
+        events_out = []
+        for number, site in enumerate(self._sites):
+            latest = site.latest()
+            if latest is None:
+                continue
+            if latest.overview and number == self._chosen and now >= self._tables_due:
+                self._tables_due = now + TABLES_EVERY_S
+                events_out += self._table_events(latest.tables)
+            sent = self._sent.get(number)
+            if sent is None or (sent is not latest and _differ(sent, latest)):
+                events_out.insert(0, _event("overview", _shown(number, sent, latest)))
+                self._sent[number] = latest
+        if events_out:
+            self._beat_due = now + BEAT_EVERY_S
+        return events_out
+
+    def _table_events(self, current: dict[str, dict[str, Any]]) -> list[bytes]:
+        """Return only changed tables: there may be thousands."""
+        before = self._tables or {}
+        changed = [row for name, row in current.items() if before.get(name) != row]
+        removed = [name for name in before if name not in current]
+        first, self._tables = self._tables is None, current
+        if not (changed or removed or first):
+            return []
+        return [_event("tables", {"first": first, "changed": changed, "gone": removed})]
+
+
+def _differ(sent: PollResult, latest: PollResult) -> bool:
+    return sent.overview != latest.overview or sent.trouble != latest.trouble
+
+
+def _shown(number: int, sent: PollResult | None, latest: PollResult) -> dict[str, Any]:
+    """Return the overview without unchanged problems: a thousand tables may have one each."""
+    if latest.overview is None:
+        return {"site": number, "trouble": latest.trouble}
+    shown, before = latest.overview, sent and sent.overview
+    if before and before["problems"] == shown["problems"]:
+        shown = {key: value for key, value in shown.items() if key != "problems"}
+    return {"site": number, "overview": shown}
+
+
+def _event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
+
 
 MAX_BODY_BYTES: Final = 256 << 10
 CSRF_HEADER: Final = "x-tidelog-csrf"

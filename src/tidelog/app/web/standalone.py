@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tidelog.app.web.listener import http_server, listen, url_of
+from tidelog.app.http_server import http_server, listen, url_of
 from tidelog.config import Config
-from tidelog.config.databases import of_each_database
+from tidelog.config.loading import of_each_database
 from tidelog.errors import UsageError
 from tidelog.system.extras import missing_extra
 

@@ -8,17 +8,23 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog.capture.dumps.key_sets import PIECE_KEYS, PrefetchedKeys
-from tidelog.capture.dumps.missing_rows import KeysToRead, MissingRowsQueue
-from tidelog.capture.dumps.state import DumpState, Key, TableProgress
-from tidelog.capture.dumps.state_machine import (
+from tidelog.capture.dumps.missing_rows import (
+    KEYS_PER_DOCUMENT,
+    KeysToRead,
+    MissingRowsQueue,
+    PrefetchedKeys,
+)
+from tidelog.capture.dumps.state import (
     CHUNKS,
     FINISHED,
     ChunkInput,
     ChunkStatus,
+    DumpState,
     DumpStatus,
+    Key,
+    TableProgress,
 )
-from tidelog.capture.windows.windows import Window
+from tidelog.capture.windows import Window
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 
@@ -231,7 +237,7 @@ class ChunkQueue:
     def _next_keys(self, cursor: TableCursor, limit_rows: int) -> ChunkTask | None:
         progress = cursor.progress
         assert progress.key_set is not None
-        first, count = progress.keys_left(cursor.next_key, min(PIECE_KEYS, limit_rows))
+        first, count = progress.keys_left(cursor.next_key, min(KEYS_PER_DOCUMENT, limit_rows))
         keys = cursor.keys.slice(first, count)
         cursor.next_key = first + len(keys)
         if not keys:

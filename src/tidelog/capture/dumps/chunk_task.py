@@ -18,18 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.capture.buffer import ChunkItem, item_bytes
-from tidelog.capture.dumps.chunk_ends import RowWidths
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
-from tidelog.capture.dumps.chunk_results import ChunkResults
+from tidelog.capture.dumps.chunk_results import ChunkResults, RowWidths
 from tidelog.capture.dumps.missing_rows import REFETCH
-from tidelog.capture.dumps.state import Key
-from tidelog.capture.dumps.state_machine import ChunkInput, ChunkStatus
+from tidelog.capture.dumps.state import ChunkInput, ChunkStatus, Key
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.thread_messages import Actions
 from tidelog.capture.dumps.throttle import Throttle
-from tidelog.capture.windows.state_machine import VoidReason
-from tidelog.capture.windows.windows import ClosedWindow, VoidedWindow, Window
+from tidelog.capture.windows import ClosedWindow, VoidedWindow, VoidReason, Window
+from tidelog.capture.writer_thread import ChunkItem, item_bytes
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError
 from tidelog.model.records import ChunkMeta, Kind
 from tidelog.ports import Catalogue, ChunkReader, ChunkRows, KeyExtractor

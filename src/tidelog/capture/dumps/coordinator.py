@@ -9,35 +9,108 @@ read again.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from tidelog.capture.buffer import ChunkItem
-from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
-from tidelog.capture.dumps.blocking import BlockingDumps
-from tidelog.capture.dumps.chunk_ends import KeyPlanner
 from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkTask
-from tidelog.capture.dumps.chunk_results import ChunkResults
+from tidelog.capture.dumps.chunk_results import ChunkResults, KeyPlanner
 from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.dump_turns import DumpTurns
-from tidelog.capture.dumps.keyless import KeylessDumps
 from tidelog.capture.dumps.missing_rows import REFETCH_KEY, MissingRowsQueue
+from tidelog.capture.dumps.snapshot_dumps import BlockingDumps, KeylessDumps
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
 from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogView
 from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.dumps.thread_messages import Actions, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
-from tidelog.capture.limits.dump_gate import DumpGate
+from tidelog.capture.log_guard import DumpGate
 from tidelog.capture.notifications import Notify
-from tidelog.capture.windows.windows import ChangedKeysToRead, ClosedWindow, VoidedWindow
-from tidelog.errors import ChunkError, ConnectionLostError, UsageError
+from tidelog.capture.unsupported_tables import UnsupportedTables
+from tidelog.capture.windows import ChangedKeysToRead, ClosedWindow, VoidedWindow
+from tidelog.capture.writer_thread import ChunkItem
+from tidelog.errors import ChunkError, ConnectionLostError, SourceError, UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, StateStore
+
+# Orders tables within a dump, and decides which of several dumps is read next. Pure.
+
+logger = logging.getLogger(__name__)
+
+SMALL: Final = 1024
+"""Rows: below this, statistics say little, and a few round trips are most of the time."""
+
+
+def in_order(
+    tables: Sequence[TableName],
+    estimates: Callable[[Sequence[TableName]], Mapping[TableName, int]],
+) -> list[TableName]:
+    """Apply `smallest_first` to ``estimates``; if these fail, return the given order. Raises
+    ConnectionLostError.
+    """
+    if len(tables) < 2:
+        return list(tables)
+    try:
+        return smallest_first(tables, estimates(tables))
+    except ConnectionLostError:
+        raise
+    except SourceError as error:
+        logger.info("tables are dumped in the order given: %s", error)
+        return list(tables)
+
+
+def smallest_first(
+    tables: Iterable[TableName], estimated_rows: Mapping[TableName, int]
+) -> list[TableName]:
+    """The tables by size, so that most are done soon and none waits for one that takes hours.
+    Tables of similar size (less than twice as large, or less than `SMALL` rows) keep their order;
+    those without statistics come last.
+    """
+
+    def size(table: TableName) -> tuple[bool, int]:
+        rows = estimated_rows.get(table)
+        return rows is None, max(rows or 0, SMALL - 1).bit_length()
+
+    return sorted(tables, key=size)
+
+
+OTHERS_EVERY = 4
+"""One of this many chunks is taken from a less urgent dump, so that no dump waits for ever."""
+
+
+class DumpTurns:
+    """The turns of dumps: the most urgent come first; equally urgent ones take turns."""
+
+    def __init__(self) -> None:
+        self._most = 0
+        self._after = {True: 0, False: 0}  # by urgency: number of the last dump that had its turn
+        self._given = 0
+
+    def order(self, dumps: Sequence[DumpState]) -> list[DumpState]:
+        """The dumps in the order of their turns; the later ones are used if the first have no chunk
+        now.
+        """
+        self._most = max((dump.priority for dump in dumps), default=0)
+        others_first = self._given % OTHERS_EVERY == OTHERS_EVERY - 1
+
+        def turn(dump: DumpState) -> tuple[bool, bool, int]:
+            urgent = self._is_urgent(dump)
+            return urgent == others_first, dump.number <= self._after[urgent], dump.number
+
+        return sorted(dumps, key=turn)
+
+    def took_turn(self, dump: DumpState) -> None:
+        """Note that a chunk of this dump is read next."""
+        self._after[self._is_urgent(dump)] = dump.number
+        self._given += 1
+
+    def _is_urgent(self, dump: DumpState) -> bool:
+        return dump.priority == self._most
+
 
 __all__ = ["DUMP_PREFIX", "REFETCH_KEY", "DumpCoordinator"]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tidelog.capture.dumps.state import DumpState, Rejected, TableProgress
-from tidelog.capture.dumps.state_machine import DumpStatus, TableStatus
+from tidelog.capture.dumps.state import DumpState, DumpStatus, Rejected, TableProgress, TableStatus
 from tidelog.capture.notifications import (
     AGGREGATES,
     Notification,

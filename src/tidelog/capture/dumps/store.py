@@ -9,27 +9,24 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidelog.capture.deferred_writes import DeferredWrites
-from tidelog.capture.dumps.key_sets import KeySets, missing_set
-from tidelog.capture.dumps.missing_rows import REFETCH
+from tidelog.capture.dumps.missing_rows import REFETCH, KeySets, missing_set
 from tidelog.capture.dumps.state import (
+    FINISHED,
     TABLE_GONE,
+    UNFINISHED,
+    DumpInput,
     DumpState,
+    DumpStatus,
     Key,
     Mode,
     Rejected,
     TableProgress,
+    TableStatus,
     asks_for_all,
     whole_table,
 )
-from tidelog.capture.dumps.state_machine import (
-    FINISHED,
-    UNFINISHED,
-    DumpInput,
-    DumpStatus,
-    TableStatus,
-)
-from tidelog.capture.limits.source_monitor import UnansweredRequests
+from tidelog.capture.log_guard import UnansweredRequests
+from tidelog.capture.unsupported_tables import DeferredWrites
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta

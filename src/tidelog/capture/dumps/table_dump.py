@@ -8,33 +8,30 @@ import time
 from collections.abc import Callable, Collection
 from functools import partial
 
-from tidelog.capture.catalogue.unsupported_tables import UnsupportedTables
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, DumpTable
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.key_sets import PIECE_KEYS
-from tidelog.capture.dumps.missing_rows import MissingRowsQueue
+from tidelog.capture.dumps.missing_rows import KEYS_PER_DOCUMENT, MissingRowsQueue
 from tidelog.capture.dumps.state import (
+    FINISHED,
     NO_KEY,
     TABLE_GONE,
-    DumpState,
-    TableProgress,
-    TableRun,
-    completed_record,
-    whole_table,
-)
-from tidelog.capture.dumps.state_machine import (
-    FINISHED,
     UNFINISHED,
     DumpInput,
+    DumpState,
     DumpStatus,
     TableInput,
+    TableProgress,
+    TableRun,
     TableRunInput,
     TableRunStatus,
     TableStatus,
+    completed_record,
+    whole_table,
 )
 from tidelog.capture.dumps.store import AUTOMATIC, DumpStore, is_own
 from tidelog.capture.dumps.thread_messages import Actions
 from tidelog.capture.notifications import TableScanStatus
+from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.errors import (
     ChunkDeniedError,
     ChunkError,
@@ -114,7 +111,7 @@ class DumpTables:
         return None
 
     def _fetch_keys(self, dump_table: DumpTable, key_set: str, first: int) -> None:
-        keys = self._store.keys_of(key_set, first, PIECE_KEYS)
+        keys = self._store.keys_of(key_set, first, KEYS_PER_DOCUMENT)
         self._actions.post(lambda: self._queue.add_fetched_keys(dump_table, first, keys))
 
     def begin(self, dump: DumpState) -> None:

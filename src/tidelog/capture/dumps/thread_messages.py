@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from tidelog.capture.buffer import ChunkItem
-from tidelog.capture.limits.log_pause import LogPause
-from tidelog.capture.windows.windows import Window
+from tidelog.capture.pauses import LogPause
+from tidelog.capture.windows import Window
+from tidelog.capture.writer_thread import ChunkItem
 from tidelog.errors import ChunkBusyError
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live.fetching import DownloadLines, with_bar
+from tidelog.cli.live import DownloadLines, with_bar
 from tidelog.cli.status_lines import ChangedFacts
-from tidelog.cli.watch.commands import KeyCommands
 from tidelog.cli.watch.feed import TURN_S
-from tidelog.cli.watch.picture import Picture, StatusHistory, picture
+from tidelog.cli.watch.picture import KeyCommands, Picture, StatusHistory, picture
 from tidelog.errors import TidelogError
 from tidelog.system.download_progress import Download, report_downloads
 
@@ -49,7 +48,7 @@ def show_beside(
     if as_json:
         yield terminal.emit
         return
-    from tidelog.config.databases import databases_of
+    from tidelog.config.loading import databases_of
 
     view_class = _MultiView if databases_of(config) else _SingleView
     with ExitStack() as opened:
@@ -194,7 +193,7 @@ class _MultiView(_StatusView):
     def __init__(
         self, config: Config, file: Path, title: str, parts: tuple[str, ...], opened: ExitStack
     ) -> None:
-        from tidelog.config.databases import of_each_database
+        from tidelog.config.loading import of_each_database
 
         self._configs = of_each_database(config)
         self._histories = {name: StatusHistory() for name in self._configs}

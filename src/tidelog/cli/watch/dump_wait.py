@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live.live_area import LiveArea, can_be_redrawn
-from tidelog.cli.live.stderr_lines import StderrLines
+from tidelog.cli.live import LiveArea, StderrLines, can_be_redrawn
 from tidelog.model.printable import printable
 
 if TYPE_CHECKING:
@@ -79,8 +78,7 @@ class DumpBars:
             terminal.emit(document)
 
     def _lines(self, width: int, height: int) -> list[Text]:
-        from tidelog.cli.watch.dumps import table_lines, total_line
-        from tidelog.cli.watch.lines import fact, fit_sections, section
+        from tidelog.cli.watch.lines import fact, fit_sections, section, table_lines, total_line
 
         history = list(self._history)
         dump = history[-1]["dumps"][0]
@@ -113,7 +111,7 @@ def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
 def sentence(dump: Mapping[str, Any]) -> str:
     """Describe the progress as `tidelog status` does, and what blocks the dump."""
     from tidelog.app.overview import dump_progress
-    from tidelog.app.overview.dump_problems import as_blocked
+    from tidelog.app.overview.problems import as_blocked
     from tidelog.cli.status_lines import of_dump
 
     progress = dump_progress(as_blocked(dump, dump.get("held") or ()), int(time.time() * 1000))

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from tidelog.cli import terminal
-from tidelog.cli.watch.commands import KeyCommands
-from tidelog.cli.watch.picture import Document, Picture, StatusHistory, picture
+from tidelog.cli.watch.picture import Document, KeyCommands, Picture, StatusHistory, picture
 from tidelog.errors import UsageError
 from tidelog.model.units import brief_span
 from tidelog.system.private_files import append_text

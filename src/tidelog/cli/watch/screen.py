@@ -16,25 +16,23 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelog.app.overview import ChunkSpan, Overview, Severity, overview
-from tidelog.app.overview.chunk_timeline import ENDS, lanes_of
+from tidelog.app.overview.build import ENDS, lanes_of
 from tidelog.cli import status_lines as describe
 from tidelog.cli.terminal import SIGNS
-from tidelog.cli.watch.dumps import (
-    COLOURS,
-    Status,
-    rate_of,
-    table_lines,
-    total_line,
-    unfinished_dumps,
-)
 from tidelog.cli.watch.lines import (
+    COLOURS,
     NAME,
     ScreenSection,
+    Status,
     fact,
     fit_sections,
+    rate_of,
     rendered_lines,
     section,
     sparks,
+    table_lines,
+    total_line,
+    unfinished_dumps,
     wrap_lines,
 )
 from tidelog.cli.watch.view import View

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.columns.memory import copy_bytes, read_byte, read_int32, read_int64
+from tidelog.codecs.columns.kernels import copy_bytes, read_byte, read_int32, read_int64
 from tidelog.model.records import Bools, Int64s, UInt8s, bitmap
 
 # Indexes of a piece's fields.

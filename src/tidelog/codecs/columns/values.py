@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.codecs.columns import array_kernels, number_kernels, text_kernels, time_kernels
-from tidelog.codecs.columns.time_kernels import UNREAL_IS_WRONG
+from tidelog.codecs.columns import kernels, times
+from tidelog.codecs.columns.times import UNREAL_IS_WRONG
 from tidelog.model.records import Int32s, UInt8s, bitmap
 from tidelog.model.schema import decimal_parameters, element_of
 
@@ -41,9 +41,9 @@ _INTEGERS = {  # reading NumPy's limits takes as long as reading hundreds of val
     for dtype in (np.int16, np.int32, np.int64)
 }
 _REASONS = {
-    array_kernels.NO_ARRAY: "is no array",
-    array_kernels.SEVERAL_DIMENSIONS: "is an array of several dimensions",
-    array_kernels.OTHER_BOUNDS: "is an array whose first index is not 1",
+    kernels.NO_ARRAY: "is no array",
+    kernels.SEVERAL_DIMENSIONS: "is an array of several dimensions",
+    kernels.OTHER_BOUNDS: "is an array whose first index is not 1",
 }
 _MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
 
@@ -105,7 +105,7 @@ def column(
         target: the type of the result; ``logical`` if None. The texts are parsed as ``target``, as
             ALTER TYPE in the source does, except in the two cases below.
         unreal_dates: how to convert dates that no calendar has (``0000-00-00``), see
-            `tidelog.codecs.columns.time_kernels`.
+            `tidelog.codecs.columns.times`.
 
     Raises:
         CellError: a text is not of the type, or does not fit.
@@ -154,14 +154,14 @@ def _fixed(kind: pa.DataType, length: Int32s, values: npt.NDArray[np.generic]) -
 
 def _booleans(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     out = np.empty(len(start), dtype=np.uint8)
-    _require_parsed(number_kernels.booleans(data, start, length, out))
+    _require_parsed(kernels.booleans(data, start, length, out))
     return pa.Array.from_buffers(kind, len(length), [validity(length), bitmap(out.view(np.bool_))])
 
 
 def _integers(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     dtype, low, high = _INTEGERS[kind]
     out = np.empty(len(start), dtype)
-    _require_parsed(number_kernels.integers(data, start, length, low, high, out))
+    _require_parsed(kernels.integers(data, start, length, low, high, out))
     return _fixed(kind, length, out)
 
 
@@ -169,7 +169,7 @@ def _floats(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> p
     single = kind == pa.float32()
     out = np.empty(len(start), dtype=np.float64)
     slow = np.empty(len(start), dtype=np.bool_)
-    _require_parsed(number_kernels.floats(data, start, length, single, out, slow))
+    _require_parsed(kernels.floats(data, start, length, single, out, slow))
     values = out.astype(np.float32) if single else out
     rows = np.flatnonzero(slow)
     if len(rows):
@@ -188,9 +188,7 @@ def _decimals(
     out = np.empty((len(start), 2), dtype=np.uint64)
     null = np.empty(len(start), dtype=np.bool_)
     _require_parsed(
-        number_kernels.decimals(
-            data, start, length, kind.precision, kind.scale, rounding, out, null
-        )
+        kernels.decimals(data, start, length, kind.precision, kind.scale, rounding, out, null)
     )
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
@@ -211,13 +209,13 @@ def _lists(
     data: UInt8s, start: Int32s, length: Int32s, element: str, kind: pa.DataType
 ) -> pa.Array:
     offsets = np.empty(len(start) + 1, dtype=np.int32)
-    row, why = array_kernels.count_elements(data, start, length, offsets)
+    row, why = kernels.count_elements(data, start, length, offsets)
     if row >= 0:
         raise UnfitCellError(int(row), _REASONS[why])
     starts = np.empty(int(offsets[-1]), dtype=np.int32)
     lengths = np.empty_like(starts)
     out = np.empty(int(np.maximum(length, 0).sum(dtype=np.int64)) or 1, dtype=np.uint8)
-    row = array_kernels.split_elements(data, start, length, out, starts, lengths)
+    row = kernels.split_elements(data, start, length, out, starts, lengths)
     if row >= 0:
         raise UnfitCellError(int(row), "is no array")
     out.flags.writeable = False
@@ -234,7 +232,7 @@ def _lists(
 def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:
     out = np.empty(len(start), dtype=np.int32)
     null = np.empty(len(start), dtype=np.bool_)
-    _require_parsed(time_kernels.dates(data, start, length, unreal, out, null))
+    _require_parsed(times.dates(data, start, length, unreal, out, null))
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
@@ -243,7 +241,7 @@ def _timestamps(
 ) -> pa.Array:
     out = np.empty(len(start), dtype=np.int64)
     null = np.empty(len(start), dtype=np.bool_)
-    _require_parsed(time_kernels.timestamps(data, start, length, unreal, out, null))
+    _require_parsed(times.timestamps(data, start, length, unreal, out, null))
     return pa.Array.from_buffers(kind, len(start), [_valid(null), pa.py_buffer(out)])
 
 
@@ -253,20 +251,20 @@ def _valid(null: npt.NDArray[np.bool_]) -> pa.Buffer | None:
 
 def _texts(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     offsets = np.empty(len(start) + 1, dtype=np.int32)
-    total = text_kernels.text_offsets(length, offsets)
+    total = kernels.text_offsets(length, offsets)
     if total > _MAX_BYTES:
         raise ColumnTooLargeError
     out = np.empty(total, dtype=np.uint8)
-    text_kernels.gather(data, start, length, offsets, out)
+    kernels.gather(data, start, length, offsets, out)
     buffers = [validity(length), pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(kind, len(start), buffers)
 
 
 def _binaries(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
     offsets = np.empty(len(start) + 1, dtype=np.int32)
-    _require_parsed(text_kernels.hex_offsets(data, start, length, offsets))
+    _require_parsed(kernels.hex_offsets(data, start, length, offsets))
     out = np.empty(int(offsets[-1]), dtype=np.uint8)
-    _require_parsed(text_kernels.hex_bytes(data, start, length, offsets, out))
+    _require_parsed(kernels.hex_bytes(data, start, length, offsets, out))
     buffers = [validity(length), pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(kind, len(start), buffers)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.codecs.columns import invalid_dates
+from tidelog.codecs.columns import times
 from tidelog.codecs.columns.concatenation import TextCells
-from tidelog.codecs.mysql.binlog.position import OFFSET_BITS
+from tidelog.codecs.mysql.binlog.items import OFFSET_BITS
 from tidelog.codecs.mysql.rows.cells import parse
 from tidelog.codecs.source_blocks import SourceBlock, SourceBlocks
 from tidelog.codecs.wire_formats import WireFormat
@@ -42,7 +42,7 @@ def _invalid_date(found: re.Match[str]) -> str:
     """Return a date that no calendar has, as MySQL and MariaDB write it."""
     year, month, day, rest = found.groups()
     days = np.datetime64(f"{year}-{month}-{day}", "D").astype(np.int32)
-    [text] = invalid_dates.texts(pa.array([days.item()], pa.int32()).view(pa.date32())).to_pylist()
+    [text] = times.texts(pa.array([days.item()], pa.int32()).view(pa.date32())).to_pylist()
     return f"{text}{rest}"
 
 

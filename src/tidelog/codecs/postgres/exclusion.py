@@ -1,4 +1,4 @@
-"""HOT PATH. Copies records without the cells of excluded columns; see `tidelog.codecs.tuple_kernel`
+"""HOT PATH. Copies records without the cells of excluded columns; see `tidelog.codecs.key_kernel`
 for the format. ``benchmarks/bench_scan.py`` measures it.
 """
 

@@ -2,21 +2,218 @@
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Sequence
 from datetime import date, timedelta
 
+import numpy as np
 import pyarrow as pa
+from numba import njit
 
+from tidelog.codecs.array_types import element_logical, element_name
+from tidelog.codecs.cell_positions import (
+    MISSING,
+    NULL,
+    CellPlaces,
+    Image,
+    integers,
+    matrices,
+    payloads,
+)
 from tidelog.codecs.columns.concatenation import TextCells
-from tidelog.codecs.postgres.cells import parse
+from tidelog.codecs.key_kernel import MALFORMED, REASONS, UNKNOWN_KIND, read_tuple
 from tidelog.codecs.source_blocks import SourceBlock, SourceBlocks
 from tidelog.codecs.wire_formats import WireFormat
+from tidelog.errors import DecodeError
+from tidelog.model.option_values import ColumnTypes
+from tidelog.model.records import Int32s, Kind, UInt8s
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
 
+# PostgreSQL's types that can be more than text: arrays, and numbers without limits.
+
+# Types of users and extensions have greater ids. Their arrays may have another separator.
+_FIRST_USER_ID = 16_384
+_NUMERIC = 1700
+_MOST_DIGITS = 38
+_NUMBER = re.compile(r"numeric\((\d+),(-?\d+)\)")
+
+
+def native_logical(column: Column, types: ColumnTypes) -> str | None:
+    """Return the logical type that the option ``types`` gives a column that is text without it;
+    None: it is text.
+    """
+    if column.type_id == _NUMERIC and column.logical == "text":
+        return _number(types)
+    element = element_name(column.type_name) if column.type_id < _FIRST_USER_ID else None
+    if types.arrays == "text" or element is None:
+        return None
+    return f"array({_element(element, types)})"
+
+
+def _number(types: ColumnTypes) -> str | None:
+    return None if types.numeric is None else "numeric({},{})".format(*types.numeric)
+
+
+def _element(name: str, types: ColumnTypes) -> str:
+    number = _NUMBER.fullmatch(name)
+    if number is not None:
+        precision, scale = int(number[1]), int(number[2])
+        if precision <= _MOST_DIGITS and 0 <= scale <= precision:
+            return f"numeric({precision},{scale})"  # a decimal would make NaN null
+    if number is not None or name == "numeric":
+        return _number(types) or "text"
+    return element_logical(name)
+
+
+# HOT PATH. Finds where each cell of a batch of payloads begins and how long it is.
+#
+# Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
+
+_I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
+_R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)
+_K, _O, _N = ord("K"), ord("O"), ord("N")
+
+
+def parse(
+    records: pa.RecordBatch,
+    schema: TableSchema,
+    wanted: Sequence[int],
+    *,
+    old: bool,
+    old_columns: Sequence[int] | None = None,
+) -> CellPlaces:
+    """See `tidelog.codecs.wire_formats.parse`."""
+    del old_columns
+    data, offsets = payloads(records)
+    kind: UInt8s = records.column("kind").to_numpy(zero_copy_only=True)
+    version = integers(records, "offset")
+    n, columns = len(kind), len(schema.columns)
+    slot = np.full(columns, -1, dtype=np.int32)
+    slot[list(wanted)] = np.arange(len(wanted), dtype=np.int32)
+    full = schema.identity_kind == "f"
+    identity = np.array([full or c.name in schema.identity for c in schema.columns], np.bool_)
+    keep_old = old and _any_old(data, offsets, kind)
+    new_image = Image(*matrices(len(wanted), n), np.empty(n, dtype=np.bool_))
+    old_shape = (len(wanted), n) if keep_old else (0, 0)
+    old_image = Image(*matrices(*old_shape), np.empty(n, dtype=np.bool_))
+    row, reason, any_missing = _parse(
+        data, offsets, kind, slot, identity, keep_old,
+        old_image.start, old_image.length, old_image.present,
+        new_image.start, new_image.length, new_image.present,
+    )  # fmt: skip
+    if row >= 0:
+        raise DecodeError(f"{schema.table}: version {version[row]}: {REASONS[reason]}")
+    return CellPlaces(data, version, kind, old_image if keep_old else None, new_image, any_missing)
+
+
+@njit(cache=True, nogil=True)
+def _any_old(data: UInt8s, offsets: Int32s, kind: UInt8s) -> bool:
+    for i in range(len(kind)):
+        if kind[i] == _D or kind[i] == _A:
+            return True
+        if kind[i] == _U and offsets[i + 1] - offsets[i] > 5 and data[offsets[i] + 5] != _N:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _parse(  # type: ignore[no-untyped-def]
+    data, offsets, kind, slot, identity, keep_old,
+    old_start, old_length, old_present, new_start, new_length, new_present,
+):  # fmt: skip
+    """Fill the matrices; returns the first bad row (-1 if none), the reason, and whether a new cell
+    is missing.
+    """
+    columns = len(slot)
+    wire = np.empty(len(slot), dtype=np.int64)  # matrix row -> wire column
+    rows = 0
+    for c in range(columns):
+        if slot[c] >= 0:
+            wire[slot[c]] = c
+            rows += 1
+    scratch_old_start = np.empty(columns, dtype=np.int32)
+    scratch_old_length = np.empty(columns, dtype=np.int32)
+    scratch_start = np.empty(columns, dtype=np.int32)
+    scratch_length = np.empty(columns, dtype=np.int32)
+    any_missing = False
+    for i in range(len(kind)):
+        what = kind[i]
+        position = np.int64(offsets[i])
+        end = np.int64(offsets[i + 1])
+        has_old = False
+        has_new = False
+        if what == _T:
+            position = end
+        elif what not in (_I, _U, _D, _R, _A):
+            return i, UNKNOWN_KIND, False
+        else:
+            position += 5
+            if position >= end:
+                return i, MALFORMED, False
+            tag = data[position]
+            if what in (_U, _D, _A) and tag in (_K, _O):
+                has_old = True
+                position = read_tuple(
+                    data, position + 1, end, columns, scratch_old_start, scratch_old_length
+                )
+                if position < 0:
+                    return i, -position, False
+                if what != _A:
+                    # Columns outside the identity are sent as NULL (logicalrep_write_tuple). Tag
+                    # and identity are the root's, the tuple is the partition's, which may log more
+                    # (FULL) or less than its root.
+                    for c in range(columns):
+                        if not identity[c] and scratch_old_length[c] == NULL:
+                            scratch_old_length[c] = MISSING
+            if what in (_I, _U, _R):
+                if position >= end or data[position] != _N:
+                    return i, MALFORMED, False
+                has_new = True
+                position = read_tuple(
+                    data, position + 1, end, columns, scratch_start, scratch_length
+                )
+                if position < 0:
+                    return i, -position, False
+            elif not has_old:
+                return i, MALFORMED, False
+            if position != end:
+                return i, MALFORMED, False
+        new_present[i] = has_new
+        old_present[i] = has_old
+        if has_new:
+            for r in range(rows):
+                c = wire[r]
+                size = scratch_length[c]
+                begin = scratch_start[c]
+                if size == MISSING:
+                    if has_old and scratch_old_length[c] != MISSING:
+                        size = scratch_old_length[c]
+                        begin = scratch_old_start[c]
+                    else:
+                        any_missing = True
+                new_start[r, i] = begin
+                new_length[r, i] = size
+        else:
+            for r in range(rows):
+                new_start[r, i] = 0
+                new_length[r, i] = NULL
+        if keep_old:
+            for r in range(rows):
+                c = wire[r]
+                if has_old:
+                    old_start[r, i] = scratch_old_start[c]
+                    old_length[r, i] = scratch_old_length[c]
+                else:
+                    old_start[r, i] = 0
+                    old_length[r, i] = NULL
+    return -1, 0, any_missing
+
+
 # PostgreSQL stores only these out of line, so only these can be unchanged TOAST.
 _OUT_OF_LINE = ("text", "binary", "bytes", "decimal", "array", "numeric")
-# The value that an infinite date or timestamp decodes to (`tidelog.codecs.columns.time_kernels`),
+# The value that an infinite date or timestamp decodes to (`tidelog.codecs.columns.times`),
 # and its text: two values become one (docs/sources/postgresql.md, "What is not one-to-one").
 _EPOCH = date(1970, 1, 1)
 _INFINITE = {

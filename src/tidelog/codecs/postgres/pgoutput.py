@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.bigendian import int64_at, uint32_at
+from tidelog.codecs.byte_order import int64_at, uint32_at
 from tidelog.codecs.postgres.exclusion import ExcludedCells
 from tidelog.codecs.postgres.messages import (
     MAX_MESSAGE_BYTES,

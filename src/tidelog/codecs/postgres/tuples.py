@@ -13,8 +13,8 @@ import numpy as np
 from numba import njit
 
 from tidelog.codecs import key_kernel
-from tidelog.codecs.bigendian import put_uint32
-from tidelog.codecs.encoded_keys import EncodedKeys
+from tidelog.codecs.byte_order import put_uint32
+from tidelog.codecs.key_kernel import EncodedKeys
 from tidelog.codecs.postgres.pgoutput import START
 from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int32s, KeyEntries, Kind, LogBatch, UInt8s, readonly

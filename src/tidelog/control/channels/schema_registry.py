@@ -24,7 +24,7 @@ from tidelog.control.channels.rate_limit import (
 )
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.errors import TidelogError
-from tidelog.eventlog.message_schemas import MessageSchema, MessageSchemaStore
+from tidelog.eventlog.schemas import MessageSchema, MessageSchemaStore
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,16 @@ refuse to run as root (so as root they run as an unprivileged user) and need lit
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import datetime
+import hashlib
+import ipaddress
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -15,14 +24,396 @@ from urllib.parse import quote
 import pymysql
 
 from tidelog.demo.servers import mysql_binaries
-from tidelog.demo.servers.mysql_process import MySqlProcess
-from tidelog.demo.servers.mysql_settings import (
+from tidelog.demo.servers.embedded import (
+    EmbeddedServer,
+    free_port,
+    identity,
+    reachable_directory,
+    traversable,
+    unprivileged_account,
+)
+from tidelog.demo.servers.mysql_binaries import (
+    Installation,
     end_replica_statements,
     replica_statements,
+    settings_of,
     version_of,
 )
-from tidelog.demo.servers.unprivileged import unprivileged_account
 from tidelog.errors import MissingProgramError, TidelogError, UsageError
+from tidelog.system.extras import missing_extra
+
+# Runs a MySQL or MariaDB server process: start, stop, kill, pause.
+
+
+def write_certificates(directory: Path) -> None:
+    """Write ``ca.pem``, ``server-cert.pem`` and ``server-key.pem`` for localhost and 127.0.0.1."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    except ImportError as error:
+        raise missing_extra(error, "demo") or error from error
+
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    # MySQL 8.0.12's OpenSSL 1.0 has no cipher for an elliptic curve's key.
+    server_key = rsa.generate_private_key(65537, 2048)
+
+    def named(name: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+    def certificate_builder(
+        subject: str, key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+    ) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(named(subject))
+            .issuer_name(named("tidelog test authority"))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - day)
+            .not_valid_after(now + 30 * day)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+                False,
+            )
+        )
+
+    usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    authority = (
+        certificate_builder("tidelog test authority", authority_key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(usage, True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    server = (
+        certificate_builder("localhost", server_key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+        .add_extension(x509.SubjectAlternativeName(names), False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    (directory / "ca.pem").write_bytes(authority.public_bytes(encoding))
+    (directory / "server-cert.pem").write_bytes(server.public_bytes(encoding))
+    (directory / "server-key.pem").write_bytes(
+        server_key.private_bytes(
+            encoding,
+            serialization.PrivateFormat.TraditionalOpenSSL,
+            serialization.NoEncryption(),
+        )
+    )
+
+
+# With skip_name_resolve MySQL ignores root@localhost, which a new data directory has.
+_ACCOUNTS = (
+    "SET sql_log_bin = 0;",
+    "CREATE USER IF NOT EXISTS 'root'@'%' IDENTIFIED BY '';",
+    "GRANT ALL PRIVILEGES ON *.* TO 'root'@'%' WITH GRANT OPTION;",
+)
+
+_REDO_LOG_SIZE = "16M"
+
+
+def create(installation: Installation, account: pwd.struct_passwd | None, target: Path) -> None:
+    """Fill ``target`` with a new data directory that ``account`` owns.
+
+    Raises UsageError if ``account`` can't reach the directory.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if account is not None and not traversable(target.parent, account):
+        raise UsageError(
+            f"{target} cannot be reached by user {account.pw_name!r}, whom the server runs as "
+            "because it refuses root: choose a directory whose parents all users may enter "
+            "(chmod o+x), or leave the data directory temporary"
+        )
+    shutil.copytree(_template(installation, account), target, dirs_exist_ok=True)
+    if account is not None:
+        for directory, _directories, files in os.walk(target):
+            os.chown(directory, account.pw_uid, account.pw_gid)
+            for file in files:
+                os.chown(Path(directory, file), account.pw_uid, account.pw_gid)
+    target.chmod(0o700)
+
+
+def _template(installation: Installation, account: pwd.struct_passwd | None) -> Path:
+    recipe = hashlib.sha256(repr((_ACCOUNTS, _REDO_LOG_SIZE)).encode()).hexdigest()[:8]
+    template = installation.cache / f"data-{installation.version}-{recipe}"
+    if template.exists():
+        return template
+    installation.cache.mkdir(parents=True, exist_ok=True)
+    work = reachable_directory(account, "tidelog-template-")
+    try:
+        if account is not None:
+            os.chown(work, account.pw_uid, account.pw_gid)
+        data = work / "data"
+        if installation.flavour == "mysql":
+            _initialise_mysql(installation, account, work, data)
+        else:
+            _initialise_mariadb(installation, account, work, data)
+        # The server's own identity: each copy creates a new one.
+        (data / "auto.cnf").unlink(missing_ok=True)
+        copy = installation.cache / f".{template.name}-{os.getpid()}"
+        shutil.copytree(data, copy)
+        with contextlib.suppress(OSError):  # another process was faster: its template is as good
+            copy.rename(template)
+        shutil.rmtree(copy, ignore_errors=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return template
+
+
+def _initialise_mysql(
+    installation: Installation, account: pwd.struct_passwd | None, work: Path, data: Path
+) -> None:
+    accounts = work / "accounts.sql"
+    accounts.write_text("\n".join(_ACCOUNTS) + "\n")
+    accounts.chmod(0o644)
+    command = [
+        str(installation.server),
+        "--no-defaults",
+        "--initialize-insecure",
+        f"--basedir={installation.base}",
+        f"--datadir={data}",
+        f"--init-file={accounts}",
+        "--innodb-use-native-aio=OFF",
+        "--skip-log-bin",
+        "--auto-generate-certs=OFF",
+        "--character-set-server=utf8mb4",
+    ]
+    settings = settings_of(installation, {"innodb_log_file_size": _REDO_LOG_SIZE})
+    command += [f"--{name}={value}" for name, value in settings.items()]
+    _run(installation, account, command, work)
+
+
+def _initialise_mariadb(
+    installation: Installation, account: pwd.struct_passwd | None, work: Path, data: Path
+) -> None:
+    if installation.install_db is None:
+        raise UsageError(
+            "mariadb-install-db is not on this machine: apt-get install mariadb-server"
+        )
+    accounts = work / "accounts.sql"
+    # Its bootstrap starts without grant tables; they must be loaded before statements change them.
+    accounts.write_text("\n".join(("FLUSH PRIVILEGES;", *_ACCOUNTS)) + "\n")
+    accounts.chmod(0o644)
+    command = [
+        str(installation.install_db),
+        "--no-defaults",
+        f"--basedir={installation.base}",
+        f"--datadir={data}",
+        f"--tmpdir={work}",
+        "--auth-root-authentication-method=normal",
+        "--skip-test-db",
+        "--skip-name-resolve",
+        "--force",
+        f"--extra-file={accounts}",
+        f"--innodb-log-file-size={_REDO_LOG_SIZE}",
+        "--innodb-use-native-aio=OFF",
+    ]
+    _run(installation, account, command, work)
+
+
+def _run(
+    installation: Installation, account: pwd.struct_passwd | None, command: list[str], work: Path
+) -> None:
+    rights = identity(account)
+    rights["env"] |= installation.environment() | {"TMPDIR": str(work)}
+    done = subprocess.run(  # noqa: S603
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=work,
+        check=False,
+        **rights,
+    )
+    if done.returncode != 0:
+        raise TidelogError(
+            f"making a data directory of {installation.flavour} {installation.version} failed:\n"
+            + "\n".join(done.stdout.splitlines()[:20])
+        )
+
+
+DEFAULT_SETTINGS: dict[str, Any] = {
+    "bind_address": "127.0.0.1",
+    "log_bin": "binlog",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "binlog_checksum": "CRC32",
+    "log_slave_updates": True,
+    "character_set_server": "utf8mb4",
+    "default_time_zone": "+00:00",
+    "skip_name_resolve": True,
+    "performance_schema": False,
+    "local_infile": True,
+    "secure_file_priv": "",
+    "max_connections": 100,
+    "table_open_cache": 200,
+    "innodb_buffer_pool_size": "32M",
+    "innodb_log_buffer_size": "2M",
+    "innodb_flush_method": "fsync",
+    # The kernel's slots for asynchronous I/O are few, and shared by all servers of the machine.
+    "innodb_use_native_aio": False,
+    "key_buffer_size": "1M",
+}
+
+
+# Client errors while a server starts: no listener, lost connection; and its own "not ready".
+_NOT_YET = (2002, 2003, 2006, 2013, 1053, 1927)
+
+
+class MySqlProcess(EmbeddedServer):
+    """One server with its own data directory, port and socket. Use it as a context manager.
+
+    ``root`` needs no password, by the socket and from 127.0.0.1.
+
+    Args:
+        version: see the subclasses; default `default_version`.
+        settings: server variables over `DEFAULT_SETTINGS` and the flavour's; True and False become
+            ON and OFF, a list repeats the option, None removes a default of ours.
+        data_dir: the data directory; created if missing, kept on exit. None: a temporary directory,
+            removed on exit.
+        fsync: False trades durability at power failures for speed (tests); a `kill` loses nothing
+            either way. Benchmarks and the demo use True.
+        port: a TCP port on 127.0.0.1; None picks a free one, which stays over restarts.
+    """
+
+    flavour: ClassVar[mysql_binaries.Flavour]
+    default_version: ClassVar[str]
+    flavour_settings: ClassVar[dict[str, Any]]
+
+    def __init__(
+        self,
+        version: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        fsync: bool = False,
+        port: int | None = None,
+    ) -> None:
+        # First: without one, no directory is left behind.
+        self.installation = self._find(version or self.default_version)
+        super().__init__(f"tidelog-{self.flavour}-")
+        self.title = self.flavour
+        self.user = "root"
+        durable = {
+            "sync_binlog": 1 if fsync else 0,
+            "innodb_flush_log_at_trx_commit": 1 if fsync else 2,
+            "server_id": secrets.randbelow(2**31 - 2) + 1,
+        }
+        self.settings: dict[str, Any] = DEFAULT_SETTINGS | self.flavour_settings | durable
+        self.settings |= settings or {}
+        self._base.chmod(0o755)  # clients of any user may enter, for the socket and ca.pem
+        self._keep_data = data_dir is not None
+        self.data_dir = Path(data_dir).absolute() if data_dir is not None else self._base / "data"
+        self.socket = self._base / "server.sock"
+        self.ca_file = self._base / "ca.pem"
+        self.port = port or 0
+        self._port_is_fixed = port is not None
+        self.primary: MySqlProcess | None = None
+
+    # ------------------------------------------------------------------ life cycle
+
+    def start(self) -> None:
+        """Create the data directory if necessary, start, return once clients are accepted."""
+        if self.running:
+            return
+        new = not (self.data_dir / "mysql").exists()
+        if new:
+            create(self.installation, self._account, self.data_dir)
+        if not self.ca_file.exists():
+            write_certificates(self._base)
+            for name in ("ca.pem", "server-cert.pem", "server-key.pem"):
+                self._own(self._base / name)
+        self._own(self._base)
+        for attempt in range(5):
+            self.port = self.port or free_port()
+            if self._start_once():
+                break
+            # Another process may have taken the port between our choice and the server's bind.
+            if self._port_is_fixed or attempt == 4 or "in use" not in self.log_tail():
+                raise TidelogError(f"{self.flavour} did not start:\n{self.log_tail()}")
+            self.port = 0
+        self._port_is_fixed = True
+        atexit.register(self.close)
+        if new and self.primary is not None:
+            self._follow(self.primary)
+
+    def restart(self, settings: Mapping[str, Any] | None = None) -> None:
+        """Stop and start again on the same port, with further settings if given."""
+        self.stop()
+        self.settings |= settings or {}
+        self.start()
+
+    def close(self) -> None:
+        """Stop, and remove everything that is temporary."""
+        atexit.unregister(self.close)
+        if self._keep_data:
+            self.stop()
+        else:
+            self.kill()
+        shutil.rmtree(self._base, ignore_errors=True)
+
+    # ------------------------------------------------------------------ differences of the flavours
+
+    def _find(self, version: str) -> mysql_binaries.Installation:
+        raise NotImplementedError
+
+    def _follow(self, primary: MySqlProcess) -> None:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ internals
+
+    def _command(self) -> list[str]:
+        installation = self.installation
+        settings = self.settings | {
+            "port": self.port,
+            "socket": self.socket,
+            "pid_file": self._base / "server.pid",
+            "log_error": self.log_file,
+            "tmpdir": self._base,
+            "ssl_ca": self.ca_file,
+            "ssl_cert": self._base / "server-cert.pem",
+            "ssl_key": self._base / "server-key.pem",
+        }
+        if installation.plugins is not None:
+            settings.setdefault("plugin_dir", installation.plugins)
+        command = [str(installation.server), "--no-defaults", f"--basedir={installation.base}"]
+        command.append(f"--datadir={self.data_dir}")
+        for name, value in settings_of(installation, settings).items():
+            for item in value if isinstance(value, list | tuple) else [value]:
+                if item is not None:
+                    command.append(f"--{name}={_setting_text(item)}")
+        return command
+
+    def _start_once(self) -> bool:
+        self.log_file.unlink(missing_ok=True)
+        self.socket.unlink(missing_ok=True)
+        rights = identity(self._account)
+        rights["env"] |= self.installation.environment()
+        self._spawn(self._command(), subprocess.DEVNULL, rights)
+        return self._is_ready(self._answers)
+
+    def _answers(self) -> bool:
+        if not self.socket.exists():
+            return False
+        try:
+            pymysql.connect(unix_socket=str(self.socket), user=self.user, ssl_disabled=True).close()
+        except pymysql.err.OperationalError as error:
+            if error.args[0] not in _NOT_YET:
+                raise
+            return False
+        return True
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "ON" if value else "OFF"
+    return str(value)
 
 
 class MySqlFamilyServer(MySqlProcess):

@@ -17,8 +17,8 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-from tidelog.demo.servers.embedded import EmbeddedServer
-from tidelog.demo.servers.unprivileged import (
+from tidelog.demo.servers.embedded import (
+    EmbeddedServer,
     free_port,
     identity,
     server_cache,

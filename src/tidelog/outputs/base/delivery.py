@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidelog.model.column_types import ColumnTypes
-from tidelog.outputs.base.executors.rejections import StopAtRejection
+from tidelog.model.option_values import ColumnTypes
 from tidelog.outputs.base.sections import KeylessPolicy
+from tidelog.outputs.base.writer import StopAtRejection
 from tidelog.ports import DeadLetters, Formatter
 from tidelog.spark.transforms import Step
 

@@ -30,15 +30,13 @@ from tidelog.errors import (
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base import logical_messages, ranges, schema_evolution
-from tidelog.outputs.base.current_tables import CurrentTables
+from tidelog.outputs.base import ranges, schema_evolution, tasks
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.executors import tasks
-from tidelog.outputs.base.executors.tasks import Work
 from tidelog.outputs.base.progress import OutputProgress, check_generation
 from tidelog.outputs.base.scheduling import BatchPlan, JobScheduler, TablePart
 from tidelog.outputs.base.schema_evolution import ColumnChange
-from tidelog.outputs.base.targets import TargetTables, require_generation
+from tidelog.outputs.base.targets import CurrentTables, TargetTables, require_generation
+from tidelog.outputs.base.tasks import Work
 from tidelog.ports import (
     OutputBatch,
     StateStore,
@@ -47,8 +45,8 @@ from tidelog.ports import (
     WriteLease,
     WriteTask,
 )
-from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import check_start, partition_refs, schema_now, schemas_now
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import register
 from tidelog.spark.sessions.errors import find_error, known_error, output_error
 from tidelog.spark.sessions.session import EXACT_NAMES
@@ -376,12 +374,12 @@ class ExecutorOutput:
         """Returns the source's logical messages, if the output wants them and there are some."""
         if self.delivery.messages is None:
             return []
-        refs = logical_messages.refs_of(self.log, batch.start, batch.end)
+        refs = ranges.segments_with_messages(self.log, batch.start, batch.end)
         if not refs:
             return []
-        target = self._current.find(logical_messages.MESSAGES)
+        target = self._current.find(ranges.MESSAGES)
         if target is None:
-            target = logical_messages.target(self.log)
+            target = ranges.target(self.log)
             self.create(target)
             self._current.add(target)
         return [TablePart(target, (refs,))]
@@ -427,3 +425,24 @@ class ExecutorOutput:
         if schema is None:
             return None
         return self._current.current_table(schema, batch.start, self._progress_of(batch.generation))
+
+
+# An output whose writer a function creates: those of kinds that a plugin adds.
+
+
+class PluginOutput(ExecutorOutput):
+    """An output whose writer is created by the function ``make``, on the driver, for each batch."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        make: Callable[[], TaskWriter],
+    ) -> None:
+        super().__init__(spark, log_path, state, delivery)
+        self._make = make
+
+    def writer(self) -> TaskWriter:
+        return self._make()

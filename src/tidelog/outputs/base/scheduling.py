@@ -4,26 +4,116 @@ shuffle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as f
+from pyspark.sql.types import LongType, StructField, StructType
+
 from tidelog.errors import OutputRefusedError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableName
-from tidelog.outputs.base import ranges
+from tidelog.outputs.base import ranges, tasks
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.executors import jobs
-from tidelog.outputs.base.executors.tasks import Item, Work, WriteCounts
-from tidelog.outputs.base.logical_messages import MESSAGES
+from tidelog.outputs.base.ranges import MESSAGES
+from tidelog.outputs.base.tasks import Item, Work, WriteCounts
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
+from tidelog.spark import transforms
+from tidelog.spark.changes import folding
+from tidelog.spark.executor_jobs import map_in_arrow, run_on_executors
+from tidelog.spark.formats.shapes import CHANGE_VERSION
 from tidelog.spark.transforms import Step, steps_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Spark jobs of outputs that write from executors. The driver receives counts, never rows.
+
+_COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", LongType())])
+
+
+def run_direct(
+    spark: SparkSession, work: Work, groups: Sequence[Sequence[Item]]
+) -> list[WriteCounts]:
+    """Run one task for each group of items: it reads, decodes and writes them in one process."""
+    numbered = [(number, tuple(items)) for number, items in enumerate(groups)]
+    return run_on_executors(spark, lambda each: tasks.run_items(work, *each), numbered)
+
+
+def run_messages(spark: SparkSession, work: Work, item: Item) -> list[WriteCounts]:
+    """Run one task that writes the source's logical messages, in the log's order."""
+    return run_on_executors(spark, lambda each: tasks.run_messages(work, 0, [each]), [item])
+
+
+def run_in_order(
+    spark: SparkSession, work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
+) -> list[WriteCounts]:
+    """Run one task that writes everything, in the log's order."""
+    everything = [(tuple(tables), tuple(refs))]
+    return run_on_executors(spark, lambda each: tasks.run_in_order(work, *each), everything)
+
+
+def run_frame(
+    spark: SparkSession,
+    work: Work,
+    table: TargetTable,
+    steps: Sequence[Step],
+    parts: Sequence[Sequence[SegmentRef]],
+    *,
+    tasks_at_once: int,
+    ordered_by_key: bool,
+) -> list[WriteCounts]:
+    """Write a table through a DataFrame: read in ``parts``, shuffled by key if there are several
+    parts, transformed.
+
+    ``ordered_by_key``: rows have the shape `events`, and one task writes a key's changes in order.
+    """
+    refs = tuple(ref for part in parts for ref in part)
+    read = (spark, work.log_path, work.task.generation, table.schema, refs)
+    keyed = work.shape == "changes"
+    below = work.task.deleted_below.get(str(table.source), 0)
+    with contextlib.ExitStack() as stack:
+        if keyed:
+            source = stack.enter_context(folding.read_newest(*read, parts=len(parts)))
+            source = folding.with_deletes_below(source, below)
+        else:
+            source = folding.read_planned(*read, parts=len(parts), shape=work.shape)
+        if ordered_by_key and len(parts) > 1:
+            keys = [f.col(transforms.quoted(name)) for name in table.schema.match_key]
+            source = source.repartition(tasks_at_once, *keys).sortWithinPartitions(
+                f.col(CHANGE_VERSION)
+            )
+        if steps:
+            source = transforms.apply(source, steps, table.schema, keyed=keyed)
+        rows = map_in_arrow(source, _Write(work, table), _COUNTS).collect()
+        return [WriteCounts(row["rows"], row["rejected"]) for row in rows]
+
+
+class _Write:
+    """The last step on executors: writes the rows of a partition and returns their counts."""
+
+    def __init__(self, work: Work, table: TargetTable) -> None:
+        self._work = work
+        self._table = table
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        prepared = (tasks.prepare_rows(b, self._table, {}) for b in batches if b.num_rows)
+        done = tasks.run_rows(self._work, number, self._table, prepared)
+        yield pa.RecordBatch.from_pydict(
+            {"rows": [done.rows], "rejected": [done.rejected]},
+            pa.schema([("rows", pa.int64()), ("rejected", pa.int64())]),
+        )
+
 
 # Up to this size of a table, several tasks read all of it and each writes its keys. Above it, where
 # a task's memory can't contain a row of every key, Spark shuffles rows, at ten times the CPU.
@@ -167,7 +257,7 @@ class JobScheduler:
             tables = [part.target for part in parts]
             names = tuple(str(table.source) for table in tables)
             refs = self._log.segments(batch.start, batch.end, tables=names)
-            return rejected + _rejected(jobs.run_in_order(self._spark, work, tables, list(refs)))
+            return rejected + _rejected(run_in_order(self._spark, work, tables, list(refs)))
         truncates = set()
         if not delivery.keyed and delivery.order == "key":
             truncates = set(ranges.truncated(self._log, batch.start, batch.end))
@@ -201,7 +291,7 @@ class JobScheduler:
             ]
         if items:
             groups = spread(items, cores)
-            todo.insert(0, lambda: jobs.run_direct(self._spark, work, groups))
+            todo.insert(0, lambda: run_direct(self._spark, work, groups))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]
         if failures:
@@ -210,12 +300,12 @@ class JobScheduler:
 
     def _messages(self, work: Work, part: TablePart) -> list[WriteCounts]:
         own_work = replace(work, formatter=self._delivery.messages, skipped=frozenset())
-        return jobs.run_messages(self._spark, own_work, Item(part.target, part.all_refs))
+        return run_messages(self._spark, own_work, Item(part.target, part.all_refs))
 
     def _frame(
         self, work: Work, part: TablePart, steps: Sequence[Step], cores: int
     ) -> list[WriteCounts]:
-        return jobs.run_frame(
+        return run_frame(
             self._spark,
             work,
             part.target,

@@ -4,22 +4,39 @@ records, formats.
 
 from __future__ import annotations
 
+import os
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_validator
 
+from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.eventlog.local_storage import provide_options
 from tidelog.kinds.adapters import FORMATTERS
-from tidelog.kinds.sections import Location, Section, TablePatterns
-from tidelog.model.formats import (
+from tidelog.kinds.sections import Location, Section, StorageOption, TablePatterns
+from tidelog.model.option_values import (
     BigintUnsignedMode,
     BinaryMode,
     DecimalMode,
     EventFormat,
     JsonFormat,
     TimeMode,
+    is_object_store,
 )
 from tidelog.model.schema import TableName
+from tidelog.outputs.base.hadoop_settings import store_options
+from tidelog.ports import (
+    LogExtent,
+    Output,
+    OutputContext,
+    OutputPlace,
+    TargetTable,
+)
+from tidelog.system.extras import check_installed, missing_extra
 
 _UNSET: Any = ""  # becomes an empty secret by validation
 
@@ -265,3 +282,159 @@ DEBEZIUM = Field(
     default=None,
     description="How format `debezium` writes decimals, times and bytes. Unset: by default.",
 )
+
+
+# Checks for `tidelog check` whether this host can reach destinations. Nothing is written.
+
+ANSWER_S = 5.0
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def check_directory_access(path: str) -> str | None:
+    """Returns what is found in the directory for files, or None for a URL, which only Spark's file
+    systems can reach. Raises OutputRefusedError.
+    """
+    if _URL.match(path):
+        return None
+    place = existing = Path(path)
+    try:
+        if place.exists() and not place.is_dir():
+            raise OutputRefusedError(f"{path} is not a directory: choose another path")
+        while not existing.exists():
+            existing = existing.parent
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise OutputRefusedError(f"{path} can't be checked: {why}") from None
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise OutputRefusedError(
+            f"{existing} can't be written: choose another path, or change its permissions"
+        )
+    return f"{path} can be written" if place.exists() else f"{path} will be created"
+
+
+def check_port(host: str, port: int) -> str:
+    """Returns a message that the port accepts connections. Raises OutputError if it does not."""
+    try:
+        with socket.create_connection((host, port), timeout=ANSWER_S):
+            return f"{host}:{port} accepts connections"
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise OutputError(f"{host}:{port} can't be reached: {why}") from None
+
+
+# Options of all kinds that write files into a directory or an object store by themselves.
+
+
+class FileStoreSection(Section):
+    """A mixin for an `OutputSection`."""
+
+    path: Location
+    storage_options: dict[str, StorageOption] = Field(
+        default={},
+        description="Options of the object store, as in `log.storage_options`. Unset: what "
+        "`fs.s3a.*`, `fs.azure.*` or `fs.gs.*` in `pipeline.conf` say. What neither says is taken "
+        "from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`). All are treated as secrets.",
+        examples=[{"region": "eu-central-1"}],
+    )
+
+    @model_validator(mode="after")
+    def _options_have_a_store(self) -> Self:
+        if self.storage_options and not is_object_store(self.path):
+            raise ValueError("storage_options are for an object store; path is a local directory")
+        return self
+
+    def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
+        """Returns the section with the options of ``pipeline.conf``, if it has none of its own.
+        Raises ValueError, without values.
+        """
+        if self.storage_options or not is_object_store(self.path):
+            return self
+        found = store_options(self.path, conf)
+        options = {name: SecretStr(value) for name, value in found.items()}
+        return self.model_copy(update={"storage_options": options})
+
+    def options(self) -> dict[str, str]:
+        """Returns the options in clear text."""
+        return {name: value.get_secret_value() for name, value in self.storage_options.items()}
+
+    def provide_options(self) -> None:
+        """Make the options known to this process and the processes that it starts; to Spark's
+        tasks, once `tidelog.spark.datasource.source.register` is called.
+        """
+        provide_options(self.path, self.options())
+
+    def probe(self) -> str | None:
+        """Returns what `tidelog check` finds there. Raises OutputError, StorageError."""
+        if not is_object_store(self.path):
+            return check_directory_access(self.path)
+        from tidelog.outputs.base.object_store import ObjectFileStore
+
+        self.provide_options()
+        ObjectFileStore(self.path).names("")
+        return f"{self.path} can be listed"
+
+
+# Shared by Tidelog's own kinds of outputs.
+
+S = TypeVar("S", bound=OutputSection)
+
+_PORT = re.compile(r":\d+$")
+
+
+@dataclass(frozen=True)
+class BuiltinKind(Generic[S]):
+    """`tidelog.ports.OutputKind` built from functions.
+
+    ``make``, ``probe_with``, ``names`` and ``idle`` import what they need when they are called.
+    ``needs``: a package of an extra that these imports need.
+    """
+
+    section: type[S]
+    make: Callable[[S, OutputContext], Output]
+    where: Callable[[S], OutputPlace]
+    needs: str | None = None
+    probe_with: Callable[[S], str | None] | None = None
+    names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
+    idle: Callable[[S, LogExtent], bool] | None = None
+
+    def check_installed(self) -> None:
+        """Raises MissingExtraError if `open` would raise it."""
+        if self.needs is not None:
+            check_installed(self.needs)
+
+    def open(self, section: S, context: OutputContext) -> Output:
+        try:
+            return self.make(section, context)
+        except ModuleNotFoundError as error:
+            raise missing_extra(error) or error from error
+
+    def place(self, section: S) -> OutputPlace:
+        return self.where(section)
+
+    def probe(self, section: S) -> str | None:
+        """See `tidelog.ports.ProbedOutputKind`."""
+        return None if self.probe_with is None else self.probe_with(section)
+
+    def refused_names(self, section: S, tables: Sequence[TargetTable]) -> Iterator[str]:
+        """See `tidelog.ports.NamingOutputKind`."""
+        return iter(()) if self.names is None else self.names(section, tables)
+
+    def is_idle(self, section: S, log: LogExtent) -> bool:
+        """See `tidelog.ports.IdleOutputKind`."""
+        return self.idle is not None and self.idle(section, log)
+
+
+def directory(path: str) -> str:
+    """Returns the path or URL of a directory in one normal form: ``s3a``, Hadoop's name, becomes
+    ``s3``.
+    """
+    if "://" not in path:
+        return str(Path(path).resolve())
+    scheme, _, rest = path.partition("://")
+    return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
+
+
+def hosts(text: str, port: int) -> tuple[str, ...]:
+    """Returns the hosts of a list separated by commas, with ``port`` where none is given."""
+    found = [each.strip().lower() for each in text.split(",")]
+    return tuple(sorted(each if _PORT.search(each) else f"{each}:{port}" for each in found))

@@ -9,8 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.errors import LeaseLostError, OutputRefusedError, TableLeftOutError
-from tidelog.outputs.database.dialect import DatabaseSession, Dialect
-from tidelog.outputs.database.layout import VERSION, TableLayout, deleted_keys_name
+from tidelog.outputs.database.dialect import (
+    VERSION,
+    DatabaseSession,
+    Dialect,
+    TableLayout,
+    deleted_keys_name,
+)
 from tidelog.system.version import check_format
 
 _FORMAT = "format"

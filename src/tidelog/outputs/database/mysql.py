@@ -17,28 +17,25 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import MySQLResult
 
-from tidelog.codecs.columns import invalid_dates
-from tidelog.codecs.mysql.flavor import Flavor, version_numbers
+from tidelog.codecs.columns import times
+from tidelog.codecs.mysql.flavor import TIMEOUTS, WRITES, Flavor, set_statement, version_numbers
 from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url, ssl_context, unverified_context
-from tidelog.codecs.mysql.session_settings import TIMEOUTS, WRITES, set_statement
-from tidelog.codecs.mysql.texts import exact_texts
+from tidelog.codecs.mysql.texts import charset_texts
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.model.schema import Column, TableSchema
-from tidelog.outputs.database import merging, texts
+from tidelog.outputs.database import dialect, texts
 from tidelog.outputs.database.dialect import (
-    STILL_S,
-    RowsRefusedError,
-    with_digits,
-    with_plain_names,
-)
-from tidelog.outputs.database.layout import (
     DELETED,
     SHAPE,
+    STILL_S,
     VERSION,
     FoundColumn,
     FoundTargetTable,
+    RowsRefusedError,
     TableLayout,
+    with_digits,
+    with_plain_names,
 )
 from tidelog.system.extras import missing_for_password
 
@@ -381,9 +378,9 @@ class MySql:
             return rows
         for name in key:
             values = rows.column(name)
-            if pa.types.is_temporal(values.type) and invalid_dates.any_invalid(values):
+            if pa.types.is_temporal(values.type) and times.any_invalid(values):
                 place = rows.schema.get_field_index(name)
-                rows = rows.set_column(place, name, invalid_dates.texts(values))
+                rows = rows.set_column(place, name, times.texts(values))
         return rows
 
     def connect(self, purpose: str) -> MySqlSession:
@@ -418,7 +415,7 @@ class MySql:
             length = re.search(r"\((\d+)\)", named)
             wanted = int(length[1]) if length else 0
             if len(key) == 1 and source is not None and kind in ("mysql", "mariadb"):
-                wanted = max(wanted, exact_texts.longest(source))
+                wanted = max(wanted, charset_texts.longest(source))
             size = _key_length(wanted, key, long=session.long_keys)
             if pa.types.is_binary(field.type):
                 return f"varbinary({size})"
@@ -518,8 +515,8 @@ class MySql:
     def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)
         tombstones = self.quoted(layout.own, layout.deleted_keys)
-        whole = f"s.{SHAPE} = {merging.WHOLE}"
-        changes = merging.assignments(self, [name for name in present if name not in layout.key])
+        whole = f"s.{SHAPE} = {dialect.WHOLE}"
+        changes = dialect.assignments(self, [name for name in present if name not in layout.key])
         columns = [*(self.quoted(name) for name in present), VERSION]
         values = [f"s.{name}" for name in columns]
         if layout.soft:
@@ -527,10 +524,10 @@ class MySql:
             columns.append(DELETED)
             values.append("false")
         return [
-            self.update(layout, changes, stage, f"{whole} AND {merging.NEWER}"),
+            self.update(layout, changes, stage, f"{whole} AND {dialect.NEWER}"),
             f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} "
-            f"FROM {stage} s LEFT JOIN {table} t ON {merging.by_key(self, layout, 't', 's')} "
-            f"LEFT JOIN {tombstones} g ON {merging.by_key(self, layout, 'g', 's')} "
+            f"FROM {stage} s LEFT JOIN {table} t ON {dialect.by_key(self, layout, 't', 's')} "
+            f"LEFT JOIN {tombstones} g ON {dialect.by_key(self, layout, 'g', 's')} "
             f"WHERE {whole} AND t.{self.quoted(layout.key[0])} IS NULL "
             f"AND (g.{VERSION} IS NULL OR g.{VERSION} <= s.{VERSION})",
         ]
@@ -548,7 +545,7 @@ class MySql:
         key = ", ".join(self.quoted(name) for name in layout.key)
         return (
             f"INSERT INTO {self.quoted(layout.own, layout.deleted_keys)} ({key}, {VERSION}) "
-            f"SELECT {key}, {VERSION} FROM {stage} s WHERE {SHAPE} = {merging.DELETE} "
+            f"SELECT {key}, {VERSION} FROM {stage} s WHERE {SHAPE} = {dialect.DELETE} "
             f"ON DUPLICATE KEY UPDATE {VERSION} = "
             f"GREATEST({self.quoted(layout.deleted_keys)}.{VERSION}, s.{VERSION})"
         )
@@ -558,7 +555,7 @@ class MySql:
         index, the table is searched by key.
         """
         table = self.quoted(layout.namespace, layout.name)
-        return f"{stage} s STRAIGHT_JOIN {table} t ON {merging.by_key(self, layout, 't', 's')}"
+        return f"{stage} s STRAIGHT_JOIN {table} t ON {dialect.by_key(self, layout, 't', 's')}"
 
 
 def _key_length(wanted: int, key: Sequence[pa.Field], *, long: bool) -> int:

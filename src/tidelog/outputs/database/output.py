@@ -14,8 +14,7 @@ from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.database import metadata_tables
-from tidelog.outputs.database.dialect import DatabaseSession, Dialect
-from tidelog.outputs.database.layout import DELETED, VERSION, TableLayout
+from tidelog.outputs.database.dialect import DELETED, VERSION, DatabaseSession, Dialect, TableLayout
 from tidelog.outputs.database.metadata_tables import Owner
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter

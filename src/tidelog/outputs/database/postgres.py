@@ -18,20 +18,18 @@ from tidelog.codecs.postgres.session_settings import PINNED, set_statements
 from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
 from tidelog.model.schema import Column, TableSchema
-from tidelog.outputs.database import merging
+from tidelog.outputs.database import dialect
 from tidelog.outputs.database.dialect import (
-    STILL_S,
-    DatabaseSession,
-    RowsRefusedError,
-    with_plain_names,
-)
-from tidelog.outputs.database.layout import (
     DELETED,
     SHAPE,
+    STILL_S,
     VERSION,
+    DatabaseSession,
     FoundColumn,
     FoundTargetTable,
+    RowsRefusedError,
     TableLayout,
+    with_plain_names,
 )
 
 _SETTINGS: Mapping[str, str] = {
@@ -425,7 +423,7 @@ class Postgres:
         values = [f"s.{name}" for name in columns]
         # 1.5 and 1.50 are one key. No two integers are, and those may be identities.
         kept = [name for name in layout.key if layout.types[name].startswith(_WHOLE_NUMBERS)]
-        changes = merging.assignments(self, [name for name in present if name not in kept])
+        changes = dialect.assignments(self, [name for name in present if name not in kept])
         updates = [f"{name} = {value.replace('s.', 'excluded.', 1)}" for name, value in changes]
         newer = f"t.{VERSION} IS NULL OR t.{VERSION} < excluded.{VERSION}"
         if layout.soft:
@@ -436,9 +434,9 @@ class Postgres:
         # An update from 1.5 to 1.50 is a delete and a write of one version, in any order.
         return [
             f"INSERT INTO {table} AS t ({', '.join(columns)}) OVERRIDING SYSTEM VALUE "
-            f"SELECT {', '.join(values)} FROM {self._newest(layout, stage, merging.WHOLE)} s "
+            f"SELECT {', '.join(values)} FROM {self._newest(layout, stage, dialect.WHOLE)} s "
             f"WHERE NOT EXISTS (SELECT FROM {tombstones} g "
-            f"WHERE {merging.by_key(self, layout, 'g', 's')} "
+            f"WHERE {dialect.by_key(self, layout, 'g', 's')} "
             f"AND g.{VERSION} > s.{VERSION}) "
             f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(updates)} "
             f"WHERE {newer}"
@@ -450,20 +448,20 @@ class Postgres:
         listed = ", ".join(f"{name} = {value}" for name, value in changes)
         return (
             f"UPDATE {self.quoted(layout.namespace, layout.name)} AS t SET {listed} "
-            f"FROM {stage} s WHERE {merging.by_key(self, layout, 't', 's')} AND {where}"
+            f"FROM {stage} s WHERE {dialect.by_key(self, layout, 't', 's')} AND {where}"
         )
 
     def delete(self, layout: TableLayout, stage: str, where: str) -> str:
         return (
             f"DELETE FROM {self.quoted(layout.namespace, layout.name)} AS t "
-            f"USING {stage} s WHERE {merging.by_key(self, layout, 't', 's')} AND {where}"
+            f"USING {stage} s WHERE {dialect.by_key(self, layout, 't', 's')} AND {where}"
         )
 
     def write_tombstones(self, layout: TableLayout, stage: str) -> str:
         key = ", ".join(self.quoted(name) for name in layout.key)
         return (
             f"INSERT INTO {self.quoted(layout.own, layout.deleted_keys)} AS g ({key}, {VERSION}) "
-            f"SELECT {key}, {VERSION} FROM {self._newest(layout, stage, merging.DELETE)} s "
+            f"SELECT {key}, {VERSION} FROM {self._newest(layout, stage, dialect.DELETE)} s "
             f"ON CONFLICT ({key}) DO UPDATE SET {VERSION} = excluded.{VERSION} "
             f"WHERE g.{VERSION} < excluded.{VERSION}"
         )

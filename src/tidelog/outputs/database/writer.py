@@ -14,11 +14,18 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from tidelog.errors import OutputError
-from tidelog.outputs.base.executors.writer import Writer
-from tidelog.outputs.database import merging, metadata_tables
-from tidelog.outputs.database.dialect import DatabaseSession, Dialect, RowsRefusedError
-from tidelog.outputs.database.layout import SHAPE, VERSION, TableLayout
-from tidelog.outputs.database.merging import StagedRows
+from tidelog.outputs.base.writer import Writer
+from tidelog.outputs.database import dialect as merging
+from tidelog.outputs.database import metadata_tables
+from tidelog.outputs.database.dialect import (
+    SHAPE,
+    VERSION,
+    DatabaseSession,
+    Dialect,
+    RowsRefusedError,
+    StagedRows,
+    TableLayout,
+)
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
 # Long rows are written sooner: their text is in memory as a whole.

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from tidelog.errors import ConcurrentCommitError, OutcomeUnknownError, OutputBusyError, TidelogError
-from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.base.stores import FileStore
 from tidelog.system import failpoints
 from tidelog.system.version import check_format
 

@@ -4,13 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Literal
 
-from tidelog.model.column_types import ColumnTypes
-from tidelog.outputs.base.kinds import BuiltinKind, directory
+from pydantic import Field, model_validator
+
+from tidelog.kinds.sections import Bytes, Location, TypesSection
+from tidelog.model.option_values import ColumnTypes
 from tidelog.outputs.base.progress import has_whole_log
+from tidelog.outputs.base.sections import (
+    BuiltinKind,
+    ExecutorSection,
+    FileStoreSection,
+    directory,
+    name_field,
+)
 from tidelog.outputs.delivery_settings import delivery_of
-from tidelog.outputs.files.config import FilesSection
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+
+# The section of outputs of kind ``files``.
+
+
+class FilesSection(FileStoreSection, ExecutorSection):
+    """Every change as a record in files by table and date (docs/outputs/files.md)."""
+
+    kind: Literal["files"] = Field(description="The kind of output.")
+    name: str = name_field(
+        "files",
+        "Names the output's progress and its files: keep it.",
+    )
+    path: Location = Field(
+        description="Directory, or a URL: `s3://`, `gs://`, `abfs://`, `hdfs://`.",
+        examples=["./data/activity"],
+    )
+    layout: str = Field(
+        default="table={table}/date={date}",
+        min_length=1,
+        description="Directories below `path`: `{table}` is the name that a step `route` gives, by "
+        "default the source's; `{namespace}`, `{name}` the source's; `{date}`, `{year}`, "
+        "`{month}`, `{day}`, `{hour}` of the commit, in UTC.",
+        examples=["{namespace}/{name}/date={date}"],
+    )
+    format: Literal["parquet", "json"] = Field(default="parquet", description="`json`: JSON lines.")
+    values: Literal["typed", "json"] = Field(
+        default="typed",
+        description="For Parquet's columns `key`, `before`, `after`: `typed`: structs of the "
+        "table's columns. `json`: text, so that all tables have the same columns.",
+    )
+    types: TypesSection | None = Field(
+        default=None,
+        description="For typed values in Parquet: types of arrays and of numbers without limits, "
+        "in new columns; see *types*. Unset: all are text, because changes of a table that is left "
+        "out are in no file.",
+        examples=[{"arrays": "native"}],
+    )
+    compression: Literal["zstd", "snappy", "gzip", "none"] | None = Field(
+        default=None, description="Unset: Parquet's is `zstd`, JSON's none. JSON takes `gzip` only."
+    )
+    file_bytes: Bytes = Field(
+        default=256 << 20, ge=1 << 20, description="A file of about this size is closed."
+    )
+
+    @model_validator(mode="after")
+    def _format_fits(self) -> FilesSection:
+        if self.types is not None and (self.format, self.values) != ("parquet", "typed"):
+            raise ValueError("types: files of JSON, or with values json, have none")
+        if self.format == "json" and self.compression in ("zstd", "snappy"):
+            raise ValueError("compression of JSON is gzip or none")
+        return self
 
 
 def _open(section: FilesSection, context: OutputContext) -> Output:
@@ -42,9 +102,8 @@ def _place(section: FilesSection) -> OutputPlace:
 
 def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.base.targets import refused_names
-    from tidelog.outputs.files.layout import FilesLayout
     from tidelog.outputs.files.output import directory_of
-    from tidelog.outputs.files.writer import FileFormat
+    from tidelog.outputs.files.writer import FileFormat, FilesLayout
 
     layout = FilesLayout(section.layout)
 
@@ -57,7 +116,7 @@ def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str
 
 
 def _idle(section: FilesSection, log: LogExtent) -> bool:
-    from tidelog.outputs.base.stores.port import open_file_store
+    from tidelog.outputs.base.stores import open_file_store
     from tidelog.outputs.files.commits import Commits
 
     if not has_whole_log(log, section.name):

@@ -17,11 +17,10 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.scheduling import BatchPlan
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.base.targets import check_directory
 from tidelog.outputs.files.commits import Commits
-from tidelog.outputs.files.layout import DEFAULT, FilesLayout, visible
-from tidelog.outputs.files.writer import FileFormat, FilesWriter
+from tidelog.outputs.files.writer import DEFAULT, FileFormat, FilesLayout, FilesWriter, visible
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from tidelog.kinds.adapters import FORMATTERS
-from tidelog.model.formats import EventFormat
+from tidelog.model.option_values import EventFormat
 from tidelog.ports import FormatOptions, Formatter
 from tidelog.spark.formats.json_values import PLAIN, Handling
 

@@ -5,24 +5,332 @@ bytes, and the record in binary. Keys are Avro, too.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
 from tidelog.codecs.columns.concatenation import TextCells
 from tidelog.codecs.source_blocks import connector_of, source_block, source_fields
-from tidelog.model.records import Bools
+from tidelog.errors import OutputError
+from tidelog.model.records import Bools, bitmap
 from tidelog.model.schema import TableName
-from tidelog.outputs.formatters import avro_encoding, avro_schema
-from tidelog.outputs.formatters.avro_encoding import AvroRows, number, text
+from tidelog.outputs.formatters import avro_schema
 from tidelog.outputs.formatters.avro_schema import AvroField, fields_of, nullable
-from tidelog.outputs.formatters.messages import EventColumns, messages, topic_of
+from tidelog.outputs.formatters.messages import EventColumns, messages, null_in_key, topic_of
 from tidelog.ports import FormatOptions, MessageSchemas, SourceId, TargetTable
 from tidelog.spark.formats.envelope import snapshots, tidelog_version
 from tidelog.spark.formats.json_values import UNAVAILABLE, time_micros
+
+# HOT PATH. Kernels that encode columns as rows of Avro's binary encoding (Avro 1.12, "Binary
+# Encoding").
+#
+# Fields are written one column after the other: first the sizes of all rows are added up, then
+# each
+# column's bytes are written at the row's cursor. ``state`` (int8[n]) says what is written for a
+# row's
+# cell: `NOTHING` (the surrounding record is null), `NULL` (the union's first branch), `BARE`
+# (only
+# the value, of a field that is no union) or `BRANCH` (the union's second branch, and the value).
+
+NOTHING, NULL, BARE, BRANCH = 0, 1, 2, 3
+
+_MORE = np.uint64(0x80)
+_SEVEN = np.uint64(7)
+_LOW = np.uint64(0x7F)
+_DECIMAL_BYTES = 16
+
+
+@njit(cache=True, nogil=True)
+def _zigzag(value):  # type: ignore[no-untyped-def]
+    return np.uint64((value << 1) ^ (value >> 63))
+
+
+@njit(cache=True, nogil=True)
+def _digits(value):  # type: ignore[no-untyped-def]
+    """The number of bytes of a variable-length integer."""
+    count = 1
+    while value >= _MORE:
+        value >>= _SEVEN
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _put(value, out, at):  # type: ignore[no-untyped-def]
+    while value >= _MORE:
+        out[at] = np.uint8((value & _LOW) | _MORE)
+        value >>= _SEVEN
+        at += 1
+    out[at] = np.uint8(value)
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def _branch(state, out, at):  # type: ignore[no-untyped-def]
+    """Write the branch number of the union, if the field is a union."""
+    if state == BARE:
+        return at
+    out[at] = 2 if state == BRANCH else 0
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def size_numbers(values, state, sizes):  # type: ignore[no-untyped-def]
+    """Add the sizes of ``values`` (int64[n]) as ``int`` or ``long`` to ``sizes`` (int64[n])."""
+    for i in range(len(values)):
+        if state[i] == NULL:
+            sizes[i] += 1
+        elif state[i] != NOTHING:
+            sizes[i] += _digits(_zigzag(values[i])) + (state[i] == BRANCH)
+
+
+@njit(cache=True, nogil=True)
+def write_numbers(values, state, out, at):  # type: ignore[no-untyped-def]
+    """Write the values to ``out`` (uint8[...]) at the cursors ``at`` (int64[n]), and
+    advance these.
+    """
+    for i in range(len(values)):
+        if state[i] == NOTHING:
+            continue
+        place = _branch(state[i], out, at[i])
+        if state[i] != NULL:
+            place = _put(_zigzag(values[i]), out, place)
+        at[i] = place
+
+
+@njit(cache=True, nogil=True)
+def size_bytes(length, counted, state, sizes):  # type: ignore[no-untyped-def]
+    """Add the sizes of values of ``length`` (int64[n]) bytes.
+
+    ``counted``: each value is preceded by its length, as in ``bytes`` and ``string``; otherwise
+    there is no length.
+    """
+    for i in range(len(length)):
+        if state[i] == NULL:
+            sizes[i] += 1
+        elif state[i] != NOTHING:
+            sizes[i] += length[i] + (state[i] == BRANCH)
+            if counted:
+                sizes[i] += _digits(_zigzag(length[i]))
+
+
+@njit(cache=True, nogil=True)
+def write_bytes(data, start, length, counted, state, out, at):  # type: ignore[no-untyped-def]
+    """Write the values at ``start`` (int64[n]) of ``data`` (uint8[...])."""
+    for i in range(len(length)):
+        if state[i] == NOTHING:
+            continue
+        place = _branch(state[i], out, at[i])
+        if state[i] != NULL:
+            if counted:
+                place = _put(_zigzag(length[i]), out, place)
+            first = start[i]
+            for k in range(length[i]):
+                out[place + k] = data[first + k]
+            place += length[i]
+        at[i] = place
+
+
+@njit(cache=True, nogil=True)
+def decimals(values, out, start, length):  # type: ignore[no-untyped-def]
+    """Convert Arrow's decimal128 (uint8[n, 16], little endian) to the shortest two's complement,
+    big endian.
+
+    It is written to the end of each 16 bytes of ``out`` (uint8[16 n]), from ``start`` on, with
+    ``length`` bytes (int64[n]).
+    """
+    for i in range(len(values)):
+        for k in range(_DECIMAL_BYTES):
+            out[_DECIMAL_BYTES * i + k] = values[i, _DECIMAL_BYTES - 1 - k]
+        first = _DECIMAL_BYTES * i
+        last = first + _DECIMAL_BYTES - 1
+        while first < last and (
+            (out[first] == 0 and out[first + 1] < 128)
+            or (out[first] == 255 and out[first + 1] >= 128)
+        ):
+            first += 1
+        start[i] = first
+        length[i] = last + 1 - first
+
+
+# Encodes Arrow columns as rows in Avro's binary encoding, one column after the other, by
+# kernels.
+
+_MAX_BYTES = 2**31 - 1  # of a batch: Arrow's int32 offsets
+States = npt.NDArray[np.int8]
+
+
+class AvroRows:
+    """``n`` records under construction: their fields in the schema's order.
+
+    ``there`` of all methods, bool[n]: records that have the field at all; None: all. In a nullable
+    union the other records are null.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self._sizes = np.zeros(n, np.int64)
+        self._writes: list[Callable[[Any, Any], None]] = []
+
+    def constant(self, encoded: bytes, there: Bools | None = None) -> None:
+        """Write the same bytes in all records."""
+        self._bytes(_constant(encoded, self.n), _bare(self.n, there), counted=False)
+
+    def union_branch(self, there: Bools) -> None:
+        """Write the branch of a union of null and a record; the record's fields follow."""
+        data = np.array([0, 2], np.uint8)
+        at = there.astype(np.int64)
+        self._bytes((data, at, np.ones(self.n, np.int64)), _bare(self.n, None), counted=False)
+
+    def choice(self, encoded: list[bytes], which: npt.NDArray[np.int64]) -> None:
+        """Write, for each record, the ``which``-th of ``encoded``."""
+        lengths = np.array([len(each) for each in encoded], np.int64)
+        starts = np.cumsum(lengths) - lengths
+        data = np.frombuffer(b"".join(encoded), np.uint8)
+        self._bytes((data, starts[which], lengths[which]), _bare(self.n, None), counted=False)
+
+    def field(
+        self, name: str, values: pa.Array, *, nullable: bool, there: Bools | None = None
+    ) -> None:
+        """Write a column, of one of the types of `tidelog.outputs.formatters.avro_schema.type_of`.
+        Raises OutputRefusedError, which names the column, for a null that the schema does not
+        allow.
+        """
+        if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
+            values = values.cast(pa.binary())  # Spark's, if so configured
+        state = _states(name, values, nullable, there)
+        kind = values.type
+        if pa.types.is_boolean(kind):
+            self._fixed(values.fill_null(False).to_numpy(zero_copy_only=False), state)
+        elif pa.types.is_floating(kind):
+            self._fixed(values.fill_null(0.0).to_numpy(zero_copy_only=False), state)
+        elif pa.types.is_decimal(kind):
+            self._bytes(_decimals(values), state, counted=True)
+        elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+            self._bytes(_texts(values), state, counted=True)
+        else:
+            if pa.types.is_date32(kind):
+                values = values.view(pa.int32())
+            elif pa.types.is_timestamp(kind):
+                values = values.view(pa.int64())
+            self._numbers(values.fill_null(0).to_numpy(zero_copy_only=False), state)
+
+    def finish(self, present: Bools | None = None) -> pa.BinaryArray:
+        """Returns the records; null where not ``present``."""
+        ends = np.cumsum(self._sizes)
+        total = int(ends[-1]) if self.n else 0
+        if total > _MAX_BYTES:
+            raise OutputError(f"a batch of {self.n} messages is more than {_MAX_BYTES} bytes")
+        out = np.empty(total, np.uint8)
+        at = ends - self._sizes
+        for write in self._writes:
+            write(out, at)
+        offsets = np.zeros(self.n + 1, np.int32)
+        offsets[1:] = ends
+        valid = None
+        if present is not None:
+            valid = bitmap(present)
+        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
+        return pa.BinaryArray.from_buffers(pa.binary(), self.n, buffers)
+
+    def _numbers(self, values: npt.NDArray[Any], state: States) -> None:
+        numbers = _read_only(values.astype(np.int64, copy=False))
+        size_numbers(numbers, state, self._sizes)
+        self._writes.append(lambda out, at: write_numbers(numbers, state, out, at))
+
+    def _fixed(self, values: npt.NDArray[Any], state: States) -> None:
+        """Write booleans and floats, whose bytes are Avro's."""
+        width = values.dtype.itemsize
+        data = np.ascontiguousarray(values).view(np.uint8)
+        start = np.arange(self.n, dtype=np.int64) * width
+        self._bytes((data, start, np.full(self.n, width, np.int64)), state, counted=False)
+
+    def _bytes(self, cells: _Cells, state: States, *, counted: bool) -> None:
+        data, start, length = _read_only(cells[0]), *cells[1:]
+        size_bytes(length, counted, state, self._sizes)
+        self._writes.append(
+            lambda out, at: write_bytes(data, start, length, counted, state, out, at)
+        )
+
+
+def number(value: int) -> bytes:
+    """Returns an ``int`` or ``long``."""
+    value = (value << 1) ^ (value >> 63)
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def text(value: str) -> bytes:
+    """Returns a ``string``."""
+    encoded = value.encode()
+    return number(len(encoded)) + encoded
+
+
+def encode_names(values: list[str]) -> bytes:
+    """Returns an array of ``string`` in one block."""
+    return (number(len(values)) + b"".join(map(text, values)) if values else b"") + b"\0"
+
+
+# data uint8[...], start int64[n], length int64[n]
+# (read-only, so that the kernels are compiled once)
+_Cells = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def _read_only(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    found = values.view()
+    found.flags.writeable = False
+    return found
+
+
+def _constant(encoded: bytes, n: int) -> _Cells:
+    data = np.frombuffer(encoded, np.uint8)
+    return data, np.zeros(n, np.int64), np.full(n, len(encoded), np.int64)
+
+
+def _bare(n: int, there: Bools | None) -> States:
+    if there is None:
+        return np.full(n, BARE, np.int8)
+    return np.where(there, BARE, NOTHING).astype(np.int8)
+
+
+def _states(name: str, values: pa.Array, nullable: bool, there: Bools | None) -> States:
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    if nullable:
+        state = np.where(valid, BRANCH, NULL)
+    else:
+        state = np.full(len(values), BARE)
+        if not (valid if there is None else valid | ~there).all():
+            raise null_in_key("avro", name)
+    if there is not None:
+        state = np.where(there, state, NOTHING)
+    return state.astype(np.int8)
+
+
+def _texts(values: pa.Array) -> _Cells:
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    start = ends[:-1].astype(np.int64)
+    content = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return content, start, ends[1:] - start
+
+
+def _decimals(values: pa.Array) -> _Cells:
+    n = len(values)
+    cells = np.frombuffer(values.buffers()[1], np.uint8)
+    cells = cells[values.offset * _DECIMAL_BYTES : (values.offset + n) * _DECIMAL_BYTES]
+    out = np.empty(n * _DECIMAL_BYTES, np.uint8)
+    start, length = np.empty(n, np.int64), np.empty(n, np.int64)
+    decimals(_read_only(cells).reshape(n, _DECIMAL_BYTES), out, start, length)
+    return out, start, length
 
 
 @dataclass(frozen=True)
@@ -62,7 +370,7 @@ class Avro:
         rows.union_branch(has_row)
         _write_row(rows, fields, found.row, has_row, found.missing)
         write_source(rows, table.origin, table.source, found.source)
-        rows.constant(avro_encoding.number(0))  # transaction
+        rows.constant(number(0))  # transaction
         rows.field("op", found.op, nullable=False)
         for values in _times(found.commit_ts):
             rows.field("ts", values, nullable=True)
@@ -96,7 +404,7 @@ class AvroFlat:
         all_of_them = np.ones(found.n, np.bool_)
         _write_row(rows, fields, found.row, all_of_them, found.missing)
         rows.field("__op", found.op, nullable=False)
-        rows.constant(avro_encoding.text(table.name))
+        rows.constant(text(table.name))
         rows.field("__version", found.version, nullable=False)
         rows.field("__schema_version", found.source.column("schema_id"), nullable=False)
         rows.field("__ts_ms", pc.divide(found.commit_ts, 1000), nullable=False)
@@ -160,14 +468,14 @@ def _write_unavailable(
     rows: AvroRows, fields: list[AvroField], missing: Bools | None, there: Bools
 ) -> None:
     if missing is None or not missing.any():
-        rows.constant(avro_encoding.number(0))
+        rows.constant(number(0))
         return
     patterns, which = np.unique(missing & there[:, None], axis=0, return_inverse=True)
     encoded = []
     for pattern in patterns:
         names = [field.name for field, is_absent in zip(fields, pattern, strict=True) if is_absent]
-        branch = avro_encoding.number(bool(names))
-        encoded.append(branch + (avro_encoding.names(names) if names else b""))
+        branch = number(bool(names))
+        encoded.append(branch + (encode_names(names) if names else b""))
     rows.choice(encoded, which.reshape(-1))
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from tidelog.errors import ConfigError
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.executors.rejections import StopAtRejection
 from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.outputs.http.client import Endpoint, authorities, url_of
-from tidelog.outputs.http.requests import Body
+from tidelog.outputs.base.writer import StopAtRejection
+from tidelog.outputs.http.requests import Body, Endpoint, authorities, url_of
 from tidelog.outputs.http.writer import HttpWriter
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 

@@ -15,18 +15,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.executors import hash_partitions
-from tidelog.outputs.base.executors.writer import Writer, is_retry
-from tidelog.outputs.http.client import Endpoint, HttpSender, RejectedError, StoppedError, url_of
+from tidelog.outputs.base import hash_partitions
+from tidelog.outputs.base.writer import Writer, is_retry
 from tidelog.outputs.http.requests import (
     KEY_HEADER,
     TABLE_HEADER,
     VERSIONS_HEADER,
     Body,
+    Endpoint,
+    HttpSender,
+    RejectedError,
     RequestMessages,
+    StoppedError,
     build_messages,
     key_of,
     split_requests,
+    url_of,
 )
 from tidelog.ports import Rejection, TargetTable, WriteTask
 

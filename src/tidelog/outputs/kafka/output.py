@@ -33,13 +33,12 @@ from tidelog.errors import (
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.executors.rejections import StopAtRejection
-from tidelog.outputs.base.logical_messages import MESSAGES
 from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.outputs.base.ranges import whole_dumps
+from tidelog.outputs.base.ranges import MESSAGES, whole_dumps
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.targets import missing_key_error, route_step
-from tidelog.outputs.formatters.debezium import Debezium
+from tidelog.outputs.base.writer import StopAtRejection
+from tidelog.outputs.formatters.json_formats import Debezium
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.kafka.client import (
     Administration,
@@ -52,7 +51,7 @@ from tidelog.outputs.kafka.topic_tail import TopicTail
 from tidelog.outputs.kafka.writer import AbsentKeys, KafkaTopics, KafkaWriter, transactional_id
 from tidelog.ports import StateStore, TargetTable, TaskWriter, WriteTask
 from tidelog.spark.executor_jobs import run_on_executors
-from tidelog.spark.sessions.cluster import is_local
+from tidelog.spark.sessions.versions import is_local
 from tidelog.spark.transforms import steps_of, target_table
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidelog.outputs.base.kinds import BuiltinKind, directory
+from tidelog.outputs.base.sections import BuiltinKind, directory
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection

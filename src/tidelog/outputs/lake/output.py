@@ -20,10 +20,9 @@ from py4j.protocol import Py4JJavaError
 
 from tidelog.errors import OutputError, TableLeftOutError, TidelogError, ValueRefusedError
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.model.column_types import ColumnTypes
+from tidelog.model.option_values import ColumnTypes
 from tidelog.model.patterns import all_but, choice, matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.native_types import with_types
 from tidelog.outputs.base.progress import RefusedTables
 from tidelog.outputs.base.ranges import (
     deleted_below,
@@ -34,11 +33,10 @@ from tidelog.outputs.base.ranges import (
     split_by_schema,
 )
 from tidelog.outputs.base.sections import KeylessPolicy
-from tidelog.outputs.base.targets import key_line, missing_key_error, require_generation
+from tidelog.outputs.base.targets import key_line, missing_key_error, require_generation, with_types
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
-from tidelog.outputs.lake.restore_check import resume_offset
-from tidelog.outputs.lake.table import LakeTable, application_of, check_place
+from tidelog.outputs.lake.table import LakeTable, application_of, check_place, resume_offset
 from tidelog.ports import (
     DumpCompleted,
     OutputBatch,
@@ -47,8 +45,8 @@ from tidelog.ports import (
     TargetTable,
     WriteLease,
 )
-from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import partition_refs, schema_now, schemas_now
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import register
 from tidelog.spark.sessions import errors
 from tidelog.spark.sessions.session import exact_session

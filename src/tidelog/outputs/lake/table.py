@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 from urllib.parse import quote
 
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from tidelog.errors import NameRefusedError, OutputRefusedError, TableLeftOutError
+from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.targets import (
@@ -20,11 +21,49 @@ from tidelog.outputs.base.targets import (
     route_step,
     shared_address_error,
 )
-from tidelog.outputs.lake.columns import ColumnPlan, CopyColumns, plan
-from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
-from tidelog.outputs.lake.restore_check import RestoredCopy
+from tidelog.outputs.lake.contents import (
+    ColumnPlan,
+    CopyColumns,
+    LakeLayout,
+    columns_of,
+    fields_of,
+    plan,
+)
 from tidelog.ports import TargetTable
 from tidelog.system.version import check_format
+
+# Finds the offset to resume at for a copy that somebody restored to an older state, though the
+# newer one was committed.
+
+
+@dataclass(frozen=True)
+class RestoredCopy:
+    """A copy whose rows are older than its committed offset: those of ``offset``; None: unknown.
+    ``why``: how that was found out, for messages.
+    """
+
+    offset: int | None
+    why: str
+
+
+def resume_offset(log: EventLog, location: str, table: TableName, found: RestoredCopy) -> int:
+    """Returns the offset from which the log has the rows that a restored copy does not have.
+    Writing more than that does no harm: rows are folded to the newest state of each key before they
+    are compared with the copy's.
+
+    Raises TableLeftOutError if the log does not reach back that far.
+    """
+    head = log.head_offset
+    whole = head == log.info.start_offset
+    start = head if found.offset is None and whole else found.offset
+    if start is None or start < head:
+        raise TableLeftOutError(
+            f"{location} was restored to an older state ({found.why}), and the event log does not "
+            f"have all rows of {table} since then. Restore it to the version before that, or "
+            f"move the table away and dump {table} again."
+        )
+    return start
+
 
 GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"

@@ -18,8 +18,17 @@ from tidelog.outputs.opensearch.client import (
     path,
     reason,
 )
-from tidelog.outputs.opensearch.documents import DELETED, META, NOTES, NOTES_ID, VERSION
-from tidelog.outputs.opensearch.joined_documents import REMOVE_SCRIPT, ROOT, SCRIPT, script_id
+from tidelog.outputs.opensearch.documents import (
+    DELETED,
+    META,
+    NOTES,
+    NOTES_ID,
+    REMOVE_SCRIPT,
+    ROOT,
+    SCRIPT,
+    VERSION,
+    script_id,
+)
 from tidelog.outputs.opensearch.writer import Index
 
 _FIRST = "-000001"  # as indices that roll over are numbered

@@ -30,11 +30,19 @@ from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import rename_step, route_step
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.opensearch import documents
-from tidelog.outputs.opensearch import joined_documents as opensearch_joined
+from tidelog.outputs.opensearch import documents as opensearch_joined
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
-from tidelog.outputs.opensearch.documents import AT, DELETED, META, META_MAPPING, VERSION
+from tidelog.outputs.opensearch.documents import (
+    AT,
+    DELETED,
+    JOINED_MAPPING,
+    META,
+    META_MAPPING,
+    ROOT,
+    VERSION,
+    JoinedPart,
+)
 from tidelog.outputs.opensearch.indices import Indices, index_name
-from tidelog.outputs.opensearch.joined_documents import JOINED_MAPPING, ROOT, JoinedPart
 from tidelog.outputs.opensearch.writer import Index, OpenSearchWriter
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from tidelog.codecs.mysql.flavor import Flavor, version_numbers
+from tidelog.codecs.mysql.flavor import Flavor, set_statement, version_numbers
 from tidelog.codecs.mysql.server_urls import (
     ServerPin,
     ServerUrl,
@@ -23,7 +23,6 @@ from tidelog.codecs.mysql.server_urls import (
     ssl_context,
     unverified_context,
 )
-from tidelog.codecs.mysql.session_settings import set_statement
 from tidelog.errors import ConnectionLostError, PreflightError
 from tidelog.sources.mysql.errors import connection_error, note_reached
 

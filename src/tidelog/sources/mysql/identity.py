@@ -11,8 +11,8 @@ import contextlib
 import struct
 from dataclasses import replace
 
-from tidelog.codecs.mysql.binlog.events.header import HEADER_BYTES, EventType
-from tidelog.codecs.mysql.binlog.position import text, unpack
+from tidelog.codecs.mysql.binlog.events import HEADER_BYTES, EventType
+from tidelog.codecs.mysql.binlog.items import text, unpack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import (
@@ -25,7 +25,7 @@ from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.failover import NEW_LOG_ADVICE, NEW_LOG_OR_SETTING
 from tidelog.sources.mysql.stream.positions import FILE_START, RESET, LogFiles
-from tidelog.sources.mysql.stream.replication.stream import BinlogStream
+from tidelog.sources.mysql.stream.replication import BinlogStream
 
 
 def identify(connection: Connection, expected: SourceId | None = None) -> SourceId:

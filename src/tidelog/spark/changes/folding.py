@@ -1,6 +1,6 @@
 """Reads a range of one table with Spark: planned by its segments, one row per key.
 
-One task reads and folds each part (`tidelog.codecs.fold`, `tidelog.spark.datasource.merging`).
+One task reads and folds each part (`tidelog.codecs.fold`, `tidelog.spark.datasource.executor`).
 Spark folds the rows of several parts once more, by the same rules.
 """
 
@@ -95,7 +95,7 @@ def read_newest(
 
 def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFrame:
     """Returns one row per match key of rows in the shape `changes`, by the rules of
-    `tidelog.spark.datasource.merging.combine`. ``complete``: no row has missing columns.
+    `tidelog.spark.datasource.executor.combine`. ``complete``: no row has missing columns.
     """
     keys = [quoted(name) for name in schema.match_key]
     if complete:

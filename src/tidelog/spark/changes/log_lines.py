@@ -14,8 +14,8 @@ from typing import Any
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind
 from tidelog.spark.datasource import executor
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats.shapes import ENVELOPE
 
 Line = tuple[int, str]

@@ -19,9 +19,9 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Bools, Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.spark.changes.folding import PART_BYTES, fold_parts, read_planned
+from tidelog.spark.datasource import options
 from tidelog.spark.datasource import partitions as planning
-from tidelog.spark.datasource import positions
-from tidelog.spark.datasource.positions import DumpRecord
+from tidelog.spark.datasource.options import DumpRecord
 from tidelog.spark.datasource.source import register
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
@@ -55,13 +55,13 @@ def as_of(
     if version is not None and timestamp is not None:
         raise ConfigError("as_of: version and timestamp exclude one another")
     log = EventLog.open(path)
-    at = positions.LogPosition("latest")
+    at = options.LogPosition("latest")
     if version is not None:
-        at = positions.LogPosition("version", version)
+        at = options.LogPosition("version", version)
     elif timestamp is not None:
-        at = positions.LogPosition("timestamp", positions.microseconds("timestamp", timestamp))
+        at = options.LogPosition("timestamp", options.microseconds("timestamp", timestamp))
     register(spark)
-    return TablesAtOffset(spark, path, log, _whole_transactions(log, positions.end_of(log, at)))
+    return TablesAtOffset(spark, path, log, _whole_transactions(log, options.end_of(log, at)))
 
 
 @dataclass
@@ -79,7 +79,7 @@ class TablesAtOffset:
     def dumps(self) -> dict[str, DumpRecord]:
         """Returns, by table, the newest complete dump of all of it."""
         found: dict[str, DumpRecord] = {}
-        for record in positions.dump_records(self.log, self.log.head_offset, self.end):
+        for record in options.dump_records(self.log, self.log.head_offset, self.end):
             if record.completed and record.whole and not record.keyless:
                 found.setdefault(record.table, record)
         return found
@@ -142,7 +142,7 @@ class TablesAtOffset:
     def _no_dump(self, table: TableName) -> ConfigError:
         later = [
             record.offset
-            for record in positions.dump_records(self.log, self.end, self.log.latest_offset())
+            for record in options.dump_records(self.log, self.end, self.log.latest_offset())
             if record.completed and record.whole and record.table == str(table)
         ]
         advice = "dump it (tidelog dump) and choose a position after that"

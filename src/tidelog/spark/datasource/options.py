@@ -4,19 +4,400 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import uuid
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
 
-from tidelog.errors import ConfigError
-from tidelog.eventlog.reader import SegmentRef
-from tidelog.model.column_types import ColumnTypes
-from tidelog.model.patterns import all_but, check_listed
-from tidelog.model.schema import TableName
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.codecs.columns import times
+from tidelog.errors import ConfigError, OffsetGoneError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.eventlog.segments import SegmentMeta
+from tidelog.model.option_values import ColumnTypes
+from tidelog.model.patterns import all_but, check_listed, matches
+from tidelog.model.records import Kind
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.model.units import parse_bytes
-from tidelog.spark.datasource.key_filter import KeyFilter
-from tidelog.spark.datasource.positions import LogPosition, parse_position
 from tidelog.spark.formats.json_values import Handling
+
+# Start and end of a read: as users name them, and the offsets that they mean in a log.
+
+# A commit may be in the log before another one that is older by the duration of a commit. Segments
+# are searched by commit time as if they were in order, and this many neighbours are checked as
+# well.
+_NEIGHBOURS = 4
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+By = Literal["earliest", "latest", "offset", "version", "timestamp", "dump"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A position in the log as a user names it.
+
+    ``value``: a number for ``offset`` and ``version``, microseconds since 1970 UTC for
+    ``timestamp``, the id for ``dump``.
+    """
+
+    by: By
+    value: int | str = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRecord:
+    """A control record: a table's dump began here, or was complete.
+
+    ``first_offset``: a replay from there gives the dumped rows. ``whole``: the dump was of the
+    whole table; ``keyless``: which has no key.
+    """
+
+    offset: int
+    dump_id: str
+    table: str
+    completed: bool
+    first_offset: int
+    whole: bool
+    keyless: bool = False
+
+
+def parse_position(options: Mapping[str, str], edge: str) -> LogPosition:
+    """Returns the position that the options give for ``edge``, ``starting`` or ``ending``. Raises
+    ConfigError that names the option.
+    """
+    starts = edge == "starting"
+    names = [f"{edge}{by}" for by in ("offset", "version", "timestamp", *(("dump",) * starts))]
+    given = [name for name in names if options.get(name)]
+    if len(given) > 1:
+        raise ConfigError(f"tidelog source: options {' and '.join(given)} exclude one another")
+    if not given:
+        return LogPosition("earliest" if starts else "latest")
+    [name] = given
+    text = options[name].strip()
+    if name.endswith("timestamp"):
+        return LogPosition("timestamp", microseconds(name, text))
+    if name.endswith("dump"):
+        return LogPosition("dump", text)
+    words = ("earliest", "latest") if starts else ("latest",)
+    if text.lower() in words:
+        return LogPosition("earliest" if text.lower() == "earliest" else "latest")
+    if not text.isdigit():
+        what = "an offset" if name.endswith("offset") else "a version"
+        raise ConfigError(
+            f"tidelog source: option {name!r} must be {', '.join(words)} or {what}, not {text!r}"
+        )
+    return LogPosition("version" if name.endswith("version") else "offset", int(text))
+
+
+def microseconds(name: str, text: str | datetime) -> int:
+    """Returns a time in ISO 8601, UTC unless it says otherwise, as microseconds since 1970 UTC."""
+    try:
+        moment = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"tidelog source: option {name!r} must be a time such as 2026-01-31T12:00:00Z, not "
+            f"{text!r}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def start_of(log: EventLog, at: LogPosition, tables: Sequence[str | TableName]) -> int:
+    """Returns the offset of the first record to read.
+
+    Raises:
+        ConfigError: there is no such position.
+        OffsetGoneError: retention removed it.
+    """
+    if at.by == "earliest":
+        return log.head_offset
+    if at.by == "latest":
+        return log.latest_offset()
+    if at.by == "timestamp":
+        return first_offset_at(log, int(at.value))
+    if at.by == "dump":
+        start = _dump_start(log, str(at.value), tables)
+    else:
+        start = int(at.value)
+        _check_end(log, f"starting{at.by}", start, start)
+    if start < log.head_offset:
+        raise OffsetGoneError(
+            f"{log.storage!r}: option starting{at.by} asks for offset {start}, but retention "
+            f"removed everything before {log.head_offset}. Start at earliest, or dump the tables "
+            "again (tidelog dump) and start at that dump."
+        )
+    return start
+
+
+def end_of(log: EventLog, at: LogPosition) -> int:
+    """Returns the offset after the last record to read. Raises ConfigError if there is no such
+    position.
+    """
+    if at.by == "latest":
+        return log.latest_offset()
+    if at.by == "timestamp":
+        return first_offset_at(log, int(at.value) + 1)
+    end = int(at.value) + (at.by == "version")  # a version is included, an offset is the bound
+    _check_end(log, f"ending{at.by}", int(at.value), end)
+    return end
+
+
+def check_order(starting: LogPosition, start: int, ending: LogPosition, end: int) -> None:
+    """Raises ConfigError if the end is before the start."""
+    if starting.by == ending.by == "timestamp":
+        wrong = int(starting.value) > int(ending.value)
+    else:
+        wrong = start > end and starting.by not in ("earliest", "latest")
+    if wrong:
+        raise ConfigError(
+            f"tidelog source: option starting{starting.by} is after ending{ending.by}: nothing "
+            "is between them"
+        )
+
+
+def _check_end(log: EventLog, name: str, given: int, offset: int) -> None:
+    end = log.latest_offset()
+    if offset > end:
+        raise ConfigError(
+            f"tidelog source: option {name} is {given}, but {log.storage!r} ends at offset {end}"
+        )
+
+
+def first_offset_at(log: EventLog, moment: int) -> int:
+    """Returns the offset of the first row change committed (if it is of a dump: read) at ``moment``
+    or later, in microseconds since 1970 UTC; the end of the log if there is none yet.
+    """
+    # Without segments of control records only, whose clock may be another one.
+    segments = [segment for segment in log.chain().segments if any(segment.rows_by_schema)]
+    newest = bisect_left(segments, moment, key=lambda segment: _newest(log, segment))
+    for segment in segments[max(0, newest - _NEIGHBOURS) :]:
+        for offsets, times in _times(log, segment):
+            late = np.flatnonzero(times >= moment)
+            if len(late):
+                return int(offsets[late[0]])
+    return log.latest_offset()
+
+
+def _newest(log: EventLog, segment: SegmentMeta) -> int:
+    return max(int(times.max()) for _, times in _times(log, segment))
+
+
+def _times(log: EventLog, segment: SegmentMeta) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for ref in log.segments(segment.first, segment.next):
+        for batch in log.batches(ref, ("offset", "commit_ts", "schema_id")):
+            offsets, times, schemas = (column.to_numpy() for column in batch.columns)
+            if schemas.any():
+                yield offsets[schemas != 0], times[schemas != 0]
+
+
+def dump_records(log: EventLog, start: int, end: int) -> Iterator[DumpRecord]:
+    """Yields the records about dumps in ``[start, end)``, newest first."""
+    for segment in reversed(log.chain().between(start, end)):
+        if 0 not in segment.rows_by_schema:
+            continue
+        found = []
+        for ref in log.segments(max(start, segment.first), min(end, segment.next)):
+            for batch in log.batches(ref, ("offset", "kind", "payload"), schema_ids=(0,)):
+                for record in batch.filter(pc.field("kind") == int(Kind.CONTROL)).to_pylist():
+                    found.append((record["offset"], json.loads(record["payload"])))
+        for offset, content in reversed(found):
+            noted = _dump_record(offset, content)
+            if noted is not None:
+                yield noted
+
+
+def _dump_record(offset: int, content: dict[str, Any]) -> DumpRecord | None:
+    if content.get("type") not in ("dump-started", "dump-completed"):
+        return None
+    return DumpRecord(
+        offset,
+        str(content.get("dump_id")),
+        str(content.get("table")),
+        content["type"] == "dump-completed",
+        int(content.get("first_offset", offset)),
+        bool(content.get("delete_absent")) or "rows_ordinal" in content,
+        "rows_ordinal" in content,
+    )
+
+
+def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str | TableName]) -> int:
+    """Returns the start of the dump ``dump_id`` of the tables; ``latest``: the first offset of the
+    newest whole dumps of all tables.
+    """
+    first: dict[str, int] = {}
+    known: dict[str, None] = {}
+    for noted in dump_records(log, log.head_offset, log.latest_offset()):
+        if tables and not matches(tables, TableName.parse(noted.table)):
+            continue
+        known[noted.dump_id] = None
+        if dump_id == "latest":
+            if noted.completed and noted.whole:
+                first.setdefault(noted.table, noted.first_offset)
+        elif noted.dump_id == dump_id and noted.completed:
+            first.setdefault(noted.table, noted.first_offset)
+        elif noted.dump_id == dump_id and noted.table not in first:
+            # Only its last record says whether it begins before its first one.
+            raise ConfigError(
+                f"tidelog source: option startingdump: dump {dump_id!r} of {noted.table} is not "
+                "complete in this log: wait for it (tidelog wait)"
+            )
+    if first:
+        return min(first.values())
+    suffix = f" of {', '.join(map(str, tables))}" if tables else ""
+    what = f"whole dump{suffix}" if dump_id == "latest" else f"dump {dump_id!r}{suffix}"
+    ids = ", ".join(list(known)[:10]) or "none"
+    raise ConfigError(
+        f"tidelog source: option startingdump: {log.storage!r} has no {what}. Dumps that it knows: "
+        f"{ids}."
+    )
+
+
+# Selects the changes of given keys before anything but the keys is decoded.
+
+_HEX = re.compile(r"(?:\\x|0x)((?:[0-9a-f]{2})*)", re.IGNORECASE)
+_NUMERIC = ("numeric", "decimal")  # without or beyond 38 digits delivered as text: 1.50 is 1.5
+_PADDED = ("character", "bpchar", "char")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """The wanted values, by column of the key. Rows must match in every column."""
+
+    values: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> KeyFilter:
+        """Returns the filter of a JSON object of one row's key. Raises ConfigError without the
+        values.
+        """
+        try:
+            found = json.loads(text, parse_float=str)  # 1.10 is not a binary fraction
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not found:
+            raise ConfigError(
+                "tidelog source: option 'key' must be a JSON object of the key's columns, e.g. "
+                '{"id": 42}'
+            )
+        if any(value is None or isinstance(value, (dict, list)) for value in found.values()):
+            raise ConfigError("tidelog source: option 'key': values must be numbers or texts")
+        return cls(found)
+
+    def check(self, versions: Sequence[TableSchema]) -> None:
+        """Raises ConfigError if no version of the table has these columns in its key.
+
+        Args:
+            versions: the table's schemas, the newest last.
+        """
+        if any(set(self.values) <= set(schema.match_key) for schema in versions):
+            return
+        newest = versions[-1]
+        other = next((n for n in self.values if n not in newest.match_key), next(iter(self.values)))
+        key = ", ".join(newest.match_key) or "none"
+        raise ConfigError(
+            f"tidelog source: option 'key': {other!r} is not of the key of {newest.table} ({key})"
+        )
+
+    def select(self, records: pa.RecordBatch, written: TableSchema) -> pa.RecordBatch:
+        """Returns the records, all of the version ``written``, that have such a key before or after
+        the change; and truncates.
+
+        Under a version with another key: records with these values in the columns of these names,
+        if the record has them; none if the table had no such column.
+        """
+        from tidelog.codecs.decode import decode  # planning processes need no decoder
+
+        columns = [column for column in written.columns if column.name in self.values]
+        wanted = pc.equal(records.column("kind"), int(Kind.TRUNCATE))
+        if columns:
+            decoded = decode(records, written, columns=[column.name for column in columns])
+            for image in (decoded.after, decoded.before):
+                assert image is not None
+                if image.null_count < len(image):
+                    wanted = pc.or_(wanted, self._matching(image, columns, written.match_key))
+        return records.filter(wanted)
+
+    def _matching(
+        self, image: pa.StructArray, columns: Sequence[Column], key: Sequence[str]
+    ) -> pa.BooleanArray:
+        found = image.is_valid()
+        any_equal = pa.repeat(pa.scalar(False), len(image))
+        for column in columns:
+            cells = image.field(image.type.get_field_index(column.name))
+            same = _equal(cells, self.values[column.name], column)
+            any_equal = pc.or_(any_equal, same)
+            if column.name not in key:
+                # It may be missing: of an old row, often only the key is logged.
+                same = pc.or_(same, cells.is_null())
+            found = pc.and_(found, same)
+        return pc.and_(found, any_equal)
+
+
+def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
+    """Returns bool[n], false for null. Raises ConfigError for a value that no cell can have."""
+    kind = cells.type
+    base = column.type_name.lower().partition("(")[0].strip()
+    try:
+        if pa.types.is_binary(kind):
+            wanted = pa.array([_bytes(value)], kind)
+        else:
+            text = json.dumps(value) if isinstance(value, bool) else str(value)
+            if pa.types.is_decimal(kind) and text == "NaN":
+                return cells.is_null()  # null in a key means NaN (`nan_key`)
+            if base == "uuid":
+                text = str(uuid.UUID(text))
+            elif base in _NUMERIC and pa.types.is_string(kind):
+                text = _plain(text)
+                cells = _without_zeros(cells)
+            elif base in _PADDED and pa.types.is_string(kind):
+                text = text.rstrip(" ")
+                cells = pc.utf8_rtrim(cells, characters=" ")
+            wanted = times.value(text, kind)
+            if wanted is None:
+                wanted = pa.array([text], pa.string()).cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError):
+        raise ConfigError(
+            f"tidelog source: option 'key': the value of {column.name!r} is not of type "
+            f"{column.type_name if base == 'uuid' else kind}"
+        ) from None
+    return pc.is_in(cells, value_set=wanted)
+
+
+def _bytes(value: Any) -> bytes:
+    r"""Parses a value as keys of dumps are given: hexadecimal digits after ``0x`` or ``\x``, or a
+    text.
+    """
+    if not isinstance(value, str):
+        raise TypeError
+    digits = _HEX.fullmatch(value)
+    return value.encode() if digits is None else bytes.fromhex(digits[1])
+
+
+def _plain(text: str) -> str:
+    """Returns a number without exponent and trailing zeros; ``NaN`` and the like unchanged."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        raise ValueError from None
+    if not number.is_finite():
+        return text
+    plain = f"{number:f}"
+    plain = plain.rstrip("0").rstrip(".") if "." in plain else plain
+    return "0" if plain == "-0" else plain
+
+
+def _without_zeros(cells: pa.Array) -> pa.Array:
+    fraction = pc.match_substring(cells, ".")
+    short = pc.utf8_rtrim(pc.utf8_rtrim(cells, characters="0"), characters=".")
+    return pc.if_else(fraction, short, cells)
+
 
 SHAPES = ("typed", "events", "envelope", "variant", "raw", "segments")
 _CHANGES = "changes"  # internal: the shape that outputs merge, see tidelog.spark.formats.shapes
@@ -178,7 +559,7 @@ class SourceOptions:
 def _types(text: str) -> ColumnTypes:
     from pydantic import ValidationError
 
-    from tidelog.kinds.column_types import TypesSection
+    from tidelog.kinds.sections import TypesSection
 
     try:
         return TypesSection.model_validate_json(text).column_types()

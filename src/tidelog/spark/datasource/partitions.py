@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from tidelog.codecs.native_types import native_logicals
+from tidelog.codecs.wire_formats import native_logicals
 from tidelog.errors import ConfigError, EventLogError, ForeignSegmentError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches

@@ -8,14 +8,18 @@ own Python process, so that only options, offsets and the schema's metadata pers
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import (
@@ -27,13 +31,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from tidelog.errors import ConfigError, TidelogError
+from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 from tidelog.eventlog.reader import EventLog, SegmentRef
-from tidelog.eventlog.storage.opening import OPTIONS_VARIABLE
-from tidelog.model.schema import TableSchema
-from tidelog.spark.datasource import lag, positions, segment_rows
+from tidelog.model.schema import TableName, TableSchema
+from tidelog.spark.datasource import options as positions
+from tidelog.spark.datasource import partitions, segment_rows
 from tidelog.spark.datasource import partitions as planning
+from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
-from tidelog.spark.datasource.read_plan import ReadPlan
 from tidelog.spark.formats import shapes
 from tidelog.spark.sessions.versions import (
     ReadAllAvailable,
@@ -47,6 +52,95 @@ from tidelog.system.version import check_format
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+
+# Measures how far a stream is behind the event log, and reports it in Spark's progress.
+#
+# Spark 4.2 reads no metrics from Python sources, only the newest offset. So the offset that the
+# source reports there (Spark never stores it) contains the lag: in ``lastProgress``, in the
+# progress
+# events of listeners and in their output, without a listener of ours.
+
+MEMBER = "lag"  # of the reported offset
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a stream still has to read after the batch of this progress.
+
+    Attributes:
+        bytes: bytes of the event log, of all tables.
+        records: records of the stream's tables.
+        seconds: seconds since the oldest of these records was committed (if it is of a dump: read);
+            0 without records.
+    """
+
+    bytes: int
+    records: int
+    seconds: float
+
+    def to_json(self) -> dict[str, int | float]:
+        return asdict(self)
+
+
+NONE = Lag(0, 0, 0.0)
+
+
+def lag_at(
+    log: EventLog, offset: int, tables: Sequence[str | TableName], now_s: float | None = None
+) -> Lag:
+    """Returns the lag of a stream of ``tables`` (patterns; empty: all) that has read up to
+    ``offset``.
+    """
+    chain = log.chain(offset)
+    end = chain.next
+    wanted = partitions.schemas_of(log, tables)
+    records, oldest = 0, None
+    for segment in chain.between(offset, end):
+        ids = [i for i in segment.rows_by_schema if i and (wanted is None or i in wanted)]
+        if not ids:
+            continue
+        if oldest is not None and segment.first >= offset:
+            records += sum(segment.rows_by_schema[i] for i in ids)
+            continue
+        for ref in log.segments(max(offset, segment.first), segment.next):
+            for batch in log.batches(ref, ("offset", "commit_ts"), schema_ids=ids):
+                records += batch.num_rows
+                if oldest is None:
+                    oldest = int(np.min(batch.column("commit_ts").to_numpy()))
+    now = time.time() if now_s is None else now_s
+    seconds = 0.0 if oldest is None else max(0.0, round(now - oldest / 1e6, 3))
+    return Lag(log.bytes_between(offset, end), records, seconds)
+
+
+def lag_of(progress: Any) -> Lag | None:
+    """Returns the lag in a query's progress (``query.lastProgress``, or a listener's
+    ``event.progress``): that of the source with the largest lag, None if no source is ours or none
+    has reported it yet.
+    """
+    found = [_of_source(source) for source in (_sources(progress) if progress else ())]
+    return max((each for each in found if each is not None), key=_seconds, default=None)
+
+
+def _seconds(each: Lag) -> tuple[float, int]:
+    return each.seconds, each.bytes
+
+
+def _sources(progress: Any) -> Sequence[Any]:
+    found = progress.get("sources") if isinstance(progress, Mapping) else progress.sources
+    return list(found or ())
+
+
+def _of_source(source: Any) -> Lag | None:
+    reported = source["latestOffset"] if isinstance(source, Mapping) else source.latestOffset
+    if isinstance(reported, str):
+        try:
+            reported = json.loads(reported)
+        except ValueError:
+            return None
+    content = reported.get(MEMBER) if isinstance(reported, Mapping) else None
+    return None if content is None else Lag(**content)
+
 
 # Spark puts these into the environment of a source's function when a stream starts
 # (PythonStreamingSourceRunner.init). It is one java.util.HashMap for all streams: two that start
@@ -68,7 +162,7 @@ def register(spark: SparkSession) -> None:
     """Register ``format("tidelog")`` with ``spark``; may be called again.
 
     The environment passes options of an object store that this process was given
-    (`tidelog.eventlog.storage.opening`) to Spark's Python workers.
+    (`tidelog.eventlog.local_storage`) to Spark's Python workers.
     """
     context = getattr(spark, "_sc", None)  # a Spark Connect session has none
     if context is not None and OPTIONS_VARIABLE in os.environ:
@@ -285,11 +379,11 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.planned is None:
             return self._offset(self.log.latest_offset(durable=False))
         if self.idle:  # Spark calls both methods, one after the other
-            return self._offset(self.planned) | {lag.MEMBER: lag.NONE.to_json()}
+            return self._offset(self.planned) | {MEMBER: NONE.to_json()}
         latest = self._offset(self.log.chain(self.planned).next)
         with suppress(TidelogError):  # the error is raised again where rows are read
-            behind = lag.lag_at(self.log, self.planned, self.options.tables)
-            latest[lag.MEMBER] = behind.to_json()
+            behind = lag_at(self.log, self.planned, self.options.tables)
+            latest[MEMBER] = behind.to_json()
         return latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -333,7 +427,7 @@ def _partitions(
     if start >= end:
         return []
     if options.shape == "segments":
-        return [SegmentRows(segment_rows.rows(log, start, end, options.tables))]
+        return [SegmentRows(segment_rows.rows_of_segments(log, start, end, options.tables))]
     wanted = planning.schemas_of(log, options.tables)
     names = None if wanted is None else {str(schema.table) for schema in wanted.values()}
     return _runs(log, log.segments(start, end, tables=names), options)

@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from tidelog.codecs.array_types import element_name
 from tidelog.codecs.columns.values import arrow_type
-from tidelog.model.formats import TimeMode
+from tidelog.model.option_values import TimeMode
 from tidelog.spark.formats import structured
-from tidelog.spark.formats.bit_strings import bits_of
 from tidelog.spark.formats.json_values import (
     Handling,
+    bits_of,
     holds_bits,
     is_bigint_unsigned,
     is_short,

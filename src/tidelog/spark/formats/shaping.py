@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.cell_positions import missing_names
 from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import KeyedChanges
-from tidelog.codecs.missing_columns import missing_names
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 

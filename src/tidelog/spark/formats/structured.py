@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidelog.codecs.array_types import element_logical
 from tidelog.codecs.columns.values import CellError, column
-from tidelog.model.formats import DecimalMode
+from tidelog.model.option_values import DecimalMode
 
 _DATA = "io.debezium.data."
 _NUMBER = re.compile(r"(?:numeric|decimal)(?:\((\d+)(?:, ?(-?\d+))?\))?( .*)?", re.IGNORECASE)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.codecs.cell_positions import missing_names
 from tidelog.codecs.decode import Decoded, decode
-from tidelog.codecs.missing_columns import missing_names
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableSchema
 from tidelog.spark.datasource.options import SourceOptions

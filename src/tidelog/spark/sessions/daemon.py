@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidelog.codecs.decode import decode
 from tidelog.codecs.fold import fold
 from tidelog.errors import ConfigError
-from tidelog.eventlog.layout import RECORD_SCHEMA
+from tidelog.eventlog.segments import RECORD_SCHEMA
 from tidelog.kinds.adapters import WIRE_FORMATS
 from tidelog.model.records import Kind
 from tidelog.spark.datasource import executor  # noqa: F401

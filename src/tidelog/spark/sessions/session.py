@@ -19,7 +19,6 @@ from typing import IO, TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from tidelog.spark.sessions.class_archive import ClassArchive
-from tidelog.spark.sessions.cluster import is_local, master_of
 from tidelog.spark.sessions.errors import start_failed_error
 from tidelog.spark.sessions.installation import check_spark_runs, use_java, write_script
 from tidelog.spark.sessions.jars import (
@@ -27,6 +26,7 @@ from tidelog.spark.sessions.jars import (
     delta_jars,
     iceberg_jars,
 )
+from tidelog.spark.sessions.versions import is_local, master_of
 from tidelog.system import version
 from tidelog.system.private_files import temporary_directory
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.lake_files import column_of, plain_layout
 
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.table_state import TableState

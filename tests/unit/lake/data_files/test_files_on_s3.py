@@ -11,11 +11,10 @@ import pytest
 from tests.support.lake_files import plain_layout
 from tests.support.s3 import S3Server
 
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.keys import KeyQuery
-from tidelog.outputs.lake.data_files.look_up import RowFinder
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 
 pytestmark = pytest.mark.integration

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from tests.support.lake_files import plain_layout
 
-from tidelog.outputs.lake.data_files import key_index_cache
-from tidelog.outputs.lake.data_files.key_index import FileKeyIndex, index_keys
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.lake.data_files import look_up
 from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.look_up import FileKeyIndex, KeyIndexCache, index_keys
 
 NUMBERS = plain_layout({"k": pa.int64()}, key=["k"])
 TEXTS = plain_layout({"k": pa.string(), "l": pa.decimal128(5, 1)}, key=["k", "l"])
@@ -66,7 +65,7 @@ def test_an_index_of_an_earlier_start_of_the_host_is_not_used(
 ) -> None:
     cache = KeyIndexCache(str(tmp_path / "i"))
     cache.keep("t", "f", NUMBERS, index_of(NUMBERS, [{"k": 1}]))
-    monkeypatch.setattr(key_index_cache, "_boot_id", lambda: "another")
+    monkeypatch.setattr(look_up, "_boot_id", lambda: "another")
     assert not is_there(cache, "f")
 
 

@@ -21,13 +21,13 @@ from tests.support.lake_files import (
     values_of,
 )
 
-from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.lake.data_files import key_index, keys
+from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files import keys
+from tidelog.outputs.lake.data_files import look_up as key_index
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.look_up import RowFinder, files_to_search
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder, files_to_search
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter

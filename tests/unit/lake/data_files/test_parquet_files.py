@@ -25,7 +25,7 @@ from tests.support.lake_files import (
 )
 
 from tidelog.errors import OutputError, OutputRefusedError
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter

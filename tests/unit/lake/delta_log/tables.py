@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tidelog.outputs.base.stores.port import FileStore, open_file_store
+from tidelog.outputs.base.stores import FileStore, open_file_store
 from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol, add
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.table_state import TableState

@@ -16,10 +16,8 @@ from tests.unit.lake.delta_log.tables import Table, file, seen
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.lake.delta.vacuum import TableFiles
 from tidelog.outputs.lake.delta_log.actions import DeletionVector, add, remove, transaction
-from tidelog.outputs.lake.delta_log.checkpoint_reader import stats_text
-from tidelog.outputs.lake.delta_log.checkpoint_writer import is_due, write_checkpoint
-from tidelog.outputs.lake.delta_log.retention import duration_ms
-from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.outputs.lake.delta_log.commits import is_due, write_checkpoint
+from tidelog.outputs.lake.delta_log.table_state import TableState, duration_ms, stats_text
 
 NOW_MS = 1_800_000_000_000
 DAY_MS = 24 * 3_600_000

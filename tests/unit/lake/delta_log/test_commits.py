@@ -11,7 +11,7 @@ from tests.unit.lake.delta_log.tables import Table, file, seen
 
 from tidelog.errors import ConflictError, OutputError, StorageError
 from tidelog.outputs.lake.delta_log.actions import add
-from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
+from tidelog.outputs.lake.delta_log.commits import write_checkpoint
 from tidelog.system.version import __version__
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from tidelog.errors import OutputRefusedError, TidelogError
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.delta_log.actions import DeletionVector
 from tidelog.outputs.lake.delta_log.deletion_vectors import (
     DeletionVectorWriter,

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.unit.lake.delta_log.tables import Table
 
 from tidelog.outputs.lake.delta_log.actions import TableProtocol, add, remove, transaction
-from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
+from tidelog.outputs.lake.delta_log.commits import write_checkpoint
 from tidelog.outputs.lake.delta_log.table_state import TableState
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from tests.unit.lake.delta_log.tables import PROTOCOL, Table, seen
 
-from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
-from tidelog.outputs.lake.delta_log.retention import clean_up
-from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.outputs.lake.delta_log.commits import write_checkpoint
+from tidelog.outputs.lake.delta_log.table_state import TableState, clean_up
 
 DAY_MS = 24 * 3_600_000
 FIRST_DAY = 20_000

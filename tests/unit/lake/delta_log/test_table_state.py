@@ -9,7 +9,7 @@ from tests.unit.lake.delta_log.tables import METADATA, PROTOCOL, Table, file, se
 
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.lake.delta_log.actions import DeletionVector, add, cdc, remove, transaction
-from tidelog.outputs.lake.delta_log.checkpoint_writer import write_checkpoint
+from tidelog.outputs.lake.delta_log.commits import write_checkpoint
 
 
 @pytest.fixture

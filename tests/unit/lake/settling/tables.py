@@ -11,15 +11,15 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from tests.support.merge_model import Change, MergeModel, Row
 
-from tidelog.outputs.base.stores.port import FileStore
+from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.settling.changes import FoldedChanges
-from tidelog.outputs.lake.settling.replace_files import FileChanges
+from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 KEPT = FileColumn("kept", "kept", pa.string())

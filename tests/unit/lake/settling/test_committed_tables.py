@@ -17,16 +17,15 @@ from pyspark.sql.types import LongType, StringType, StructField
 from tests.support.merge_model import Change, Row
 from tests.unit.lake.settling.tables import Case, by_text, folded
 
-from tidelog.outputs.base.stores.port import FileStore, open_file_store
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.base.stores import FileStore, open_file_store
 from tidelog.outputs.lake.data_files.layout import delta_layout
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache
 from tidelog.outputs.lake.delta_log.actions import add, cdc, remove
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import new_table
 from tidelog.outputs.lake.delta_log.table_state import TableState
 from tidelog.outputs.lake.settling.changes import FoldedChanges
-from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptions, replace_files
-from tidelog.outputs.lake.settling.settle import settle
+from tidelog.outputs.lake.settling.settle import FileChanges, SettleOptions, replace_files, settle
 
 FIELDS = [
     StructField("k", LongType()),

@@ -7,9 +7,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from tests.unit.lake.settling.tables import DELIVERED, Case, by_text, cases
 
-from tidelog.outputs.lake.settling.changes import ChangedRows
-from tidelog.outputs.lake.settling.decisions import NO_VERSION, OldRows, decide
-from tidelog.outputs.lake.settling.new_rows import build_rows, mark_deleted, needed_columns
+from tidelog.outputs.lake.settling.changes import NO_VERSION, ChangedRows, OldRows, decide
+from tidelog.outputs.lake.settling.rows import build_rows, mark_deleted, needed_columns
 
 
 @settings(max_examples=300)

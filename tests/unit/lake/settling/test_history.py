@@ -16,17 +16,25 @@ import pyarrow.parquet as pq
 import pytest
 from tests.unit.lake.settling.tables import LAYOUT, Files, by_text
 
-from tidelog.outputs.base.stores.port import open_file_store
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
 from tidelog.outputs.lake.data_files.layout import FileColumn
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.settling.equal_values import equal_values
 from tidelog.outputs.lake.settling.history import Removals
-from tidelog.outputs.lake.settling.old_rows import is_closed, is_open, newest_version
-from tidelog.outputs.lake.settling.replace_files import SettleOptions, replace_files, rewrite
-from tidelog.outputs.lake.settling.settle import ChangeFile, SettledChanges
-from tidelog.outputs.lake.settling.settle_history import settle_history, settle_removals
+from tidelog.outputs.lake.settling.rows import is_closed, is_open, newest_version
+from tidelog.outputs.lake.settling.settle import (
+    ChangeFile,
+    SettledChanges,
+    SettleOptions,
+    replace_files,
+    rewrite,
+)
+from tidelog.outputs.lake.settling.settle_history import (
+    equal_values,
+    settle_history,
+    settle_removals,
+)
 from tidelog.spark.formats.shapes import (
     CHANGE_MISSING,
     CHANGE_OP,

@@ -10,9 +10,9 @@ import pytest
 from pyroaring import BitMap
 from tests.unit.lake.settling.tables import LAYOUT, SOFT, Files, by_text
 
-from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
-from tidelog.outputs.lake.settling.replace_files import SettleOptions, replace_files, rewrite
+from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache
+from tidelog.outputs.lake.settling.settle import SettleOptions, replace_files, rewrite
 
 ROWS = [{"k": k, "a": k, "b": str(k), "_version": k} for k in range(10)]
 

@@ -24,16 +24,17 @@ from tests.unit.lake.settling.tables import (
     folded,
 )
 
-from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
+from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.settling.changes import FoldedChanges
-from tidelog.outputs.lake.settling.replace_files import (
+from tidelog.outputs.lake.settling.settle import (
+    ChangeFile,
     SettleOptions,
     replace_files,
     rewrite,
+    settle,
 )
-from tidelog.outputs.lake.settling.settle import ChangeFile, settle
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -25,38 +25,33 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.events.compression import (
-    COMPRESSED_ROWS,
-    parse_transaction_payload,
-    payload_slices,
-)
-from tidelog.codecs.mysql.binlog.events.gtids import parse_gtid_list, parse_previous_gtids
-from tidelog.codecs.mysql.binlog.events.header import (
+from tidelog.codecs.mysql.binlog import kernels as kernel
+from tidelog.codecs.mysql.binlog.events import (
     CHECKSUM_BYTES,
+    COMPRESSED_ROWS,
     HEADER_BYTES,
     IGNORABLE,
     EventType,
     Header,
+    parse_gtid_list,
     parse_header,
+    parse_previous_gtids,
+    parse_query,
+    parse_transaction_payload,
+    payload_slices,
     without_checksum,
 )
-from tidelog.codecs.mysql.binlog.events.statements import parse_query
-from tidelog.codecs.mysql.binlog.events.table_map import parse_table_map
+from tidelog.codecs.mysql.binlog.groups import FileEvents, Groups, XaGroups, plain_events
 from tidelog.codecs.mysql.binlog.items import (
     GtidStateSeen,
     RowsNoticed,
     RowsOfPreparedTransaction,
     Scanned,
 )
-from tidelog.codecs.mysql.binlog.kernels import slots as kernel
-from tidelog.codecs.mysql.binlog.kernels.events import split
-from tidelog.codecs.mysql.binlog.kernels.scan import scan
-from tidelog.codecs.mysql.binlog.scan.file_events import FileEvents
-from tidelog.codecs.mysql.binlog.scan.groups import Groups
-from tidelog.codecs.mysql.binlog.scan.inflation import plain_events
-from tidelog.codecs.mysql.binlog.scan.records import ScannedRecords
-from tidelog.codecs.mysql.binlog.scan.state import FAULTS, TORN, ScanState, name_of
-from tidelog.codecs.mysql.binlog.scan.xa_groups import XaGroups
+from tidelog.codecs.mysql.binlog.kernels import split
+from tidelog.codecs.mysql.binlog.scan_kernel import scan
+from tidelog.codecs.mysql.binlog.scan_state import FAULTS, TORN, ScannedRecords, ScanState, name_of
+from tidelog.codecs.mysql.binlog.table_map import parse_table_map
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import GapError

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.binlog import kernels as kernel
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
-from tidelog.codecs.mysql.binlog.kernels import slots as kernel
-from tidelog.codecs.mysql.binlog.layout import OLD_FRACTIONS, walk
+from tidelog.codecs.mysql.types import OLD_FRACTIONS, walk
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from tidelog.codecs.cell_positions import MISSING, NULL
-from tidelog.codecs.tuple_kernel import COLUMN_COUNT, MALFORMED, UNKNOWN_KIND, read_tuple
+from tidelog.codecs.key_kernel import COLUMN_COUNT, MALFORMED, UNKNOWN_KIND, read_tuple
 from tidelog.model.records import Kind
 
 MARK = 0x01  # the first byte of a log row's payload

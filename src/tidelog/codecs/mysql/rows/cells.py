@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.codecs.cell_positions import MISSING, CellPlaces, Image, integers, matrices, payloads
+from tidelog.codecs.key_kernel import REASONS
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog import layout
 from tidelog.codecs.mysql.rows.cell_kernel import any_old_or_partial, locate
 from tidelog.codecs.mysql.texts.texts import BadCellError, Texts, TooMuchTextError
-from tidelog.codecs.tuple_kernel import REASONS
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column, TableSchema
@@ -62,7 +61,7 @@ def walk(schema: TableSchema) -> Walk:
 def _layout(schema: TableSchema, column: Column) -> tuple[int, int]:
     """(bytes of the length, bytes of the value if there is no length)."""
     try:
-        return layout.walk(column.type_id, types.metadata(column), types.old_digits(column))
+        return types.walk(column.type_id, types.metadata(column), types.old_digits(column))
     except ValueError:
         raise DecodeError(
             f"{schema.table}: column {column.name}: {column.type_name} is not a type of the binlog"

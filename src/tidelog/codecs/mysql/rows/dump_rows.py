@@ -22,10 +22,10 @@ import struct
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.bigendian import put_uint32
+from tidelog.codecs.byte_order import put_uint32
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.texts.multibyte_texts import SURROGATES
+from tidelog.codecs.mysql.texts.charset_texts import SURROGATES
 from tidelog.codecs.postgres.tuples import dump_batch
 from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int64s, Kind, LogBatch, UInt8s

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.bigendian import put_uint32
+from tidelog.codecs.byte_order import put_uint32
 from tidelog.codecs.cell_positions import MISSING, Image
-from tidelog.codecs.columns import text_kernels
-from tidelog.codecs.encoded_keys import EncodedKeys
-from tidelog.codecs.key_kernel import hash64
+from tidelog.codecs.columns import kernels
+from tidelog.codecs.key_kernel import EncodedKeys, hash64
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.codecs.mysql.rows import bytes_keys
 from tidelog.codecs.mysql.rows.cell_kernel import HEADER_BYTES, LACKS_CHANGED, LACKS_NONE, may_lack
 from tidelog.codecs.mysql.rows.cells import RowError, Rows, read_rows
 from tidelog.codecs.mysql.texts.texts import TooMuchTextError, float_texts
@@ -30,6 +29,47 @@ from tidelog.model.records import (
     readonly,
 )
 from tidelog.model.schema import TableSchema
+
+# Converts keys of bytes to and from text: ``0x`` and hexadecimal digits, as MySQL and MariaDB
+# write such literals.
+#
+# Texts from people may be the bytes themselves if these are UTF-8 and don't begin with ``0x``.
+
+BEGINS = "0x"
+LOGICAL = "bytes"
+"""The logical type of columns with such keys."""
+
+_HEX = re.compile(r"0x((?:[0-9A-Fa-f]{2})*)")
+
+
+def text_of(value: bytes) -> str:
+    """The text in the form that Tidelog writes."""
+    return BEGINS + value.hex()
+
+
+def shortest(value: bytes) -> str:
+    """The bytes as text if `bytes_of` reads the same bytes from it, else `text_of`.
+
+    It is for values whose column is only known to have bytes.
+    """
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return text_of(value)
+    return text_of(value) if text.startswith(BEGINS) or "\0" in text else text
+
+
+def bytes_of(text: str) -> bytes:
+    """The bytes of a text. Raises ValueError if ``0x`` is not followed by pairs of hexadecimal
+    digits.
+    """
+    if not text.startswith(BEGINS):
+        return text.encode("utf-8", "surrogateescape")
+    match = _HEX.fullmatch(text)
+    if match is None:
+        raise ValueError("a key of bytes is 0x and pairs of hexadecimal digits")
+    return bytes.fromhex(match[1])
+
 
 _COMPLETE = int(KeyEffect.COMPLETE)
 _PARTIAL = int(KeyEffect.PARTIAL)
@@ -134,7 +174,7 @@ _MAX_BYTES = int(np.iinfo(np.int32).max)
 
 
 def _is_bytes(schema: TableSchema, name: str) -> bool:
-    return schema.columns[schema.column_index(name)].logical == bytes_keys.LOGICAL
+    return schema.columns[schema.column_index(name)].logical == LOGICAL
 
 
 def lacks_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Bools:
@@ -214,10 +254,10 @@ class BinlogKeys(EncodedKeys):
 
     def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
         """Like `EncodedKeys.texts`; bytes are in the form of
-        `tidelog.codecs.mysql.rows.bytes_keys`.
+        `tidelog.codecs.mysql.rows.keys`.
         """
         return tuple(
-            bytes_keys.text_of(text.encode("utf-8", "surrogateescape"))
+            text_of(text.encode("utf-8", "surrogateescape"))
             if text is not None and _is_bytes(schema, name)
             else text
             for name, text in zip(schema.match_key, self._texts(key), strict=True)
@@ -296,8 +336,8 @@ class BinlogKeys(EncodedKeys):
 def _with_float_texts(data: UInt8s, start: Int32s, length: Int32s, chosen: Bools) -> UInt8s:
     rows = np.flatnonzero(chosen)
     bounds = np.empty(len(rows) + 1, dtype=np.int32)
-    cells = np.empty(text_kernels.text_offsets(length[rows], bounds), dtype=np.uint8)
-    text_kernels.gather(data, start[rows], length[rows], bounds, cells)
+    cells = np.empty(kernels.text_offsets(length[rows], bounds), dtype=np.uint8)
+    kernels.gather(data, start[rows], length[rows], bounds, cells)
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(cells)]
     numbers = pa.Array.from_buffers(pa.string(), len(rows), buffers).cast(pa.float64())
     _, offsets, texts = float_texts(numbers).buffers()

@@ -8,13 +8,133 @@ become question marks there.
 from __future__ import annotations
 
 import codecs
+import re
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.mysql.texts.multibyte_texts import WIDE, decode
+from tidelog.codecs.mysql import types
+from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.model.records import UInt8s
+from tidelog.model.schema import Column
+
+# Converts text in MySQL's multi-byte character sets to Unicode, as the server does.
+#
+# Python's codecs convert it except for the characters below, which were read from the servers
+# (``CONVERT(… USING utf8mb4)``); MySQL and MariaDB agree. Characters that a set does not define
+# become question marks there.
+
+WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
+"""The character sets whose ASCII characters take several bytes too."""
+
+SURROGATES = frozenset({"ucs2", "utf32"})
+"""The character sets that store a surrogate as a character of its own."""
+
+_WIDE_CODECS = {
+    "ucs2": "utf_16_be", "utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be",
+}  # fmt: skip
+_MULTIBYTE_CODECS = {
+    "big5": "big5", "gbk": "gbk", "gb2312": "gb2312", "gb18030": "gb18030", "sjis": "shift_jis",
+    "cp932": "cp932", "euckr": "cp949", "ujis": "euc_jp", "eucjpms": "euc_jp",
+}  # fmt: skip
+_TWO = re.compile(rb"[\x00-\x80]+|[\x81-\xff][\x30-\xff]|.", re.DOTALL)
+_SHIFT = re.compile(rb"[\x00-\x80\xa0-\xdf]+|[\x81-\x9f\xe0-\xff][\x40-\xff]|.", re.DOTALL)
+_EUC = re.compile(rb"[\x00-\x80]+|\x8f[\xa1-\xfe][\xa1-\xfe]|[\x81-\xff][\xa1-\xff]|.", re.DOTALL)
+_FOUR = re.compile(
+    rb"[\x00-\x80]+|[\x81-\xfe][\x30-\x39][\x81-\xfe][\x30-\x39]|[\x81-\xfe][\x40-\xfe]|.",
+    re.DOTALL,
+)
+_CHARACTERS = {
+    "sjis": _SHIFT, "cp932": _SHIFT, "ujis": _EUC, "eucjpms": _EUC, "gb18030": _FOUR,
+}  # fmt: skip
+_REPLACED = "\ufffd"
+_QUESTION_MARK = "tidelog-question-mark"  # U+FFFD itself is a valid character
+codecs.register_error(_QUESTION_MARK, lambda error: ("?", error.end))  # type: ignore[attr-defined]
+_BIG5_UNDEFINED = (0xA15A, 0xA1C3, 0xA1C5, 0xA1FE, 0xA240, 0xA2CC, 0xA2CE)
+_ETEN = "碁銹裏墻恒粧嫺"  # big5 F9D6 to F9DC
+# eucjpms 8FF3F3 to 8FF3FE and 8FF4A1 to 8FF4FE: NEC's selection of IBM's extensions.
+_IBM = (
+    "ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩ＇＂㈱№℡炻仼僴凬匇匤﨎咊坙﨏塚增寬峵嵓"
+    "﨑德悅愠敎昻晥晴朗栁﨓﨔橫櫢淸淲瀨凞猪甁皂皞益礰礼神祥福竧靖精綠緖羽荢﨟薰蘒﨡蠇"
+    "諸譿賴赶﨣﨤逸郞都鄕﨧﨨閒隆﨩霻靍靑飯飼館馞髙魲鶴黑"
+)
+_MULTIBYTE_PATCHES: dict[str, dict[bytes, str]] = {
+    "big5": {code.to_bytes(2, "big"): _REPLACED for code in _BIG5_UNDEFINED}
+    | {(0xF9D6 + k).to_bytes(2, "big"): character for k, character in enumerate(_ETEN)},
+    "sjis": {b"\x81\x5f": "\\"},
+    "ujis": {b"\xa1\xc0": "\\"},
+    "eucjpms": {b"\x8f\xa2\xb7": "～", b"\x8f\xa2\xc3": "￤"}
+    | {
+        b"\x8f" + (0xF3F3 + k if k < 12 else 0xF4A1 + k - 12).to_bytes(2, "big"): character
+        for k, character in enumerate(_IBM)
+    },
+    "gb18030": {b"\xa8\xbc": "\u1e3f", b"\x81\x35\xf4\x37": "\ue7c7"},
+}
+
+
+def decode(charset: str, text: bytes) -> str:
+    """Decode the text; raises LookupError for any other character set."""
+    if charset == "ucs2":  # it has no surrogate pairs
+        units = np.frombuffer(text[: len(text) // 2 * 2], ">u2").copy()
+        units[(units >= 0xD800) & (units < 0xE000)] = ord("?")
+        text = units.tobytes() + text[len(units) * 2 :]
+    if charset in WIDE:
+        return text.decode(_WIDE_CODECS[charset], _QUESTION_MARK)
+    codec = _MULTIBYTE_CODECS[charset]
+    patches = _MULTIBYTE_PATCHES.get(charset, {})
+    of_code = _USER_DEFINED.get(charset)
+
+    def character(match: re.Match[bytes]) -> str:
+        code = match[0]
+        found = patches.get(code)
+        if found is None and of_code is not None:
+            found = of_code(code)
+        if found is None:
+            try:
+                found = code.decode(codec)
+            except UnicodeDecodeError:
+                found = "?"
+        return found
+
+    pattern = _CHARACTERS.get(charset, _TWO)
+    return "".join(character(match) for match in pattern.finditer(text))
+
+
+def characters(charset: str, text: bytes) -> list[bytes]:
+    """The codes of a text in a set that includes ASCII; a run of ASCII counts as one."""
+    return [match[0] for match in _CHARACTERS.get(charset, _TWO).finditer(text)]
+
+
+def _euc_user_defined(code: bytes) -> str | None:
+    """Rows 85 to 94 of both planes map to Unicode's private use area."""
+    if len(code) == 2 and code[0] >= 0xF5:
+        return chr(0xE000 + (code[0] - 0xF5) * 94 + code[1] - 0xA1)
+    if len(code) == 3 and code[1] >= 0xF5:
+        return chr(0xE3AC + (code[1] - 0xF5) * 94 + code[2] - 0xA1)
+    return None
+
+
+def _eucjpms(code: bytes) -> str | None:
+    """The two-byte characters are those of cp932, at EUC's code positions."""
+    found = _euc_user_defined(code)
+    if found is not None or len(code) != 2 or code[0] in (0x8E, 0x8F) or code[0] < 0xA1:
+        return found
+    row, cell = code[0] - 0xA1, code[1] - 0xA1
+    lead = row // 2 + 0x81
+    lead += 0x40 if lead > 0x9F else 0
+    trail = cell + 0x9F if row & 1 else cell + 0x40 + (cell >= 0x3F)
+    try:
+        return bytes([lead, trail]).decode("cp932")
+    except UnicodeDecodeError:
+        return "?"
+
+
+_USER_DEFINED: dict[str, Callable[[bytes], str | None]] = {
+    "ujis": _euc_user_defined,
+    "eucjpms": _eucjpms,
+}
 
 UTF8 = frozenset({"utf8mb3", "utf8mb4", "binary"})
 """The character sets whose bytes are UTF-8 already, or no text."""
@@ -160,3 +280,141 @@ def not_ascii(data, start, length, binary, out):  # type: ignore[no-untyped-def]
             if data[k] > 0x7F:
                 out[i] = True
                 break
+
+
+# Distinct texts for key columns in character sets that Unicode does not cover completely.
+#
+# Such a set has characters without a text (surrogates in ``ucs2`` and ``utf32``, codes that
+# ``gbk``
+# does not define), or two characters with the same text (``cp932`` has NEC's and IBM's). For
+# other
+# columns the server's question mark is good enough, but two keys must not become one. So a key's
+# value that does not survive the conversion to UTF-8 and back is written as `MARK` and the
+# hexadecimal digits of its bytes, both from the log and from a dump.
+
+MARK = "\U0010ffff"
+"""The prefix of such a text: a code point that is never a character."""
+
+_WHOLE = frozenset({"utf16", "utf16le"})
+"""Multi-byte sets whose characters all have distinct texts."""
+_SINGLE_AGAIN = {
+    "armscii8": bytes.fromhex("a4a5a9abacff"),
+    "tis620": bytes.fromhex("a0dbdcdddefcfdfe"),
+}
+"""Bytes whose character another byte has too, and the server converts back to that one."""
+_AGAIN = {
+    "big5": rb"\xa1[\x5a\xc3\xc5\xfe]|\xa2[\x40\xcc]",
+    "sjis": rb"\x81\x5f",  # a backslash like 0x5C, which is the one that people type
+    "cp932": rb"\x87[\x90-\x92\x95-\x97\x9a-\x9c]|[\xed\xee].|\xfa[\x4a-\x54\x58-\x5b]",
+    "ujis": rb"\x8f\xa2\xb7|\xa1\xc0",
+    "eucjpms": rb"\x8f\xa2[\xb7\xf1]|\x8f\xf3[\xfd\xfe]|\x8f\xf4[\xa1-\xa8\xab-\xad]"
+    rb"|\xad[\xf0-\xf2\xf5-\xf7\xfa-\xfc]",
+}
+"""The same for codes of multi-byte sets. Both lists were read from the servers."""
+_HEX = re.compile(r"(?:[0-9A-Fa-f]{2})*")
+_ODD = {
+    "ucs2": "HEX({k}) REGEXP '^(....)*D[89A-F]'",
+    "utf32": "HEX({k}) REGEXP '^(........)*0000D[89A-F]|^0010FFFF'",
+}
+
+
+def needs_exact(column: Column) -> bool:
+    """Return True if the column is text in such a set."""
+    charset = charset_of(types.collation(column))
+    return column.type_id in types.CHARACTER and is_lossy(charset)
+
+
+def longest(column: Column) -> int:
+    """The most characters of such a text of the column; 0 if it needs none."""
+    if not needs_exact(column):
+        return 0
+    size = types.metadata(column)
+    return 1 + 2 * (types.string_bytes(size) if column.type_id == types.STRING else size)
+
+
+@cache
+def is_lossy(charset: str | None) -> bool:
+    """Return True if the set has characters that need such texts."""
+    if charset is None or charset in UTF8 or charset in _WHOLE:
+        return False
+    return not is_single_byte(charset) or bool(_odd_bytes(charset))
+
+
+def is_plain_ascii(charset: str) -> bool:
+    """Return True if values of bytes below 0x80 survive the conversion."""
+    return keeps_ascii(charset) and charset != "swe7"
+
+
+def exact(charset: str, value: bytes) -> str | None:
+    """The text of a value that does not survive the conversion; None if it does. ``charset``: a
+    lossy set.
+    """
+    return MARK + value.hex() if _is_odd(charset, value) else None
+
+
+def value_of(charset: str | None, text: str) -> bytes | None:
+    """The bytes from which `exact` made this text; None if it did not, or the text is spelled
+    differently.
+    """
+    if charset is None or not text.startswith(MARK) or not is_lossy(charset):
+        return None
+    digits = text[len(MARK) :]
+    value = bytes.fromhex(digits) if _HEX.fullmatch(digits) else b""
+    return value if exact(charset, value) == text else None
+
+
+def sql(name: str, charset: str) -> str:
+    """SQL for the text of column ``name``, quoted, in a lossy set."""
+    plain = f"CONVERT({name} USING utf8mb4)"
+    marked = f"CONCAT(_utf8mb4 X'{MARK.encode().hex()}', LOWER(HEX({name})))"
+    return f"IF({_odd_sql(name, charset)}, {marked}, {plain})"
+
+
+def _odd_sql(name: str, charset: str) -> str:
+    if charset in SURROGATES:
+        return _ODD[charset].format(k=name)
+    back = f"CONVERT(CONVERT({name} USING utf8mb4) USING {charset})"
+    if charset != "sjis":
+        return f"CAST({back} AS BINARY) <> CAST({name} AS BINARY)"
+    # Its 0x5C becomes 0x815F, one byte longer. 0x3F is no other character's second byte.
+    text = f"CAST(CONVERT({name} USING utf8mb4) AS BINARY)"
+    marks = f"{_count(text, '3F')} <> {_count(f'CAST({name} AS BINARY)', '3F')}"
+    return f"({marks} OR LENGTH({back}) <> LENGTH({name}) + {_count(text, '5C')})"
+
+
+def _count(value: str, digits: str) -> str:
+    return f"(LENGTH({value}) - LENGTH(REPLACE({value}, X'{digits}', '')))"
+
+
+def _is_odd(charset: str, value: bytes) -> bool:
+    if charset in SURROGATES:
+        size = 2 if charset == "ucs2" else 4
+        units = (int.from_bytes(value[at : at + size]) for at in range(0, len(value), size))
+        marked = size == 4 and value[:4] == ord(MARK).to_bytes(4)
+        return marked or any(0xD800 <= unit < 0xE000 for unit in units)
+    if is_single_byte(charset):
+        return bool(value.translate(None, _plain_bytes(charset)))
+    if value.isascii():
+        return False
+    if decode(charset, value).count("?") > value.count(b"?"):
+        return True
+    again = _AGAIN.get(charset)
+    return again is not None and any(
+        re.fullmatch(again, code, re.DOTALL) for code in characters(charset, value)
+    )
+
+
+@cache
+def _plain_bytes(charset: str) -> bytes:
+    odd = _odd_bytes(charset)
+    return bytes(byte for byte in range(256) if byte not in odd)
+
+
+@cache
+def _odd_bytes(charset: str) -> bytes:
+    again = _SINGLE_AGAIN.get(charset, b"")
+    return bytes(
+        byte
+        for byte in range(256)
+        if byte in again or (byte != 0x3F and decode_text(bytes([byte]), charset) == "?")
+    )

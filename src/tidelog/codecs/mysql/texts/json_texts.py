@@ -19,8 +19,7 @@ import numpy as np
 from numba import njit
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.texts.digit_kernels import put_unsigned
-from tidelog.codecs.mysql.texts.number_kernels import put_decimal
+from tidelog.codecs.mysql.texts.kernels import put_decimal, put_unsigned
 
 TEXT_FACTOR = 8
 """Factor of a document's largest text: at most this many bytes for each byte of its own (a control
@@ -240,7 +239,7 @@ def _document(data, at, end, to, limit, stack):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def documents(data, start, length, binary, slow, to):  # type: ignore[no-untyped-def]
-    """Like `tidelog.codecs.mysql.texts.number_kernels`; bool[n] ``slow``: the documents left to
+    """Like `tidelog.codecs.mysql.texts.kernels`; bool[n] ``slow``: the documents left to
     Python.
 
     ``data`` has the room that `TEXT_FACTOR` and `TEXT_EXTRA` define.

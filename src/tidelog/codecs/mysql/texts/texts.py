@@ -18,18 +18,9 @@ from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows.cell_kernel import PARTIAL_JSON
-from tidelog.codecs.mysql.texts import (
-    charset_texts,
-    exact_texts,
-    json_texts,
-    multibyte_texts,
-    number_kernels,
-    temporal_kernels,
-    texts,
-)
-from tidelog.codecs.mysql.texts.digit_kernels import little_endian
+from tidelog.codecs.mysql.texts import charset_texts, json_texts, kernels, texts
+from tidelog.codecs.mysql.texts.kernels import little_endian, old_text
 from tidelog.codecs.mysql.texts.network_texts import inet4_text, inet6_text, uuid_text
-from tidelog.codecs.mysql.texts.temporal_kernels import old_text
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column
 
@@ -111,7 +102,7 @@ class Texts:
         columns: the columns of the matrices' rows.
         cells: approximate number of binary cells per column.
         keys: the names of the key's columns, whose texts are exact
-            (`tidelog.codecs.mysql.texts.exact_texts`).
+            (`tidelog.codecs.mysql.texts.charset_texts`).
     """
 
     def __init__(
@@ -151,34 +142,32 @@ class Texts:
             self._convert_each(lambda cell: old_text(code, digits, cell), start, length, binary)
         elif code in _INTEGER_SIZES:
             self._fill(
-                number_kernels.integers(
+                kernels.integers(
                     data, start, length, binary, _INTEGER_SIZES[code],
                     types.is_unsigned(column), to,
                 )
             )  # fmt: skip
         elif code == types.NEWDECIMAL:
-            self._fill(
-                number_kernels.decimals(data, start, length, binary, meta >> 8, meta & 0xFF, to)
-            )
+            self._fill(kernels.decimals(data, start, length, binary, meta >> 8, meta & 0xFF, to))
         elif code == types.DATETIME2:
-            self._fill(temporal_kernels.datetimes(data, start, length, binary, meta, to))
+            self._fill(kernels.datetimes(data, start, length, binary, meta, to))
         elif code == types.TIMESTAMP2:
-            self._fill(temporal_kernels.timestamps(data, start, length, binary, meta, True, to))
+            self._fill(kernels.timestamps(data, start, length, binary, meta, True, to))
         elif code == types.TIME2:
-            self._fill(temporal_kernels.times(data, start, length, binary, meta, to))
+            self._fill(kernels.times(data, start, length, binary, meta, to))
         elif code in (types.DATE, types.NEWDATE):
-            self._fill(temporal_kernels.dates(data, start, length, binary, to))
+            self._fill(kernels.dates(data, start, length, binary, to))
         elif code == types.YEAR:
-            self._fill(temporal_kernels.years(data, start, length, binary, to))
+            self._fill(kernels.years(data, start, length, binary, to))
         elif code == types.TIMESTAMP:
-            self._fill(temporal_kernels.timestamps(data, start, length, binary, 0, False, to))
+            self._fill(kernels.timestamps(data, start, length, binary, 0, False, to))
         elif code == types.DATETIME:
-            self._fill(temporal_kernels.old_datetimes(data, start, length, binary, to))
+            self._fill(kernels.old_datetimes(data, start, length, binary, to))
         elif code == types.TIME:
-            self._fill(temporal_kernels.old_times(data, start, length, binary, to))
+            self._fill(kernels.old_times(data, start, length, binary, to))
         elif code == types.BIT:
             truth = column.logical == "bool"
-            self._fill(number_kernels.bits(data, start, length, binary, truth, to))
+            self._fill(kernels.bits(data, start, length, binary, truth, to))
         elif code in (types.FLOAT, types.DOUBLE):
             self._floats(start, length, binary, 4 if code == types.FLOAT else 8)
         elif code == types.ENUM:
@@ -259,7 +248,7 @@ class Texts:
 
     def _sets(self, labels: Sequence[str], start: Int32s, length: Int32s, binary: Bools) -> None:
         values = np.empty(len(start), dtype=np.uint64)
-        _require_valid(number_kernels.numbers(self._data, start, length, binary, values))
+        _require_valid(kernels.numbers(self._data, start, length, binary, values))
         rows = np.flatnonzero(binary & (length >= 0))
         distinct, which = np.unique(values[rows], return_inverse=True)
         places = np.empty(len(distinct), dtype=np.int32)
@@ -273,7 +262,7 @@ class Texts:
 
     def _floats(self, start: Int32s, length: Int32s, binary: Bools, size: int) -> None:
         patterns = np.empty(len(start), dtype=np.uint64)
-        _require_valid(number_kernels.floats(self._data, start, length, binary, size, patterns))
+        _require_valid(kernels.floats(self._data, start, length, binary, size, patterns))
         rows = np.flatnonzero(binary & (length >= 0))
         if size == 4:
             values = patterns[rows].astype(np.uint32).view(np.float32).astype(np.float64)
@@ -302,7 +291,7 @@ class Texts:
             raise BadCellError(int(np.argmax(binary)))
         if charset in charset_texts.UTF8:
             return
-        if column.name in self._keys and exact_texts.is_lossy(charset):
+        if column.name in self._keys and charset_texts.is_lossy(charset):
             binary = binary & ~self._exact(charset, start, length, binary)
         if charset_texts.is_single_byte(charset):
             sizes = np.where(binary & (length > 0), length, 0)
@@ -315,18 +304,18 @@ class Texts:
             chosen = np.empty(len(start), dtype=np.bool_)
             charset_texts.not_ascii(self._data, start, length, binary, chosen)
         self._convert_each(
-            lambda text: multibyte_texts.decode(charset, text).encode(), start, length, chosen
+            lambda text: charset_texts.decode(charset, text).encode(), start, length, chosen
         )
 
     def _exact(self, charset: str, start: Int32s, length: Int32s, binary: Bools) -> Bools:
         """Convert the cells whose text must show their bytes; returns bool[n], True for these."""
         odd = binary & (length > 0)
-        if exact_texts.is_plain_ascii(charset):
+        if charset_texts.is_plain_ascii(charset):
             charset_texts.not_ascii(self._data, start, length, binary, odd)
         for row in np.flatnonzero(odd):
             begin = int(start[row])
             cell = self._data[begin : begin + int(length[row])].tobytes()
-            text = exact_texts.exact(charset, cell)
+            text = charset_texts.exact(charset, cell)
             odd[row] = text is not None
             if text is not None:
                 encoded = text.encode()

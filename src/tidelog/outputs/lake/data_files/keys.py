@@ -18,8 +18,8 @@ from numba import njit
 from tidelog.codecs.key_kernel import hash64
 from tidelog.errors import OutputRefusedError
 from tidelog.model.records import Int32s, UInt8s, UInt64s
+from tidelog.outputs.lake.data_files.file_reader import partition_value
 from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.partition_values import partition_value
 
 _NULL = 0x6E75_6C6C_6B65_7973
 

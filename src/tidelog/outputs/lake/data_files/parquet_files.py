@@ -16,17 +16,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.stores.errors import file_errors
-from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.lake.data_files.key_index import index_keys
-from tidelog.outputs.lake.data_files.key_index_cache import KeyIndexCache
-from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.partition_values import (
+from tidelog.outputs.base.file_store import file_errors
+from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.file_reader import (
     partition_folder,
     partition_texts,
     path_of,
+    to_file,
 )
-from tidelog.outputs.lake.data_files.stored_types import to_file
+from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, index_keys
 from tidelog.outputs.lake.delta_log.actions import DataFile
 
 _MOST_CHARACTERS = 32  # Delta's default (stringPrefixLength)

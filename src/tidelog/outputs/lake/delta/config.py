@@ -6,12 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidelog.kinds.column_types import TYPES, TypesSection
-from tidelog.kinds.sections import Duration, Location, TablePattern
+from tidelog.kinds.sections import TYPES, Duration, Location, TablePattern, TypesSection
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.sections import KeylessPolicy, name_field
-from tidelog.outputs.base.stores.section import FileStoreSection
+from tidelog.outputs.base.sections import FileStoreSection, KeylessPolicy, name_field
 from tidelog.outputs.lake.config import LakeSection
 
 

@@ -8,13 +8,13 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import all_but, matches
 from tidelog.outputs.base.progress import RefusedTables
 from tidelog.outputs.lake.delta.options import DeltaOptions
-from tidelog.outputs.lake.delta.settle_tasks import RewriteWork
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
-from tidelog.outputs.lake.settling.replace_files import FileChanges
+from tidelog.outputs.lake.delta.tasks import RewriteWork
+from tidelog.outputs.lake.settling.settle import FileChanges
 from tidelog.outputs.lake.table import HOLDS_PROPERTY, application_of
 from tidelog.ports import LogExtent
-from tidelog.spark.changes.batches import batch_of
 from tidelog.spark.datasource.partitions import schemas_now
+from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import destination_name
 
 

@@ -8,8 +8,14 @@ from typing import Final
 from pyspark.sql.types import StructField
 
 from tidelog.outputs.lake.contents import LakeLayout, columns_of, fields_of
-from tidelog.outputs.lake.data_files.column_names import needs_mapping, plain_names, renamed
-from tidelog.outputs.lake.data_files.layout import VALID_FROM, VALID_TO, VALID_TO_VERSION
+from tidelog.outputs.lake.data_files.layout import (
+    VALID_FROM,
+    VALID_TO,
+    VALID_TO_VERSION,
+    needs_mapping,
+    plain_names,
+    renamed,
+)
 from tidelog.outputs.lake.delta_log.definition import TableDefinition, new_table
 from tidelog.outputs.lake.table import (
     GENERATION_PROPERTY,

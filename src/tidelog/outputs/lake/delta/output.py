@@ -32,30 +32,27 @@ from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema, removals_of
-from tidelog.outputs.lake.delta import settle_tasks
-from tidelog.outputs.lake.delta.history_tasks import (
-    HistoryPartition,
-    HistoryWork,
-    RemovalsWork,
-)
+from tidelog.outputs.lake.delta import tasks as settle_tasks
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.reading import Bounds, FileRows, file_rows, frame_of
-from tidelog.outputs.lake.delta.settle_tasks import (
+from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
+from tidelog.outputs.lake.delta.tasks import (
     AppendWork,
+    HistoryPartition,
+    HistoryWork,
     RangeOfTable,
+    RemovalsWork,
     RewriteWork,
     SettlePartition,
     SettleResult,
     SettleWork,
     TableWrite,
 )
-from tidelog.outputs.lake.delta.table import COMMIT_TRIES, DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
 from tidelog.outputs.lake.delta_log import actions as log_actions
 from tidelog.outputs.lake.output import CopyWrite, LakeOutput, TableWork, reason_of
 from tidelog.outputs.lake.settling.history import Removals
-from tidelog.outputs.lake.settling.replace_files import FileChanges
-from tidelog.outputs.lake.settling.settle import SettledChanges
+from tidelog.outputs.lake.settling.settle import FileChanges, SettledChanges
 from tidelog.outputs.lake.table import KEYLESS_PROPERTY
 from tidelog.ports import StateStore, TargetTable
 from tidelog.spark import transforms

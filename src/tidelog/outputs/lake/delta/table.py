@@ -9,7 +9,9 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
@@ -17,37 +19,148 @@ from pyspark.sql.types import StructType
 from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError, TidelogError
 from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.executors import tasks
+from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
-from tidelog.outputs.base.stores.port import open_file_store
-from tidelog.outputs.lake.columns import ColumnPlan
-from tidelog.outputs.lake.contents import edits, source_columns_of
-from tidelog.outputs.lake.data_files.column_names import (
+from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.contents import ColumnPlan, edits, source_columns_of
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.keys import can_be_key
+from tidelog.outputs.lake.data_files.layout import (
+    delta_layout,
     needs_mapping,
     plain_names,
     renamed,
     source_name,
     with_source_names,
 )
-from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.keys import can_be_key
-from tidelog.outputs.lake.data_files.layout import delta_layout
-from tidelog.outputs.lake.delta import restore_check
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout, new_definition
-from tidelog.outputs.lake.delta.settle_tasks import CopyFiles, RewriteWork
+from tidelog.outputs.lake.delta.tasks import CopyFiles, RewriteWork
 from tidelog.outputs.lake.delta_log import actions as log_actions
-from tidelog.outputs.lake.delta_log import checkpoint_writer, retention
+from tidelog.outputs.lake.delta_log import commits, table_state
 from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
-from tidelog.outputs.lake.restore_check import RestoredCopy
-from tidelog.outputs.lake.settling.old_rows import is_closed, newest_version
-from tidelog.outputs.lake.settling.replace_files import FileChanges, SettleOptions
-from tidelog.outputs.lake.table import DROPPED_PROPERTY, LakeTable, parts_of
+from tidelog.outputs.lake.settling.rows import is_closed, newest_version
+from tidelog.outputs.lake.settling.settle import FileChanges, SettleOptions
+from tidelog.outputs.lake.table import DROPPED_PROPERTY, LakeTable, RestoredCopy, parts_of
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
+
+# Finds out from a Delta table's commits whether it was restored to an older version.
+#
+# RESTORE brings back rows and properties, but keeps the transaction versions, by which we know a
+# table's offset. So each of our commits has a note (``userMetadata``, which DESCRIBE HISTORY
+# shows):
+# the offset of the rows with it, and the version up to which no RESTORE is left to be handled.
+# Reading backward from the newest commit, the first note or RESTORE gives the rows' offset.
+
+# A RESTORE by timestamp has no time zone: if we assume a time that is too early, more rows are
+# written again, never too few.
+_ZONES = timedelta(hours=15)
+
+
+@dataclass(frozen=True)
+class DeltaCommit:
+    """A commit in Delta's log; ``note``: Tidelog's note, if it has one."""
+
+    version: int
+    timestamp_ms: int
+    operation: str
+    parameters: dict[str, Any]
+    note: dict[str, Any] | None
+
+    @classmethod
+    def parse(cls, version: int, info: dict[str, Any]) -> DeltaCommit:
+        """Returns the commit of the action ``commitInfo``."""
+        note: Any = None
+        with suppress(ValueError):  # another writer's text
+            note = json.loads(info.get("userMetadata") or "null")
+        return cls(
+            version,
+            int(info.get("timestamp") or 0),
+            str(info.get("operation") or ""),
+            info.get("operationParameters") or {},
+            note if isinstance(note, dict) and "tidelog" in note else None,
+        )
+
+
+@dataclass(frozen=True)
+class RestoreState:
+    """The offset of the rows, None if no commit gives it. ``restored``: the version of the RESTORE
+    that decided it; None if none did.
+    """
+
+    offset: int | None
+    restored: int | None = None
+
+
+def note(application: str, end: int, checked: int) -> str:
+    """Returns the note for a commit after which the rows are those of offset ``end``. Nothing was
+    restored between version ``checked`` and the commit's start.
+    """
+    return json.dumps({"tidelog": application, "end": end, "checked": checked})
+
+
+def restore_state(
+    read: Callable[[int], DeltaCommit | None], version: int, application: str
+) -> RestoreState:
+    """Returns the offset of the rows at ``version``; ``read`` returns a version's commit, or None
+    if it was removed from the log.
+    """
+    restored: int | None = None
+    at = version
+    # Without a limit: each OPTIMIZE and VACUUM of others adds three commits.
+    while at >= 0:
+        commit = read(at)
+        if commit is None:
+            break
+        if commit.operation == "RESTORE":
+            restored = at if restored is None else restored
+            at = _target(read, commit)
+            continue
+        if commit.note is not None and commit.note["tidelog"] == application:
+            between = _restored_in(read, int(commit.note["checked"]), at)
+            if between is None:
+                return RestoreState(int(commit.note["end"]), restored)
+            restored = between if restored is None else restored
+            at = between
+            continue
+        at -= 1
+    return RestoreState(None, restored)
+
+
+def _restored_in(
+    read: Callable[[int], DeltaCommit | None], checked: int, version: int
+) -> int | None:
+    """Returns the newest RESTORE between the two versions, both excluded."""
+    for at in range(version - 1, checked, -1):
+        commit = read(at)
+        if commit is not None and commit.operation == "RESTORE":
+            return at
+    return None
+
+
+def _target(read: Callable[[int], DeltaCommit | None], restore: DeltaCommit) -> int:
+    """Returns the version that was restored, or one before it."""
+    named = restore.parameters.get("version")
+    if named is not None:
+        return int(named)
+    try:
+        # As Spark parses it: a date, or a date and a time; any text after them is ignored.
+        text = str(restore.parameters.get("timestamp")).strip().replace(" ", "T")[:19]
+        until = datetime.fromisoformat(text).replace(tzinfo=UTC) - _ZONES
+    except ValueError:
+        return -1
+    for at in range(restore.version - 1, -1, -1):
+        commit = read(at)
+        if commit is None:
+            return -1
+        if commit.timestamp_ms <= until.timestamp() * 1000:
+            return at
+    return -1
+
 
 FILES_OF_A_TIER = 8
 _SMALLEST_BYTES = 256 << 10  # all smaller files belong to one tier
@@ -432,7 +545,7 @@ class DeltaTable(LakeTable):
             [*actions, *own],
             operation="WRITE" if self.layout.holds == "changes" else "MERGE",
             parameters={"mode": "Append"} if self.layout.holds == "changes" else {},
-            note=restore_check.note(application, end, checked),
+            note=note(application, end, checked),
         )
         self._expected = (before + 1, end) if before == checked and not again else None
         self._checked = checked
@@ -443,9 +556,9 @@ class DeltaTable(LakeTable):
         unless another writer replaced a commit of ours.
         """
         try:
-            if checkpoint_writer.is_due(self.state):
-                checkpoint_writer.write_checkpoint(self.store, self.state)
-                retention.clean_up(self.store, self.state)
+            if commits.is_due(self.state):
+                commits.write_checkpoint(self.store, self.state)
+                table_state.clean_up(self.store, self.state)
         except TableLeftOutError:
             raise
         except TidelogError as error:
@@ -459,7 +572,7 @@ class DeltaTable(LakeTable):
         if self._expected == (version, since):
             self._checked = version
             return None
-        found = restore_check.restore_state(self._commit_of, version, application)
+        found = restore_state(self._commit_of, version, application)
         if found.offset == since or found.restored is None:
             self._checked = version
             return None
@@ -477,6 +590,6 @@ class DeltaTable(LakeTable):
             (newest_version(file, reader, layout) for file in self.state.files.values()), default=-1
         )
 
-    def _commit_of(self, version: int) -> restore_check.DeltaCommit | None:
+    def _commit_of(self, version: int) -> DeltaCommit | None:
         info = self.state.commit_info(version)
-        return None if info is None else restore_check.DeltaCommit.parse(version, info)
+        return None if info is None else DeltaCommit.parse(version, info)

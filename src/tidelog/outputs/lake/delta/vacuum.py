@@ -23,15 +23,18 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 
 from tidelog.errors import OutputError, OutputRefusedError, StateError, TidelogError
-from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.lake.data_files.partition_values import escaped
+from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.file_reader import escaped
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata
-from tidelog.outputs.lake.delta_log.checkpoint_writer import tombstones
+from tidelog.outputs.lake.delta_log.commits import tombstones
 from tidelog.outputs.lake.delta_log.deletion_vectors import location_in
-from tidelog.outputs.lake.delta_log.log_files import CheckpointFiles
-from tidelog.outputs.lake.delta_log.retention import REMOVED_FILES, removed_files_ms
-from tidelog.outputs.lake.delta_log.table_state import TableState
+from tidelog.outputs.lake.delta_log.table_state import (
+    REMOVED_FILES,
+    CheckpointFiles,
+    TableState,
+    removed_files_ms,
+)
 from tidelog.ports import Document, StateStore
 
 _CHANGE_DATA: Final = "_change_data"

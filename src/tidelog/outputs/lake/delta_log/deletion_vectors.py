@@ -17,7 +17,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base.stores.port import FileStore, open_file_store
+from tidelog.outputs.base.stores import FileStore, open_file_store
 from tidelog.outputs.lake.delta_log.actions import DeletionVector
 
 _MAGIC: Final = struct.pack("<i", 1681511377)

@@ -6,23 +6,314 @@ Delta protocol, "Action Reconciliation".
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tidelog.errors import TableLeftOutError, TidelogError
-from tidelog.outputs.base.stores.port import FileStore
-from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
-from tidelog.outputs.lake.delta_log.checkpoint_reader import read_checkpoint, unreadable
-from tidelog.outputs.lake.delta_log.log_files import (
-    FOLDER,
-    LAST_CHECKPOINT,
-    CheckpointFiles,
-    LogListing,
-    commit_name,
-    parse_actions,
+from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.delta_log.actions import (
+    DataFile,
+    DeletionVector,
+    TableMetadata,
+    TableProtocol,
 )
+from tidelog.outputs.lake.delta_log.features import features_of
+
+# Names of the files in a table's ``_delta_log`` (Delta protocol, "File Types").
+
+FOLDER: Final = "_delta_log"
+SIDECARS: Final = f"{FOLDER}/_sidecars"
+LAST_CHECKPOINT: Final = f"{FOLDER}/_last_checkpoint"
+
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(
+    r"(?P<version>\d{20})\.checkpoint"
+    r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.[0-9a-f-]{36}(?=\.))?\.(?:parquet|json)"
+)
+
+_EXPIRING: Final = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\..+|\d{20}\.compacted\.json)")
+
+
+def commit_name(version: int) -> str:
+    """Returns the name of a commit's file, below the table."""
+    return f"{FOLDER}/{version:020d}.json"
+
+
+def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
+    """Yields the actions of a file of JSON lines; only those of ``kind`` if given. Raises
+    ValueError.
+
+    Lines end only with a newline: texts may contain other line separators.
+    """
+    for line in data.decode().split("\n"):
+        if kind in line and line.strip():
+            action = json.loads(line)
+            if not kind or kind in action:
+                yield action
+
+
+def version_of(name: str) -> int:
+    """Returns the (first) version of a file in ``_delta_log``; -1: it has no version."""
+    found = _EXPIRING.fullmatch(name)
+    return -1 if found is None else int(found[1])
+
+
+@dataclass(frozen=True, order=True)
+class CheckpointFiles:
+    """A checkpoint: names of its files in ``_delta_log``, in order of its parts."""
+
+    version: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LogListing:
+    """The content of ``_delta_log``: commits and complete checkpoints, the newest last."""
+
+    commits: list[int] = field(default_factory=list)
+    checkpoints: list[CheckpointFiles] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> LogListing:
+        commits: list[int] = []
+        whole: list[CheckpointFiles] = []
+        parts: dict[tuple[int, int], dict[int, str]] = defaultdict(dict)
+        for name in names:
+            if found := _COMMIT.fullmatch(name):
+                commits.append(int(found[1]))
+            elif found := _CHECKPOINT.fullmatch(name):
+                version = int(found["version"])
+                if found["part"] is None:
+                    whole.append(CheckpointFiles(version, (name,)))
+                else:
+                    parts[version, int(found["parts"])][int(found["part"])] = name
+        for (version, count), each in parts.items():
+            # Parts appear one by one: without all of them it is not a checkpoint (yet).
+            if sorted(each) == list(range(1, count + 1)):
+                whole.append(CheckpointFiles(version, tuple(each[n] for n in sorted(each))))
+        return cls(sorted(commits), sorted(whole))
+
+
+# Reads checkpoints: classic, multi-part and UUID-named ones, with their sidecars (Delta protocol,
+# "Checkpoints" and "Checkpoint Schema").
+
+_FEW: Final = ("protocol", "metaData", "txn", "domainMetadata", "sidecar")
+"""Actions of which a table has few."""
+_OF_FILES: Final = (
+    "path", "partitionValues", "size", "modificationTime", "stats", "deletionVector", "tags",
+    "clusteringProvider",
+)  # fmt: skip
+
+
+@dataclass
+class Checkpoint:
+    """Actions of a checkpoint, without tombstones.
+
+    Attributes:
+        actions: ``protocol``, ``metaData``, ``txn`` and ``domainMetadata``, as in a commit.
+        files: the table's files.
+        sidecars: names of the files, below the table, with its ``add`` and ``remove`` actions;
+            empty: the checkpoint contains them itself.
+    """
+
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    files: list[DataFile] = field(default_factory=list)
+    sidecars: list[str] = field(default_factory=list)
+
+
+def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
+    """Read a checkpoint. Raises TableLeftOutError for one in an unknown format."""
+    checkpoint = Checkpoint()
+    for name in found.names:
+        _read(store, f"{FOLDER}/{name}", checkpoint)
+    for name in checkpoint.sidecars:
+        _read(store, name, checkpoint)
+    return checkpoint
+
+
+def read_tombstones(store: FileStore, found: CheckpointFiles) -> list[pa.Array]:
+    """Returns struct arrays of the ``remove`` actions in the checkpoint, as it has them."""
+    arrays = []
+    names = [f"{FOLDER}/{name}" for name in found.names]
+    for name in names:  # the list grows by sidecars
+        if name.endswith(".json"):
+            actions = _lines(store, name)
+            removes = [each["remove"] for each in actions if "remove" in each]
+            arrays.append(pa.array(removes) if removes else pa.nulls(0))
+            sidecars = [each["sidecar"] for each in actions if "sidecar" in each]
+        else:
+            with _open_parquet(store, name) as file:
+                arrays.append(_read_kind(file, "remove"))
+                sidecars = _read_kind(file, "sidecar").to_pylist()
+        names += map(_sidecar, sidecars)
+    return [array for array in arrays if len(array)]
+
+
+def _read(store: FileStore, name: str, into: Checkpoint) -> None:
+    if name.endswith(".json"):
+        for action in _lines(store, name):
+            (kind, body), *_ = action.items()
+            if kind == "add":
+                into.files.append(DataFile.parse(body))
+            elif kind in _FEW:
+                _take(kind, body, into)
+        return
+    with _open_parquet(store, name) as file:
+        for kind in _FEW:
+            for body in _read_kind(file, kind).to_pylist(maps_as_pydicts="strict"):
+                _take(kind, _without_nulls(body), into)
+        into.files += _files(_read_kind(file, "add", _OF_FILES))
+
+
+def _take(kind: str, body: dict[str, Any], into: Checkpoint) -> None:
+    if kind == "sidecar":
+        into.sidecars.append(_sidecar(body))
+    else:
+        into.actions.append({kind: body})
+
+
+def _sidecar(body: Mapping[str, Any]) -> str:
+    """Returns the sidecar's name below the table; it is in one folder, whatever its path."""
+    return f"{SIDECARS}/{unquote(body['path']).rpartition('/')[2]}"
+
+
+def _lines(store: FileStore, name: str) -> list[dict[str, Any]]:
+    try:
+        return list(parse_actions(store.read(name)))
+    except ValueError:
+        raise unreadable(store, name) from None
+
+
+class _open_parquet:  # noqa: N801 - used as a function
+    """Opens a Parquet file of the log; turns its errors into TableLeftOutError."""
+
+    def __init__(self, store: FileStore, name: str) -> None:
+        self._store, self._name = store, name
+
+    def __enter__(self) -> pq.ParquetFile:
+        try:
+            source = self._store.open_input(self._name)
+            self._file = pq.ParquetFile(source, pre_buffer=True)
+        except pa.ArrowInvalid:
+            raise unreadable(self._store, self._name) from None
+        return self._file
+
+    def __exit__(self, kind: Any, error: BaseException | None, _trace: Any) -> None:
+        self._file.close(force=True)
+        if isinstance(error, pa.ArrowInvalid):
+            raise unreadable(self._store, self._name) from None
+
+
+def unreadable(store: FileStore, name: str) -> TableLeftOutError:
+    """Returns the error for a damaged file of the log."""
+    return TableLeftOutError(
+        f"{store.path}/{name} can't be read: it is damaged. Restore the file, or move the table "
+        "away and dump it again."
+    )
+
+
+def _read_kind(file: pq.ParquetFile, kind: str, fields: Sequence[str] = ()) -> pa.Array:
+    """Returns the actions of a kind: a struct array without NULLs, of ``fields`` if given."""
+    schema = file.schema_arrow
+    at = schema.get_field_index(kind)
+    if at < 0:
+        return pa.nulls(0, pa.struct([]))
+    wanted = [kind]
+    if fields:
+        existing = [each.name for each in schema.field(at).type]
+        wanted = [f"{kind}.{name}" for name in fields if name in existing]
+        if "stats" not in existing and "stats_parsed" in existing:
+            wanted.append(f"{kind}.stats_parsed")
+    chunks = file.read(columns=wanted).column(kind).chunks
+    whole = pa.concat_arrays(chunks) if chunks else pa.nulls(0, schema.field(at).type)
+    return whole.filter(whole.is_valid())
+
+
+def _files(adds: pa.Array) -> Iterator[DataFile]:
+    columns = {each.name: adds.field(index) for index, each in enumerate(adds.type)}
+    none = pa.nulls(len(adds))
+    if "stats" in columns or "stats_parsed" not in columns:
+        stats = columns.get("stats", none).to_pylist()
+    else:
+        parsed = columns["stats_parsed"].to_pylist()
+        stats = [None if each is None else stats_text(each) for each in parsed]
+    return map(
+        DataFile,
+        columns.get("path", none).to_pylist(),
+        (each or {} for each in _few(columns.get("partitionValues", none))),
+        columns.get("size", none).to_pylist(),
+        columns.get("modificationTime", none).to_pylist(),
+        stats,
+        (
+            None if each is None else DeletionVector.parse(each)
+            for each in _few(columns.get("deletionVector", none))
+        ),
+        _few(columns.get("tags", none)),
+        columns.get("clusteringProvider", none).to_pylist(),
+    )
+
+
+def _few(column: pa.Array) -> list[Any]:
+    """Returns maps and structs, of which most are NULL or empty: as dictionaries, else None."""
+    found: list[Any] = [None] * len(column)
+    existing = column.is_valid()
+    if pa.types.is_map(column.type):
+        existing = pc.greater(pc.fill_null(_map_sizes(column), 0), 0)
+    rows = np.flatnonzero(existing.to_numpy(zero_copy_only=False))
+    for row, each in zip(
+        rows.tolist(), column.take(pa.array(rows)).to_pylist(maps_as_pydicts="strict"), strict=True
+    ):
+        found[row] = each
+    return found
+
+
+def _map_sizes(column: pa.Array) -> pa.Array:
+    entries = pa.ListArray.from_arrays(column.offsets, column.keys)
+    return pc.list_value_length(entries)
+
+
+def stats_text(parsed: Mapping[str, Any]) -> str:
+    """Returns a file's statistics as the JSON text of a commit, from their columns in a
+    checkpoint.
+    """
+    return json.dumps(
+        _without_nulls(parsed), ensure_ascii=False, separators=(",", ":"), default=_json_value
+    )
+
+
+def _json_value(value: Any) -> Any:
+    """Converts by protocol, "Per-file Statistics": times in milliseconds, decimals as numbers."""
+    if isinstance(value, datetime):
+        at = value.astimezone(UTC) if value.tzinfo else value
+        return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(f"no statistics of type {type(value).__name__}")
+
+
+def _without_nulls(value: Any) -> Any:
+    """Remove NULL fields: in actions they mean the same as missing ones, except in values
+    of maps.
+    """
+    if isinstance(value, Mapping):
+        return {k: _without_nulls(each) for k, each in value.items() if each is not None}
+    return value
+
 
 IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _TRIES: Final = 3  # of reading a log that others clean up at the same time
@@ -278,3 +569,97 @@ class TableState:
             f"{self._store.path}: the table's log can't be read: {why}. Restore the files of "
             f"{FOLDER}, or move the table away and dump it again."
         )
+
+
+# Retention by a table's properties: of removed files and of the log.
+
+REMOVED_FILES: Final = "delta.deletedFileRetentionDuration"
+"""The property with the retention of files that were removed from the table."""
+
+_UNITS_MS: Final = {
+    "week": 7 * 24 * 3_600_000.0,
+    "day": 24 * 3_600_000.0,
+    "hour": 3_600_000.0,
+    "minute": 60_000.0,
+    "second": 1_000.0,
+    "millisecond": 1.0,
+    "microsecond": 0.001,
+}
+_PART: Final = re.compile(r"(\d+)\s+([a-z]+?)s?(?:\s+|$)")
+
+
+def removed_files_ms(configuration: Mapping[str, str]) -> int | None:
+    """Returns how long a table with these properties keeps removed files, in milliseconds; None:
+    see `duration_ms`.
+    """
+    return duration_ms(configuration.get(REMOVED_FILES, "interval 1 week"))
+
+
+def duration_ms(text: str) -> int | None:
+    """Returns the milliseconds of an interval in a property of Delta (``interval 30 days``, ``2
+    weeks 12 hours``); None: it can't be parsed, so nothing has expired.
+    """
+    rest = text.strip().lower().removeprefix("interval").strip()
+    if not rest:
+        return None
+    total = 0.0
+    while rest:
+        found = _PART.match(rest)
+        if found is None or found[2] not in _UNITS_MS:
+            return None
+        total += int(found[1]) * _UNITS_MS[found[2]]
+        rest = rest[found.end() :]
+    return int(total)
+
+
+_DAY_MS: Final = 24 * 3_600_000
+_RETENTION: Final = "interval 30 days"  # where the table has no delta.logRetentionDuration
+
+
+def clean_up(store: FileStore, state: TableState) -> None:
+    """Delete expired commits and checkpoints, by ``delta.logRetentionDuration`` and
+    ``delta.enableExpiredLogCleanup``; once a day for each state. Sidecars of other writers'
+    checkpoints are kept.
+
+    A commit's time is that of its ``commitInfo``.
+    """
+    assert state.metadata is not None
+    assert state.protocol is not None
+    configuration = state.metadata.configuration
+    kept_ms = duration_ms(configuration.get("delta.logRetentionDuration", _RETENTION))
+    today = time.time_ns() // 1_000_000 // _DAY_MS
+    if (
+        configuration.get("delta.enableExpiredLogCleanup", "true") != "true"
+        or "checkpointProtection" in features_of(state.protocol)
+        or kept_ms is None
+        or state.cleaned_on == today
+    ):
+        return
+    state.cleaned_on = today
+    until_ms = (time.time_ns() // 1_000_000 - kept_ms) // _DAY_MS * _DAY_MS
+    names = store.names(FOLDER)
+    found = LogListing.of(names)
+    commits = set(found.commits)
+    versions = sorted({each.version for each in found.checkpoints if each.version in commits})
+    oldest = _newest_before(state, versions, until_ms)
+    if oldest is not None:
+        store.delete(f"{FOLDER}/{name}" for name in names if -1 < version_of(name) < oldest)
+
+
+def _newest_before(state: TableState, versions: list[int], until_ms: int) -> int | None:
+    """Returns the newest of ``versions``, sorted, whose commit is not newer than ``until_ms``."""
+    low, high = 0, len(versions)
+    while low < high:
+        middle = (low + high) // 2
+        made_ms = _time_of(state, versions[middle])
+        if made_ms is not None and made_ms <= until_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return versions[low - 1] if low else None
+
+
+def _time_of(state: TableState, version: int) -> int | None:
+    info = state.commit_info(version) or {}
+    made_ms = info.get("inCommitTimestamp") or info.get("timestamp")
+    return None if made_ms is None else int(made_ms)

@@ -22,8 +22,7 @@ from tidelog.errors import NameRefusedError, TableLeftOutError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.targets import rename_step
-from tidelog.outputs.lake.columns import ColumnPlan
-from tidelog.outputs.lake.contents import LakeLayout, fields_of
+from tidelog.outputs.lake.contents import ColumnPlan, LakeLayout, fields_of
 from tidelog.outputs.lake.iceberg.merged_table import MergedTable, literal
 from tidelog.outputs.lake.iceberg.state import (
     MAIN,
@@ -32,11 +31,11 @@ from tidelog.outputs.lake.iceberg.state import (
     SchemaChange,
     conflict,
 )
-from tidelog.outputs.lake.restore_check import RestoredCopy
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
     TABLE_PROPERTY,
+    RestoredCopy,
 )
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import quoted

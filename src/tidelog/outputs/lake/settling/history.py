@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from tidelog.model.records import Bools, Int64s
-from tidelog.outputs.lake.settling.decisions import NO_VERSION
+from tidelog.outputs.lake.settling.changes import NO_VERSION
 
 NEVER = int(np.iinfo(np.int64).max)
 """Stands for the version where a state ends that has not ended."""

@@ -12,15 +12,14 @@ from contextlib import suppress
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.codecs.mysql.binlog.position import unpack
+from tidelog.codecs.mysql.binlog.items import unpack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
-from tidelog.codecs.mysql.texts.exact_texts import needs_exact
+from tidelog.codecs.mysql.texts.charset_texts import needs_exact
 from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Retention, SourceLoad, TableShape
-from tidelog.sources.condition_check import only_condition_errors
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import (
@@ -32,12 +31,12 @@ from tidelog.sources.mysql.catalogue.storage import (
     storage_of,
     versions_of,
 )
-from tidelog.sources.mysql.chunks.conditions import checked_condition
-from tidelog.sources.mysql.chunks.errors import chunk_errors
+from tidelog.sources.mysql.chunks.sql import checked_condition
 from tidelog.sources.mysql.chunks.watermarks import binlog_end
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
-from tidelog.sources.mysql.errors import number_of, translate_errors
+from tidelog.sources.mysql.errors import chunk_errors, number_of, translate_errors
 from tidelog.sources.mysql.stream.positions import log_end, log_files
+from tidelog.sources.ranges import only_condition_errors
 
 SYSTEM_SCHEMAS = ("information_schema", "mysql", "performance_schema", "sys")
 

@@ -31,7 +31,6 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL, storage_of
-from tidelog.sources.mysql.chunks.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
@@ -47,6 +46,7 @@ from tidelog.sources.mysql.chunks.watermarks import (
     snapshot_position,
 )
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
+from tidelog.sources.mysql.errors import chunk_errors, time_limit
 
 QUIET_TRIES = 50
 """Number of attempts before writers are blocked."""

@@ -5,26 +5,35 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import pymysql
 
-from tidelog.codecs.columns import invalid_dates
+from tidelog.codecs.columns import times
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ChunkBusyError
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
-from tidelog.model.schema import Column, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, Digest
-from tidelog.sources.mysql.chunks.errors import chunk_errors
+from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
+from tidelog.sources.mysql.catalogue.storage import storage_of
 from tidelog.sources.mysql.chunks.reader import (
     LOCK_TIMEOUT_MS,
     SQL_MODE,
     MySqlChunkReader,
     open_reading,
 )
-from tidelog.sources.mysql.chunks.sql import KeyIndex, MySqlChunkSql, key_index, selected
+from tidelog.sources.mysql.chunks.sql import (
+    KeyIndex,
+    MySqlChunkSql,
+    checked_condition,
+    key_index,
+    selected,
+)
 from tidelog.sources.mysql.chunks.watermarks import (
     BinlogSnapshot,
     binlog_end,
@@ -33,6 +42,7 @@ from tidelog.sources.mysql.chunks.watermarks import (
     current_position,
 )
 from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.errors import chunk_errors
 from tidelog.sources.mysql.stream.positions import has_gtids
 from tidelog.sources.null_registry import NullRegistry
 
@@ -74,10 +84,10 @@ def _time(name: str) -> str:
 
 def _key_days(name: str) -> str:
     """The number of days for a key column; invalid dates too have distinct numbers:
-    `tidelog.codecs.columns.invalid_dates`.
+    `tidelog.codecs.columns.times`.
     """
     year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
-    first, of_a_year = invalid_dates.FIRST, invalid_dates.OF_A_YEAR
+    first, of_a_year = times.FIRST, times.OF_A_YEAR
     of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
     number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, {of_month}))"
     # These servers' year 0 has no February 29th: earlier days of it are a day too late.
@@ -262,3 +272,86 @@ def _owned_gtids(connection: Connection) -> set[str]:
         # A tag (8.3 and later) is in the place of a number, without an owner.
         found |= {f"{source}:{number}" for number in numbers if "#" in number}
     return found
+
+
+# Estimates before a dump, from the engine's statistics, how many rows a table has or match a
+# condition.
+
+ESTIMATE_TIMEOUT_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class MySqlRowsEstimate:
+    """The estimated ``rows`` of a table; ``basis`` names the source of the estimate."""
+
+    rows: int
+    basis: str
+
+
+class MySqlEstimates:
+    """Gets estimates from the engine and the planner. Used by one thread. Raises ChunkError with
+    what to do.
+
+    Args:
+        url: the server.
+        keys: surrogate keys by table pattern, see `MySqlSchemaFinder`.
+        exclude_columns: see `MySqlSchemaFinder`.
+    """
+
+    def __init__(
+        self,
+        url: str | ServerUrl,
+        keys: Mapping[str, Sequence[str]] | None = None,
+        exclude_columns: Sequence[str] = (),
+    ) -> None:
+        self._url = url
+        self._finder = MySqlSchemaFinder(keys, exclude_columns)
+        self._connection: Connection | None = None
+
+    def rows(self, table: TableName, where: str | None) -> MySqlRowsEstimate | None:
+        """The estimated number of rows that a dump reads; None if there is no such table."""
+        with chunk_errors(f"planning a dump of {table}"):
+            connection = self._get_connection()
+            storage = storage_of(connection, table)
+            if storage is None or self._finder.find(connection, table) is None:
+                return None
+            # InnoDB samples a few pages: the estimate may be off by half.
+            estimate = MySqlRowsEstimate(storage.estimated_rows, "the engine's statistics")
+            if where is None:
+                return estimate
+            share = _selectivity(connection, quote_name(table.namespace, table.name), where)
+            basis = f"{estimate.basis}; the condition's share by EXPLAIN"
+            return MySqlRowsEstimate(round(estimate.rows * share), basis)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.abandon()
+            self._connection = None
+
+    def _get_connection(self) -> Connection:
+        if self._connection is None or not self._connection.open:
+            self._connection = open_reading(
+                self._url,
+                purpose="plan",
+                settings={**SQL_MODE, "lock_wait_timeout": "2"},
+                statement_timeout_ms=ESTIMATE_TIMEOUT_MS,
+            )
+            with suppress(pymysql.MySQLError):  # MySQL 8.0 and later: no estimates of a day ago
+                self._connection.rows("SET SESSION information_schema_stats_expiry = 0")
+        return self._connection
+
+
+def _selectivity(connection: Connection, source: str, where: str) -> float:
+    """The share of the table's rows that match the condition, by the planner's estimate."""
+    every = _planned_rows(connection, f"SELECT 1 FROM {source}")  # noqa: S608 - quoted
+    some = _planned_rows(connection, f"SELECT 1 FROM {source} WHERE ({checked_condition(where)})")  # noqa: S608
+    return min(1.0, some / every) if every else 1.0
+
+
+def _planned_rows(connection: Connection, query: str) -> float:
+    """The number of rows that the plan's first table returns after its condition."""
+    # MariaDB shows the filtered share only with EXTENDED; MySQL 9 has another default format.
+    how = "EXTENDED" if connection.flavor is Flavor.MARIADB else "FORMAT=TRADITIONAL"
+    row = connection.named(f"EXPLAIN {how} {query}")[0]
+    filtered = row.get("filtered")
+    return float(row["rows"] or 0) * (100.0 if filtered is None else float(filtered)) / 100

@@ -21,7 +21,6 @@ from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
-from tidelog.sources.mysql.chunks.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.chunks.rows import MySqlChunkSelect
 from tidelog.sources.mysql.chunks.watermarks import (
     BEGIN,
@@ -34,6 +33,7 @@ from tidelog.sources.mysql.chunks.watermarks import (
     snapshot_position,
 )
 from tidelog.sources.mysql.connect import Connection, connect, quote_name
+from tidelog.sources.mysql.errors import chunk_errors, time_limit
 from tidelog.sources.mysql.stream.gtids import GtidSet, SeenGtids
 
 LOCK_TIMEOUT_MS = 2_000

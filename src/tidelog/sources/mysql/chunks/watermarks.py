@@ -31,7 +31,7 @@ import numpy as np
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.codecs.mysql.binlog.position import text
+from tidelog.codecs.mysql.binlog.items import text
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkDeniedError, ChunkRefusedError, PreflightError
 from tidelog.model.records import Bools, Int64s, XidRanges

@@ -2,14 +2,271 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
+import pymysql
+
+from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.model.patterns import EXCLUDE
 from tidelog.sources.findings import ADMINISTRATOR, Finding
-from tidelog.sources.mysql.catalogue.grants import Grants, account_name
-from tidelog.sources.mysql.preflight.privileges import WATERMARK_PRIVILEGES
+from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
+from tidelog.sources.mysql.connect import Connection, quote_name
+from tidelog.sources.mysql.errors import number_of, server_message
+from tidelog.sources.mysql.stream.positions import log_status
+
+# The data that each check of `tidelog check` reads.
+
+
+@dataclass(frozen=True)
+class CheckContext:
+    """The server to check, and the configuration.
+
+    Attributes:
+        url: the server, with the password.
+        connection: a connection to it.
+        variables: the server's global variables, as text.
+        server_id: Tidelog's own id.
+        database_is_refused: whether the account may not use the URL's database.
+        others: see `MySqlPreflight`.
+    """
+
+    url: str = field(repr=False)
+    connection: Connection
+    variables: Mapping[str, str]
+    server_id: int
+    kind: Flavor
+    tables: tuple[str, ...]
+    watermark_schema: str
+    strategy: Literal["table", "gtid"]
+    signal_table: str | None
+    keys: Mapping[str, Sequence[str]]
+    exclude_columns: Sequence[str]
+    cascades: Literal["refuse", "dump", "accept"]
+    snapshot_mode: Literal["incremental", "blocking"]
+    database_is_refused: bool = False
+
+    @property
+    def mysql(self) -> bool:
+        return self.connection.flavor is Flavor.MYSQL
+
+    def on(self, name: str) -> bool:
+        """Return True if a variable is ON; False if it does not exist."""
+        return self.variables.get(name, "OFF").upper() in ("ON", "1", "TRUE")
+
+
+Check = Callable[[CheckContext], Iterator[Finding]]
+
+
+# Reads an account's privileges from ``SHOW GRANTS``.
+
+# MariaDB 10.5 renamed some privileges (manual, "GRANT").
+_ALIASES = {"BINLOG MONITOR": "REPLICATION CLIENT", "REPLICATION REPLICA": "REPLICATION SLAVE"}
+
+_NAME = r"(\*|`(?:[^`]|``)*`)"
+_GRANT = re.compile(rf"(GRANT|REVOKE) (.+?) ON (?:TABLE )?{_NAME}\.{_NAME} (?:TO|FROM) ")
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """One line of SHOW GRANTS. ``database`` is a LIKE pattern; None means every
+    database or table.
+    """
+
+    privileges: frozenset[str]
+    database: str | None
+    table: str | None
+
+    def holds(self, privilege: str, database: str | None, table: str | None) -> bool:
+        named = privilege in self.privileges or "ALL PRIVILEGES" in self.privileges
+        if not named or (self.table is not None and self.table != table):
+            return False
+        return self.database is None or (
+            database is not None and _like(self.database).fullmatch(database) is not None
+        )
+
+
+def account_name(user: str, host: str) -> str:
+    """Return the account as SQL writes it."""
+    return "@".join("'" + part.replace("'", "''") + "'" for part in (user, host))
+
+
+class Grants:
+    """The privileges of one account.
+
+    Args:
+        account: the account as SQL writes it, e.g. ``'tidelog'@'%'``.
+        lines: the lines of SHOW GRANTS.
+    """
+
+    def __init__(self, account: str, lines: Iterable[str]) -> None:
+        self.account = account
+        self._given: list[_Grant] = []
+        self._revoked: list[_Grant] = []  # partial_revokes of MySQL
+        for line in lines:
+            found = _GRANT.match(line)
+            if found is not None:
+                kind, listed, database, table = found.groups()
+                grant = _Grant(_privileges(listed), _unquoted(database), _unquoted(table))
+                (self._given if kind == "GRANT" else self._revoked).append(grant)
+
+    @classmethod
+    def of(cls, connection: Connection) -> Grants:
+        """Read the privileges of the session's account and its roles."""
+        (current,) = connection.row("SELECT CURRENT_USER()") or ("",)
+        user, _, host = str(current).rpartition("@")
+        statement = "SHOW GRANTS"
+        if connection.flavor is Flavor.MYSQL and connection.version >= (8,):
+            roles = str(connection.value("SELECT CURRENT_ROLE()") or "NONE")
+            if roles != "NONE":
+                statement = f"SHOW GRANTS FOR CURRENT_USER() USING {roles}"
+        lines = [str(row[0]) for row in connection.rows(statement)]
+        return cls(account_name(user, host), lines)
+
+    def missing(
+        self, privileges: Sequence[str], database: str | None = None, table: str | None = None
+    ) -> list[str]:
+        """The ``privileges`` that the account does not have, on the table, the database or
+        globally.
+        """
+        return [p for p in privileges if not self._has(p, database, table)]
+
+    def statement(
+        self, privileges: Sequence[str], database: str | None = None, table: str | None = None
+    ) -> str:
+        """The GRANT statement that gives the privileges."""
+        place = "*.*"
+        if database is not None:
+            # MySQL takes the name as a pattern in a grant on a whole database.
+            name = database if table else re.sub(r"([_%\\])", r"\\\1", database)
+            place = f"{quote_name(name)}.{quote_name(table) if table else '*'}"
+        return f"GRANT {', '.join(privileges)} ON {place} TO {self.account};"
+
+    def _has(self, privilege: str, database: str | None, table: str | None) -> bool:
+        if any(grant.holds(privilege, database, table) for grant in self._revoked):
+            # A privilege revoked on a database can be granted again only on single tables of it.
+            return any(
+                grant.table is not None and grant.holds(privilege, database, table)
+                for grant in self._given
+            )
+        return any(grant.holds(privilege, database, table) for grant in self._given)
+
+
+def _privileges(listed: str) -> frozenset[str]:
+    """The privileges on whole objects, without those on single columns (in parentheses)."""
+    names = re.findall(r"([A-Z][A-Z_ ]*[A-Z])(\s*\([^)]*\))?(?:,|$)", listed)
+    return frozenset(_ALIASES.get(name, name) for name, columns in names if not columns)
+
+
+def _unquoted(name: str) -> str | None:
+    return None if name == "*" else name[1:-1].replace("``", "`")
+
+
+def _like(pattern: str) -> re.Pattern[str]:
+    """Compile a LIKE pattern."""
+    pieces = re.findall(r"\\.|.", pattern, re.DOTALL)
+    spelled = {"_": ".", "%": ".*"}
+    return re.compile(
+        "".join(spelled.get(p) or re.escape(p[1:] if len(p) > 1 else p) for p in pieces), re.DOTALL
+    )
+
+
+# Checks the account's privileges for `tidelog check`; every missing one comes with its GRANT.
+
+_DENIED = (1044, 1142, 1227)
+WATERMARK_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "CREATE")
+
+
+def privilege_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
+    """The checks, each after those that it depends on."""
+    return [_replication, _watermark_table, _blocking_dumps]
+
+
+def _replication(context: CheckContext) -> Iterator[Finding]:
+    """Try the statements that change nothing.
+
+    Registering as a replica without reading the log is not tried: MySQL keeps the registration when
+    the connection ends, and shows it from freed memory.
+    """
+    grants = Grants.of(context.connection)
+    missing = []
+    reasons = []
+    events = "SHOW BINLOG EVENTS LIMIT 1"  # needs REPLICATION SLAVE on MySQL, not on MariaDB
+    reason = _refused(lambda: context.connection.rows(events)) if context.mysql else ""
+    if not context.mysql and grants.missing(["REPLICATION SLAVE"]):
+        reason = f"{grants.account} lacks REPLICATION SLAVE"
+    if reason:
+        missing.append("REPLICATION SLAVE")
+        reasons.append(reason)
+    reason = _refused(lambda: log_status(context.connection))
+    if reason:
+        modern = not context.mysql and context.connection.version >= (10, 5, 2)
+        missing.append("BINLOG MONITOR" if modern else "REPLICATION CLIENT")
+        reasons.append(reason)
+    if missing:
+        fix = grants.statement(missing)
+        yield Finding("replication", "fail", "; ".join(reasons), fix, ADMINISTRATOR)
+    else:
+        yield Finding("replication", "ok", f"{grants.account} may read the binlog")
+
+
+def _refused(run: Callable[[], object]) -> str:
+    """Why the account may not run the statement; "" if it may."""
+    try:
+        run()
+    except pymysql.MySQLError as error:
+        if number_of(error) in _DENIED:
+            return server_message(number_of(error), str(error.args[-1]))
+    return ""
+
+
+def _watermark_table(context: CheckContext) -> Iterator[Finding]:
+    if context.strategy != "table":
+        return
+    grants = Grants.of(context.connection)
+    schema = context.watermark_schema
+    exists = bool(
+        context.connection.rows(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+            (schema, "watermark"),
+        )
+    )
+    if is_view(context.connection, schema):
+        fix = f"DROP VIEW {quote_name(schema, WATERMARK_TABLE)};"
+        text = VIEW.format(table=f"{schema}.{WATERMARK_TABLE}")
+        yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR, by_hand=True)
+        return
+    needed = [p for p in WATERMARK_PRIVILEGES if not (exists and p == "CREATE")]
+    table = "watermark" if exists else None
+    missing = grants.missing(needed, schema, table)
+    if missing:
+        text = f"{schema}.watermark can't be {'written' if exists else 'created and written'}"
+        fix = grants.statement(needed, schema, table)
+        yield Finding("watermark table", "fail", text, fix, ADMINISTRATOR)
+    else:
+        text = f"{schema}.watermark {'exists' if exists else 'will be created'}"
+        yield Finding("watermark table", "ok", text)
+
+
+def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
+    """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots report their position without
+    it.
+    """
+    if not context.mysql:
+        return
+    grants = Grants.of(context.connection)
+    missing = grants.missing(["RELOAD"])
+    if not missing:
+        yield Finding("blocking dumps", "ok", f"{grants.account} may make them")
+        return
+    asked = context.snapshot_mode == "blocking"
+    text = f"{grants.account} lacks RELOAD, which blocking dumps need if writes never pause"
+    fix = grants.statement(missing) if asked else ""
+    yield Finding("blocking dumps", "warn" if asked else "ok", text, fix, ADMINISTRATOR)
 
 
 def narrowest(pattern: str) -> tuple[str | None, str | None]:

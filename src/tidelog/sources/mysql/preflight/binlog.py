@@ -15,7 +15,7 @@ from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.stream.positions import log_status
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.context import CheckContext
+    from tidelog.sources.mysql.preflight.account import CheckContext
 
 RETENTION_LEAST_S = 86_400
 AZURE = ".mysql.database.azure.com"

@@ -21,17 +21,18 @@ from tidelog.sources.findings import (
     Level,
     connections,
 )
-from tidelog.sources.mysql.catalogue.grants import Grants
 from tidelog.sources.mysql.connect import SESSION_FIX, Connection, connect, session_fault
 from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.preflight.account import (
+    Check,
+    CheckContext,
+    Grants,
+    privilege_checks,
     read_grants,
     refused_connection,
     refused_database,
 )
 from tidelog.sources.mysql.preflight.binlog import binlog_checks
-from tidelog.sources.mysql.preflight.context import Check, CheckContext
-from tidelog.sources.mysql.preflight.privileges import privilege_checks
 from tidelog.sources.mysql.preflight.tables import table_checks
 
 OLDEST = {Flavor.MYSQL: (5, 7), Flavor.MARIADB: (10, 3)}

@@ -10,27 +10,23 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from tidelog.errors import SourceError, TableRefusedError
-from tidelog.model.column_patterns import matching_columns
-from tidelog.model.patterns import EXCLUDE, exclusion, matches
+from tidelog.model.patterns import EXCLUDE, exclusion, matches, matching_columns
 from tidelog.model.schema import TableName
-from tidelog.sources.excluded_columns import excluded_finding
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
-from tidelog.sources.mysql.catalogue.grants import Grants
-from tidelog.sources.mysql.catalogue.row_images import check_row_image
 from tidelog.sources.mysql.catalogue.schemas import (
     MySqlSchemaFinder,
     expression_indexes,
     hidden_columns,
 )
-from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL
+from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL, check_row_image
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
-from tidelog.sources.mysql.preflight.account import narrowest
-from tidelog.sources.surrogate_keys import keyless_message, proposed_key
+from tidelog.sources.mysql.preflight.account import Grants, narrowest
+from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
 
 if TYPE_CHECKING:
-    from tidelog.sources.mysql.preflight.context import CheckContext
+    from tidelog.sources.mysql.preflight.account import CheckContext
 
 SYSTEM_DATABASES = ("mysql", "information_schema", "performance_schema", "sys")
 SIGNAL_COLUMNS = {"id", "type", "data"}

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.items import GtidsSeen
-from tidelog.codecs.mysql.binlog.position import unpack
+from tidelog.codecs.mysql.binlog.items import GtidsSeen, unpack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConnectionLostError, GapError, SourceChangedError

@@ -21,8 +21,8 @@ from tidelog.codecs.mysql.binlog.items import (
     GtidStateSeen,
     MariaDbSource,
     TableMapSeen,
+    unpack,
 )
-from tidelog.codecs.mysql.binlog.position import unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl

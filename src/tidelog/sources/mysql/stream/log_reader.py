@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.events.files import parse_rotate
-from tidelog.codecs.mysql.binlog.events.header import (
+from tidelog.codecs.mysql.binlog.events import (
     HEADER_BYTES,
     EventType,
     parse_header,
+    parse_rotate,
     without_checksum,
 )
 from tidelog.codecs.mysql.binlog.items import (
@@ -25,8 +25,10 @@ from tidelog.codecs.mysql.binlog.items import (
     TableMapSeen,
     WatchedBinlogRow,
     XaSeen,
+    file_number,
+    text,
+    unpack,
 )
-from tidelog.codecs.mysql.binlog.position import file_number, text, unpack
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url
@@ -43,29 +45,26 @@ from tidelog.ports import (
     SourceId,
     StateStore,
 )
-from tidelog.sources.mysql.catalogue.cascade_watch import CascadeWatch
+from tidelog.sources.mysql.catalogue.cascades import CascadeWatch
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import translate_errors
 from tidelog.sources.mysql.identity import check_log, file_created, identify, log_recreated_error
-from tidelog.sources.mysql.stream.affected_tables import AffectedTables
-from tidelog.sources.mysql.stream.ddl.temporary import TemporaryTables
+from tidelog.sources.mysql.stream.affected_tables import AffectedTables, LogStatements
 from tidelog.sources.mysql.stream.failover import file_shift, find_resume_position
 from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
-from tidelog.sources.mysql.stream.log_statements import LogStatements
-from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables
-from tidelog.sources.mysql.stream.metadata_tables import MySqlMetadataTables
+from tidelog.sources.mysql.stream.log_parts import XaRows
+from tidelog.sources.mysql.stream.log_schemas import DdlLookahead, LogSchemas
+from tidelog.sources.mysql.stream.log_tables import CapturedTables, LogTables, MySqlMetadataTables
 from tidelog.sources.mysql.stream.positions import RESET, LogFiles, log_end, log_files
-from tidelog.sources.mysql.stream.replication.replica import ReplicaId
-from tidelog.sources.mysql.stream.replication.stream import (
+from tidelog.sources.mysql.stream.replication import (
     DEFAULT_BUFFER_BYTES,
     BinlogStream,
     ReceivedEvents,
+    ReplicaId,
 )
-from tidelog.sources.mysql.stream.schemas.ddl_lookahead import DdlLookahead
-from tidelog.sources.mysql.stream.schemas.history import SchemaHistory
-from tidelog.sources.mysql.stream.schemas.log_schemas import LogSchemas
-from tidelog.sources.mysql.stream.xa_rows import XaRows
+from tidelog.sources.mysql.stream.schema_history import SchemaHistory
+from tidelog.sources.mysql.stream.temporary_tables import TemporaryTables
 
 # Seconds between comparisons of an idle stream with the log's end.
 CHECK_S = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.codecs.mysql.binlog.position import file_number, pack, unpack
+from tidelog.codecs.mysql.binlog.items import file_number, pack, unpack
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import PreflightError
 from tidelog.sources.mysql.connect import Connection

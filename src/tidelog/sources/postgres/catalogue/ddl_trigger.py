@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 from tidelog.sources.findings import SUPERUSER, Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.check_tables import Connection
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
-from tidelog.sources.postgres.preflight.report import Connection
 
 DDL_PREFIX = "tidelog.ddl"
 """The prefix of the logical messages."""

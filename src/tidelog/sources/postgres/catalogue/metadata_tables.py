@@ -8,15 +8,100 @@ import psycopg
 
 from tidelog.model.schema import TableName
 from tidelog.ports import Refusal
-from tidelog.sources.postgres.catalogue.table_rights import watermarks_refused
+from tidelog.sources.postgres.catalogue.identity import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
 from tidelog.sources.postgres.connect import quote_ident
-from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
+
+# Checks that the watermark table is safe to write to: its code runs with the writer's rights.
+#
+# Whoever may create a schema or table may create the watermark table first, with a trigger, a
+# rule or
+# similar. Only roles that have capture's rights in any case may own it and its schema: capture's
+# own
+# role, superusers, and the database's owner. Then only a grant of such a role (``TRIGGER``) lets
+# another role add code to it.
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+# By schema, and by the table in it; only the schema if there is no such table yet.
+_OWNERS = """
+WITH trusted AS (
+  SELECT oid FROM pg_catalog.pg_roles
+  WHERE rolsuper OR rolname IN (current_user, 'pg_database_owner')
+  UNION SELECT datdba FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+)
+SELECT pg_catalog.pg_get_userbyid(n.nspowner), n.nspowner IN (SELECT oid FROM trusted),
+  pg_catalog.pg_get_userbyid(c.relowner), c.relowner IN (SELECT oid FROM trusted),
+  c.oid, c.relkind::text
+FROM pg_catalog.pg_namespace n
+LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = %s
+WHERE n.nspname = %s
+"""
+
+# What may run another role's function when a row is written.
+_CODE = """
+SELECT 'the trigger ' || tgname FROM pg_catalog.pg_trigger
+  WHERE tgrelid = %(table)s::oid AND NOT tgisinternal
+UNION ALL SELECT 'the rule ' || rulename FROM pg_catalog.pg_rewrite
+  WHERE ev_class = %(table)s::oid
+UNION ALL SELECT 'row-level security' FROM pg_catalog.pg_class
+  WHERE oid = %(table)s::oid AND relrowsecurity
+UNION ALL SELECT 'a default or generated value of ' || a.attname FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = %(table)s::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.atthasdef
+UNION ALL SELECT 'a type of somebody''s own for ' || a.attname FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = %(table)s::oid AND a.attnum > 0 AND NOT a.attisdropped
+    AND a.atttypid >= 16384::oid
+UNION ALL SELECT 'the constraint ' || k.conname FROM pg_catalog.pg_constraint k
+  JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_constraint'::regclass
+    AND d.objid = k.oid AND d.refclassid = 'pg_catalog.pg_proc'::regclass
+  WHERE k.conrelid = %(table)s::oid
+UNION ALL SELECT 'an index over an expression' FROM pg_catalog.pg_index
+  WHERE indrelid = %(table)s::oid AND (indexprs IS NOT NULL OR indpred IS NOT NULL)
+LIMIT 1
+"""
+
+_KINDS = {"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "S": "SEQUENCE"}
+
+
+def watermark_table_refusal(connection: Connection, watermark: TableName) -> Refusal | None:
+    """Why the table must not be written to; None if it is safe, or does not exist and can be
+    created.
+    """
+    row = connection.execute(_OWNERS.encode(), (watermark.name, watermark.namespace)).fetchone()
+    if row is None:
+        return None
+    schema_owner, schema_trusted, owner, trusted, relation_id, kind = row
+    user = quote_ident(connection.info.user)
+    schema = quote_ident(watermark.namespace)
+    table = f"{schema}.{quote_ident(watermark.name)}"
+    if not schema_trusted:
+        return _refusal(
+            f"schema {watermark.namespace} is owned by {schema_owner}, whose code could run "
+            "with capture's rights",
+            f"ALTER SCHEMA {schema} OWNER TO {user};",
+        )
+    if relation_id is None:
+        return None
+    drop = f"DROP {_KINDS.get(kind, 'TABLE')} {table}; -- capture creates the table again"
+    if kind != "r":
+        return _refusal("it is not an ordinary table", drop)
+    if not trusted:
+        return _refusal(
+            f"it is owned by {owner}, whose code could run with capture's rights",
+            f"ALTER TABLE {table} OWNER TO {user};",
+        )
+    code = connection.execute(_CODE.encode(), {"table": relation_id}).fetchone()
+    if code is not None:
+        return _refusal(f"it has {code[0]}, which would run with capture's rights", drop)
+    return None
+
+
+def _refusal(reason: str, remedy: str) -> Refusal:
+    return Refusal(f"{reason}: no watermark is written to it", remedy, all_dumps=True)
+
 
 # The columns of Debezium's signal table.
 SIGNAL_COLUMNS = ("id", "type", "data")
-
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 def prepare_watermark_table(

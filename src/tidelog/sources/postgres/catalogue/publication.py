@@ -28,6 +28,8 @@ from tidelog.sources.postgres.catalogue.identity import (
     GENERATED_VERSION,
     IdentityTrouble,
     identities,
+    not_owned,
+    publishing_refused,
 )
 from tidelog.sources.postgres.catalogue.metadata_tables import (
     SIGNAL_COLUMNS,
@@ -35,22 +37,16 @@ from tidelog.sources.postgres.catalogue.metadata_tables import (
     prepare_watermark_table,
     signal_columns,
 )
-from tidelog.sources.postgres.catalogue.publication_members import (
-    managed_for,
-    members_of,
-    publications_now,
-)
 from tidelog.sources.postgres.catalogue.publication_plan import (
     Planner,
     PublicationStep,
     PublicationView,
     PublishedTable,
+    managed_for,
+    members_of,
+    publications_now,
 )
 from tidelog.sources.postgres.catalogue.storage import FIRST_USER_OID
-from tidelog.sources.postgres.catalogue.table_rights import (
-    not_owned,
-    publishing_refused,
-)
 from tidelog.sources.postgres.catalogue.tables import matching_tables
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_TABLE, Strategy
 from tidelog.sources.postgres.connect import quote_ident, quote_literal

@@ -15,9 +15,8 @@ import psycopg
 
 from tidelog.codecs.postgres.pgoutput import RelationSeen
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.sources.excluded_columns import ColumnExclusion
 from tidelog.sources.postgres.catalogue.identity import identities
-from tidelog.sources.surrogate_keys import surrogate_key, unfit_key
+from tidelog.sources.table_settings import ColumnExclusion, surrogate_key, unfit_key
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -14,7 +14,7 @@ another oid or writing transaction (``xmin``; neither VACUUM nor a rewrite of th
 it): ``pg_inherits`` for partitions, ``pg_publication_rel`` and ``pg_publication`` for published
 tables, ``pg_enum`` and the composite's columns for the text of a type's values. Rows that GRANT,
 ANALYZE or COMMENT replace don't count. The log shows a table that has another name for some time:
-`tidelog.capture.catalogue.relation_names`.
+`tidelog.capture.capture_scope`.
 """
 
 from __future__ import annotations

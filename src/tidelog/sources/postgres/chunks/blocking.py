@@ -36,11 +36,10 @@ from tidelog.sources.postgres.chunks.reader import (
     chunk_errors,
 )
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
-from tidelog.sources.postgres.chunks.snapshot import PgSnapshot
-from tidelog.sources.postgres.condition_names import require_plain
+from tidelog.sources.postgres.chunks.sql import require_plain
+from tidelog.sources.postgres.chunks.watermarks import PgSnapshot
 from tidelog.sources.postgres.connect import connect, connect_replication, lsn_value, quote_ident
-from tidelog.sources.postgres.stream.open_transactions import who_is_open
-from tidelog.sources.postgres.stream.standby import in_recovery
+from tidelog.sources.postgres.stream.standby import in_recovery, who_is_open
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -25,20 +25,22 @@ from tidelog.errors import (
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
+from tidelog.sources.postgres.catalogue.identity import BYPASS_POLICIES, hides_rows
+from tidelog.sources.postgres.catalogue.metadata_tables import watermark_table_refusal
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
-from tidelog.sources.postgres.catalogue.table_rights import BYPASS_POLICIES, hides_rows
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
-from tidelog.sources.postgres.chunks.snapshot import TAKE_SNAPSHOT, PgSnapshot, read_snapshot
+from tidelog.sources.postgres.chunks.sql import require_plain
 from tidelog.sources.postgres.chunks.watermarks import (
+    TAKE_SNAPSHOT,
     WATERMARK_TABLE,
+    PgSnapshot,
     Strategy,
     WalLayout,
     emission_point,
+    read_snapshot,
     watermark_statement,
 )
-from tidelog.sources.postgres.condition_names import require_plain
 from tidelog.sources.postgres.connect import connect, quote_ident
-from tidelog.sources.postgres.watermark_table_checks import watermark_table_refusal
 
 LOCK_TIMEOUT_MS = 2_000
 FIRST_NORMAL_OID = 16_384  # lower oids are PostgreSQL's own types

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import logging
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 import psycopg
 
 from tidelog.codecs.postgres.pgoutput import (
@@ -20,15 +25,17 @@ from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.codecs.postgres.texts import to_utf8
 from tidelog.errors import (
     ConnectionLostError,
+    DecodeError,
     Policy,
     SourceBusyError,
     SourceError,
     TableRefusedError,
 )
 from tidelog.model.patterns import EXCLUDE, excludes, matches
-from tidelog.model.records import LogBatch, Resume
+from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
+    MAX_SIGNAL_BYTES,
     CatalogueChanged,
     IdleAt,
     LastTransaction,
@@ -38,25 +45,191 @@ from tidelog.ports import (
     RowsUnlogged,
     SchemaRegistry,
     SchemaSeen,
+    SignalSeen,
     SourceId,
     StateStore,
     TableRefused,
     WatermarkSeen,
 )
 from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
+from tidelog.sources.postgres.catalogue.metadata_tables import SIGNAL_COLUMNS
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder, tables_above
-from tidelog.sources.postgres.chunks.watermarks import Strategy
+from tidelog.sources.postgres.chunks.watermarks import (
+    MAX_WATERMARK_BYTES,
+    WATERMARK_COLUMN,
+    WATERMARK_PREFIX,
+    Strategy,
+)
 from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.errors import translate_errors
-from tidelog.sources.postgres.stream import failover, slots
-from tidelog.sources.postgres.stream.messages import is_own_message, message_batch, watermark_of
-from tidelog.sources.postgres.stream.metadata_tables import PostgresMetadataTables
+from tidelog.sources.postgres.stream import slots
 from tidelog.sources.postgres.stream.replication import DEFAULT_BUFFER_BYTES, ReplicationStream
-from tidelog.sources.postgres.stream.server import check_server, identify, one_value
-from tidelog.sources.postgres.stream.slot_owner import SlotOwner, reader_of
-from tidelog.sources.postgres.stream.timeline import check_history
+from tidelog.sources.postgres.stream.server import check_history, check_server, identify, one_value
+from tidelog.sources.postgres.stream.slots import SlotOwner, reader_of
 from tidelog.system import failpoints
+
+# Converts the application's logical messages to records, and recognizes Tidelog's own.
+#
+# Any role of the database may write any message (``pg_logical_emit_message`` needs no grant),
+# also
+# with Tidelog's prefix. So a watermark counts only with the strategy ``message`` and if it has a
+# watermark's form; only the code that waits for it can verify it (`tidelog.capture.windows`):
+# watermarks are random.
+
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+MAX_PREFIX_CHARACTERS = 256
+"""Number of characters of a prefix that are recorded."""
+
+
+def is_own_message(message: LogicalMessage) -> bool:
+    """Return True if the message has Tidelog's prefix; then it is no record, whoever wrote it."""
+    return message.prefix in (WATERMARK_PREFIX, DDL_PREFIX)
+
+
+def watermark_of(message: LogicalMessage) -> str | None:
+    """The watermark in a message with Tidelog's prefix; None if it can't be one."""
+    content = message.content
+    if not message.transactional or content is None or len(content) > MAX_WATERMARK_BYTES:
+        return None
+    return content.decode("ascii") if content.isascii() else None
+
+
+def message_batch(messages: Sequence[LogicalMessage], resume: Resume) -> LogBatch:
+    """Convert the application's logical messages, in order, to records: kind MESSAGE, schema id 0,
+    JSON payloads. A message outside a transaction has no time: it gets the time of its capture.
+
+    The transaction's number is only in the payload: as the record's number it would take room in
+    the journal of invisible transactions, for any role's messages.
+    """
+    count = len(messages)
+    now = time.time_ns() // 1000
+    times = [now if each.commit_ts is None else each.commit_ts for each in messages]
+    payloads = [_payload(message) for message in messages]
+    return LogBatch(
+        kind=np.full(count, Kind.MESSAGE, np.uint8),
+        schema_id=np.zeros(count, np.int32),
+        position=np.array([message.position for message in messages], np.int64),
+        ordinal=np.array([message.ordinal for message in messages], np.int64),
+        xid=np.zeros(count, np.int64),
+        commit_ts=np.array(times, np.int64),
+        payload_offsets=np.cumsum([0, *map(len, payloads)], dtype=np.int32),
+        payload=np.frombuffer(b"".join(payloads), np.uint8),
+        resume=resume,
+    )
+
+
+def _payload(message: LogicalMessage) -> bytes:
+    prefix = message.prefix[:MAX_PREFIX_CHARACTERS]
+    value: dict[str, Any] = {
+        "type": "message",
+        "transactional": message.transactional,
+        "xid": message.xid,
+        # Bytes that are not UTF-8 (the database has no encoding) are replaced.
+        "prefix": prefix.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
+        "content": base64.b64encode(message.content or b"").decode(),
+    }
+    if message.content is None:
+        value["omitted"] = True
+    return _to_json(value).encode()
+
+
+# Reads log rows that are meant for Tidelog itself: watermarks and signals. They are never
+# records.
+#
+# Others may write to these tables too, and change their columns. The log is read again at every
+# start, so nothing in it may stop capture: a missing column reads as NULL.
+
+logger = logging.getLogger(__name__)
+
+_CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to notice that a text is too long
+
+
+class PostgresMetadataTables:
+    """Finds the metadata tables in the stream, and reads their rows.
+
+    Args:
+        publications: the names of the tables.
+    """
+
+    def __init__(self, publications: Publications) -> None:
+        self._publications = publications
+        self._watermarks: dict[int, int | None] = {}  # the column's index by relation
+        self._signals: dict[int, list[int | None]] = {}
+
+    def bind(self, seen: RelationSeen) -> bool:
+        """Return True for a table whose rows `read` needs."""
+        table = TableName(seen.namespace, seen.name)
+        names = [name for _, name, _, _ in seen.columns]
+        self._watermarks.pop(seen.relation_id, None)
+        self._signals.pop(seen.relation_id, None)
+        if table == self._publications.watermark:
+            if self._publications.strategy != "table":
+                return False
+            (self._watermarks[seen.relation_id],) = _places(
+                table, names, [WATERMARK_COLUMN], "drop the table; it is created again"
+            )
+            return True
+        if table == self._publications.signals:
+            self._signals[seen.relation_id] = _places(
+                table, names, SIGNAL_COLUMNS, "give it the columns id, type and data"
+            )
+            return True
+        return False
+
+    def read(self, row: WatchedRow) -> Iterator[WatermarkSeen | SignalSeen]:
+        """The watermark or signal in a row; nothing if the row holds neither."""
+        if row.relation_id in self._watermarks and row.kind in (Kind.INSERT, Kind.UPDATE):
+            (watermark,) = _columns(row.payload, [self._watermarks[row.relation_id]])
+            if watermark is not None and len(watermark) <= MAX_WATERMARK_BYTES:
+                yield WatermarkSeen(watermark, row.position, row.ordinal)
+        elif row.relation_id in self._signals and row.kind is Kind.INSERT:
+            signal_id, type_, data = _columns(row.payload, self._signals[row.relation_id])
+            yield SignalSeen(signal_id or "", type_ or "", data, row.position, row.ordinal)
+
+
+def _places(
+    table: TableName, names: list[str], wanted: Sequence[str], advice: str
+) -> list[int | None]:
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        logger.warning("%s has no column %s: %s", table, ", ".join(missing), advice)
+    return [names.index(name) if name in names else None for name in wanted]
+
+
+def _columns(payload: bytes, places: Sequence[int | None]) -> list[str | None]:
+    texts = _new_texts(payload)
+    return [None if place is None else texts[place] for place in places]
+
+
+def _new_texts(payload: bytes) -> list[str | None]:
+    """The new tuple of an insert or update as text; None for NULL or an unchanged value."""
+    try:
+        at = 5
+        if payload[at : at + 1] in (b"K", b"O"):
+            _, at = _texts(payload, at + 1)
+        if payload[at : at + 1] != b"N":
+            raise ValueError("tuple tag")
+        return _texts(payload, at + 1)[0]
+    except (struct.error, ValueError) as error:
+        raise DecodeError("a row of one of Tidelog's own tables does not parse") from error
+
+
+def _texts(payload: bytes, at: int) -> tuple[list[str | None], int]:
+    (count,) = struct.unpack_from("!h", payload, at)
+    at += 2
+    found: list[str | None] = []
+    for _ in range(count):
+        if payload[at : at + 1] in (b"n", b"u"):
+            found.append(None)
+            at += 1
+        else:
+            (length,) = struct.unpack_from("!i", payload, at + 1)
+            kept = payload[at + 5 : at + 5 + min(length, _CUT_BYTES)]
+            found.append(kept.decode("utf-8", "surrogateescape"))
+            at += 5 + length
+    return found, at
+
 
 LOCKED_LIMIT_S = 30.0
 RETRY_S = 0.05
@@ -179,14 +352,14 @@ class PostgresLogReader:
             # earlier start has everything that `expected` has.
             before = self._source or self._expected
             source = identify(stream, resume, before)
-            failover.check_same_timeline(self._reported_source, source)
+            slots.check_same_timeline(self._reported_source, source)
             self._source = source
             if before is not None and before.timeline not in (0, source.timeline):
                 self._promoted = True
             begin = self._prepare_slot(sql, resume)
             next_xid = one_value(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
             slots.take_over(sql, self._slot, self._owner)
-            failover.prepare(sql, self.dsn, self._slot)
+            slots.prepare(sql, self.dsn, self._slot)
         stream.start(self._slot, begin.acknowledge, self._publications.names)
         self._scanner = PgoutputScanner(begin, next_xid)
         self._bound.clear()

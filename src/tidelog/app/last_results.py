@@ -1,0 +1,264 @@
+"""The last results of `check`, `verify` and of processes, without passwords."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Any, Final
+
+from tidelog.app.elections import AnotherLeaderError
+from tidelog.app.instances import this_holder
+from tidelog.config import Config
+from tidelog.config.loading import SECRET
+from tidelog.errors import StateConflictError, StateError, TidelogError
+from tidelog.kinds.sections import SecretUrl
+from tidelog.ports import StateStore
+from tidelog.state.opening import open_state, state_exists
+
+# Keeps the last results of verify for the status: it may run at night.
+
+KEY: Final = "verified"
+NAMED: Final = 100
+"""How many of the differing copies are named."""
+_COUNTS: Final = ("rows", "missing", "surplus", "different", "unsettled")
+KEPT: Final = 1000
+"""How many results are kept: of the copies that differ, then of the newest."""
+
+
+def store_results(state: StateStore, reports: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
+    """Store when which copies were compared, and which differed.
+
+    A copy that differed stays stored until it is compared again, or all are (``whole``); if verify
+    has dumped all its differing keys, it is ``repaired``. A state store that fails is no failure of
+    verify. ``copies``: when each was compared, whether it was
+    equal, how many rows it had, how many differed, and remarks; no keys and no values.
+    """
+    reports, now_ms = list(reports), int(time.time() * 1000)
+    compared = {f"{report['table']} in {report['output']}": report for report in reports}
+    with suppress(StateError, StateConflictError):
+        before = state.get(KEY)
+        kept = {} if before is None or whole else before.value
+        differ = set(kept.get("differ") or ()) - compared.keys()
+        repaired = set(kept.get("repaired") or ()) - compared.keys()
+        for name, report in compared.items():
+            if not report["equal"]:
+                (repaired if _is_repaired(report) else differ).add(name)
+        copies = {} if before is None or whole else _copies(before.value)
+        copies |= {
+            f"{each['table']} in {each['output']}": _result(each, now_ms) for each in reports
+        }
+        newest = sorted(copies.items(), key=lambda item: (item[1]["equal"], -item[1]["at_ms"]))
+        value = {
+            "at_ms": now_ms,
+            "compared": len(compared),
+            "differ": sorted(differ)[:NAMED],
+            "repaired": sorted(repaired)[:NAMED],
+            "copies": [{"copy": name, **result} for name, result in newest[:KEPT]],
+        }
+        state.put(KEY, value, None)
+
+
+def _is_repaired(report: Mapping[str, Any]) -> bool:
+    """Return whether a dump of all keys that differ was accepted."""
+    repair = report.get("repair") or {}
+    accepted = repair.get("dump_id") and repair["error"] is None and not repair["left_out"]
+    differing = sum(report.get(name) or 0 for name in ("missing", "surplus", "different"))
+    return bool(accepted) and len(report["keys"]) >= differing
+
+
+def _result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+    counts = {name: report.get(name) or 0 for name in _COUNTS}
+    return {
+        "at_ms": now_ms,
+        "equal": report["equal"],
+        **counts,
+        "note": report.get("note") or "",
+    }
+
+
+def _copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the stored results."""
+    copies = {}
+    for each in value.get("copies", ()):
+        copies[each["copy"]] = {name: kept for name, kept in each.items() if name != "copy"}
+    return copies
+
+
+# Removes passwords and keys from texts.
+
+_USER_PASSWORD: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@\s]*):\S*@")
+_KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)
+
+
+def redacted(text: str) -> str:
+    """Return the text without the passwords and keys of URLs in it."""
+    return _KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))
+
+
+# Keeps the last result of `check` for the web page, without passwords.
+#
+# Each configuration has its own: a check of a mistyped one says nothing about the capture that
+# the
+# page shows.
+
+PREFIX: Final = "checked/"
+CONFIGURATIONS: Final = 4
+"""The number of configurations whose results are kept, the newest."""
+FINDINGS: Final = 200
+"""The number of findings to keep, the worst first; there may be one for each table."""
+TEXT: Final = 1000
+PATIENCE_S: Final = 5.0
+_WORST_FIRST: Final = ("error", "warning", "ok")
+
+
+def summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return ``at_ms``, the number of findings of each level, and the worst of them, `redacted`."""
+    ranked = sorted(findings, key=lambda each: _WORST_FIRST.index(each["level"]))
+    return {
+        "at_ms": time.time_ns() // 1_000_000,
+        "counts": {
+            level: sum(each["level"] == level for each in findings) for level in _WORST_FIRST
+        },
+        "findings": [
+            {
+                name: redacted(str(each[name]))[:TEXT]
+                for name in ("check", "level", "message", "fix")
+            }
+            for each in ranked[:FINDINGS]
+        ],
+    }
+
+
+def key_of(config: Config) -> str:
+    """Return the key of the last result of this configuration.
+
+    It depends on what `check` reads: source, log, state and outputs, without their secrets.
+    """
+    sections = config.model_dump(mode="json", include={"source", "log", "state", "outputs"})
+    text = json.dumps(_without_secrets(sections), sort_keys=True, default=str)
+    return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {name: each for name, each in value.items() if name not in SECRET - {"url"}}
+        return {name: _without_secrets(each) for name, each in kept.items()}
+    if isinstance(value, list):
+        return [_without_secrets(each) for each in value]
+    return redacted(value) if isinstance(value, str) else value
+
+
+def store_result(config: Config, result: Mapping[str, Any]) -> None:
+    """Store a `summary`, if there is a state store; check creates none. Raises StateError."""
+    if not state_exists(config.state.place):
+        return
+    with closing(open_state(config.state.place)) as state:
+        state.put(key_of(config), dict(result), None)
+        stored = {key: state.get(key) for key in state.keys(PREFIX)}
+        ages = {key: each.value["at_ms"] for key, each in stored.items() if each is not None}
+        for key in sorted(ages, key=lambda each: -ages[each])[CONFIGURATIONS:]:
+            state.delete(key)
+
+
+def store_check_result(config: Config, findings: Sequence[Mapping[str, Any]]) -> None:
+    """As `store_result`, but ignores a state store that fails, hangs, or can't be written to.
+
+    A check that could not connect is not stored: the password may be mistyped, and capture itself
+    reports that it can't connect.
+    """
+    if any(each["check"] == "connection" and each["level"] == "error" for each in findings):
+        return
+
+    def keep() -> None:
+        with suppress(TidelogError, OSError):
+            store_result(config, summary(findings))
+
+    thread = threading.Thread(target=keep, name="tidelog-note-check", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+
+
+def stored_result(state: StateStore, config: Config) -> dict[str, Any] | None:
+    """Return the summary that was stored last for this configuration."""
+    stored = state.get(key_of(config))
+    return None if stored is None else stored.value
+
+
+# Keeps the error with which a capture or pipeline ended, until one ends in order.
+
+CAPTURE: Final = "capture"
+PIPELINE: Final = "pipeline/"
+"""The part of a pipeline, before its name."""
+_PREFIX: Final = "ended/"
+_TEXT: Final = 1000
+_PATIENCE_S: Final = 5.0
+
+
+@contextmanager
+def storing_end(config: Config, part: str) -> Iterator[None]:
+    """Store the error that is raised inside, and raise it. An end without one removes what is
+    stored: an older error is then of no interest.
+
+    A state store that fails, hangs, or is not there yet is no further error.
+
+    Args:
+        config: the configuration of the process.
+        part: `CAPTURE`, or `PIPELINE` and the pipeline's name.
+    """
+    try:
+        yield
+    except AnotherLeaderError:
+        raise  # the other process captures: nothing has ended
+    except Exception as error:
+        known = isinstance(error, TidelogError)
+        text = str(error) if known else f"an internal error ({type(error).__name__})"
+        value = {
+            "at_ms": time.time_ns() // 1_000_000,
+            "holder": this_holder(),
+            "reason": redacted(" ".join(text.split()))[:_TEXT],
+        }
+        _in_state(config, lambda state: state.put(_PREFIX + part, value, None))
+        raise
+    else:
+        _in_state(config, lambda state: _forget(state, _PREFIX + part))
+
+
+def _forget(state: StateStore, key: str) -> None:
+    if state.get(key) is not None:
+        state.delete(key)
+
+
+def _in_state(config: Config, work: Callable[[StateStore], object]) -> None:
+    def run() -> None:
+        with suppress(TidelogError, OSError):
+            if state_exists(config.state.place):
+                with closing(open_state(config.state.place)) as state:
+                    work(state)
+
+    thread = threading.Thread(target=run, name="tidelog-store-end", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+
+
+def last_end(
+    state: StateStore, part: str, *, holder: str | None, since_ms: int
+) -> dict[str, Any] | None:
+    """Return ``at_ms``, ``holder`` and ``reason`` of the last error with which this part ended;
+    None: there is none, or a process has led or ended in order since then.
+
+    Args:
+        state: the state store.
+        part: as in `storing_end`.
+        holder: the last process that led.
+        since_ms: a time at which it led.
+    """
+    stored = state.get(_PREFIX + part)
+    if stored is None:
+        return None
+    end: dict[str, Any] = stored.value
+    return end if end["holder"] == holder or end["at_ms"] >= since_ms else None

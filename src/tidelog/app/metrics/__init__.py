@@ -1,1 +1,0 @@
-"""The metrics of a capture process, for Prometheus and OpenTelemetry, and its health."""

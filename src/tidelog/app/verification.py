@@ -1,0 +1,734 @@
+"""Compares outputs with their source."""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+
+from tidelog.app.last_results import store_results
+from tidelog.app.log_location import event_log_path
+from tidelog.app.pipeline.outputs import check_installed, check_spark, make_output
+from tidelog.app.pipeline.run import session
+from tidelog.app.remote_control import OnStatus, ignore, send_command
+from tidelog.app.sources.kinds import SourceKind, source_kind
+from tidelog.app.table_patterns import choose_tables
+from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
+from tidelog.config import AnyConfig, Config, as_config
+from tidelog.config.source import SOURCES
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.mailbox import new_id
+from tidelog.errors import ChunkError, EventLogError, UsageError
+from tidelog.eventlog.reader import EventLog
+from tidelog.model.option_values import is_url
+from tidelog.model.patterns import matches
+from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.units import format_bytes
+from tidelog.outputs.base.sections import OutputSection
+from tidelog.outputs.database.kinds import DatabaseSection
+from tidelog.outputs.delivery_settings import transform_steps
+from tidelog.outputs.lake.delta.config import DeltaSection
+from tidelog.outputs.lake.iceberg.config import IcebergSection
+from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
+from tidelog.sources.null_registry import NullRegistry
+from tidelog.spark.lock_patience import retry_while_busy
+from tidelog.state.opening import open_state, state_exists
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidelog.outputs.database.output import DatabaseOutput
+    from tidelog.outputs.lake.delta.output import DeltaOutput
+    from tidelog.outputs.lake.delta.reading import Bounds
+    from tidelog.outputs.lake.output import LakeOutput
+    from tidelog.verify.model import Copy, Key, Range, SourceRanges
+    from tidelog.verify.range_sums import RowSource
+
+
+# Reads the copies that outputs keep as DataFrames, to compare them with their source.
+
+Lake = TypeVar("Lake", bound="DeltaSection | IcebergSection")
+
+
+class OpenReader:
+    """Opens chunk readers of a database, source or copy, on executors.
+
+    It has the connection string, so its text form shows nothing.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def __repr__(self) -> str:
+        return "OpenReader()"
+
+    def __call__(self) -> ChunkReader:
+        return source_kind(self._config).plain_reader(NullRegistry())
+
+
+class Copies(Protocol):
+    """The copies that one output keeps."""
+
+    def of(self, schema: TableSchema) -> Copy:
+        """Return the copy of the source's table."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def has_copies(section: OutputSection) -> bool:
+    """Return whether an output of this kind keeps rows by key, which can be compared."""
+    return isinstance(section, DeltaSection | IcebergSection | DatabaseSection)
+
+
+def is_compared(section: OutputSection, table: TableName) -> bool:
+    """Return whether an output that `has_copies` has one of the table; changes are no copy."""
+    if isinstance(section, DeltaSection) and not section.keeps_copy(table):
+        return False
+    return matches(section.tables, table)
+
+
+def copies(config: Config, section: OutputSection, spark: SparkSession) -> Copies:
+    """Return the copies of an output that `has_copies`."""
+    if isinstance(section, DeltaSection):
+        return _DeltaCopies(config, section, spark)
+    if isinstance(section, IcebergSection):
+        return _IcebergCopies(config, section, spark)
+    assert isinstance(section, DatabaseSection)
+    return _DatabaseCopies(config, section, spark)
+
+
+class _LakeCopies(ABC, Generic[Lake]):
+    """Copies in a lake, which Spark reads itself."""
+
+    def __init__(self, config: Config, section: Lake, spark: SparkSession) -> None:
+        self._section = section
+        self._spark = spark
+        self._output = make_output(config, section, spark)
+
+    def of(self, schema: TableSchema) -> Copy:
+        from tidelog.verify.model import Copy
+
+        steps = transform_steps(self._section)
+        target = self._lake.table_of(schema)
+        return Copy(
+            target,
+            steps,
+            lambda: self._columns(target),
+            lambda part: self._read(target, part),
+            lambda: self._output.committed(schema.table) or 0,
+            lambda part: self._row_sources(target, part),
+        )
+
+    def close(self) -> None:
+        self._output.close()
+
+    @property
+    def _lake(self) -> LakeOutput[Any]:
+        return cast("LakeOutput[Any]", self._output)
+
+    # See `tidelog.verify.model.Copy`.
+
+    @abstractmethod
+    def _columns(self, target: TargetTable) -> Collection[str] | None: ...
+
+    @abstractmethod
+    def _read(self, target: TargetTable, part: Range) -> DataFrame | None: ...
+
+    def _row_sources(self, target: TargetTable, part: Range) -> Sequence[RowSource] | None:
+        del target, part
+        return None
+
+
+class _DeltaCopies(_LakeCopies[DeltaSection]):
+    """Copies in Delta tables."""
+
+    @property
+    def _delta(self) -> DeltaOutput:
+        return cast("DeltaOutput", self._output)
+
+    def _columns(self, target: TargetTable) -> Collection[str] | None:
+        return self._delta.columns(target.source)
+
+    def _read(self, target: TargetTable, part: Range) -> DataFrame | None:
+        return self._delta.read(target, self._bounds(part))
+
+    def _row_sources(self, target: TargetTable, part: Range) -> Sequence[RowSource] | None:
+        return self._delta.row_sources(target, self._bounds(part))
+
+    def _bounds(self, part: Range) -> Bounds:
+        from tidelog.outputs.lake.delta.reading import bounds_of
+
+        return bounds_of(*part)
+
+
+class _IcebergCopies(_LakeCopies[IcebergSection]):
+    """Copies in Iceberg tables."""
+
+    def __init__(self, config: Config, section: IcebergSection, spark: SparkSession) -> None:
+        from tidelog.outputs.lake.iceberg.output import catalog_conf
+
+        super().__init__(config, section, spark)
+        self._catalog, conf = catalog_conf(section.name, section.catalog_properties())
+        for name, value in conf.items():
+            spark.conf.set(name, value)
+
+    def _columns(self, target: TargetTable) -> Collection[str] | None:
+        rows = self._read(target, (None, None))
+        return None if rows is None else rows.columns
+
+    def _read(self, target: TargetTable, part: Range) -> DataFrame | None:
+        from pyspark.errors import AnalysisException
+
+        from tidelog.outputs.lake.iceberg.table import DELETED
+        from tidelog.outputs.lake.table import parts_of
+        from tidelog.spark.transforms import quoted
+
+        del part  # the caller's filter is pushed down to the lake's files
+        name = [self._catalog, *parts_of(target.source, target.name)]
+        try:
+            rows = self._spark.table(".".join(map(quoted, name)))
+        except AnalysisException:
+            return None
+        if self._section.deletes == "soft":
+            rows = rows.where(f"NOT coalesce({DELETED}, false)")
+        return rows
+
+
+class _DatabaseCopies:
+    """Copies in a database: read by the chunk reader of its kind, on an executor."""
+
+    def __init__(self, config: Config, section: DatabaseSection, spark: SparkSession) -> None:
+        self._config = config
+        self._section = section
+        self._spark = spark
+
+    def of(self, schema: TableSchema) -> Copy:
+        from tidelog.outputs.database.dialect import DELETED
+        from tidelog.spark.source_rows import source_frame
+        from tidelog.verify.model import Copy
+
+        section, spark = self._section, self._spark
+        output = self._output()
+        try:
+            target, place = output.target_of(schema)
+        finally:
+            output.close()
+        copy_config = _as_source(self._config, section, place)
+
+        def copy_schema() -> TableSchema | None:
+            catalogue = source_kind(copy_config).catalogue()
+            try:
+                shape = catalogue.shape(place)
+            finally:
+                catalogue.close()
+            return None if shape is None else shape.schema
+
+        def columns() -> Collection[str] | None:
+            schema_of_copy = copy_schema()
+            return None if schema_of_copy is None else schema_of_copy.column_names
+
+        def request(schema_of_copy: TableSchema, part: Range) -> ChunkRequest:
+            after, upto = part if schema_of_copy.match_key == target.key else (None, None)
+            return ChunkRequest(place, after=after, upto=upto)
+
+        def frame(part: Range) -> DataFrame | None:
+            schema_of_copy = copy_schema()
+            if schema_of_copy is None:
+                return None
+            rows = source_frame(
+                spark, OpenReader(copy_config), schema_of_copy, [request(schema_of_copy, part)]
+            )
+            rows = _with_source_digits(rows, schema_of_copy, target)
+            if section.deletes == "soft":
+                rows = rows.where(f"NOT coalesce(CAST({DELETED} AS BOOLEAN), false)")
+            return rows
+
+        def row_sources(part: Range) -> Sequence[RowSource] | None:
+            schema_of_copy = copy_schema()
+            if (
+                schema_of_copy is None
+                or section.deletes == "soft"
+                or not _same_types(schema_of_copy, target)
+            ):
+                return None
+            names = tuple(target.columns.names)
+            return [
+                _DatabaseRows(
+                    OpenReader(copy_config), schema_of_copy, request(schema_of_copy, part), names
+                )
+            ]
+
+        def committed() -> int:
+            output = self._output()  # a new one: an output caches its progress
+            try:
+                return output.committed(schema.table) or 0
+            finally:
+                output.close()
+
+        return Copy(target, transform_steps(section), columns, frame, committed, row_sources)
+
+    def close(self) -> None:
+        pass
+
+    def _output(self) -> DatabaseOutput:
+        return cast("DatabaseOutput", make_output(self._config, self._section, self._spark))
+
+
+@dataclass(frozen=True)
+class _DatabaseRows:
+    """A `tidelog.verify.range_sums.RowSource` of a copy in a database."""
+
+    open_reader: OpenReader
+    schema: TableSchema
+    request: ChunkRequest
+    columns: tuple[str, ...]
+    bytes: int = 1  # unknown
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        from tidelog.spark.source_rows import read_rows
+
+        for batch in read_rows(self.open_reader, self.schema, [self.request]):
+            yield batch.select(self.columns)
+
+
+def _same_types(schema_of_copy: TableSchema, target: TargetTable) -> bool:
+    """Return whether a copy has the target's columns and types, as the source writes them."""
+    from tidelog.spark.formats.shapes import row_type
+    from tidelog.spark.sessions.versions import arrow_schema
+
+    if any(
+        _base_type(column) in _DIGITS and column.logical == "text"
+        for column in schema_of_copy.columns
+    ):
+        return False
+    copy_types = {field.name: field.type for field in arrow_schema(row_type(schema_of_copy))}
+    return all(copy_types.get(field.name) == field.type for field in target.columns)
+
+
+# Types delivered as text that a copy in MySQL keeps with more digits than the source writes.
+_DIGITS = ("time", "decimal")
+
+
+def _base_type(column: Column) -> str:
+    return column.type_name.partition("(")[0]
+
+
+def _with_source_digits(
+    rows: DataFrame, schema_of_copy: TableSchema, target: TargetTable
+) -> DataFrame:
+    """Return the rows with times and numbers in the digits that the source writes.
+
+    Trailing zeros mean nothing.
+    """
+    from pyspark.sql import functions as f
+
+    from tidelog.spark.transforms import quoted
+
+    for column in schema_of_copy.columns:
+        source = target.unchanged.get(column.name)
+        if source is None or column.logical != "text" or _base_type(column) not in _DIGITS:
+            continue
+        digits = 0  # the least number of digits: PostgreSQL omits zeros
+        if schema_of_copy.wire_format == target.schema.wire_format:
+            found = re.search(r"\((?:\d+,)?(\d+)\)", source.type_name)
+            digits = int(found[1]) if found else 0
+        zeros = f"([.][0-9]{{{digits}}}[0-9]*?)0+$" if digits else "([.][0-9]*[1-9])0+$|[.]0+$"
+        value = f.regexp_replace(f.col(quoted(column.name)), zeros, "$1")
+        rows = rows.withColumn(column.name, value)
+    return rows
+
+
+def _as_source(config: Config, section: DatabaseSection, place: TableName) -> Config:
+    options = {"kind": section.kind, "url": section.url, "tables": [str(place)]}
+    source = SOURCES[section.kind].model_validate(options)
+    return config.model_copy(update={"source": source})
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CATCH_UP_S = 180.0
+SHORT_WAIT_S = 10.0
+POLL_EVERY_S, PAID_POLL_EVERY_S = 0.2, 2.0
+"""Seconds between two polls while it waits for capture or an output: usually, and if polls cost
+requests.
+"""
+NO_COPIES = (
+    "no output keeps rows that could be compared: verify knows outputs of the kinds delta, "
+    "iceberg, postgres and mysql"
+)
+
+
+def verify_outputs(
+    config: AnyConfig,
+    *,
+    tables: Sequence[str] = (),
+    repair: bool = False,
+    on_progress: OnStatus = ignore,
+    on_partial: OnStatus = ignore,
+) -> dict[str, Any]:
+    """Compare source and outputs; with ``repair``, dump the keys that differ.
+
+    ``on_progress`` is called with each ``table`` and ``output`` before it is compared, with its
+    ``number`` ``of`` all, and again with the ``stage`` in words; before that, with a ``stage``
+    alone. Many tables are compared at a time. The first one waits while the output is behind, up to
+    three minutes after its last progress.
+
+    ``on_partial`` is called before an error, or KeyboardInterrupt, is raised that ends it early:
+    with the report of what was compared, and what was ``not_compared``, if anything was compared.
+    """
+    config = as_config(config)
+    if not config.outputs:
+        raise UsageError("there are no outputs to compare with; add one under 'outputs'")
+    sections = [section for section in config.outputs if has_copies(section)]
+    if not sections:
+        raise UsageError(NO_COPIES)
+    check_installed(sections)
+    check_spark(config)
+    path = event_log_path(config)
+    if not EventLog.exists(path):
+        raise EventLogError(f"{path} holds no event log; `tidelog run` creates one")
+    kind, log = source_kind(config), EventLog.open(path)
+    from tidelog.verify.compare import verify_tables
+
+    catalogue = kind.catalogue()
+    reports: list[dict[str, Any]] = []
+    planned: list[str] = []
+    try:
+        kind.check_source(log.captured_from)  # the event log must be of this source
+        chosen = _choose_tables(catalogue.tables(config.source.tables), tables, sections)
+        source = ComparedSource(config, kind)
+        try:
+            on_progress({"stage": "Spark starts"})
+            spark = _session(config)
+            planned = [
+                f"{table} in {each.name}"
+                for each in sections
+                for table in chosen
+                if is_compared(each, table)
+            ]
+            of, number = len(planned), 0
+            for section in sections:
+                output_copies = copies(config, section, spark)
+                try:
+                    documents: dict[TableName, dict[str, Any]] = {}
+                    for table in chosen:
+                        if is_compared(section, table):
+                            number += 1
+                            named = {"table": str(table), "output": section.name}
+                            documents[table] = {**named, "number": number, "of": of}
+                    source.on_stage = _stage_callback(documents, on_progress)
+                    compared = verify_tables(
+                        spark, _copies(catalogue, output_copies, documents, on_progress), source
+                    )
+                    for copy, report in compared:
+                        result = {"output": section.name, **report.to_json()}
+                        if report.keys and repair:
+                            result["repair"] = _repair(config, copy.target.schema, report.keys)
+                        reports.append(result)
+                finally:
+                    output_copies.close()
+        except BaseException:
+            if reports:
+                done = {f"{each['table']} in {each['output']}" for each in reports}
+                rest = [name for name in planned if name not in done]
+                on_partial({"equal": False, "tables": reports, "not_compared": rest})
+                if source.state is not None:
+                    store_results(source.state, reports, whole=False)
+            raise
+        else:
+            if source.state is not None:
+                store_results(source.state, reports, whole=not tables)
+        finally:
+            source.close()
+    finally:
+        catalogue.close()
+    return {"equal": all(report["equal"] for report in reports), "tables": reports}
+
+
+def _stage_callback(
+    documents: Mapping[TableName, dict[str, Any]], on_progress: OnStatus
+) -> Callable[[TableName, str], None]:
+    return lambda table, stage: on_progress({**documents[table], "stage": stage})
+
+
+def _copies(
+    catalogue: Catalogue,
+    output_copies: Copies,
+    documents: Mapping[TableName, dict[str, Any]],
+    on_progress: OnStatus,
+) -> Iterator[Copy]:
+    """Yield the copy of each table that has a key."""
+    for table, named in documents.items():
+        on_progress(named)
+        shape = catalogue.shape(table)
+        if shape is not None and shape.schema.match_key:
+            yield output_copies.of(shape.schema)
+
+
+def _choose_tables(
+    captured: Sequence[TableName], patterns: Sequence[str], sections: Sequence[Any]
+) -> list[TableName]:
+    chosen = choose_tables(captured, patterns)
+    for pattern in patterns:
+        named = [table for table in chosen if matches([pattern], table)]
+        if named and not any(is_compared(each, table) for each in sections for table in named):
+            raise UsageError(f"no output keeps a copy of a table of {pattern!r} to compare")
+    if captured and not any(is_compared(each, table) for each in sections for table in captured):
+        raise UsageError("no output keeps a copy of a captured table: changes are not compared")
+    return chosen
+
+
+def _session(config: Config) -> SparkSession:
+    from tidelog.spark.datasource.source import register
+    from tidelog.verify.digests import SESSION_CONF
+
+    spark = session(config).newSession()
+    for name, value in SESSION_CONF.items():
+        spark.conf.set(name, value)
+    register(spark)
+    return spark
+
+
+class ComparedSource:
+    """A `tidelog.verify.model.Source` over a configured source and its event log."""
+
+    def __init__(self, config: Config, kind: SourceKind) -> None:
+        self._path = event_log_path(config)
+        self.log = EventLog.open(self._path)
+        self.open_reader = OpenReader(config)
+        self._kind = kind
+        self._pause_s = config.dump.delay_ms / 1000
+        self._readers: list[DigestReader] = [
+            self._kind.digests() for _ in range(min(2, config.dump.parallelism))
+        ]
+        self._pool = ThreadPoolExecutor(len(self._readers), thread_name_prefix="tidelog-digests")
+        exists = state_exists(config.state.place)
+        self.state = open_state(config.state.place) if exists else None
+        self._max_wait_s = CATCH_UP_S
+        self._poll_s = PAID_POLL_EVERY_S if is_url(self._path) else POLL_EVERY_S
+        self.on_stage: Callable[[TableName, str], None] = lambda _table, _stage: None
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for reader in self._readers:
+            reader.close()
+        if self.state is not None:
+            self.state.close()
+
+    # ------------------------------------------------------------------ port
+
+    def report_stage(self, table: TableName, stage: str) -> None:
+        self.on_stage(table, stage)
+
+    def why_not(self, schema: TableSchema, columns: Sequence[str]) -> str | None:
+        return self._readers[0].why_not(schema, columns)
+
+    def boundaries(
+        self, requests: Sequence[ChunkRequest], count: int
+    ) -> list[list[Key] | ChunkError]:
+        def ends(reader: DigestReader, request: ChunkRequest) -> list[Key] | ChunkError:
+            try:
+                return retry_while_busy(lambda: reader.boundaries(request, count))
+            except ChunkError as error:
+                return error
+
+        return self._run_on_readers(ends, requests)()
+
+    def digests(
+        self, tables: Sequence[SourceRanges]
+    ) -> Callable[[], list[list[Digest] | ChunkError]]:
+        failed: dict[int, ChunkError] = {}
+
+        def digest(reader: DigestReader, part: tuple[int, Range]) -> Digest | None:
+            number, (after, upto) = part
+            table = tables[number]
+            if number in failed:
+                return None
+            request = ChunkRequest(table.schema.table, after=after, upto=upto)
+            try:
+                result = retry_while_busy(
+                    partial(reader.digest, request, table.schema, table.columns)
+                )
+            except ChunkError as error:
+                failed[number] = error
+                return None
+            time.sleep(self._pause_s)
+            return result
+
+        parts = [(number, part) for number, table in enumerate(tables) for part in table.ranges]
+        wait = self._run_on_readers(digest, parts)
+
+        def digests() -> list[list[Digest] | ChunkError]:
+            results: list[list[Digest]] = [[] for _ in tables]
+            for (number, _), each in zip(parts, wait(), strict=True):
+                if each is not None:
+                    results[number].append(each)
+            return [failed.get(number, each) for number, each in enumerate(results)]
+
+        return digests
+
+    def caught_up(self, copies: Sequence[Copy]) -> list[bool]:
+        """Return whether the copies have caught up; wait while one makes progress.
+
+        After a wait in vain, the next one is shorter. Comparing a copy that is far behind reads its
+        rows one by one, repeatedly, and takes the cores from what it waits for.
+        """
+        if not copies:
+            return []
+        deadline = time.monotonic() + self._max_wait_s
+        end = self._wait_for_position(
+            self._readers[0].position(), deadline, copies[0].target.source
+        )
+        if end is None:
+            self._max_wait_s = SHORT_WAIT_S
+            return [False] * len(copies)
+        return [self._wait_for_copy(copy, end) for copy in copies]
+
+    def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
+        from tidelog.spark.changes.changed_keys import changed_keys, first_unseen
+
+        reader = self._readers[0]
+        snapshot = reader.snapshot()
+        committed = copy.committed()
+
+        def judge(spark: SparkSession) -> DataFrame | bool:
+            end = self._wait_for_position(
+                reader.position(), time.monotonic() + self._max_wait_s, table
+            )
+            if end is None:
+                return True  # it is not known what changed in the meantime
+            start = min(committed, first_unseen(self.log, table, snapshot, end))
+            key = copy.target.schema.match_key
+            return changed_keys(spark, self._path, self.log, table, key, start, end)
+
+        return judge
+
+    # ------------------------------------------------------------------ the source
+
+    def _run_on_readers(
+        self, work: Callable[[DigestReader, Item], Result], items: Sequence[Item]
+    ) -> Callable[[], list[Result]]:
+        """Start ``work`` for each item, with the next free reader.
+
+        Returns a function that waits for the results, and returns them in order.
+        """
+        waiting = enumerate(items)  # each is given to one thread
+        results: dict[int, Result] = {}
+
+        def work_on(reader: DigestReader) -> None:
+            try:
+                while (item := next(waiting, None)) is not None:
+                    results[item[0]] = work(reader, item[1])
+            except BaseException:
+                deque(waiting, maxlen=0)  # no thread starts another one
+                raise
+
+        begun = [self._pool.submit(work_on, reader) for reader in self._readers]
+
+        def wait() -> list[Result]:
+            for each in begun:
+                each.result()
+            return [results[number] for number in range(len(items))]
+
+        return wait
+
+    # ------------------------------------------------------------------ the log
+
+    def _wait_for_copy(self, copy: Copy, end: int) -> bool:
+        """Return whether the copy has everything below offset ``end``."""
+        table = copy.target.source
+        deadline, before = time.monotonic() + self._max_wait_s, -1
+        while True:
+            committed = copy.committed()
+            self.log.check_offsets(committed)
+            if not self._records(table, committed, end):
+                return True
+            if committed > before:
+                deadline, before = time.monotonic() + self._max_wait_s, committed
+            left = format_bytes(self.log.bytes_between(committed, end))
+            self.report_stage(table, f"waits for the output: {left} of the log to go")
+            if time.monotonic() >= deadline:
+                self._max_wait_s = SHORT_WAIT_S
+                return False
+            time.sleep(self._poll_s)
+
+    def _wait_for_position(self, position: int, deadline: float, table: TableName) -> int | None:
+        """Return the event log's end once it has all that was committed before ``position``.
+
+        None if it does not have it in time. Reports only a wait, for ``table``.
+        """
+        reported = False
+        while self._captured_position() < position:
+            if time.monotonic() >= deadline:
+                return None
+            if not reported:
+                self.report_stage(table, "waits for capture")
+                reported = True
+            time.sleep(self._poll_s)
+        return self.log.latest_offset()
+
+    def _captured_position(self) -> int:
+        """Return the position before which everything is in the event log.
+
+        It is that of the last segment or of capture's status, which on an idle source is newer by
+        seconds.
+        """
+        tail = self.log.tail
+        covered = 0
+        if tail is not None and tail.resume is not None:
+            covered = max(tail.resume.acknowledge, tail.last_position or 0)
+        if self.state is not None:
+            generation, status = self.state.get(GENERATION_KEY), self.state.get(STATUS_KEY)
+            if generation is not None and generation.value == self.log.generation and status:
+                covered = max(covered, int(status.value.get("capture", {}).get("covered", 0)))
+        return covered
+
+    def _records(self, table: TableName, start: int, end: int) -> bool:
+        """Return whether there are records of the table in ``[start, end)``."""
+        start = max(start, self.log.head_offset)
+        if start >= end:
+            return False
+        return any(
+            batch.num_rows
+            for ref in self.log.segments(start, end, tables=(str(table),))
+            if ref.rows
+            for batch in self.log.batches(ref, ("offset",), tables=(str(table),))
+        )
+
+
+def _repair(
+    config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
+) -> dict[str, Any]:
+
+    dump_id = f"repair-{new_id().lower()}"
+    from tidelog.codecs.wire_formats import source_spellings
+
+    spelled = [source_spellings(key, schema, schema.match_key) for key in keys]
+    # The source has one of two spellings; a dump of the other one would delete its copy.
+    sure = [found[0] for found in spelled if len(found) == 1]
+    left_out = len(keys) - len(sure)
+    if not sure:
+        return {"dump_id": None, "state": "none", "error": None, "left_out": left_out}
+    whole = [tuple(part for part in key if part is not None) for key in sure]
+    command = ExecuteSnapshot(
+        dump_id=dump_id,
+        tables=(str(schema.table),),
+        keys=tuple(key for key in whole if len(key) == len(schema.match_key)),
+        key_columns=schema.match_key,
+    )
+    outcome = send_command(config, command, timeout_s=30)
+    return {
+        "dump_id": dump_id,
+        "state": outcome["state"],
+        "error": outcome["error"],
+        "left_out": left_out,
+    }

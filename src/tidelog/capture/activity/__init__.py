@@ -1,1 +1,0 @@
-"""Operations by table and kind over the last day: the activity log of the DBLog paper."""

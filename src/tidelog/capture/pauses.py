@@ -1,0 +1,167 @@
+"""Pauses that people requested: of the source's log, and of pipelines.
+
+Kept in the state store until resumed: a pause outlives restarts and changes of leader.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidelog.capture.log_guard import DumpBlockCause, DumpGate
+from tidelog.ports import StateStore
+
+logger = logging.getLogger(__name__)
+
+LOG_KEY = "paused-log"
+PIPELINE_KEYS = "paused-pipeline/"
+OBEY_S = 2.0
+"""How long a command that pauses the log waits until the engine stops reading. The engine may wait
+for room in its buffer, or for a blocking dump.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause. ``by``: the requester, from the command; empty: not known."""
+
+    by: str
+    since_ms: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def sentence(self) -> str:
+        return f"paused by {self.by}" if self.by else "paused"
+
+
+def pause_of(state: StateStore, key: str) -> Pause | None:
+    """The pause of ``key``; None: it is not paused."""
+    document = state.get(key)
+    return None if document is None else Pause(document.value["by"], document.value["since_ms"])
+
+
+def pause(state: StateStore, key: str, by: str) -> Pause:
+    """Pause what ``key`` names; an existing pause keeps its requester."""
+    current = pause_of(state, key)
+    if current is None:
+        current = Pause(by, int(time.time() * 1000))
+        state.put(key, current.to_json(), None)
+    return current
+
+
+def resume(state: StateStore, key: str) -> bool:
+    """Resume what ``key`` names; False: it was not paused."""
+    paused = state.get(key) is not None
+    if paused:
+        state.delete(key)
+    return paused
+
+
+class LogSwitch:
+    """Pauses and resumes the reading of the source's log. Thread-safe.
+
+    Args:
+        state: store of the pause.
+        gate: gate of the dumps, which wait while the log is paused.
+    """
+
+    def __init__(self, state: StateStore, gate: DumpGate) -> None:
+        self._state = state
+        self._gate = gate
+        self._pause: Pause | None = None
+        self._obeyed = threading.Event()
+        self._note(pause_of(state, LOG_KEY))
+
+    @property
+    def pause(self) -> Pause | None:
+        """The current pause; None: the log is read."""
+        return self._pause
+
+    def is_off(self) -> bool:
+        """Must the log not be read? The engine calls it before each read."""
+        if self._pause is None:
+            return False
+        self._obeyed.set()
+        return True
+
+    def turn_off(self, by: str) -> Pause:
+        """Stop reading the log until `turn_on`. Durable when this returns, and later commits are
+        not read, unless the engine did not check for `OBEY_S`.
+        """
+        current = pause(self._state, LOG_KEY, by)
+        self._obeyed.clear()
+        self._note(current)
+        self._obeyed.wait(OBEY_S)
+        return current
+
+    def turn_on(self) -> bool:
+        """Resume where reading stopped; False: it was not paused."""
+        was_paused = resume(self._state, LOG_KEY)
+        self._note(None)
+        return was_paused
+
+    def _note(self, found: Pause | None) -> None:
+        self._pause = found
+        if found is None:
+            self._gate.release(DumpBlockCause.LOG_PAUSED)
+        else:
+            logger.warning("the log is %s; the source retains it in the meantime", found.sentence())
+            self._gate.block(DumpBlockCause.LOG_PAUSED, f"The log is {found.sentence()}.")
+
+
+# Pauses the log between two transactions, for blocking dumps.
+
+
+class LogPause:
+    """A pause of the log at the first boundary between transactions that is not before `at`.
+
+    One thread requests it (`move`, `wait`, `release`), the engine's obeys (`pause_at`).
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._at = 0
+        self._paused_at = -1
+        self._released = False
+
+    @property
+    def at(self) -> int | None:
+        """The position to pause at; None: the log may be read on."""
+        return None if self._released else self._at
+
+    def move(self, at: int) -> None:
+        """Let the log be read up to ``at``."""
+        with self._changed:
+            self._at = at
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        with self._changed:
+            self._released = True
+            self._changed.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the log is paused at the requested position; False after the timeout."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while self._paused_at != self._at:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                self._changed.wait(remaining)
+            return True
+
+    def pause_at(self, position: int, wait_s: float) -> bool:
+        """Must the log, read up to ``position``, pause? Waits up to ``wait_s`` if so."""
+        with self._changed:
+            if self._released or self._at > position:
+                return False
+            self._paused_at = self._at
+            self._changed.notify_all()
+            self._changed.wait(wait_s)
+            at = self.at
+            return at is not None and at <= position

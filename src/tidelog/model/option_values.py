@@ -1,0 +1,60 @@
+"""Values of options: formats, types of columns, and places of event logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+# Names that configuration and code share: event formats, and Debezium's modes for values.
+
+JsonFormat = Literal["debezium", "flat", "cloudevents"]
+EventFormat = Literal[JsonFormat, "avro", "avro_flat"]
+
+# Modes for values that JSON has no type for, as Debezium's `decimal.handling.mode`,
+# `time.precision.mode`, `binary.handling.mode` and `bigint.unsigned.handling.mode`.
+DecimalMode = Literal["string", "precise", "double"]
+TimeMode = Literal[
+    "microseconds",
+    "adaptive",
+    "adaptive_time_microseconds",
+    "connect",
+    "nanoseconds",
+    "isostring",
+]
+BinaryMode = Literal["base64", "bytes", "base64-url-safe", "hex"]
+BigintUnsignedMode = Literal["long", "precise"]
+
+
+# The option ``types``: which columns get a type of their own in place of text.
+
+ArrayTypes = Literal["native", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTypes:
+    """What to do with columns of types that not every reader has.
+
+    Attributes:
+        arrays: ``native``: columns of arrays are arrays, of one dimension. ``text``: they are text.
+        numeric: (precision, scale) of the decimals that numbers without limits become; None: they
+            are text.
+    """
+
+    arrays: ArrayTypes = "native"
+    numeric: tuple[int, int] | None = None
+
+
+# Where an event log may be: a directory, or a URL of an object store.
+
+URL_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+
+
+def is_url(place: str | Path) -> bool:
+    """Return whether it is a URL of an object store; else it is a local path."""
+    return "://" in str(place)
+
+
+def is_object_store(place: str) -> bool:
+    """Return whether it is a URL of an object store; ``hdfs://`` and ``file://`` are not."""
+    return "://" in place and place.partition("://")[0] in URL_SCHEMES

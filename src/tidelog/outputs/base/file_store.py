@@ -1,0 +1,279 @@
+"""Stores whole files in a directory: on a local disk or HDFS, by pyarrow's file systems.
+
+On a local disk each file that is written is synced, and so are the folders that are created for it.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyarrow import fs
+
+from tidelog.errors import ConfigError, OutputError
+
+# Turns errors of a file system into errors of the output.
+
+
+@contextmanager
+def file_errors(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
+    """Turn an OSError into an OutputError: ``name`` can't be ``what``. Errors of the types
+    ``passed`` pass unchanged.
+    """
+    try:
+        yield
+    except passed:
+        raise
+    except OSError as error:
+        raise OutputError(f"{name} can't be {what}: {reason_of(error)}") from error
+
+
+def reason_of(error: OSError) -> str:
+    """Returns the system's text for an error, without paths."""
+    return os.strerror(error.errno) if error.errno else type(error).__name__
+
+
+# One file in a store's listing.
+
+
+class StoredFile(NamedTuple):
+    """A file's ``name`` below the store's path, its size in bytes, and its time since 1970, UTC."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class FileSystemStore:
+    """`tidelog.outputs.base.stores.FileStore` on a local disk or HDFS. Every error is an
+    OutputError.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._opened: tuple[fs.FileSystem, str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path, "_opened": None}
+
+    def check(self) -> None:
+        """Does nothing: a link and a rename here replace no file."""
+
+    def open_output(self, name: str) -> Any:
+        with self._file_errors(name, "created"):
+            return self._create(name)
+
+    def sync(self, names: Iterable[str]) -> None:
+        if not self._is_local:
+            return
+        for name in names:
+            with self._file_errors(name, "synced"):
+                _sync(self._full(name))
+
+    def make_folder(self, name: str) -> None:
+        with self._file_errors(name, "created"):
+            self._fs.create_dir(self._full(name), recursive=True)
+
+    def put(self, name: str, data: bytes) -> None:
+        temporary = self._write_beside(name, data)
+        with self._file_errors(name, "written"):
+            self._fs.move(self._full(temporary), self._full(name))
+        self.sync([_folder(name)])
+
+    def put_if_absent(self, name: str, data: bytes) -> str | None:
+        """Uses a hard link on a local disk, a rename on HDFS: neither replaces an existing file."""
+        temporary = self._write_beside(name, data)
+        try:
+            if self._is_local:
+                with self._file_errors(name, "created", FileExistsError):
+                    os.link(self._full(temporary), self._full(name))
+            else:
+                try:
+                    self._fs.move(self._full(temporary), self._full(name))
+                except OSError as error:
+                    if self.exists(name):
+                        raise FileExistsError from error
+                    raise
+        except FileExistsError:
+            # A network file system may report an error for a retry of a link that it has created.
+            if self.read_optional(name) != data:
+                return None
+        finally:
+            with suppress(OSError):
+                self._fs.delete_file(self._full(temporary))
+        self.sync([_folder(name)])
+        return self.tag(name)
+
+    def move(self, source: str, target: str) -> None:
+        with self._file_errors(target, "moved into place"):
+            try:
+                if self._is_local:
+                    Path(self._full(source)).replace(self._full(target))
+                else:
+                    self._fs.move(self._full(source), self._full(target))
+            except OSError:
+                if self.exists(source) or not self.exists(target):
+                    raise
+
+    def exists(self, name: str) -> bool:
+        return bool(self._info(name).type != fs.FileType.NotFound)
+
+    def tag(self, name: str) -> str | None:
+        """Returns a text of size, time and, on a local disk, inode."""
+        if not self._is_local:
+            info = self._info(name)
+            if info.type == fs.FileType.NotFound:
+                return None
+            return f"{info.size}-{info.mtime_ns}"
+        try:
+            with self._file_errors(name, "looked for", FileNotFoundError, NotADirectoryError):
+                found = Path(self._full(name)).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return f"{found.st_size}-{found.st_mtime_ns}-{found.st_ino}"
+
+    def size(self, name: str) -> int:
+        info = self._info(name)
+        if info.type == fs.FileType.NotFound:
+            raise OutputError(f"{self._display_path(name)} can't be read: it does not exist")
+        return int(info.size)
+
+    def open_input(self, name: str) -> Any:
+        with self._file_errors(name, "read"):
+            return self._fs.open_input_file(self._full(name))
+
+    def read(self, name: str) -> bytes:
+        with self._file_errors(name, "read"):
+            return self._whole(name)
+
+    def read_optional(self, name: str) -> bytes | None:
+        try:
+            with self._file_errors(name, "read", FileNotFoundError, NotADirectoryError):
+                return self._whole(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def read_range(self, name: str, start: int, size: int) -> bytes:
+        with self._file_errors(name, "read"), self._fs.open_input_file(self._full(name)) as file:
+            file.seek(start)
+            return bytes(file.read(size))
+
+    def names(self, folder: str, suffix: str = "", after: str = "") -> list[str]:
+        found = (each.base_name for each in self._infos(folder, recursive=False))
+        return sorted(name for name in found if name > after and name.endswith(suffix))
+
+    def all_files(self, passed_over: Callable[[str], bool]) -> Iterator[StoredFile]:
+        start = len(self._full("")) + 1
+        for each in self._infos("", recursive=False):
+            if each.type != fs.FileType.Directory:
+                found = [each]
+            elif passed_over(each.base_name):
+                continue
+            else:
+                found = self._infos(each.path[start:], recursive=True)
+            for info in found:
+                if info.type == fs.FileType.File:
+                    yield StoredFile(info.path[start:], info.size, info.mtime_ns // 1_000_000)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(OSError):
+                self._fs.delete_file(self._full(name))
+
+    def delete_folder(self, name: str) -> None:
+        with suppress(OSError):
+            self._fs.delete_dir(self._full(name))
+
+    # ------------------------------------------------------------------
+
+    @property
+    def _fs(self) -> fs.FileSystem:
+        return self._open()[0]
+
+    @property
+    def _is_local(self) -> bool:
+        return isinstance(self._fs, fs.LocalFileSystem)
+
+    def _full(self, name: str) -> str:
+        root = self._open()[1]
+        return f"{root}/{name}" if name else root
+
+    def _display_path(self, name: str) -> str:
+        return f"{self.path}/{name}" if name else self.path
+
+    def _open(self) -> tuple[fs.FileSystem, str]:
+        if self._opened is None:
+            try:
+                found, root = fs.FileSystem.from_uri(self.path)
+            except (ValueError, TypeError) as error:
+                raise ConfigError(f"{self.path}: {error}") from None
+            except OSError as error:
+                raise OutputError(f"{self.path} can't be reached: {reason_of(error)}") from None
+            self._opened = found, root.rstrip("/")
+        return self._opened
+
+    @contextmanager
+    def _file_errors(self, name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
+        with file_errors(self._display_path(name), what, *passed):
+            yield
+
+    def _info(self, name: str) -> fs.FileInfo:
+        with self._file_errors(name, "looked for"):
+            return self._fs.get_file_info(self._full(name))
+
+    def _infos(self, folder: str, *, recursive: bool) -> list[fs.FileInfo]:
+        """Returns the files and folders in the folder; none if it does not exist."""
+        with self._file_errors(folder, "listed"):
+            selector = fs.FileSelector(
+                self._full(folder), allow_not_found=True, recursive=recursive
+            )
+            return list(self._fs.get_file_info(selector))
+
+    def _whole(self, name: str) -> bytes:
+        with self._fs.open_input_stream(self._full(name)) as file:
+            return bytes(file.read())
+
+    def _write_beside(self, name: str, data: bytes) -> str:
+        """Write a new file in the same folder, under a name that listings ignore, and return the
+        name.
+        """
+        folder, _, last = name.rpartition("/")
+        temporary = "/".join(filter(None, [folder, f".{last}.{uuid.uuid4().hex[:8]}.part"]))
+        with self._file_errors(name, "written"), self._create(temporary) as file:
+            file.write(data)
+        self.sync([temporary])
+        return temporary
+
+    def _create(self, name: str) -> Any:
+        try:
+            return self._fs.open_output_stream(self._full(name))
+        except FileNotFoundError:
+            self._make_folders(_folder(name))
+            return self._fs.open_output_stream(self._full(name))
+
+    def _make_folders(self, name: str) -> None:
+        """Create the folders that are missing, each durably in the one above it."""
+        if not self._is_local:
+            self._fs.create_dir(self._full(name), recursive=True)
+            return
+        folder = Path(self._full(name))
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            _sync(str(made.parent))
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]

@@ -1,0 +1,105 @@
+"""The base class of writers on executors: your own output implements one to four methods."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+
+from tidelog.errors import OutputRefusedError
+from tidelog.ports import Rejection, TargetTable, WriteTask
+from tidelog.system.private_files import create_directory, create_file
+
+
+class Writer:
+    """`tidelog.ports.TaskWriter` with defaults for all methods but `write`.
+
+    ``rows`` with *keyed* delivery: ``_tidelog_op`` (u: the key has this state, d: it is deleted),
+    ``_tidelog_version``, the table's columns (a delete has only those of the key), and
+    ``_tidelog_missing``, list<string>: names of columns that the log does not have (null: none). A
+    row with missing columns may only update the other columns of an existing row; it must never be
+    inserted.
+
+    With *ordered* delivery: `tidelog.spark.formats.shapes.events` with ``_tidelog_missing`` as
+    above; or, with a formatter, the messages of `tidelog.ports.Formatter`.
+    """
+
+    def open(self, task: WriteTask) -> None:
+        """Connect to the destination. Here: nothing."""
+
+    def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection] | None:
+        raise NotImplementedError
+
+    def commit(self) -> Iterable[Rejection] | None:
+        """Finish what `write` left to do. Here: nothing."""
+
+    def close(self) -> None:
+        """Release what `open` opened. Here: nothing."""
+
+
+def is_retry() -> bool:
+    """Is this a retry or a duplicate of a task by Spark?"""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+# Handles rejected records: writes them as JSON lines, or stops the pipeline.
+
+
+class StopAtRejection:
+    """The default: the first rejected record stops the pipeline."""
+
+    def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
+        first = rejections[0]
+        raise OutputRefusedError(
+            f"output {task.output} rejects the record of {first.table} at version {first.version} "
+            f"({first.reason}), {len(rejections)} in all of one task. Fix the destination, or set "
+            "the output's dead_letter: then such records go there and the others continue."
+        )
+
+
+class JsonDeadLetters:
+    """Writes one file for each task with rejections:
+    ``path/output/start-end-number-version.jsonl``.
+
+    A task that runs again writes the same file again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
+        found, root = fs.FileSystem.from_uri(self._path)
+        folder = f"{root.rstrip('/')}/{task.output}"
+        local = isinstance(found, fs.LocalFileSystem)  # the files contain rows
+        if local:
+            create_directory(Path(root))
+            create_directory(Path(folder))
+        else:
+            found.create_dir(folder, recursive=True)
+        # Tasks of two jobs of a batch may have the same number; no two records have the same
+        # version.
+        number = f"{task.number}-{min(each.version for each in rejections):020d}"
+        name = f"{folder}/{task.start:020d}-{task.end:020d}-{number}.jsonl"
+        lines = [
+            json.dumps({"output": task.output, **asdict(rejection)}) for rejection in rejections
+        ]
+        # Written under another name and then moved, so that a reader sees a whole file, and so does
+        # a duplicate of the task, which may run at the same time.
+        part = f"{name}.{uuid4().hex}.part"
+        with _private(part) if local else found.open_output_stream(part) as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+        found.move(part, name)
+
+
+def _private(name: str) -> IO[bytes]:
+    return os.fdopen(create_file(Path(name), os.O_WRONLY | os.O_EXCL), "wb")

@@ -1,0 +1,375 @@
+"""Delivers the event log to one output, batch by batch, in offset order."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from py4j.protocol import Py4JNetworkError
+
+from tidelog.errors import (
+    AccessRefusedError,
+    OutputBusyError,
+    Policy,
+    TidelogError,
+    UsageError,
+)
+from tidelog.eventlog.reader import EventLog
+from tidelog.ports import MaintainedOutput, Output, OutputBatch, RejectingOutput
+from tidelog.spark.datasource.partitions import check_start, end_of_batch
+from tidelog.spark.datasource.segment_rows import batch_of
+from tidelog.spark.sessions.errors import (
+    SparkGoneError,
+    known_error,
+    output_error,
+    spark_gone_error,
+)
+from tidelog.system import failpoints
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+"""Seconds between two polls of the end of a log whose storage does not charge for them."""
+_WAIT_S = 0.2
+_STOPPING_S = 0.5
+_FINISH_S = 30.0
+"""Seconds that a batch may continue after the pipeline was asked to stop."""
+LONG_S = 10.0
+"""Seconds after which a batch is reported before its end."""
+_FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 60.0
+_RETRIES_ONCE, _RETRIES_BUSY = 3, 10
+_TAKE_AGAIN_S = 60.0
+"""Seconds after which tables that are left out are tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """A batch that was delivered to ``output``: offsets ``[start, end)``.
+
+    ``number`` counts the batches of this run. ``rejected``: records that the destination rejected,
+    in all runs. ``refused``: tables that are left out, and why. ``keyless``: what is done with
+    tables that have no key.
+    """
+
+    number: int
+    start: int
+    end: int
+    rows: int
+    rows_by_table: dict[str, int]
+    seconds: float
+    output: str = ""
+    rejected: int = 0
+    refused: Mapping[str, str] = field(default_factory=dict)
+    keyless: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBatch:
+    """A batch that is being written."""
+
+    begun: float  # monotonic
+    begun_ms: int
+    records: int
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """The options of `tidelog.spark.pipeline.run_pipeline`."""
+
+    once: bool
+    max_batch_bytes: int
+    trigger_s: float
+    on_batch: Callable[[BatchProgress], None]
+    """Called when a batch was delivered; stores the output's progress."""
+    on_failure: Callable[[str, TidelogError], None]
+    lost: threading.Event = field(default_factory=threading.Event)
+    is_paused: Callable[[], bool] = lambda: False
+    on_long_batch: Callable[[str, RunningBatch | None], None] = lambda _output, _batch: None
+    """Called with an output's batch that takes long, and with None when it has ended."""
+    on_up_to_date: Callable[[str], None] = lambda _output: None
+    """Called with the name of an output that has nothing to deliver, after each start."""
+    check_offsets: Callable[[Output], None] = lambda _output: None
+    ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
+    """Requests dumps of tables that are missing in an output."""
+    ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None
+    """Requests, before a batch is written, the rows that are incomplete in its records."""
+
+
+class OutputLoop:
+    """Delivers the log to one output and retries transient errors.
+
+    Args:
+        log: the event log.
+        output: the output that receives every batch.
+        done: the offset up to which earlier runs have delivered everything.
+        options: the options of all outputs.
+        resume: the output skips everything before this offset: dumps repair it.
+    """
+
+    def __init__(
+        self, log: EventLog, output: Output, done: int, options: LoopOptions, resume: int = 0
+    ) -> None:
+        self.output = output
+        self.done = max(done, resume)
+        """Everything before this offset was delivered, or is left to dumps."""
+        self._log = log
+        self._options = options
+        self._resume = resume
+        self._prepared = False
+        self._number = 0
+        self._asked = 0  # rows of batches that end by this offset were requested
+        self._unstored: BatchProgress | None = None  # delivered, but storing that failed
+        self._under_way: RunningBatch | None = None
+        self._tried = 0.0  # when tables that are left out were tried last
+        self._refusal: Exception | None = None  # of `prepare`; `run` raises it
+
+    @property
+    def name(self) -> str:
+        """The output's name."""
+        return self.output.name
+
+    def prepare(self) -> None:
+        """Check the output. A transient error is only reported: `run` checks again. Any other error
+        is raised by `run`, so that the other outputs run; with ``once`` here, before any output
+        writes.
+        """
+        try:
+            self._prepare()
+        except AccessRefusedError as error:  # at the start, credentials or a name are wrong
+            self._refusal = UsageError(str(error))
+        except Exception as error:  # noqa: BLE001 - also a mistake of ours is this output's alone
+            if isinstance(error, TidelogError) and error.policy is Policy.RETRY:
+                self._options.on_failure(self.name, error)
+                logger.warning("output %s is not ready: %s", self.name, error)
+            else:
+                self._refusal = error
+        if self._options.once:
+            self._raise_refusal()
+
+    def _raise_refusal(self) -> None:
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
+
+    def _prepare(self) -> None:
+        if self._prepared:
+            return
+        try:
+            self.output.prepare(self._log.generation)
+            self._options.check_offsets(self.output)
+            self._take_again()
+        except AccessRefusedError as error:
+            raise AccessRefusedError(f"output {self.name}: {error}") from error
+        except TidelogError:
+            raise
+        except Exception as error:
+            found = known_error(error)
+            if found is None:
+                raise
+            raise type(found)(f"output {self.name}: {found}") from error
+        self._prepared = True
+
+    def _take_again(self) -> None:
+        """Try tables again that are left out: what was in the way may be gone."""
+        self._tried = time.monotonic()
+        if isinstance(self.output, RejectingOutput):
+            self.output.take_again(partial(self._options.ask, self.name))
+
+    def _take_again_if_due(self) -> None:
+        if time.monotonic() - self._tried < _TAKE_AGAIN_S:
+            return
+        if isinstance(self.output, RejectingOutput) and self.output.refused_tables():
+            self._take_again()
+
+    def run(self, stop: threading.Event) -> None:
+        """Deliver until ``stop`` is set or, with ``once``, until everything is delivered that was
+        in the log.
+
+        Raises the TidelogError that ended it, after as many retries as `_retries` returns.
+        """
+        wait_s, failures = _FIRST_RETRY_S, 0
+        while not stop.is_set():
+            before = self.done
+            try:
+                self._raise_refusal()
+                self._prepare()
+                self._deliver_watched(stop)
+                break
+            except TidelogError as error:
+                if stop.wait(_STOPPING_S):  # a service that is stopped ends Spark's workers too
+                    logger.info("output %s stopped during a batch: %s", self.name, error)
+                    break
+                if self.done > before:
+                    wait_s, failures = _FIRST_RETRY_S, 0
+                failures += 1
+                if failures > self._retries(error):
+                    self._prepared = False  # the next run checks the output again
+                    raise
+                self._options.on_failure(self.name, error)
+                logger.warning("the pipeline retries in %.0f s: %s", wait_s, error)
+                stop.wait(_spread(wait_s))
+                wait_s = min(2 * wait_s, _LAST_RETRY_S)
+
+    def _retries(self, error: TidelogError) -> float:
+        """Returns how many retries may follow ``error`` without a batch between them."""
+        if isinstance(error, SparkGoneError):
+            return _RETRIES_ONCE
+        if error.policy is not Policy.RETRY:
+            return 0
+        if not self._options.once:
+            return math.inf
+        return _RETRIES_BUSY if isinstance(error, OutputBusyError) else _RETRIES_ONCE
+
+    def _deliver_watched(self, stop: threading.Event) -> None:
+        """Run `_deliver` in its own thread, so that a batch that hangs is reported, and abandoned
+        if the lease is lost or it does not end in time. Raises the error that ended it.
+        """
+        ended_by: list[BaseException] = []
+        abandoned = threading.Event()
+
+        def deliver() -> None:
+            try:
+                self._deliver(stop, abandoned)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                ended_by.append(error)
+
+        thread = threading.Thread(target=deliver, name=f"deliver-{self.name}", daemon=True)
+        thread.start()
+        deadline = math.inf
+        reported: RunningBatch | None = None
+        while thread.is_alive():
+            thread.join(_WAIT_S)
+            reported = self._report_if_long(reported)
+            if stop.is_set():
+                deadline = min(deadline, time.monotonic() + _FINISH_S)
+            if self._options.lost.is_set() or time.monotonic() > deadline:
+                abandoned.set()
+                return
+        if ended_by:
+            raise ended_by[0]
+
+    def _report_if_long(self, reported: RunningBatch | None) -> RunningBatch | None:
+        """Report once a batch that takes long, and its end. Returns the batch that was reported."""
+        found = self._under_way
+        if reported is not None and found is not reported:
+            self._options.on_long_batch(self.name, None)
+            reported = None
+        if found is None or found is reported or time.monotonic() - found.begun < LONG_S:
+            return reported
+        self._options.on_long_batch(self.name, found)
+        return found
+
+    def _deliver(self, stop: threading.Event, abandoned: threading.Event) -> None:
+        """Deliver batch after batch. Raises TidelogError."""
+        options = self._options
+        self._store(self._unstored)
+        reported = False
+        until = self._log.latest_offset() if options.once else None
+        while not stop.is_set():
+            begun = time.monotonic()
+            end = None
+            if not options.is_paused():
+                self._take_again_if_due()
+                end = self._next_end(until)
+            if end is not None:
+                self._write(end, abandoned)
+                if not options.once:
+                    stop.wait(max(0.0, begun + options.trigger_s - time.monotonic()))
+            elif until is not None and self.done >= until:
+                if isinstance(self.output, MaintainedOutput):
+                    self.output.finish(stop)
+                return
+            else:
+                if not (reported or options.is_paused()):
+                    reported = True
+                    options.on_up_to_date(self.name)
+                stop.wait(_POLL_S)
+
+    def _next_end(self, until: int | None) -> int | None:
+        """Returns the end of the next batch; None: there is nothing to deliver.
+
+        Raises OffsetGoneError, OffsetAheadError if the log does not continue at our offset.
+        """
+        start = self.done
+        if until is None and not self._log.poll(start, _WAIT_S):
+            return None
+        end = self._log.latest_offset(after=start)
+        check_start(self._log, start, f"output {self.name}")
+        if until is not None:
+            end = min(end, until)
+        if end <= start:
+            return None
+        return end_of_batch(
+            self._log,
+            start,
+            end,
+            max_bytes=self._options.max_batch_bytes,
+            max_records=None,
+            whole=True,
+        )
+
+    def _write(self, end: int, abandoned: threading.Event) -> None:
+        started = time.monotonic()
+        batch = replace(batch_of(self._log, self.done, end), resume=self._resume)
+        by_table = {str(each.table): each.rows for each in batch.tables}
+        rows = sum(by_table.values())
+        self._under_way = RunningBatch(started, time.time_ns() // 1_000_000, rows)
+        try:
+            if end > self._asked:  # a failed batch is written again
+                self._options.ask_for_rows(self.output, batch)
+                self._asked = end
+            self.output.write(batch)
+        except Exception as error:
+            raise _error_to_raise(error) from error
+        finally:
+            self._under_way = None
+        if abandoned.is_set():  # another process may deliver now
+            return
+        failpoints.hit(f"output.{self.name}.written")
+        self._number += 1
+        self.done = end
+        seconds = time.monotonic() - started
+        rejected = self._rejected()
+        self._store(
+            BatchProgress(
+                self._number, batch.start, end, rows, by_table, seconds, self.name, *rejected
+            )
+        )
+
+    def _store(self, progress: BatchProgress | None) -> None:
+        """Store the progress. If that fails, a later batch or the next run stores it."""
+        self._unstored = progress
+        if progress is not None:
+            self._options.on_batch(progress)
+        self._unstored = None
+
+    def _rejected(self) -> tuple[int, Mapping[str, str], Mapping[str, str]]:
+        """Returns the number of rejected records, the tables that are left out, and those without a
+        key.
+        """
+        output = self.output
+        if not isinstance(output, RejectingOutput):
+            return 0, {}, {}
+        return output.rejected(), output.refused_tables(), output.keyless_tables()
+
+
+def _error_to_raise(error: Exception) -> TidelogError:
+    """Returns the error to raise for a batch that failed. The message of Spark's own errors may
+    contain values of rows: they are only its cause.
+    """
+    if (known := known_error(error)) is not None:
+        return known
+    if isinstance(error, ConnectionError | Py4JNetworkError):  # the JVM does not answer
+        return spark_gone_error()
+    return output_error("a batch", error)
+
+
+def _spread(seconds: float) -> float:
+    """Returns about ``seconds``, so that outputs that failed together do not retry together."""
+    return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - nothing is secret

@@ -34,10 +34,10 @@ second:
 UNSEEN = """\
 from types import SimpleNamespace
 
-from tidelog.demo.servers import mysql_process
+from tidelog.demo.servers import mysql
 
 def test_hides_what_it_starts():
-    mysql_process.MySqlProcess.start(SimpleNamespace(flavour="mariadb"))
+    mysql.MySqlProcess.start(SimpleNamespace(flavour="mariadb"))
 """
 
 

@@ -56,7 +56,7 @@ def test_a_table_whose_keys_may_merge_goes_in_one_task(
         seen.append(len(arguments[4]))
         return []
 
-    monkeypatch.setattr(scheduling.jobs, "run_frame", frame)
+    monkeypatch.setattr(scheduling, "run_frame", frame)
     monkeypatch.setattr(scheduling.ranges, "truncated", lambda *_: ())
     delivery = Delivery("out", keyed=False, order=order, steps=(Step("filter", "v IS NULL"),))
     nothing = cast("Any", None)

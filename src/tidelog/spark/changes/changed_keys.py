@@ -216,8 +216,7 @@ def rows_to_read_again(
     steps: Sequence[Step],
 ) -> Iterator[DataFrame | None]:
     """Yields the rows (shape `changes`, before ``steps``) of one table in ``refs`` that must be
-    read again, each value of the key as for `tidelog.spark.changes.changed_keys.keys_of_frame`; None: no
-    rows. Valid inside the block.
+    read again, each value of the key as for `keys_of_frame`; None: no rows. Valid inside the block.
     """
     if not refs or not wire_format(schema).possibly_missing_columns(schema):
         yield None

@@ -178,8 +178,8 @@ def first_offset_at(log: EventLog, moment: int) -> int:
     segments = [segment for segment in log.chain().segments if any(segment.rows_by_schema)]
     newest = bisect_left(segments, moment, key=lambda segment: _newest(log, segment))
     for segment in segments[max(0, newest - _NEIGHBOURS) :]:
-        for offsets, times in _times(log, segment):
-            late = np.flatnonzero(times >= moment)
+        for offsets, committed in _times(log, segment):
+            late = np.flatnonzero(committed >= moment)
             if len(late):
                 return int(offsets[late[0]])
     return log.latest_offset()

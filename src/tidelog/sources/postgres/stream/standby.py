@@ -41,8 +41,8 @@ def check_standby(connection: Connection, strategy: Strategy) -> None:
     major = connection.info.server_version // 10_000
     if major < STANDBY_MIN_VERSION:
         raise PreflightError(
-            f"the server is a standby of PostgreSQL {major}: {STANDBY_MIN_VERSION} or newer is needed to "
-            "capture from one; let source.url lead to the primary"
+            f"the server is a standby of PostgreSQL {major}: {STANDBY_MIN_VERSION} or newer is "
+            "needed to capture from one; let source.url lead to the primary"
         )
     if strategy != "snapshot":
         raise PreflightError(

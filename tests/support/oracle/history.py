@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from tests.support.oracle.dumps import ChunkRules, DumpError, PlacedChunk
 from tests.support.oracle.values import UNCHANGED, Change, Key, Row, Transaction, Value
@@ -417,8 +418,8 @@ class SourceHistory:
             return
         meanwhile = [
             record
-            for record in self.records
-            if record.table == dump.table and record.offset >= dump.first_offset
+            for record in self._by_table.get(dump.table, ())
+            if record.op != "c" and record.offset >= dump.first_offset
         ]
         if len(set(dump.listed)) != len(dump.listed):
             raise self.fail(f"dump {dump.dump_id} lists missing keys of {dump.table} twice")
@@ -457,8 +458,8 @@ class SourceHistory:
         next_end = min((each.next for each in rereads if each.next > offset), default=offset)
         moved: set[Key] = set()
         coming: set[Key] = set()
-        for record in self.records:
-            if record.table != table:
+        for record in self._by_table.get(table, ()):
+            if record.op == "c":
                 continue
             if record.offset > offset:
                 key = record.old_key if record.op == "a" else record.new_key
@@ -521,18 +522,34 @@ class SourceHistory:
         """The table as an output has it that began, empty, with the records in ``[start, end)``."""
         rows: Rows = {}
         versions: dict[Key, int] = {}
-        for record in self.records:
+        for record in self._by_table.get(table, ()):
             if record.offset < start:
                 continue
             if end is not None and record.offset >= end:
                 break
             if record.op == "c":
-                _delete_absent(json.loads(record.payload), table, rows, versions)
-            elif record.table == table:
+                _delete_absent(json.loads(record.payload), rows, versions)
+            else:
                 _replay(record, rows)
                 if record.new_key is not None:
                     versions[record.new_key] = record.offset
         return rows
+
+    @cached_property
+    def _by_table(self) -> dict[str, list[Change]]:
+        """The records of each table, and those that complete its dumps, in offset order: each
+        dumped table is replayed, and a log has 100,000 records.
+        """
+        found: dict[str, list[Change]] = {}
+        for record in self.records:
+            table = record.table
+            if record.op == "c":
+                control = json.loads(record.payload)
+                if control["type"] != "dump-completed":
+                    continue
+                table = control["table"]
+            found.setdefault(table, []).append(record)
+        return found
 
 
 def _replay(record: Change, rows: Rows) -> None:
@@ -557,11 +574,7 @@ def _replay(record: Change, rows: Rows) -> None:
             rows.pop(record.new_key, None)
 
 
-def _delete_absent(
-    control: dict[str, object], table: str, rows: Rows, versions: dict[Key, int]
-) -> None:
-    if control.get("type") != "dump-completed" or control.get("table") != table:
-        return
+def _delete_absent(control: dict[str, object], rows: Rows, versions: dict[Key, int]) -> None:
     first = control["first_offset"]
     if control.get("delete_absent") and isinstance(first, int):
         for key in [k for k in rows if versions.get(k, -1) < first]:

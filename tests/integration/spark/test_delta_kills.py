@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.event_messages import wait_for as wait_for_log
 from tests.integration.spark.test_failover import Pipeline
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_duckdb
 from tests.support.pgoutput_messages import UNCHANGED
 from tests.support.pipeline_process import Delivering
 
+import tidelog
+from tidelog.config import load_config
+from tidelog.demo.servers.mysql import MySqlServer
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.table import application_of
@@ -30,18 +35,22 @@ DRIVER = (
     "delta.checkpoint.written",
 )
 CHANGES = {"holds": {"*.*": "changes"}}
+CHANGES_ON_S3 = {**CHANGES, "on_s3": True}
 DIED = ("was killed or ended by itself", "small files were not compacted")
 TASKS = ("output.task.open", "output.task.written", "output.task.committed", "lake.task.rewrite")
 
 
 class Killed:
-    """A pipeline, its changes, and what the copy is to be."""
+    """A pipeline into ``lake``, its changes, and what the copy is to be. ``files``: the directory
+    of the lake's files.
+    """
 
-    def __init__(self, built: BuiltLog, path: Path, **section: Any) -> None:
+    def __init__(self, built: BuiltLog, path: Path, lake: str, files: Path, **section: Any) -> None:
         self.pipeline = Pipeline(built, path)
-        self.pipeline.configure({"kind": "delta", "path": str(path / "lake"), **section})
+        self.pipeline.configure({"kind": "delta", "path": lake, **section})
         self.built, self.table = built, self.pipeline.table
-        place = path_of(str(path / "lake"), self.table.table, str(self.table.table))
+        place = path_of(lake, self.table.table, str(self.table.table))
+        self.files = path_of(str(files), self.table.table, str(self.table.table))
         options = DeltaOptions(holds=section.get("holds", {}))
         self.copy = DeltaTable(place, options.layout_of(self.table.table), lambda works: [])
         self.rows: dict[int, str] = {}
@@ -80,14 +89,14 @@ class Killed:
         if self.copy.layout.holds == "changes":
             self._check_changes()
             return
-        found = by_duckdb(self.copy.path).to_pylist()
+        found = by_duckdb(self.files).to_pylist()
         kept = [row for row in found if not row.get("_deleted")]
         assert [(row["id"], row["v"]) for row in kept] == sorted(self.rows.items())
         assert len({row["id"] for row in found}) == len(found)
 
     def _check_changes(self) -> None:
         """Each record of the log is a row, and together they are the table."""
-        found, rows = by_duckdb(self.copy.path, "version").to_pylist(), {}
+        found, rows = by_duckdb(self.files, "version").to_pylist(), {}
         assert len({row["version"] for row in found}) == len(found)
         log, name = self.built.log, str(self.table.table)
         records = [each.rows_by_table.get(name, 0) for each in log.chain().between(0, self.end)]
@@ -114,7 +123,7 @@ class Killed:
 
     def wait(self, process: Delivering, deaths: int = 0) -> None:
         """Until all is delivered, or it or more than so many of its workers died."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while not self.is_delivered() and process.code is None:
             if _count_of_deaths(process) > deaths:
                 return
@@ -131,7 +140,12 @@ class Killed:
 
 @pytest.fixture
 def killed(built: BuiltLog, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Killed]:
-    made = Killed(built, tmp_path, **request.param)
+    section, files = dict(request.param), tmp_path / "lake"
+    lake = str(files)
+    if section.pop("on_s3", False):
+        s3 = request.getfixturevalue("s3")
+        lake, files = s3.url(tmp_path.name), s3.files(tmp_path.name)
+    made = Killed(built, tmp_path, lake, files, **section)
     yield made
     made.pipeline.close()
 
@@ -143,7 +157,7 @@ def armed_for(point: str) -> str:
 
 @pytest.mark.parametrize(
     "killed",
-    [{"deletes": "hard"}, pytest.param(CHANGES, marks=pytest.mark.thorough)],
+    [{"deletes": "hard"}, CHANGES_ON_S3],
     indirect=True,
     ids=str,
 )
@@ -161,7 +175,7 @@ def test_a_driver_killed_behind_its_commit_brings_no_row_twice(killed: Killed) -
         for deletes in ("hard", "soft")
         for vectors in (True, False)
     ]
-    + [CHANGES],
+    + [CHANGES, CHANGES_ON_S3],
     indirect=True,
     ids=str,
 )
@@ -197,6 +211,81 @@ def test_tasks_that_are_killed_lose_and_repeat_nothing(killed: Killed, tmp_path:
         killed.pipeline.wait_for(killed.is_delivered)
         killed.check()
     assert process.code is None
+
+
+MINIMAL = (
+    "INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 2), (3, 'c', 3)",
+    "UPDATE t SET v = 'd' WHERE id = 1",
+    "UPDATE t SET n = NULL WHERE id = 2; DELETE FROM t WHERE id = 3",
+    "INSERT INTO t VALUES (3, 'e', 4); UPDATE t SET n = n + 1; UPDATE t SET v = 'f' WHERE id = 3",
+)
+STEPS = (
+    "delta.commit.after:kill:2",
+    "lake.table.write:kill:1",
+    "delta.commit.before:kill:1",
+    "delta.commit.after:kill:1",
+)
+
+
+@pytest.mark.thorough
+def test_minimal_row_images_are_changes_once_whenever_a_driver_is_killed(
+    mysql_server: MySqlServer, mysql_database: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "lake" / mysql_database / "t"
+    outputs = [{"kind": "delta", "path": str(tmp_path / "lake"), **CHANGES}]
+    mysql_server.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9), n int)", mysql_database)
+
+    def told() -> list[dict[str, Any]]:
+        return by_duckdb(str(place), "version").to_pylist()
+
+    def folded() -> list[tuple[int, Any, Any]]:
+        rows: dict[int, dict[str, Any]] = {}
+        for change in told():
+            if change["key"] is None:  # the end of the first dump
+                continue
+            before = rows.pop(change["key"]["id"], {})
+            if change["op"] != "d":
+                missing = change["missing"] or ()
+                after = {k: v for k, v in change["after"].items() if k not in missing}
+                rows[change["key"]["id"]] = {**before, **after, "id": change["key"]["id"]}
+        return sorted((row["id"], row["v"], row["n"]) for row in rows.values())
+
+    file = tmp_path / "tidelog.yaml"
+    file.write_text(
+        f"source: {{kind: mysql, url: '{mysql_server.dsn(mysql_database)}', "
+        f"tables: ['{mysql_database}.t']}}\nlog: {{path: log}}\n"
+        "state: {url: 'sqlite:///state.db'}\npipeline: {trigger_ms: 50, master: 'local[2]'}\n"
+        f"outputs: {json.dumps(outputs)}\n"
+    )
+    config = load_config(file)
+    with tidelog.CaptureGroup([config], pipelines=False):
+        wait_for_log(config, 0)
+        with mysql_server.connect(mysql_database) as session, session.cursor() as cursor:
+            cursor.execute("SET SESSION binlog_row_image = MINIMAL")
+            known = 0
+            for statements, armed in zip(MINIMAL, STEPS, strict=True):
+                for statement in statements.split("; "):
+                    cursor.execute(statement)
+                session.commit()
+                known = len(wait_for_log(config, known + 1))
+                process = Delivering(file, tmp_path / f"{armed}.log", armed)
+                try:
+                    assert process.wait(240) == -9, process.said
+                finally:
+                    process.close()
+            cursor.execute("SELECT id, v, n FROM t ORDER BY id")
+            wanted = [tuple(row) for row in cursor.fetchall()]
+        process = Delivering(file, tmp_path / "last.log")
+        try:
+            deadline = time.monotonic() + 240
+            while len(told()) < len(wait_for_log(config, known)) or folded() != wanted:
+                assert time.monotonic() < deadline, (told(), wanted, process.said)
+                time.sleep(0.2)
+        finally:
+            process.close()
+    versions = [change["version"] for change in told()]
+    assert len(set(versions)) == len(versions)
+    assert any(change["missing"] for change in told())
 
 
 def _count_of_deaths(process: Delivering) -> int:

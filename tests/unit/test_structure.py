@@ -13,12 +13,12 @@ PACKAGE = "tidelog"
 MOST_LINES = 800
 MOST_MODULES = 24
 MOST_ARROWS = 110
-MOST_PAIRS = 18
+MOST_PAIRS = 12
 # Places that belong to one database, and the registries. The rest of the code asks a `WireFormat`,
 # `SourceBlocks`, a section or a `SourceKind`.
 OF_DATABASES = (
     "app.sources", "codecs.mysql", "codecs.postgres", "config.outputs", "config.source", "demo",
-    "kinds.adapters", "outputs.database.config", "outputs.database.kinds", "outputs.database.mysql",
+    "kinds.adapters", "outputs.database.kinds", "outputs.database.mysql",
     "outputs.database.postgres", "sources.mysql", "sources.postgres",
     "state.postgres", "system.extras",
 )  # fmt: skip

@@ -33,7 +33,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short dist test-dist test-container sbom lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short dist test-dist test-container sbom audit lint format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -188,6 +188,13 @@ test-container: dist ## By hand, as root: the steps of deploy/Containerfile in a
 
 sbom: dist ## Bill of materials and licences of what the images have of Python packages, in dist/
 	PYTHON=$(PYTHON) tools/sbom.sh dist
+
+AUDIT := $(STAMPS)/audit/bin
+
+audit: venv ## By hand: requirements.lock against known advisories; fails where PyPI's service does not answer
+	@test -x $(AUDIT)/pip-audit || { $(PY) -m venv $(STAMPS)/audit && $(AUDIT)/python -m pip install --quiet \
+		--disable-pip-version-check pip-audit==2.10.1; }
+	$(AUDIT)/pip-audit --strict --require-hashes --disable-pip --progress-spinner off -r requirements.lock
 
 lint: venv ## ruff, mypy, import contracts, reference pages current
 	$(VENV)/bin/ruff format --check .

@@ -94,8 +94,8 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
         what: their name in error messages, e.g. "Delta's jars".
         directory: where they are kept; default `cache_directory`.
 
-    Tried in this order: ``directory``; the local Maven repository; then the repository at
-    ``$TIDELOG_MAVEN_REPOSITORY`` alone, or, if that is not set, the repositories of
+    Tried in this order: ``directory``; `cache_directory`; the local Maven repository; then the
+    repository at ``$TIDELOG_MAVEN_REPOSITORY`` alone, or, if that is not set, the repositories of
     ``~/.m2/settings.xml``, Maven Central by the Ivy of Spark unless a mirror replaces it, and
     ``mvn``. A jar is used only if its SHA-256 is the pinned one.
 
@@ -140,7 +140,7 @@ def _fetch(missing: list[Jar], what: str, directory: Path) -> None:
                     fetched.replace(directory / jar.file_name)
                 else:
                     failures.append(f"{way}: {jar.file_name} has another SHA-256 than pinned")
-        missing = [jar for jar in missing if not (directory / jar.file_name).exists()]
+        missing = [jar for jar in missing if not _is_valid(directory / jar.file_name, jar)]
     if missing:
         raise UsageError(_manual_steps(what, missing, directory, failures))
     report_progress(what, None, size)
@@ -272,6 +272,7 @@ _Way = tuple[str, Callable[[list[Jar], Path, OnBytes], None]]
 
 
 def _ways(settings: _MavenSettings) -> Iterator[_Way]:
+    yield "TIDELOG_JARS", _from_cache
     local = settings.local_repository
     yield "local Maven repository", lambda jars, scratch, _: _copy_from(local, jars, scratch)
     if base := os.environ.get(REPOSITORY_VARIABLE):
@@ -284,6 +285,15 @@ def _ways(settings: _MavenSettings) -> Iterator[_Way]:
             proxy = settings.proxy_of(f"https://{repository.name}").get("https", "")
             yield "Maven Central by Spark's Ivy", partial(_from_ivy, proxy=proxy)
     yield "mvn", partial(_from_mvn, repository=local)
+
+
+def _from_cache(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
+    """Copy what another directory than ours is to have."""
+    del on_bytes  # a copy takes no time
+    for jar in jars:
+        kept = cache_directory() / jar.file_name
+        if _is_valid(kept, jar):
+            shutil.copyfile(kept, scratch / jar.file_name)
 
 
 def _copy_from(repository: Path, jars: list[Jar], scratch: Path) -> None:

@@ -34,7 +34,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(jars, "DELTA_SPARK_JARS", {SPARK_VERSION: jar})
     monkeypatch.setattr(jars, "DELTA_JARS", ())
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("TIDELOG_MAVEN_REPOSITORY", "http_proxy", "https_proxy"):
+    for name in ("TIDELOG_MAVEN_REPOSITORY", "TIDELOG_JARS", "http_proxy", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(maven, "_from_ivy", lambda *_, **given: None)
     monkeypatch.setattr(maven, "_from_mvn", lambda *_, **given: None)
@@ -261,6 +261,13 @@ def test_the_command_puts_all_jars_of_a_cluster_into_a_directory(offline: Path) 
     assert code == 0
     assert lines == [f"{offline}/jars/up-1.0.jar", f"{offline}/jars/{jars.S3_LOG_STORE_JAR.name}"]
     assert Path(lines[1]).read_bytes() == jars.S3_LOG_STORE_JAR.read_bytes()
+
+
+def test_jars_that_were_fetched_before_are_copied(offline: Path) -> None:
+    put(offline / ".cache/tidelog/jars/up-1.0.jar", b"a jar")
+    code, _ = run_jars("--for", "delta", "--to", str(offline / "jars"))
+    assert code == 0
+    assert (offline / "jars/up-1.0.jar").read_bytes() == b"a jar"
 
 
 def test_the_command_lists_jars_of_any_spark_without_fetching_them(offline: Path) -> None:

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# as_newcomer.sh COMMAND…: run it as on a machine where nothing was installed for us but Python.
+# as_newcomer.sh COMMAND…: run it as on a machine where nothing was installed for us but Python and Java.
 #
-# Java, Debian's database programs, libaio, the browser and Prometheus are hidden from the command: it has a mount
+# Debian's database programs, libaio, the browser and Prometheus are hidden from the command: it has a mount
 # namespace of its own, in which an overlay of /usr lacks the files of their packages. Nothing changes on the
 # machine itself. If something is there that can not be hidden, this fails: else tests would meet Debian's
 # servers, and nobody would see it.
 set -euo pipefail
 
 packages='^(mariadb-|libmariadb|mysql-|libmysqlclient|libaio1|chromium|prometheus)'
-programs=(java mariadbd mysqld mariadb mysql mariadb-binlog mysqlbinlog chromium chromium-browser prometheus promtool)
-unset TIDELOG_MYSQLD JAVA_HOME
+programs=(mariadbd mysqld mariadb mysql mariadb-binlog mysqlbinlog chromium chromium-browser prometheus promtool)
+unset TIDELOG_MYSQLD
 
 present() {
   local program
@@ -42,7 +42,6 @@ if [ "${1-}" = --hidden-in ]; then
       fi
     done | xargs -0r rm -f --
   fi
-  rm -f /usr/bin/java /usr/local/bin/java # links, of no package
   left=$(present | xargs)
   [ -z "$left" ] || fail "still there: $left"
   export TIDELOG_NEWCOMER=1
@@ -54,7 +53,7 @@ found=$(present | xargs)
 [ -n "$found" ] || exec "$@"
 echo "as_newcomer.sh: hides $found"
 as_root=()
-[ "$(id -u)" -eq 0 ] || as_root=(sudo env "PATH=$PATH" "HOME=$HOME")
+[ "$(id -u)" -eq 0 ] || as_root=(sudo env "PATH=$PATH" "HOME=$HOME" ${JAVA_HOME:+"JAVA_HOME=$JAVA_HOME"})
 "${as_root[@]}" unshare --mount true 2>/dev/null || fail "can not hide $found"
 scratch=$(mktemp -d)
 trap 'rmdir "$scratch"' EXIT

@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 STAMPS := .make
 DEPENDENCIES := $(STAMPS)/dependencies
 INSTALLED := $(STAMPS)/installed
-# Versions of Spark beside that of .venv; Iceberg is built for 4.1.
+# Versions of Spark beside that of .venv; Iceberg's SQL is built for 4.1.
 SPARKS := 4.0 4.1 4.3
 ICEBERG_PY := .venv-spark-4.1/bin/python
 ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
@@ -118,7 +118,7 @@ test-newcomer-spark: venv
 	tools/as_newcomer.sh tools/run_tests.sh newcomer-spark $(PY) $(NEWCOMER) \
 		-m "mysql_family and spark and not slow and not soak and not thorough" $(ARGS)
 
-test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that it needs, in .venv-spark-4.1
+test-iceberg: $(ICEBERG_INSTALLED) ## Tests of the Iceberg output, with the Spark that Iceberg's SQL is built for, in .venv-spark-4.1
 	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) tools/run_tests.sh iceberg $(ICEBERG_PY) -m "spark and not thorough" -k iceberg \
 		tests/integration/iceberg tests/behaviours/outputs tests/faults/outputs $(ARGS)
 

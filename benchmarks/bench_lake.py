@@ -39,9 +39,10 @@ from benchmarks.growth_picture import Curve, write_picture
 from benchmarks.spark_workload import COLUMNS, Meter, append, drawn
 from benchmarks.table import Row, show
 from tidelog.eventlog.reader import EventLog
+from tidelog.outputs.lake import settling_output
 from tidelog.outputs.lake.contents import TableContents
-from tidelog.outputs.lake.delta import output as delta
 from tidelog.outputs.lake.delta.options import DeltaOptions
+from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.spark import spark_session
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
@@ -95,7 +96,7 @@ class Copy:
     def __init__(self, spark: Any, log: str, root: str, holds: TableContents) -> None:
         self._log, self._root = EventLog.open(log), root
         options = DeltaOptions(holds={"*.*": holds})
-        self._output = delta.DeltaOutput(spark, log, root, options=options)
+        self._output = DeltaOutput(spark, log, root, options=options)
         self._end = self._log.head_offset
 
     def write(self) -> float:
@@ -304,7 +305,7 @@ def main() -> None:
     spark = spark_session("local[2]")
     nothing = job_ms(spark)
     show([Row("a Spark job of two tasks that do nothing: CPU", f"{nothing:.0f} ms", "", "", "")])
-    delta.run_on_executors = here  # type: ignore[assignment]
+    settling_output.run_on_executors = here  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as scratch:
         warm_up(spark, Path(scratch))
     curves = []

@@ -42,6 +42,7 @@ DELETE FROM items WHERE n > 45;
 """
 KEYS = {"orders": ("id",), "items": ("item", "n")}
 DUMPED = {"orders": 300, "items": 50}
+LAKES = ("delta", "iceberg", "postgres")
 CHANGED = {"orders": 100 + 30 + 40, "items": 9 + 5}
 # To make an archive of the JVM's classes takes half a minute, and pays off later.
 CONF = {"spark.driver.extraJavaOptions": "-Xshare:auto", "spark.sql.shuffle.partitions": "2"}
@@ -63,6 +64,7 @@ class Shop:
             f"pipeline: {{master: 'local[2]', conf: {json.dumps(CONF)}}}\n"
             "outputs:\n"
             "  - {kind: delta, path: lake}\n"
+            "  - {kind: iceberg, path: iceberg}\n"
             "  - {kind: files, path: activity, format: json}\n"
             f"  - {{kind: postgres, url: '{copy}', schema: shop}}\n"
         )
@@ -161,7 +163,7 @@ def test_outputs_and_streams_hold_what_the_source_has(shop: Shop) -> None:
     shop.deliver()
     assert_equal(shop)
     assert shop.recorded() == sum(DUMPED.values())
-    spark = tidelog.spark.spark_session("local[2]", conf=CONF, delta=False)
+    spark = tidelog.spark.spark_session("local[2]", conf=CONF, delta=False, iceberg=True)
     try:
         go_on(shop, spark)
     finally:
@@ -180,7 +182,7 @@ def go_on(shop: Shop, spark: Any) -> None:
 
     report = tidelog.verify_outputs(shop.config)
     found = {(each["table"], each["output"], each["equal"]) for each in report["tables"]}
-    assert found == {(f"public.{t}", o, True) for t in KEYS for o in ("delta", "postgres")}
+    assert found == {(f"public.{t}", o, True) for t in KEYS for o in LAKES}
 
     query = written(spark, shop).start()
     try:

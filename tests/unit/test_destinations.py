@@ -199,11 +199,10 @@ def test_two_pipelines_of_one_place_are_refused(
         ConfigError, match=r"writes to the place of output .* of the pipeline theirs"
     ):
         check_other_pipelines(ours, built.log)
-    if "iceberg" not in other:  # which asks for another Spark first
-        with pytest.raises(SystemExit) as ended:
-            main(["pipeline", str(tmp_path / "tidelog.yaml"), "--once"])
-        assert ended.value.code == 2
-        assert "of the pipeline theirs" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["pipeline", str(tmp_path / "tidelog.yaml"), "--once"])
+    assert ended.value.code == 2
+    assert "of the pipeline theirs" in capsys.readouterr().err
 
 
 def test_patterns_overlap_where_one_table_may_be_of_both() -> None:

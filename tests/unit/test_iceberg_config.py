@@ -1,4 +1,4 @@
-"""Outputs of kind iceberg in the configuration, and which Spark may run them."""
+"""Outputs of kind iceberg in the configuration."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import pytest
 
 from tidelog.app.pipeline.outputs import check_spark
 from tidelog.config import Config, load_config
-from tidelog.errors import ConfigError, UsageError
-from tidelog.outputs.lake.iceberg.table import Partition
-from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
-from tidelog.spark.sessions.versions import SPARK_VERSION
+from tidelog.errors import ConfigError
+from tidelog.outputs.lake.iceberg.partitioning import Partition
 
 
 def config(path: Path, *outputs: str) -> Config:
@@ -39,7 +37,7 @@ def test_a_catalog_s_properties_are_passed_on_and_never_shown(tmp_path: Path) ->
     [
         ("kind: iceberg", "say where"),
         ("kind: iceberg, path: a, catalog: {type: hive, warehouse: b}", "one of the two"),
-        ("kind: iceberg, path: a, vacuum_after: 7d", "vacuum_after needs optimize_every"),
+        ("kind: iceberg, path: a, vacuum_after: 59m", "at least 1h"),
     ],
 )
 def test_what_does_not_fit_is_said(tmp_path: Path, given: str, message: str) -> None:
@@ -50,12 +48,7 @@ def test_what_does_not_fit_is_said(tmp_path: Path, given: str, message: str) -> 
 def test_delta_tables_need_no_jars_of_delta_s(tmp_path: Path) -> None:
     assert check_spark(config(tmp_path, "kind: delta, path: a")) is None
     assert check_spark(config(tmp_path, "kind: files, path: a")) is None
-
-
-@pytest.mark.skipif(SPARK_VERSION == SPARK_OF_ICEBERG, reason="this is Iceberg's Spark")
-def test_another_spark_than_iceberg_s_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"needs Spark 4\.1.*tidelog\[iceberg\]"):
-        check_spark(config(tmp_path, "kind: iceberg, path: b"))
+    assert check_spark(config(tmp_path, "kind: iceberg, path: a")) == "iceberg"
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from tidelog.app.last_results import store_results
 from tidelog.app.log_location import event_log_path
@@ -45,16 +44,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidelog.outputs.database.output import DatabaseOutput
-    from tidelog.outputs.lake.delta.output import DeltaOutput
     from tidelog.outputs.lake.delta.reading import Bounds
-    from tidelog.outputs.lake.output import LakeOutput
+    from tidelog.outputs.lake.settling_output import SettlingOutput
     from tidelog.verify.model import Copy, Key, Range, SourceRanges
     from tidelog.verify.range_sums import RowSource
 
 
 # Reads the copies that outputs keep as DataFrames, to compare them with their source.
-
-Lake = TypeVar("Lake", bound="DeltaSection | IcebergSection")
 
 
 class OpenReader:
@@ -97,109 +93,45 @@ def is_compared(section: OutputSection, table: TableName) -> bool:
 
 def copies(config: Config, section: OutputSection, spark: SparkSession) -> Copies:
     """Return the copies of an output that `has_copies`."""
-    if isinstance(section, DeltaSection):
-        return _DeltaCopies(config, section, spark)
-    if isinstance(section, IcebergSection):
-        return _IcebergCopies(config, section, spark)
+    if isinstance(section, DeltaSection | IcebergSection):
+        return _LakeCopies(config, section, spark)
     assert isinstance(section, DatabaseSection)
     return _DatabaseCopies(config, section, spark)
 
 
-class _LakeCopies(ABC, Generic[Lake]):
-    """Copies in a lake, which Spark reads itself."""
+class _LakeCopies:
+    """Copies in Delta or Iceberg tables, which tasks read from their files."""
 
-    def __init__(self, config: Config, section: Lake, spark: SparkSession) -> None:
+    def __init__(
+        self, config: Config, section: DeltaSection | IcebergSection, spark: SparkSession
+    ) -> None:
         self._section = section
-        self._spark = spark
         self._output = make_output(config, section, spark)
 
     def of(self, schema: TableSchema) -> Copy:
         from tidelog.verify.model import Copy
 
-        steps = transform_steps(self._section)
-        target = self._lake.table_of(schema)
+        lake, target = self._lake, self._lake.table_of(schema)
         return Copy(
             target,
-            steps,
-            lambda: self._columns(target),
-            lambda part: self._read(target, part),
+            transform_steps(self._section),
+            lambda: lake.columns(target.source),
+            lambda part: lake.read(target, self._bounds(part)),
             lambda: self._output.committed(schema.table) or 0,
-            lambda part: self._row_sources(target, part),
+            lambda part: lake.row_sources(target, self._bounds(part)),
         )
 
     def close(self) -> None:
         self._output.close()
 
     @property
-    def _lake(self) -> LakeOutput[Any]:
-        return cast("LakeOutput[Any]", self._output)
-
-    # See `tidelog.verify.model.Copy`.
-
-    @abstractmethod
-    def _columns(self, target: TargetTable) -> Collection[str] | None: ...
-
-    @abstractmethod
-    def _read(self, target: TargetTable, part: Range) -> DataFrame | None: ...
-
-    def _row_sources(self, target: TargetTable, part: Range) -> Sequence[RowSource] | None:
-        del target, part
-        return None
-
-
-class _DeltaCopies(_LakeCopies[DeltaSection]):
-    """Copies in Delta tables."""
-
-    @property
-    def _delta(self) -> DeltaOutput:
-        return cast("DeltaOutput", self._output)
-
-    def _columns(self, target: TargetTable) -> Collection[str] | None:
-        return self._delta.columns(target.source)
-
-    def _read(self, target: TargetTable, part: Range) -> DataFrame | None:
-        return self._delta.read(target, self._bounds(part))
-
-    def _row_sources(self, target: TargetTable, part: Range) -> Sequence[RowSource] | None:
-        return self._delta.row_sources(target, self._bounds(part))
+    def _lake(self) -> SettlingOutput[Any]:
+        return cast("SettlingOutput[Any]", self._output)
 
     def _bounds(self, part: Range) -> Bounds:
         from tidelog.outputs.lake.delta.reading import bounds_of
 
         return bounds_of(*part)
-
-
-class _IcebergCopies(_LakeCopies[IcebergSection]):
-    """Copies in Iceberg tables."""
-
-    def __init__(self, config: Config, section: IcebergSection, spark: SparkSession) -> None:
-        from tidelog.outputs.lake.iceberg.output import catalog_conf
-
-        super().__init__(config, section, spark)
-        self._catalog, conf = catalog_conf(section.name, section.catalog_properties())
-        for name, value in conf.items():
-            spark.conf.set(name, value)
-
-    def _columns(self, target: TargetTable) -> Collection[str] | None:
-        rows = self._read(target, (None, None))
-        return None if rows is None else rows.columns
-
-    def _read(self, target: TargetTable, part: Range) -> DataFrame | None:
-        from pyspark.errors import AnalysisException
-
-        from tidelog.outputs.lake.iceberg.table import DELETED
-        from tidelog.outputs.lake.table import parts_of
-        from tidelog.spark.transforms import quoted
-
-        del part  # the caller's filter is pushed down to the lake's files
-        name = [self._catalog, *parts_of(target.source, target.name)]
-        try:
-            rows = self._spark.table(".".join(map(quoted, name)))
-        except AnalysisException:
-            return None
-        if self._section.deletes == "soft":
-            rows = rows.where(f"NOT coalesce({DELETED}, false)")
-        return rows
 
 
 class _DatabaseCopies:

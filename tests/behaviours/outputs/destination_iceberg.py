@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 from tests.integration.iceberg.conftest import IcebergLake
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG
 
 from tidelog.ports import Output
-from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 
 

@@ -19,10 +19,10 @@ from tests.faults.outputs.source import Source
 from tests.faults.outputs.target import Target
 from tests.faults.outputs.targets import TARGETS
 from tests.support.build_log import BuiltLog
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG
 
 from tidelog.spark import output_loop
 from tidelog.spark.pipeline import OutputGroup
-from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]

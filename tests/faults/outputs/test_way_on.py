@@ -18,6 +18,7 @@ from confluent_kafka import admin
 from tests.behaviours.outputs import activity_files, api, kafka_topics, search_index
 from tests.behaviours.outputs.database_tables import dialect, live_rows, server
 from tests.support.engines import until
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG
 from tests.support.oracle.log import read_event_log
 from typer.testing import CliRunner
 
@@ -28,7 +29,6 @@ from tidelog.config import Config, load_config
 from tidelog.errors import OffsetAheadError
 from tidelog.eventlog.reader import EventLog
 from tidelog.outputs.opensearch.indices import index_name
-from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(600)]
@@ -185,14 +185,14 @@ class Copy:
         return self.scene.spark.read.format("delta").load(str(path)).collect()
 
     def _iceberg(self, section: Section) -> Any:
-        from tidelog.outputs.lake.iceberg.output import catalog_conf
+        from tidelog.outputs.lake.iceberg.output import spark_catalog_conf
 
         session = self.scene.spark.newSession()
         place = str(self.scene.shop.root / section["path"])
-        conf = catalog_conf("x", {"type": "hadoop", "warehouse": place})[1]
-        for name, value in conf.items():
-            session.conf.set(name.replace("tidelog_x", section["name"].replace("-", "_")), value)
         name = section["name"].replace("-", "_")
+        conf = spark_catalog_conf(name, {"type": "hadoop", "warehouse": place})
+        for setting, value in conf.items():
+            session.conf.set(setting, value)
         return session.table(f"{name}.{self.scene.shop.namespace}.t").collect()
 
     def _postgres(self, section: Section) -> Any:

@@ -10,11 +10,11 @@ import pytest
 from tests.integration.spark.conftest import *  # noqa: F403 - its fixtures
 from tests.integration.spark.conftest import Lake
 from tests.support.build_log import BuiltLog
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG
 
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput, catalog_conf
+from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput, spark_catalog_conf
 from tidelog.spark.datasource.segment_rows import batch_of
-from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.spark.step_actions import quoted
 
@@ -66,9 +66,9 @@ class IcebergLake(Lake):
     def session(self) -> Any:
         """One that reads the tables as any other user's."""
         session = self.spark.newSession()
-        _, conf = catalog_conf("x", {**self.catalog, "warehouse": self.path})
+        conf = spark_catalog_conf("lake", {**self.catalog, "warehouse": self.path})
         for name, value in conf.items():
-            session.conf.set(name.replace("tidelog_x", "lake"), value)
+            session.conf.set(name, value)
         return session
 
     def name(self, table: str) -> str:

@@ -9,7 +9,6 @@ import sys
 import threading
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.integration.iceberg import killing
@@ -29,8 +28,6 @@ from tidelog.app.pipeline.run import pipeline
 from tidelog.app.verification import copies
 from tidelog.config import load_config
 from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError
-from tidelog.outputs.lake.iceberg import state as iceberg_state
-from tidelog.outputs.lake.iceberg import table as iceberg_table
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
@@ -39,6 +36,7 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[3]
 NAMES = ["n0", "n1", "n2", "n3"]
+BATCHES = 3
 
 
 def written(lake: IcebergLake, *, empty: bool) -> int:
@@ -59,9 +57,9 @@ def names(lake: IcebergLake) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("empty", [False, True], ids=["merge", "append"])
-@pytest.mark.parametrize("place", ["begins", "publishes"])
+@pytest.mark.parametrize("place", ["lake.table.write", "iceberg.written"])
 def test_a_driver_that_hung_brings_no_older_state_back(
-    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, place: str, empty: bool
+    lake: IcebergLake, built: BuiltLog, place: str, empty: bool
 ) -> None:
     """Invariant 2. One reads what is committed and hangs; another goes on; the first wakes up."""
     start = written(lake, empty=empty)
@@ -77,27 +75,11 @@ def test_a_driver_that_hung_brings_no_older_state_back(
         output.prepare(built.log.generation)
 
     def go_on() -> None:
-        with failpoints.arm({"iceberg.written": lambda: None}):
+        with failpoints.arm({place: lambda: None}):
             other.write(batch_of(built.log, start, end))
 
-    if place == "publishes":
-        with (
-            failpoints.arm({"iceberg.written": go_on}),
-            pytest.raises(OutputError, match="another writer"),
-        ):
-            hung.write(batch_of(built.log, start, middle))
-    else:
-        begin = iceberg_table.IcebergTable._begin
-
-        def later(table: Any, *of: Any) -> int:
-            if table._branch == hung._branch:
-                go_on()
-            return begin(table, *of)
-
-        monkeypatch.setattr(iceberg_table.IcebergTable, "_begin", later)
-        with pytest.raises(OutputError, match="another writer"):
-            hung.write(batch_of(built.log, start, middle))
-        monkeypatch.undo()
+    with failpoints.arm({place: go_on}), pytest.raises(OutputError, match="another pipeline"):
+        hung.write(batch_of(built.log, start, middle))
     after = names(lake)
     assert after == {**({} if empty else dict(enumerate(NAMES))), 1: "newer"}
     commits = lake.commits("public.orders")
@@ -170,22 +152,6 @@ def test_an_executor_killed_in_the_middle_loses_and_doubles_nothing(
     subprocess.run(command, cwd=ROOT, timeout=280, check=True)
     assert mark.exists()
     assert names(lake) == {0: "n0", 1: "changed", 2: "n2"}
-
-
-def test_a_table_whose_first_snapshot_a_crash_prevented_is_filled(
-    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orders(built)
-
-    def crash(state: iceberg_state.IcebergState) -> None:
-        raise KeyError("killed between CREATE TABLE and the first snapshot")
-
-    monkeypatch.setattr(iceberg_state.IcebergState, "begin", crash)
-    with pytest.raises(OutputError, match="writing offsets"):
-        lake.run()
-    monkeypatch.undo()
-    lake.run()
-    assert names(lake) == dict(enumerate(NAMES))
 
 
 def test_columns_are_followed_by_their_identity(lake: IcebergLake, built: BuiltLog) -> None:
@@ -290,7 +256,8 @@ def test_partitions_are_made_of_columns_and_kept(
     columns = {"id": "int64", "at": "timestamp", "name.x": "text"}
     table = built.table("public.t", columns)
     for day in "123":
-        built.insert(table, day, f"2026-01-0{day} 10:00:00", f"n{day}")
+        for number in ("", "1", "2", "3"):  # few of a file's rows are marked as deleted
+            built.insert(table, day + number, f"2026-01-0{day} 10:00:00", f"n{day}")
     built.flush()
     chosen = {"public.*": ["day(at)", "bucket(4, name.x)"]}
     run(lake, partition_by=chosen, mode=mode)
@@ -298,7 +265,8 @@ def test_partitions_are_made_of_columns_and_kept(
     built.delete(table, "2")
     built.flush()
     run(lake, partition_by=chosen, mode=mode)
-    rows = lake.frame("public.t").select("id", "`name.x`", "_partition.at_day").orderBy("id")
+    rows = lake.frame("public.t").where("id < 10").orderBy("id")
+    rows = rows.select("id", "`name.x`", "_partition.at_day")
     assert [(row[0], row[1], str(row[2])) for row in rows.collect()] == [
         (1, "moved", "2026-01-03"),
         (3, "n3", "2026-01-03"),
@@ -311,37 +279,82 @@ def test_partitions_are_made_of_columns_and_kept(
         run(lake, partition_by={"public.t": ["days(other)"]})
 
 
-def test_maintenance_keeps_what_is_committed(lake: IcebergLake, built: BuiltLog) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+def test_small_files_are_compacted_and_old_snapshots_removed(
+    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    monkeypatch.setattr("tidelog.outputs.lake.settled_table.FILES_OF_A_TIER", BATCHES)
     table = orders(built)
-    lake.run()
-    for number in range(3):
-        built.update(table, str(number), "changed", "2.00")
-        built.flush()
-        lake.run()
+    run(lake, format_version=version)
 
     def count(of: str) -> int:
         return int(lake.session().table(f"{lake.name('public.orders')}.{of}").count())
 
-    assert count("delete_files") > 0
+    built.update(table, "0", "changed", "2.00")
+    for number in range(10, 10 + BATCHES):
+        built.insert(table, str(number), "new", "2.00")
+        built.flush()
+        run(lake)
+        if number == 10:
+            assert count("delete_files") == 1
+    assert (count("data_files"), count("delete_files")) == (2, 0)
+    assert "replace" in {
+        row["operation"] for row in lake.session().table("lake.public.orders.snapshots").collect()
+    }
+    expected = dict(enumerate(NAMES)) | {0: "changed"}
+    expected |= dict.fromkeys(range(10, 10 + BATCHES), "new")
+    assert names(lake) == expected
     built.update(table, "3", "changed", "2.00")
     built.flush()
-    run(lake, optimize_every_s=0.0, vacuum_after_s=0.0)
-    assert (count("data_files"), count("delete_files")) == (1, 0)
-    assert count("snapshots") <= 2  # and what our branch holds
+    run(lake, vacuum_after_s=0.0)
+    assert count("snapshots") == 1
     before = names(lake)
+    assert before == expected | {3: "changed"}
+    assert len(list((lake.root / "lake/public/orders/data").glob("*deletes*"))) <= 1
     commits = count("history")
     lake.run(name="another")  # everything again
-    assert names(lake) == before == dict.fromkeys(range(4), "changed")
+    assert names(lake) == before
     assert count("history") == commits
 
 
-def test_what_is_not_ours_or_was_rolled_back_is_refused(lake: IcebergLake, built: BuiltLog) -> None:
-    table = orders(built)
+def test_a_table_that_is_not_ours_is_refused(lake: IcebergLake, built: BuiltLog) -> None:
+    orders(built)
     session = lake.session()
     session.sql("CREATE TABLE lake.public.orders (id BIGINT) USING iceberg")
     with pytest.raises(OutputError, match="an Iceberg table that Tidelog did not create"):
         lake.run()
-    session.sql("DROP TABLE lake.public.orders")
+
+
+def test_rows_that_another_writer_deletes_by_a_vector_stay_deleted(
+    lake: IcebergLake, built: BuiltLog
+) -> None:
+    """And its rows, whatever its files are called: the next batch is settled with both."""
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    for number in range(20):
+        built.insert(table, str(number), "ours")
+    built.flush()
+    run(lake)
+    session = lake.session()
+    session.sql("DELETE FROM lake.public.t WHERE id IN (3, 4)")
+    session.sql("INSERT INTO lake.public.t VALUES (50, 'theirs', NULL)")
+    built.update(table, "5", "changed")
+    built.delete(table, "6")
+    built.flush()
+    run(lake)
+    expected = {number: "ours" for number in range(20) if number not in (3, 4, 6)}
+    found = {row["id"]: row["v"] for row in lake.frame("public.t").collect()}
+    assert found == expected | {5: "changed", 50: "theirs"}
+    built.insert(table, "50", "from the source")
+    built.flush()
+    run(lake)
+    assert {row["v"] for row in lake.frame("public.t").where("id = 50").collect()} == {
+        "from the source"
+    }
+
+
+def test_what_a_rollback_took_away_is_written_again(lake: IcebergLake, built: BuiltLog) -> None:
+    table = orders(built)
+    session = lake.session()
     lake.run()
     first = session.table("lake.public.orders.snapshots").orderBy("committed_at").first()
     built.update(table, "1", "changed", "2.00")
@@ -350,8 +363,14 @@ def test_what_is_not_ours_or_was_rolled_back_is_refused(lake: IcebergLake, built
     session.sql(
         f"CALL lake.system.set_current_snapshot('public.orders', {first['snapshot_id']})"
     ).collect()
-    with pytest.raises(OutputRefusedError, match="rolled back"):
-        lake.run()
+    assert names(lake)[1] == "n1"
+    built.delete(table, "0")
+    built.flush()
+    lake.run()
+    assert names(lake) == {1: "changed", 2: "n2", 3: "n3"}
+    commits = lake.commits("public.orders")
+    lake.run(name="another")
+    assert lake.commits("public.orders") == commits
 
 
 def test_names_of_iceberg_s_own_columns_are_refused(lake: IcebergLake, built: BuiltLog) -> None:

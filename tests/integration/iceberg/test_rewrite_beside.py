@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
 def test_what_others_rewrote_meanwhile_is_merged_into_again_by_iceberg(
     lake: IcebergLake, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "tidelog.outputs.lake")
+
     def rewrite(session: Any) -> None:
         session.sql(
             f"CALL lake.system.rewrite_data_files(table => '{TABLE}', "
             "options => map('rewrite-all', 'true'))"
         )
 
-    merge_beside(lake, rewrite, lambda: caplog.text.count("was changed by another writer"))
+    merge_beside(lake, rewrite, lambda: caplog.text.count("is settled again"))

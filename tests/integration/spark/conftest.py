@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from tests.support.build_log import BuiltLog
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG, iceberg_sql_jars
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.table import path_of
 from tidelog.spark import spark_session
 from tidelog.spark.pipeline import run_pipeline
-from tidelog.spark.sessions.jars import DELTA_SPARK_JARS, SPARK_OF_ICEBERG, iceberg_jars
+from tidelog.spark.sessions.jars import DELTA_SPARK_JARS, iceberg_jars
 from tidelog.spark.sessions.versions import SPARK_VERSION
 from tidelog.state.sqlite import SqliteState
 
@@ -28,9 +29,9 @@ SHARED = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """With Delta, if there is one for this Spark, and with Iceberg, if this is its Spark."""
-    jars = iceberg_jars() if SPARK_VERSION == SPARK_OF_ICEBERG else []
-    conf = SHARED | ({"spark.jars": ",".join(map(str, jars))} if jars else {})
+    """With Delta, if there is one for this Spark, and with Iceberg, whose SQL one Spark has."""
+    jars = iceberg_sql_jars() if SPARK_VERSION == SPARK_OF_ICEBERG else iceberg_jars()
+    conf = SHARED | {"spark.jars": ",".join(map(str, jars))}
     session = spark_session("local[2]", conf=conf, delta=SPARK_VERSION in DELTA_SPARK_JARS)
     yield session
     session.stop()

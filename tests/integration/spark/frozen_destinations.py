@@ -17,10 +17,10 @@ from pyspark.errors import AnalysisException
 from tests.behaviours.outputs import activity_files, api, kafka_topics, search_index
 from tests.behaviours.outputs.database_tables import dialect, live_rows
 from tests.support.faulty_network import on_the_way
+from tests.support.iceberg_sql import SPARK_OF_ICEBERG
 from tests.support.s3 import S3Server, hadoop_aws_jars
 
 from tidelog.outputs.opensearch.indices import index_name
-from tidelog.spark.sessions.jars import SPARK_OF_ICEBERG
 from tidelog.spark.sessions.versions import SPARK_VERSION
 
 Change = tuple[str, int, str | None]
@@ -149,18 +149,18 @@ class Places:
         )
 
     def iceberg(self) -> Place:
-        """Its driver has merged, and not made that the table's."""
+        """Its driver has written files, and not committed them."""
         if SPARK_VERSION != SPARK_OF_ICEBERG:
             pytest.skip(f"Iceberg needs Spark {SPARK_OF_ICEBERG}: make test-iceberg")
         metadata = self._root / "lake/public/t/metadata"
 
         def read(spark: Any) -> Any:
-            from tidelog.outputs.lake.iceberg.output import catalog_conf
+            from tidelog.outputs.lake.iceberg.output import spark_catalog_conf
 
             session = spark.newSession()
-            conf = catalog_conf("x", {"type": "hadoop", "warehouse": str(self._root / "lake")})[1]
-            for name, value in conf.items():
-                session.conf.set(name.replace("tidelog_x", "lake"), value)
+            catalog = {"type": "hadoop", "warehouse": str(self._root / "lake")}
+            for name, value in spark_catalog_conf("lake", catalog).items():
+                session.conf.set(name, value)
             with suppress(AnalysisException):  # it is being made
                 return session.table("lake.public.t")
             return session.createDataFrame([], "id int, v string")

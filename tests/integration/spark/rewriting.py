@@ -71,7 +71,7 @@ def merge_beside(
         users.sql(f"UPDATE {name} SET v = 'theirs {number}' WHERE id = {THEIRS}")
         time.sleep(1)
 
-    stop, output = threading.Event(), lake.output()
+    stop, output, seen = threading.Event(), lake.output(), lake.output()
     call = (lake.spark, built.path, [output])
     pipeline = threading.Thread(target=run_pipeline, args=call, kwargs={"stop": stop})
     pipeline.start()
@@ -101,7 +101,7 @@ def merge_beside(
                 end = built.flush().next
                 turn += 1
                 time.sleep(0.3)
-        while output.committed(table.table) != end:
+        while seen.committed(table.table) != end:
             assert pipeline.is_alive()
             assert time.monotonic() < begun + AT_MOST_S
             time.sleep(0.1)
@@ -109,6 +109,7 @@ def merge_beside(
         stop.set()
         pipeline.join(120)
         output.close()
+        seen.close()
     rows[THEIRS] = f"theirs {updating.done}"
     assert lake.rows(TABLE) == sorted(rows.items())
     return rewriting, updating

@@ -21,7 +21,7 @@ from tidelog.errors import OutputRefusedError
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
-from tidelog.outputs.lake.delta import output as output_module
+from tidelog.outputs.lake import settling_output as output_module
 from tidelog.outputs.lake.delta.table import path_of
 from tidelog.outputs.lake.delta.tasks import RewriteWork, rewrite_files
 from tidelog.spark.datasource.segment_rows import batch_of

@@ -473,7 +473,7 @@ def test_what_others_commit_meanwhile_is_settled_with(
             lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('n' = '{number}')")
 
     other = threading.Thread(target=write)
-    caplog.set_level(logging.INFO, "tidelog.outputs.lake.delta")
+    caplog.set_level(logging.INFO, "tidelog.outputs.lake")
     output = lake.output()
     output.prepare(built.log.generation)
     other.start()

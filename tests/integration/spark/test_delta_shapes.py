@@ -16,7 +16,7 @@ from tests.integration.spark.random_table import BATCHES, SEED, RandomTable, Sha
 from tests.support.build_log import BuiltLog
 
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake.delta import output as delta_module
+from tidelog.outputs.lake import settling_output as delta_module
 from tidelog.outputs.lake.delta import tasks
 
 pytestmark = pytest.mark.spark

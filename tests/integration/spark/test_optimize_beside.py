@@ -25,7 +25,7 @@ KEYS = 30
 def test_what_others_rewrote_meanwhile_is_settled_with(
     lake: Lake, layout: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "tidelog.outputs.lake.delta")
+    caplog.set_level(logging.INFO, "tidelog.outputs.lake")
     built, name = lake.built, lake.name("public.t")
     table = built.table("public.t", {"id": "int64", "v": "text"})
     rows = {key: f"v{key}" for key in range(KEYS + 2)}

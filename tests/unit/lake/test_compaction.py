@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-from tidelog.outputs.lake.delta.table import FILES_OF_A_TIER, files_to_compact
 from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector
+from tidelog.outputs.lake.settled_table import FILES_OF_A_TIER, files_to_compact
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -59,21 +59,6 @@ def test_a_check_tells_the_versions_that_fit(tmp_path: Path) -> None:
     assert message.endswith(f"Python {PYTHON} fit the outputs")
 
 
-@pytest.mark.parametrize("spark", ["4.0", "4.3"])
-def test_a_check_tells_that_an_output_needs_another_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: str
-) -> None:
-    from tidelog.outputs.lake.iceberg import output
-
-    monkeypatch.setattr(output, "SPARK_VERSION", spark)
-    level, message = found(tmp_path, "{kind: iceberg, path: lake}")
-    assert level == "warning"
-    assert "only `tidelog capture` can run" in message
-    assert f"needs Spark 4.1, which Iceberg 1.12.0 is built for; installed is pyspark {spark}" in (
-        message
-    )
-
-
 def test_a_check_tells_what_is_not_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert untested_versions() == []
     monkeypatch.setattr(versions, "SPARK_VERSION", "4.9")

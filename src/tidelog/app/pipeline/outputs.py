@@ -129,20 +129,16 @@ def untested_versions() -> list[str]:
 
 
 def check_spark(config: Config) -> Lake | None:
-    """Return the lake whose jars the session needs; None: any version of Spark will do.
+    """Return the lake whose jars the session needs, or None.
 
     Delta tables are written and read without Delta's jars, but a class of the user may use them.
     Raises UsageError if this Spark can't write to the outputs, MissingExtraError if there is none.
     """
     kinds = {output.kind for output in config.outputs}
-    if "iceberg" not in kinds:
-        check_session()
-        return "delta" if _may_write_delta(kinds) else None
-    check_session("iceberg")
-    from tidelog.outputs.lake.iceberg import output as iceberg
-
-    iceberg.check_spark()
-    return "iceberg"
+    check_session()
+    if "iceberg" in kinds:
+        return "iceberg"
+    return "delta" if _may_write_delta(kinds) else None
 
 
 def _may_write_delta(kinds: Collection[str]) -> bool:

@@ -47,10 +47,8 @@ def _delta_options(section: DeltaSection) -> DeltaOptions:
 def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
     from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 
-    every = section.optimize_every
     options = IcebergOptions(
         **_lake_options(section),
-        optimize_every_s=None if every is None else every.total_seconds(),
         mode=section.mode,
         format_version=section.format_version,
     )

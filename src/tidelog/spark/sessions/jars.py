@@ -81,18 +81,66 @@ S3_LOG_STORE = "tidelog.delta.S3LogStore"
 S3_LOG_STORE_JAR = Path(__file__).with_name("tidelog-s3-log-store.jar")
 """The jar with that class; ``tools/s3_log_store.py`` builds it."""
 
-# All in one: it contains everything that Iceberg needs beside Spark, under its own names. Clients
-# of cloud stores are separate jars (iceberg-aws-bundle, …), to be given to Spark where they are
-# needed.
+# Iceberg's own library, which needs no certain Spark, and what it needs beside Spark's jars: a
+# cache, and the client of REST catalogs. Clients of cloud stores and of other catalogs are separate
+# jars (iceberg-aws and iceberg-aws-bundle, …), to be given to Spark where they are needed.
 ICEBERG_VERSION = "1.12.0"
-SPARK_OF_ICEBERG = "4.1"
 ICEBERG_JARS = (
     Jar(
         "org.apache.iceberg",
-        "iceberg-spark-runtime-4.1_2.13",
+        "iceberg-api",
         ICEBERG_VERSION,
-        "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
-        size=48_309_426,
+        "d476a6989edfe3882a47ce0eaa3e53df4d589ef5e7bd0a16ff113ae570bca8b6",
+        size=723_109,
+    ),
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-core",
+        ICEBERG_VERSION,
+        "d3bbb331b7a907e134958d21ecccd91a736049e00768e07579ff60855bf28352",
+        size=2_667_816,
+    ),
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-common",
+        ICEBERG_VERSION,
+        "18a43330e3c5eb712a9bf88e8f70441971851400efb4646f0b6512ac40c5f357",
+        size=31_953,
+    ),
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-bundled-guava",
+        ICEBERG_VERSION,
+        "8d27e319e3bc28f7f86e7fbd59f6758bfaa1f78d72d9f76aa93ad1f7cbd3ba34",
+        size=1_768_582,
+    ),
+    Jar(
+        "com.github.ben-manes.caffeine",
+        "caffeine",
+        "3.2.4",
+        "9d9d2cfd681fd9272ded3d27c9930db12f89f732345975aa113ebc223bbf1224",
+        size=1_029_147,
+    ),
+    Jar(
+        "org.apache.httpcomponents.client5",
+        "httpclient5",
+        "5.6.4",
+        "bdef5f8841145cd76c4c605ff301bc840eea0d5292332b7b892a93316c0d8ee1",
+        size=1_057_058,
+    ),
+    Jar(
+        "org.apache.httpcomponents.core5",
+        "httpcore5",
+        "5.4.3",
+        "18bfbbabb478dfb67f31aeaf428c387f3c3df654582e1309f708ee1f3086830a",
+        size=955_121,
+    ),
+    Jar(
+        "org.apache.httpcomponents.core5",
+        "httpcore5-h2",
+        "5.4.3",
+        "c7db7026b8e2dea39132b04a6069f6671e2858309b20a146ec5c7dd6ed73a0b6",
+        size=263_675,
     ),
 )
 
@@ -154,11 +202,6 @@ def pinned_jars(part: str, spark: str) -> tuple[Jar, ...]:
             )
         return (own, *DELTA_JARS)
     if part == "iceberg":
-        if spark != SPARK_OF_ICEBERG:
-            raise UsageError(
-                f"Iceberg {ICEBERG_VERSION} is built for Spark {SPARK_OF_ICEBERG}, and there are "
-                f"no jars of it for Spark {spark}: pip install 'pyspark=={SPARK_OF_ICEBERG}.*'"
-            )
         return ICEBERG_JARS
     if part != "s3":
         raise UsageError(f"there are jars for {', '.join(PARTS)}, and none for {part!r}")

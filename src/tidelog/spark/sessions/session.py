@@ -214,7 +214,7 @@ def spark_session(
     Raises UsageError if Delta's jars can't be downloaded or there are none for this Spark, there is
     no Java or sessions are those of Spark Connect, MissingExtraError without pyspark.
     """
-    check_spark_runs("iceberg" if iceberg else "spark")
+    check_spark_runs()
     from pyspark.sql import SparkSession
 
     from tidelog.spark.datasource.source import register

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import secrets
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -14,11 +18,18 @@ import pyarrow.parquet as pq
 
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.model.option_values import is_object_store
+from tidelog.model.records import Int64s
 from tidelog.outputs.base.file_store import file_errors
 from tidelog.outputs.base.stores import FileStore, open_file_store
-from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.layout import (
+    FileColumn,
+    FileLayout,
+    MarkedFiles,
+    MarksWriter,
+    TableFormat,
+)
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.deletion_vectors import read_rows
+from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter, read_rows
 
 # Converts values from a table's types to those of its files, and back.
 
@@ -178,6 +189,8 @@ LOST_FILE = (
     "it again"
 )
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_TIGHT = re.compile(r'("tightBounds"\s*:\s*)true')
+_ALPHANUMERIC = string.ascii_letters + string.digits
 
 
 class DataFileReader:
@@ -207,16 +220,16 @@ class DataFileReader:
         """
         names = self._layout.schema.names if columns is None else columns
         wanted = [self._layout.column(name) for name in names]
-        stored = [each.physical for each in wanted if each.name not in self._layout.partitions]
         with self._open(file) as parquet:
+            stored = self._stored_names(parquet, wanted)
             if rows is None:
-                found = parquet.read(stored, use_threads=False)
+                found = parquet.read([*stored.values()], use_threads=False)
                 count = parquet.metadata.num_rows
             else:
-                found = _read_rows(parquet, stored, rows)
+                found = _read_rows(parquet, [*stored.values()], rows)
                 count = len(rows)
         return pa.Table.from_arrays(
-            [self._values(file, each, found, count) for each in wanted],
+            [self._values(file, each, stored, found, count) for each in wanted],
             schema=pa.schema([pa.field(each.name, each.type) for each in wanted]),
         )
 
@@ -224,7 +237,7 @@ class DataFileReader:
         self,
         file: DataFile,
         columns: Sequence[str],
-        column: str | None,
+        column: FileColumn | None,
         bounds: tuple[int | None, int | None],
         share: tuple[int, int],
     ) -> Iterator[tuple[int, pa.Table]]:
@@ -233,25 +246,27 @@ class DataFileReader:
         Args:
             file: a file of the table.
             columns: names of the columns to read, in this order.
-            column: an integer column, by its name in files. Row groups are skipped that, by their
-                statistics, have no value of it between ``bounds``. None: no row group is skipped.
+            column: an integer column. Row groups are skipped that, by their statistics, have no
+                value of it between ``bounds``. None: no row group is skipped.
             bounds: the least and the greatest value; None: no limit.
             share: (i, n): the i-th of every n row groups.
         """
         wanted = [self._layout.column(name) for name in columns]
-        stored = [each.physical for each in wanted if each.name not in self._layout.partitions]
         schema = pa.schema([pa.field(each.name, each.type) for each in wanted])
         with self._open(file) as parquet:
+            stored = self._stored_names(parquet, wanted)
+            searched = self._stored_names(parquet, [] if column is None else [column])
             names = parquet.schema_arrow.names
-            at = names.index(column) if column in names else -1
+            at = names.index(searched[column.name]) if column and searched else -1
             start = 0
             for number in range(parquet.metadata.num_row_groups):
                 group = parquet.metadata.row_group(number)
                 if number % share[1] == share[0] and (
                     at < 0 or _may_hold(group.column(at).statistics, *bounds)
                 ):
-                    found = parquet.read_row_group(number, stored, use_threads=False)
-                    values = [self._values(file, each, found, group.num_rows) for each in wanted]
+                    found = parquet.read_row_group(number, [*stored.values()], use_threads=False)
+                    count = group.num_rows
+                    values = [self._values(file, each, stored, found, count) for each in wanted]
                     yield start, pa.Table.from_arrays(values, schema=schema)
                 start += group.num_rows
 
@@ -263,9 +278,8 @@ class DataFileReader:
             return int(parquet.metadata.num_rows)
 
     def deleted_rows(self, file: DataFile) -> np.ndarray:
-        """Returns int64[n]: the sorted numbers of the rows that the file's vector marks."""
-        vector = file.deletion_vector
-        return np.zeros(0, np.int64) if vector is None else read_rows(self._store, vector)
+        """Returns int64[n]: the sorted numbers of the file's rows that are marked as deleted."""
+        return format_of(self._layout).deleted_rows(self._store, file)
 
     @contextmanager
     def _open(self, file: DataFile) -> Iterator[pq.ParquetFile]:
@@ -291,16 +305,36 @@ class DataFileReader:
                 "RESTORE the table to a version without it, or dump it again"
             ) from None
 
+    def _stored_names(
+        self, parquet: pq.ParquetFile, columns: Sequence[FileColumn]
+    ) -> dict[str, str]:
+        """Returns the names in a file of those of the columns that it has, by the table's."""
+        fields = parquet.schema_arrow
+        names = {each.physical: each.name for each in columns}
+        if format_of(self._layout).by_id and (ids := _field_ids(fields)):
+            return {each.name: ids[each.field_id] for each in columns if each.field_id in ids}
+        return {names[name]: name for name in fields.names if name in names}
+
     def _values(
-        self, file: DataFile, column: FileColumn, found: pa.Table, count: int
+        self,
+        file: DataFile,
+        column: FileColumn,
+        stored: Mapping[str, str],
+        found: pa.Table,
+        count: int,
     ) -> pa.ChunkedArray:
         if column.name in self._layout.partitions:
             value = partition_value(file.partition_values.get(column.physical), column.type)
             return pa.chunked_array([pa.repeat(value, count)])
-        at = found.schema.get_field_index(column.physical)
-        if at < 0:
+        if column.name not in stored:
             return pa.chunked_array([pa.nulls(count, column.type)])
-        return from_file(found.column(at), column)
+        return from_file(found.column(stored[column.name]), column)
+
+
+def _field_ids(fields: pa.Schema) -> dict[int | None, str]:
+    """Returns the names of a file's columns by their field ids."""
+    key = b"PARQUET:field_id"
+    return {int(each.metadata[key]): each.name for each in fields if key in (each.metadata or {})}
 
 
 def _may_hold(statistics: pq.Statistics | None, low: int | None, high: int | None) -> bool:
@@ -332,3 +366,78 @@ def _read_rows(parquet: pq.ParquetFile, columns: Sequence[str], rows: np.ndarray
     first = np.zeros(len(sizes), np.int64)  # of each group, in what was read
     first[groups] = np.concatenate([[0], np.cumsum(np.asarray(sizes)[groups])])[:-1]
     return found.take(pa.array(rows - starts[group_of] + first[group_of]))
+
+
+@dataclass(frozen=True)
+class DeltaFormat:
+    """Delta: deletion vectors; partitions are columns, whose values files do not have."""
+
+    by_id: ClassVar[bool] = False
+
+    def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
+        vector = file.deletion_vector
+        return np.zeros(0, np.int64) if vector is None else read_rows(store, vector)
+
+    def marks_writer(self, store: FileStore) -> MarksWriter:
+        return _VectorMarks(store)
+
+    def partition_keys(self, rows: pa.Table, layout: FileLayout) -> Mapping[str, pa.Array]:
+        columns = [layout.column(name) for name in layout.partitions]
+        return {each.physical: rows[each.name].combine_chunks() for each in columns}
+
+    def partition_values(
+        self, keys: Mapping[str, pa.Array], layout: FileLayout
+    ) -> Mapping[str, str | None]:
+        columns = [layout.column(name) for name in layout.partitions]
+        return {
+            each.physical: partition_texts(keys[each.physical], each.name)[0] for each in columns
+        }
+
+    def folder(self, partition: Mapping[str, str | None], layout: FileLayout) -> str:
+        physical = [layout.column(each).physical for each in layout.partitions]
+        length = layout.prefix_length
+        folder = None if length else partition_folder(partition, physical)
+        if folder is None:
+            folder = "".join(secrets.choice(_ALPHANUMERIC) for _ in range(length or 2))
+        return folder
+
+
+class _VectorMarks:
+    """Marks rows by deletion vectors, all of them in one file."""
+
+    def __init__(self, store: FileStore) -> None:
+        self._vectors = DeletionVectorWriter(store)
+        self._marked: list[tuple[DataFile, DataFile]] = []
+
+    def mark(self, file: DataFile, rows: Int64s, count: int) -> None:
+        vector, stats = self._vectors.add(rows), _stats_of_marked(file.stats, count)
+        self._marked.append((file, replace(file, deletion_vector=vector, stats=stats)))
+
+    def close(self) -> MarkedFiles:
+        self._vectors.close()
+        return tuple(self._marked)
+
+
+def _stats_of_marked(stats: str | None, count: int) -> str:
+    """Returns the statistics of a file with a vector: they must have its number of rows, and bounds
+    may be those of deleted rows (protocol: "Per-file Statistics"). Numbers keep their spelling:
+    decimals are exact only as text.
+    """
+    known = json.loads(stats or "{}")
+    if stats is None or "numRecords" not in known:
+        return json.dumps({"numRecords": count, "tightBounds": False})
+    if "tightBounds" not in known:
+        return stats.rstrip()[:-1] + ',"tightBounds":false}'
+    for found in _TIGHT.finditer(stats):
+        loose = f"{stats[: found.end(1)]}false{stats[found.end() :]}"
+        if json.loads(loose)["tightBounds"] is False:
+            return loose
+    return stats
+
+
+_DELTA = DeltaFormat()
+
+
+def format_of(layout: FileLayout) -> TableFormat:
+    """Returns the rules of a table's format."""
+    return _DELTA if layout.format is None else layout.format

@@ -1,4 +1,5 @@
-"""The layout of a table's data files: its columns, its key, its partitions.
+"""The layout of a table's data files: its columns, key and partitions; and what differs between
+table formats.
 
 Types: Delta protocol, "Schema Serialization Format" (github.com/delta-io/delta, PROTOCOL.md).
 """
@@ -9,12 +10,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from tidelog.errors import TableLeftOutError
+from tidelog.model.records import Int64s
+from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.delta_log.actions import DataFile
 
 # The names that columns of a source have in a Delta table.
 #
@@ -122,6 +126,63 @@ _INDEXED_COLUMNS = 32  # default of delta.dataSkippingNumIndexedCols
 _PREFIX_LENGTH = 2  # default of delta.randomPrefixLength
 
 
+MarkedFiles = tuple[tuple[DataFile, DataFile], ...]
+"""Pairs of a file before, and the same file with its new marks."""
+
+
+class MarksWriter(Protocol):
+    """Writes which rows of data files are deleted. Used by one task."""
+
+    def mark(self, file: DataFile, rows: Int64s, count: int) -> None:
+        """Mark rows of a file.
+
+        Args:
+            file: the file, with the marks that it had.
+            rows: all of its deleted rows, also those marked before; sorted, distinct.
+            count: number of all rows of the file.
+        """
+        ...
+
+    def close(self) -> MarkedFiles:
+        """Returns the files, once their marks are durable."""
+        ...
+
+
+class TableFormat(Protocol):
+    """A table format, as tasks see it. Picklable; equal for tables with the same rules.
+
+    ``by_id``: whether columns of files are found by their field ids, not by their names.
+    """
+
+    by_id: ClassVar[bool]
+
+    def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
+        """Returns int64[n]: the sorted numbers of the file's deleted rows. ``store``: the
+        table's.
+        """
+        ...
+
+    def marks_writer(self, store: FileStore) -> MarksWriter:
+        """Returns a writer for the table at ``store``."""
+        ...
+
+    def partition_keys(self, rows: pa.Table, layout: FileLayout) -> Mapping[str, pa.Array]:
+        """Returns, by the name that `DataFile.partition_values` has, a value for each row: rows
+        with other values are of other partitions. Empty: the table has no partitions.
+        """
+        ...
+
+    def partition_values(
+        self, keys: Mapping[str, pa.Array], layout: FileLayout
+    ) -> Mapping[str, str | None]:
+        """Returns the values of one partition for `DataFile`; ``keys``: as above, of one row."""
+        ...
+
+    def folder(self, partition: Mapping[str, str | None], layout: FileLayout) -> str:
+        """Returns the folder for new files of a partition, below the table; "": the table's."""
+        ...
+
+
 @dataclass(frozen=True)
 class FileColumn:
     """A column of a table.
@@ -167,6 +228,7 @@ class FileLayout:
             partition's folder.
         history: whether rows are states of keys, which end; see
             `tidelog.outputs.lake.settling.history`.
+        format: the rules of the table format; None: Delta's.
     """
 
     columns: tuple[FileColumn, ...]
@@ -180,6 +242,7 @@ class FileLayout:
     change_feed: bool = False
     prefix_length: int = 0
     history: bool = False
+    format: TableFormat | None = None
     _by_name: dict[str, FileColumn] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

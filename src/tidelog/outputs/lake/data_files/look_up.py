@@ -331,7 +331,7 @@ class RowFinder:
             wanted = keys.within(partition_of(file.partition_values, self._layout))
             assert wanted is not None
             rows, numbers = self._find(file, wanted)
-            if len(rows) and file.deletion_vector is not None:
+            if len(rows) and file.deleted_rows:
                 alive = ~_among(rows, self._reader.deleted_rows(file))
                 rows, numbers = rows[alive], numbers[alive]
             if len(rows):

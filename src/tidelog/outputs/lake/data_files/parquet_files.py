@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
-import string
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,12 +16,7 @@ import pyarrow.parquet as pq
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.file_store import file_errors
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.data_files.file_reader import (
-    partition_folder,
-    partition_texts,
-    path_of,
-    to_file,
-)
+from tidelog.outputs.lake.data_files.file_reader import format_of, path_of, to_file
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, index_keys
 from tidelog.outputs.lake.delta_log.actions import DataFile
@@ -123,7 +116,6 @@ _MOST_BYTES = 1 << 30  # of a file's rows in memory
 _GROUP_ROWS = 128 << 10
 _GROUP_BYTES = 128 << 20  # of a row group's rows in memory
 _SAMPLE = 20_000  # rows that show whether values repeat
-_ALPHANUMERIC = string.ascii_letters + string.digits
 
 _Partition = Mapping[str, str | None]
 
@@ -195,29 +187,26 @@ class ParquetFileWriter:
         self, rows: pa.Table, sorted_by_key: bool
     ) -> Iterator[tuple[_Partition, pa.Table]]:
         """Yields rows by partition, each sorted by the key."""
-        columns = [self._layout.column(name) for name in self._layout.partitions]
         if not rows.num_rows:
             return
-        if not columns:
+        rules = format_of(self._layout)
+        keys = rules.partition_keys(rows, self._layout)
+        if not keys:
             yield {}, rows if sorted_by_key else _sorted(rows, self._layout.key)
             return
         codes = np.zeros(rows.num_rows, np.int64)
-        for column in columns:
-            values = rows[column.name].combine_chunks().dictionary_encode(null_encoding="encode")
+        for key in keys.values():
+            values = key.dictionary_encode(null_encoding="encode")
             codes = codes * len(values.dictionary) + np.asarray(values.indices)
             codes = np.unique(codes, return_inverse=True)[1]
         starts = [0, *np.cumsum(np.bincount(codes)).tolist()]
-        rows = rows.take(pa.array(np.argsort(codes, kind="stable")))
+        order = np.argsort(codes, kind="stable")
+        rows = rows.take(pa.array(order))
         for start, end in pairwise(starts):
             part = rows.slice(start, end - start)
-            one = part.slice(0, 1)
+            one = {name: key.slice(int(order[start]), 1) for name, key in keys.items()}
             yield (
-                {
-                    column.physical: partition_texts(
-                        one[column.name].combine_chunks(), column.name
-                    )[0]
-                    for column in columns
-                },
+                rules.partition_values(one, self._layout),
                 part if sorted_by_key else _sorted(part, self._layout.key),
             )
 
@@ -232,11 +221,7 @@ class ParquetFileWriter:
     def _new_name(self, partition: _Partition) -> str:
         name = f"part-{self._number:05d}-{uuid.uuid4()}.c000.zstd.parquet"
         self._number += 1
-        physical = [self._layout.column(each).physical for each in self._layout.partitions]
-        length = self._layout.prefix_length
-        folder = None if length else partition_folder(partition, physical)
-        if folder is None:
-            folder = "".join(secrets.choice(_ALPHANUMERIC) for _ in range(length or 2))
+        folder = format_of(self._layout).folder(partition, self._layout)
         return f"{folder}/{name}" if folder else name
 
     def _write(self, name: str, partition: _Partition, rows: pa.Table) -> DataFile:

@@ -59,9 +59,9 @@ class FileRows:
         reader, ended = DataFileReader(self.store, self.layout), self.layout.history
         marker = VALID_TO_VERSION if ended else self.layout.deleted
         dead = reader.deleted_rows(self.file)
-        name = self.layout.file_key[0].physical if self.layout.file_key else None
+        first = self.layout.file_key[0] if self.layout.file_key else None
         columns = [*self.columns, *([marker] if marker else [])]
-        groups = reader.row_groups(self.file, columns, name, self.bounds, self.share)
+        groups = reader.row_groups(self.file, columns, first, self.bounds, self.share)
         for start, rows in groups:
             live = np.ones(rows.num_rows, np.bool_)
             low, high = np.searchsorted(dead, [start, start + rows.num_rows])

@@ -7,24 +7,21 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from pyspark.sql.types import StructType
 
-from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError, TidelogError
-from tidelog.model.patterns import exclusion
+from tidelog.errors import ConflictError, TableLeftOutError, TidelogError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.contents import ColumnPlan, edits, source_columns_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
-from tidelog.outputs.lake.data_files.keys import can_be_key
 from tidelog.outputs.lake.data_files.layout import (
     delta_layout,
     needs_mapping,
@@ -34,7 +31,7 @@ from tidelog.outputs.lake.data_files.layout import (
     with_source_names,
 )
 from tidelog.outputs.lake.delta.new_tables import DeltaLayout, new_definition
-from tidelog.outputs.lake.delta.tasks import CopyFiles, RewriteWork
+from tidelog.outputs.lake.delta.tasks import CopyFiles
 from tidelog.outputs.lake.delta_log import actions as log_actions
 from tidelog.outputs.lake.delta_log import commits, table_state
 from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata, TableProtocol
@@ -42,9 +39,10 @@ from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
-from tidelog.outputs.lake.settling.rows import is_closed, newest_version
-from tidelog.outputs.lake.settling.settle import FileChanges, SettleOptions
-from tidelog.outputs.lake.table import DROPPED_PROPERTY, LakeTable, RestoredCopy, parts_of
+from tidelog.outputs.lake.settled_table import COMMIT_TRIES, Rewrite, SettledTable
+from tidelog.outputs.lake.settling.rows import newest_version
+from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
+from tidelog.outputs.lake.table import DROPPED_PROPERTY, RestoredCopy, parts_of
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
 
@@ -162,70 +160,11 @@ def _target(read: Callable[[int], DeltaCommit | None], restore: DeltaCommit) -> 
     return -1
 
 
-FILES_OF_A_TIER = 8
-_SMALLEST_BYTES = 256 << 10  # all smaller files belong to one tier
-_LARGE_BYTES = 128 << 20  # files of this size are not compacted
-_MOST_BYTES = 1 << 30  # most bytes that are compacted at once
-_DEAD_SHARE = 0.5  # a file with a greater share of deleted rows is rewritten by itself
-
-
-def files_to_compact(
-    files: Iterable[DataFile], apart: Callable[[DataFile], bool] = lambda _: False
-) -> list[list[DataFile]]:
-    """Returns groups of files of one partition, each to be rewritten as one file (or a few large
-    ones). ``apart``: files for which it is true stay apart from others.
-    """
-    tiers: dict[tuple[Any, ...], list[DataFile]] = defaultdict(list)
-    groups: list[list[DataFile]] = []
-    for file in files:
-        live = _live_share(file)
-        if live < 1 - _DEAD_SHARE:
-            groups.append([file])
-        elif file.size * live < _LARGE_BYTES:
-            partition = tuple(sorted(file.partition_values.items()))
-            tiers[partition, apart(file), _tier(file.size * live)].append(file)
-    for found in tiers.values():
-        if len(found) >= FILES_OF_A_TIER:
-            groups += _split_by_bytes(sorted(found, key=lambda file: file.modification_time_ms))
-    return groups
-
-
-def _tier(size: float) -> int:
-    tier, limit = 0, _SMALLEST_BYTES
-    while size > limit:
-        tier, limit = tier + 1, limit * FILES_OF_A_TIER
-    return tier
-
-
-def _live_share(file: DataFile) -> float:
-    """Returns the share of the file's rows that are not deleted; 1 if unknown."""
-    vector = file.deletion_vector
-    rows = json.loads(file.stats).get("numRecords") if file.stats and vector else None
-    return 1 - vector.cardinality / rows if vector and rows else 1.0
-
-
-def _split_by_bytes(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    groups: list[list[DataFile]] = [[]]
-    total_bytes = 0
-    for file in files:
-        if total_bytes + file.size > _MOST_BYTES and groups[-1]:
-            groups.append([])
-            total_bytes = 0
-        groups[-1].append(file)
-        total_bytes += file.size
-    return [group for group in groups if len(group) > 1]
-
-
 def _columns_of(metadata: TableMetadata) -> StructType:
     return StructType.fromJson(with_source_names(metadata.schema))
 
 
 logger = logging.getLogger(__name__)
-
-# How often a change is retried when others commit at the same time.
-COMMIT_TRIES = 20
-
-Rewrite = Callable[[Sequence[RewriteWork]], Sequence[FileChanges]]
 
 
 def path_of(root: str, table: TableName, name: str) -> str:
@@ -233,7 +172,7 @@ def path_of(root: str, table: TableName, name: str) -> str:
     return "/".join([root.rstrip("/"), *parts_of(table, name)])
 
 
-class DeltaTable(LakeTable):
+class DeltaTable(SettledTable):
     """A table at its path.
 
     Args:
@@ -241,11 +180,6 @@ class DeltaTable(LakeTable):
         layout: the layout of its files, with the names of our columns.
         rewrite: runs works on executors.
         keyless_layout: see `LakeTable`.
-
-    Attributes:
-        key: names of the columns that identify rows; files are sorted by them. Empty: not known
-            yet, or rows are in the order of their version.
-        null_key: whether null in the key is a value like others.
     """
 
     product = "Delta"
@@ -266,14 +200,11 @@ class DeltaTable(LakeTable):
         rewrite: Rewrite,
         keyless_layout: DeltaLayout | None = None,
     ) -> None:
-        super().__init__(path, layout, keyless_layout)
+        super().__init__(path, layout, rewrite, keyless_layout)
         self.path = path
         self.store = open_file_store(path)
         self.state = TableState(self.store)
         self._commits = CommitWriter(self.store)
-        self.key: tuple[str, ...] = ()
-        self.null_key = False
-        self._rewrite = rewrite
         self._supported: object = None  # protocol and metadata of the last check
         self._checked = -1  # no RESTORE up to this version is left to be handled
         self._restored = -1  # the same, once missing rows are written again
@@ -327,22 +258,6 @@ class DeltaTable(LakeTable):
     def layout_columns(self) -> tuple[str, ...]:
         return (*self.layout.partitions, *self.layout.clusters)
 
-    def check_layout(self, target: TargetTable, have: Collection[str] = ()) -> None:
-        super().check_layout(target, have)
-        for name in target.key if self.layout.holds != "changes" else ():
-            kind = target.columns.field(name).type
-            if not can_be_key(kind):
-                raise TableLeftOutError(
-                    f"{self.location}: column {name} of the key of {target.source} is of type "
-                    f"{kind}, by which rows can't be found. Cast it to string by a step `cast`, or "
-                    + exclusion(target.source, of="the tables of the output")
-                )
-
-    def evolve(self, target: TargetTable, policy: str) -> tuple[str, ...]:
-        delivered = super().evolve(target, policy)
-        self.files()  # raises TableLeftOutError if there is a column that can't be written
-        return delivered
-
     def columns(self) -> StructType:
         """Returns the columns by the source's names."""
         return _columns_of(self.metadata)
@@ -364,6 +279,9 @@ class DeltaTable(LakeTable):
         options = SettleOptions(deletion_vectors=found.deletion_vectors)
         files = tuple(self.state.files.values())
         return CopyFiles(self.location, self.store, found, files, options, tasks.armed_failpoints())
+
+    def data_files(self) -> Mapping[str, DataFile]:
+        return self.state.files
 
     # ------------------------------------------------ what it is like
 
@@ -422,9 +340,6 @@ class DeltaTable(LakeTable):
             self._rewrite_files(null_columns=tuple(columns.readded))
         self.set_property(DROPPED_PROPERTY, json.dumps(columns.dropped))
 
-    def remove_marked(self, column: str) -> None:
-        self._rewrite_files(marked=column)
-
     def _define(self, operation: str, change: Callable[[TableDefinition], TableDefinition]) -> None:
         for _ in range(COMMIT_TRIES):
             before = TableDefinition(self.protocol, self.metadata, dict(self.state.domains))
@@ -441,48 +356,7 @@ class DeltaTable(LakeTable):
                 return
         raise self._busy_error()
 
-    def _rewrite_files(
-        self, *, null_columns: tuple[str, ...] = (), marked: str | None = None
-    ) -> None:
-        """Rewrite all files, without the rows that are ``marked`` in that column."""
-        for _ in range(COMMIT_TRIES):
-            whole = self.files(marked=marked)
-            works = [
-                RewriteWork(replace(whole, files=(file,)), {}, null_columns, bool(marked))
-                for file in whole.files
-                if not is_closed(file, whole.layout)
-            ]
-            operation = "DELETE" if marked else "UPDATE"
-            try:
-                self._commit_rewritten(self._rewrite(works), operation, data_change=True)
-            except ConflictError:
-                self._recheck()
-            else:
-                return
-        raise self._busy_error()
-
-    def compaction(self) -> list[RewriteWork]:
-        """Returns the works that compact small files; empty: not needed now."""
-        history = self.files().layout if self.layout.holds == "history" else None
-        groups = files_to_compact(
-            self.state.files.values(),
-            lambda file: history is not None and is_closed(file, history),
-        )
-        if not groups:
-            return []
-        whole = self.files()
-        return [RewriteWork(replace(whole, files=tuple(group))) for group in groups]
-
-    def commit_compaction(self, changes: Sequence[FileChanges]) -> None:
-        """Commit the results of `compaction`. Does nothing if others have committed since."""
-        try:
-            self._commit_rewritten(changes, "OPTIMIZE", data_change=False)
-        except ConflictError:
-            logger.info(
-                "%s: small files were not compacted: somebody else committed", self.location
-            )
-
-    def _commit_rewritten(
+    def commit_files(
         self, changes: Sequence[FileChanges], operation: str, *, data_change: bool
     ) -> None:
         actions = self.actions(changes, data_change=data_change)
@@ -491,20 +365,26 @@ class DeltaTable(LakeTable):
             self._commits.commit(self.state, actions, operation=operation, parameters={}, note=None)
             self.write_checkpoint()
 
-    def _recheck(self) -> None:
-        """Raises OutputBusyError if somebody altered the table: that may be the change that we were
-        about to make.
-        """
-        before = self.metadata
-        if not self.exists() or self.metadata != before:
-            raise self._busy_error()
-
-    def _busy_error(self) -> OutputBusyError:
-        return OutputBusyError(
-            f"{self.location}: others changed the table at the same time; it is tried again"
-        )
-
     # ------------------------------------------------ what is written
+
+    def altered(self) -> bool:
+        before = self.metadata
+        return not self.exists() or self.metadata != before
+
+    def commit_settled(
+        self,
+        changes: Sequence[FileChanges],
+        change_files: Sequence[ChangeFile],
+        application: str,
+        since: int | None,
+        end: int,
+    ) -> None:
+        actions = self.actions(changes, data_change=True)
+        actions += [
+            log_actions.cdc(file.path, partition_values=file.partition_values, size=file.size)
+            for file in change_files
+        ]
+        self.commit(actions, application, since, end)
 
     def actions(self, changes: Sequence[FileChanges], *, data_change: bool) -> list[dict[str, Any]]:
         """Returns a commit's actions for changed files."""

@@ -104,6 +104,11 @@ class DataFile:
         )
 
     @property
+    def deleted_rows(self) -> int:
+        """The number of rows that are marked as deleted."""
+        return 0 if self.deletion_vector is None else self.deletion_vector.cardinality
+
+    @property
     def unique_id(self) -> tuple[str, str | None]:
         """The protocol's primary key of a logical file: path and deletion vector."""
         vector = self.deletion_vector

@@ -47,17 +47,39 @@ def read_rows(store: FileStore, vector: DeletionVector) -> np.ndarray:
         holder, name = _file_of(store, vector)
         location = f"deletion vector {holder.path}/{name}"
         start = vector.offset or 0
-        body = _checked_body(
-            holder.read_range(name, start, vector.size_bytes + _FRAME_BYTES), vector, location
-        )
+        data = holder.read_range(name, start, vector.size_bytes + _FRAME_BYTES)
+        body = _checked_body(data, vector.size_bytes, location)
+    return _rows_of(body, vector.cardinality, location)
+
+
+def frame_of(rows: np.ndarray) -> bytes:
+    """Returns rows as Delta and Iceberg have them in a file: length, bitmap, checksum. ``rows``:
+    int64[], sorted, distinct, at least one.
+    """
+    bitmap = BitMap64(array("Q", np.ascontiguousarray(rows, np.uint64).tobytes()))
+    bitmap.run_optimize()
+    body = _MAGIC + bitmap.serialize()
+    return struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def rows_of_frame(data: bytes, count: int, location: str) -> np.ndarray:
+    """Returns int64[], sorted: the rows of a frame (`frame_of`).
+
+    Raises OutputRefusedError, which names the ``location``, for one that is damaged or does not
+    have ``count`` rows.
+    """
+    return _rows_of(_checked_body(data, len(data) - _FRAME_BYTES, location), count, location)
+
+
+def _rows_of(body: bytes, count: int, location: str) -> np.ndarray:
     if not body.startswith(_MAGIC):
         raise _damaged(location, "it does not begin as one, or is of a later format")
     try:
         rows = np.frombuffer(BitMap64.deserialize(body[len(_MAGIC) :]).to_array(), np.uint64)
     except ValueError:
         raise _damaged(location, "its bitmap is no Roaring bitmap") from None
-    if len(rows) != vector.cardinality:
-        raise _damaged(location, f"it has {len(rows)} rows, the log says {vector.cardinality}")
+    if len(rows) != count:
+        raise _damaged(location, f"it has {len(rows)} rows, the log says {count}")
     return rows.astype(np.int64)
 
 
@@ -77,12 +99,10 @@ class DeletionVectorWriter:
         """Add a vector of ``rows``: int64[], sorted, distinct, at least one. The file exists after
         `close`.
         """
-        bitmap = BitMap64(array("Q", np.ascontiguousarray(rows, np.uint64).tobytes()))
-        bitmap.run_optimize()
-        body = _MAGIC + bitmap.serialize()
-        offset = len(self._data)
-        self._data += struct.pack(">i", len(body)) + body + struct.pack(">I", zlib.crc32(body))
-        return DeletionVector("u", encode(self._id.bytes), offset, len(body), len(rows))
+        frame, offset = frame_of(rows), len(self._data)
+        self._data += frame
+        size = len(frame) - _FRAME_BYTES
+        return DeletionVector("u", encode(self._id.bytes), offset, size, len(rows))
 
     def close(self) -> None:
         """Write the file, durably."""
@@ -143,12 +163,12 @@ def _file_name(of: uuid.UUID) -> str:
     return f"deletion_vector_{of}.bin"
 
 
-def _checked_body(data: bytes, vector: DeletionVector, location: str) -> bytes:
-    if len(data) != vector.size_bytes + _FRAME_BYTES:
+def _checked_body(data: bytes, size_bytes: int, location: str) -> bytes:
+    if len(data) != size_bytes + _FRAME_BYTES or size_bytes < 0:
         raise _damaged(location, "the file ends before it")
     (size,) = struct.unpack_from(">i", data)
-    if size != vector.size_bytes:
-        raise _damaged(location, f"it has {size} bytes, the log says {vector.size_bytes}")
+    if size != size_bytes:
+        raise _damaged(location, f"it has {size} bytes, the log says {size_bytes}")
     body = data[4:-4]
     if struct.unpack(">I", data[-4:]) != (zlib.crc32(body),):
         raise _damaged(location, "its checksum is wrong")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.schema import TableName
@@ -13,9 +14,7 @@ from tidelog.outputs.lake.config import LakeSection
 
 
 class IcebergSection(LakeSection):
-    """Iceberg tables, one for each source table, kept by MERGE (docs/outputs/iceberg.md). Needs
-    Spark 4.1, in an environment of its own.
-    """
+    """Iceberg tables, one for each source table (docs/outputs/iceberg.md)."""
 
     kind: Literal["iceberg"] = Field(description="The kind of output.")
     name: str = name_field(
@@ -48,19 +47,18 @@ class IcebergSection(LakeSection):
         "`years(c)`, `months(c)`, `days(c)`, `hours(c)`, `bucket(16, c)`, `truncate(4, c)` of one.",
         examples=[{"public.events": ["days(created_at)"]}],
     )
-    optimize_every: Duration | None = Field(
-        default=None,
-        description="After so long the small files of tables that were written are rewritten as "
-        "large ones, between two batches. Unset: never.",
-        examples=["1h"],
-    )
     vacuum_after: Duration | None = Field(
         default=None,
-        description="With `optimize_every`: then files are removed that no version of the last so "
-        "long has. At least a week. Unset: never.",
+        description="Once an hour, snapshots of written tables are removed that are older, and the "
+        "files that no other snapshot has. At least an hour. Unset: never.",
         examples=["7d"],
     )
-    parallelism: int = Field(default=2, ge=1, le=256, description="Tables that are merged at once.")
+    parallelism: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="Number of tables with steps, or very many changes, that are read at once.",
+    )
     mode: Literal["merge-on-read", "copy-on-write"] = Field(
         default="merge-on-read",
         description="Of tables that are created. `merge-on-read`: changed rows go to new files, "
@@ -76,10 +74,15 @@ class IcebergSection(LakeSection):
     def keyless_of(self, table: TableName) -> SkipOrFail:
         return self.keyless
 
+    @field_validator("vacuum_after")
+    @classmethod
+    def _vacuum_is_safe(cls, after: timedelta | None) -> timedelta | None:
+        if after is not None and after < timedelta(hours=1):
+            raise ValueError("vacuum_after: readers may still need younger files; at least 1h")
+        return after
+
     @model_validator(mode="after")
     def _is_somewhere(self) -> IcebergSection:
-        if self.vacuum_after is not None and self.optimize_every is None:
-            raise ValueError("vacuum_after needs optimize_every")
         if self.path is None and not {"type", "catalog-impl"} & self.catalog.keys():
             raise ValueError("say where: path, or catalog with its type and uri")
         if self.path is not None and "warehouse" in self.catalog:

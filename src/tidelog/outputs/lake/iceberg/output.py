@@ -1,52 +1,59 @@
-"""The Iceberg output: a copy of each table in a catalog, kept by MERGE, exactly once.
+"""The Iceberg output: a copy of each table in a catalog, exactly once, without Spark's SQL.
 
 What is Iceberg's own is in `tidelog.outputs.lake.iceberg.table`, the rest in
-`tidelog.outputs.lake.output`.
+`tidelog.outputs.lake.settling_output`.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-import uuid
+import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tidelog.errors import UsageError
+from tidelog.errors import TidelogError
 from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake.iceberg.merging_output import MergingOptions, MergingOutput
+from tidelog.outputs.lake.iceberg.partitioning import Partition
 from tidelog.outputs.lake.iceberg.state import IcebergCatalog
-from tidelog.outputs.lake.iceberg.table import DELETED, IcebergLayout, IcebergTable, Partition
+from tidelog.outputs.lake.iceberg.table import DELETED, IcebergLayout, IcebergTable
+from tidelog.outputs.lake.output import LakeOptions, reason_of
+from tidelog.outputs.lake.settling_output import SettlingOutput
 from tidelog.outputs.lake.table import parts_of
 from tidelog.ports import StateStore
-from tidelog.spark.sessions.jars import ICEBERG_VERSION, SPARK_OF_ICEBERG
-from tidelog.spark.sessions.versions import SPARK_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
+
+EXPIRE_EVERY_S: Final = 3600.0
+
 
 @dataclass(frozen=True)
-class IcebergOptions(MergingOptions):
+class IcebergOptions(LakeOptions):
     """``mode`` and ``format_version``: see `IcebergLayout`; of tables that are created."""
 
     mode: str = "merge-on-read"
     format_version: int = 2
 
 
-class IcebergOutput(MergingOutput):
-    """Tables of an Iceberg catalog; all share a Spark session.
+class IcebergOutput(SettlingOutput[IcebergTable]):
+    """Tables of an Iceberg catalog.
 
     Args:
-        spark: a session with Iceberg's classes.
+        spark: a session with Iceberg's library (`tidelog.spark.sessions.jars.iceberg_jars`).
         log_path: the event log that batches refer to.
         catalog: properties of the catalog, as Iceberg's documentation has them.
         tables: names or patterns; empty: all.
         name: identifies this output among others of the same log; part of the property that says
             how far a table is.
         options: see there.
-        parallel_tables: how many tables are merged at once.
+        parallel_tables: number of tables with steps, or with very large ranges, that are read at
+            once.
         state: keeps which tables are left out; None: such a table stops it.
     """
 
@@ -65,7 +72,6 @@ class IcebergOutput(MergingOutput):
         parallel_tables: int = 2,
         state: StateStore | None = None,
     ) -> None:
-        check_spark()
         super().__init__(
             spark,
             log_path,
@@ -75,11 +81,15 @@ class IcebergOutput(MergingOutput):
             parallel_tables=parallel_tables,
             state=state,
         )
-        known_as, conf = catalog_conf(name, catalog)
-        self._shared = self._session(conf)
-        self._catalog = IcebergCatalog(self._shared, known_as)
+        self._catalog = IcebergCatalog(spark, catalog_name(name), catalog)
         self._root = catalog.get("warehouse") if catalog.get("type") == "hadoop" else None
-        self._branch = f"tidelog-{name}-{uuid.uuid4().hex}"
+        self._expired: dict[TableName, float] = {}  # when, of `time.monotonic`
+        self._expiring: Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-expire")
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+        super().close()
 
     def _open(self, table: TableName, name: str) -> IcebergTable:
         options = self._options
@@ -92,24 +102,46 @@ class IcebergOutput(MergingOutput):
         )
         parts = parts_of(table, name)
         location = ".".join(parts) if self._root is None else "/".join([self._root, *parts])
-        return IcebergTable(self._shared, self._catalog, parts, location, layout, self._branch)
+        branch = f"tidelog-{self.name}-"
+        return IcebergTable(self._catalog, parts, location, layout, self._rewrite, branch)
+
+    def _clean_up(self, written: Sequence[IcebergTable]) -> None:
+        """Remove old snapshots of tables that were written, each once an hour."""
+        after_s, now = self._options.vacuum_after_s, time.monotonic()
+        if after_s is None or (self._expiring is not None and not self._expiring.done()):
+            return
+        names = {copy.location: table for table, copy in self._tables.items()}
+        due = [
+            copy
+            for copy in written
+            if now - self._expired.get(names[copy.location], -EXPIRE_EVERY_S) >= EXPIRE_EVERY_S
+        ]
+        self._expired |= {names[copy.location]: now for copy in due}
+        if due:
+            self._expiring = self._thread.submit(_expire, due, int((time.time() - after_s) * 1000))
 
 
-def catalog_conf(output: str, catalog: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The name by which Spark knows the catalog of an output, and the settings that say so."""
-    name = "tidelog_" + re.sub(r"[^a-z0-9]", "_", output.lower())
+def _expire(tables: Sequence[IcebergTable], before_ms: int) -> None:
+    """Not needed for a table to be right: a failure stops nothing, and is tried again."""
+    for copy in tables:
+        try:
+            copy.expire(before_ms)
+        except Exception as error:  # noqa: BLE001 - whatever the library raises
+            reason = error if isinstance(error, TidelogError) else reason_of(error)
+            logger.warning("%s: old snapshots were not removed: %s", copy.location, reason)
+
+
+def catalog_name(output: str) -> str:
+    """Returns the name of an output's catalog, by which a JDBC catalog keeps its tables."""
+    return "tidelog_" + re.sub(r"[^a-z0-9]", "_", output.lower())
+
+
+def spark_catalog_conf(name: str, catalog: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings by which Spark's SQL knows an output's catalog as ``name``, where
+    Iceberg has a library for this Spark.
+    """
     key = f"spark.sql.catalog.{name}"
     conf = {key: "org.apache.iceberg.spark.SparkCatalog"}
     conf |= {f"{key}.{option}": value for option, value in catalog.items()}
     # What is committed has to be read from the catalog, not from memory.
-    return name, conf | {f"{key}.cache-enabled": "false"}
-
-
-def check_spark() -> None:
-    """Raises UsageError if this Spark is not the one that Iceberg is built for."""
-    if SPARK_VERSION != SPARK_OF_ICEBERG:
-        raise UsageError(
-            f"an output of kind iceberg needs Spark {SPARK_OF_ICEBERG}, which Iceberg "
-            f"{ICEBERG_VERSION} is built for; installed is pyspark {SPARK_VERSION}. Run it from a "
-            "virtual environment of its own: pip install 'tidelog[iceberg]'"
-        )
+    return conf | {f"{key}.cache-enabled": "false"}

@@ -1,52 +1,159 @@
-"""What an Iceberg table's metadata say, and commits that fail if they changed before.
+"""An Iceberg table's metadata and files, and commits that fail if its rows changed before.
 
-By Iceberg's Java classes, which Spark has loaded: SQL has no statement that moves a branch and sets
-properties in one commit. Only public methods are used (`TableOperations`, `TableMetadata.Builder`).
+By Iceberg's Java library in the JVM of Spark's driver, which needs no certain Spark. Only public
+methods are used; what is many (files, columns) goes to and fro as JSON, as a call costs 0.1 ms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
 
-from tidelog.errors import OutputBusyError
+from tidelog.errors import UsageError
+from tidelog.outputs.lake.data_files.layout import FileColumn
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.iceberg.files import (
+    SPEC,
+    DeleteFile,
+    IcebergFile,
+    data_json,
+    delete_file_of,
+    delete_json,
+    deletes_of,
+    file_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+logger = logging.getLogger(__name__)
+
 MAIN = "main"
-_COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
+_EXCEPTIONS = "org.apache.iceberg.exceptions."
+_CONFLICTS = (f"{_EXCEPTIONS}CommitFailedException", f"{_EXCEPTIONS}ValidationException")
+_UNKNOWN = f"{_EXCEPTIONS}CommitStateUnknownException"
+_ABSENT = (f"{_EXCEPTIONS}NoSuchTableException", f"{_EXCEPTIONS}NoSuchNamespaceException")
+_EXISTS = f"{_EXCEPTIONS}AlreadyExistsException"
+
+
+def _class_of(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getName())
 
 
 class IcebergCatalog:
-    """A catalog that ``spark`` knows by ``name``."""
+    """A catalog.
 
-    def __init__(self, spark: SparkSession, name: str) -> None:
-        self.name = name
+    Args:
+        spark: the session in whose JVM Iceberg's library is.
+        name: the catalog's name, by which a JDBC catalog keeps its tables.
+        properties: of the catalog, as Iceberg's documentation has them.
+    """
+
+    def __init__(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
         self._jvm: Any = cast(Any, spark._jvm)
         self._gateway = cast(Any, spark.sparkContext._gateway)
-        session = cast(Any, spark._jsparkSession)
-        sessions = self._jvm.org.apache.spark.sql.classic.SparkSession
-        before = sessions.getActiveSession()
-        sessions.setActiveSession(session)  # whose settings say what the catalog is
-        try:
-            find = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog
-            self._catalog = find(session, name)
-        finally:
-            if before.isDefined():
-                sessions.setActiveSession(before.get())
+        conf = cast(Any, spark)._jsc.hadoopConfiguration()
+        catalogs = self._jvm.org.apache.iceberg.CatalogUtil
+        if isinstance(catalogs, JavaPackage):
+            raise UsageError(
+                "Iceberg's library is missing in this Spark session: create it by "
+                "tidelog.spark.spark_session(iceberg=True), or give it the jars that "
+                "`tidelog jars --for iceberg` fetches"
+            )
+        self._catalog = catalogs.buildIcebergCatalog(name, self._map(properties), conf)
 
     def load(self, parts: Sequence[str]) -> IcebergState | None:
         """The table of this namespace and name; None if there is none."""
+        try:
+            table = self._catalog.loadTable(self._identifier(parts))
+        except Py4JJavaError as error:
+            if _class_of(error) in _ABSENT:
+                return None
+            raise
+        return IcebergState(self._jvm, table)
+
+    def create(
+        self,
+        parts: Sequence[str],
+        schema: Mapping[str, Any],
+        spec: Mapping[str, Any],
+        properties: Mapping[str, str],
+    ) -> None:
+        """Create a table, unless it exists. ``schema`` and ``spec``: as the specification has them
+        as JSON.
+        """
+        api = self._jvm.org.apache.iceberg
+        identifier = self._identifier(parts)
+        if len(parts) > 1:
+            try:
+                self._catalog.createNamespace(identifier.namespace())
+            except Py4JJavaError as error:
+                if _class_of(error) != _EXISTS:
+                    raise
+        parsed = api.SchemaParser.fromJson(json.dumps(schema))
+        by = api.PartitionSpecParser.fromJson(parsed, json.dumps(spec))
+        try:
+            self._catalog.createTable(identifier, parsed, by, self._map(properties))
+        except Py4JJavaError as error:
+            if _class_of(error) != _EXISTS:
+                raise
+
+    def _identifier(self, parts: Sequence[str]) -> Any:
         names = self._gateway.new_array(self._jvm.String, len(parts))
         for index, part in enumerate(parts):
             names[index] = part
-        identifier = self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(names)
-        if not self._catalog.tableExists(identifier):
-            return None
-        return IcebergState(self._jvm, self._catalog.loadTable(identifier))
+        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(names)
+
+    def _map(self, values: Mapping[str, str]) -> Any:
+        found = self._jvm.java.util.HashMap()
+        for name, value in values.items():
+            found[name] = value
+        return found
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """What a commit does to a table's files.
+
+    Attributes:
+        added, removed: data files.
+        marked: pairs of a data file before, and the same file with its new deletes.
+        same_rows: whether the rows stay as they are: small files were put together.
+        summary: what the snapshot's summary has besides what Iceberg counts.
+    """
+
+    added: Sequence[DataFile] = ()
+    removed: Sequence[DataFile] = ()
+    marked: Sequence[tuple[DataFile, DataFile]] = ()
+    same_rows: bool = False
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def added_deletes(self) -> list[DeleteFile]:
+        return [
+            each
+            for before, after in self.marked
+            for each in deletes_of(after)
+            if each not in deletes_of(before)
+        ]
+
+    @property
+    def removed_deletes(self) -> list[DeleteFile]:
+        """Those that others replace, and those of removed files; not those of several files."""
+        replaced = [
+            each
+            for before, after in self.marked
+            for each in deletes_of(before)
+            if each not in deletes_of(after)
+        ]
+        whole = [each for file in self.removed for each in deletes_of(file)]
+        return [each for each in (*replaced, *whole) if each.data_file]
 
 
 class IcebergState:
@@ -56,11 +163,23 @@ class IcebergState:
         self._jvm = jvm
         self._table = table
         self._operations = table.operations()
-        self._base = self._operations.refresh()
+        self._base = self._operations.current()
 
     def refresh(self) -> None:
         """Read it again."""
         self._base = self._operations.refresh()
+
+    @property
+    def uuid(self) -> str:
+        return str(self._base.uuid())
+
+    @property
+    def location(self) -> str:
+        return str(self._base.location())
+
+    @property
+    def format_version(self) -> int:
+        return int(self._base.formatVersion())
 
     def property(self, name: str) -> str | None:
         found = self._base.properties().get(name)
@@ -74,9 +193,9 @@ class IcebergState:
         """Names of branches and tags."""
         return [str(name) for name in self._base.refs()]
 
-    def head(self, branch: str = MAIN) -> int | None:
-        """The branch's newest snapshot; None if there is none, or no such branch."""
-        found = self._base.ref(branch)
+    def head(self) -> int | None:
+        """The newest snapshot that readers see; None if there is none."""
+        found = self._base.ref(MAIN)
         return None if found is None else int(found.snapshotId())
 
     def parent(self, snapshot: int) -> int | None:
@@ -85,61 +204,201 @@ class IcebergState:
         parent = None if found is None else found.parentId()
         return None if parent is None else int(parent)
 
-    def summary(self, snapshot: int) -> dict[str, str]:
-        """What Iceberg counted."""
+    def summary(self, snapshot: int, name: str) -> str | None:
+        """A value of the snapshot's summary; None also of one that is gone."""
         found = self._base.snapshot(snapshot)
-        return {} if found is None else dict(found.summary())
+        value = None if found is None else found.summary().get(name)
+        return None if value is None else str(value)
 
     def sequence(self, snapshot: int) -> int:
         """Its number among all that were ever committed."""
         return int(self._base.snapshot(snapshot).sequenceNumber())
 
-    def column_types(self) -> dict[str, str]:
-        """Names and Spark SQL types of the columns, in order."""
-        convert = self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
-        fields = convert(self._base.schema()).fields()
-        return {field.name(): field.dataType().simpleString() for field in fields}
+    def schema_id(self) -> int:
+        return int(self._base.currentSchemaId())
 
-    def partitions(self) -> list[tuple[str, str]]:
-        """Names of columns, and their transforms as Iceberg spells them."""
-        fields = self._base.spec().fields()
-        schema = self._base.schema()
-        return [
-            (str(schema.findColumnName(field.sourceId())), str(field.transform().toString()))
-            for field in fields
-        ]
+    def schema(self) -> Mapping[str, Any]:
+        """The columns, as the specification has them as JSON."""
+        found = self._jvm.org.apache.iceberg.SchemaParser.toJson(self._base.schema())
+        parsed: Mapping[str, Any] = json.loads(found)
+        return parsed
 
-    def begin(self) -> None:
-        """Give the table a first snapshot, without rows: only then it can have branches."""
-        self._table.newAppend().commit()
+    def spec(self) -> Mapping[str, Any]:
+        """What the table is partitioned by, as the specification has it as JSON."""
+        found = self._jvm.org.apache.iceberg.PartitionSpecParser.toJson(self._base.spec())
+        parsed: Mapping[str, Any] = json.loads(found)
+        return parsed
+
+    # ------------------------------------------------ files
+
+    def files(self, columns: Mapping[int, FileColumn]) -> dict[str, IcebergFile]:
+        """Reads the files of the newest snapshot, by their paths, with statistics of ``columns``,
+        which are given by their field ids.
+
+        Raises TableLeftOutError if rows are deleted by equality.
+        """
+        if self.head() is None:
+            return {}
+        to_json = self._jvm.org.apache.iceberg.ContentFileParser.toJson
+        fields: dict[int, list[int]] = {}
+        for spec in self._base.specs():
+            fields[int(spec.specId())] = [int(each.fieldId()) for each in spec.fields()]
+        specs = self._table.specs()
+        location = self.location
+        deletes: dict[tuple[str, str], DeleteFile] = {}
+        found: dict[str, IcebergFile] = {}
+        scan = self._table.newScan().useSnapshot(self.head()).includeColumnStats().planFiles()
+        try:
+            for task in _each(scan):
+                file, of_file = task.file(), []
+                for deleting in task.deletes():
+                    key = str(deleting.location()), str(deleting.contentOffset())
+                    if key not in deletes:
+                        text = to_json(deleting, specs[deleting.specId()])
+                        deletes[key] = delete_file_of(json.loads(text), fields, location)
+                    of_file.append(deletes[key])
+                parsed = json.loads(to_json(file, specs[file.specId()]))
+                one = file_of(parsed, tuple(of_file), fields, columns, location)
+                found[one.path] = one
+        finally:
+            scan.close()
+        return found
+
+    # ------------------------------------------------ commits
+
+    def commit_files(
+        self,
+        change: TableChange,
+        columns: Mapping[str, FileColumn],
+        *,
+        properties: Mapping[str, str],
+        expected: Mapping[str, str | None],
+        sequence: str = "",
+        retired: str = "",
+    ) -> int | None:
+        """Commit changes of files and properties at once, and return the new snapshot; None, and
+        nothing is changed, if readers see another snapshot than when the table was read last, or if
+        a property is not as ``expected``.
+
+        Args:
+            change: the changes.
+            columns: by name, those whose statistics are kept.
+            properties: to be set.
+            expected: by name, the values of properties; None: not set.
+            sequence: the property that gets the snapshot's sequence number; "": none.
+            retired: branches whose names begin with this are removed; "": none.
+        """
+        head = self.head()
+        operation = self._operation(change, columns, head)
+        try:
+            snapshot = operation.apply()
+        except Py4JJavaError as error:
+            if _class_of(error) in _CONFLICTS:
+                return None
+            raise
+        base = self._operations.current()
+        number, parent = int(snapshot.snapshotId()), snapshot.parentId()
+        now = {name: base.properties().get(name) for name in expected}
+        if (None if parent is None else int(parent)) != head or now != dict(expected):
+            self._discard(snapshot)
+            return None
+        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        builder.setBranchSnapshot(snapshot, MAIN)
+        if sequence:
+            properties = {**properties, sequence: str(snapshot.sequenceNumber())}
+        if properties:
+            builder.setProperties(self._map(properties))
+        for name in [name for name in self.branches() if retired and name.startswith(retired)]:
+            builder.removeRef(name)
+        try:
+            self._operations.commit(base, builder.build())
+        except Py4JJavaError as error:
+            if _class_of(error) in _CONFLICTS:
+                self._discard(snapshot)
+                return None
+            if _class_of(error) != _UNKNOWN:
+                raise
+            self.refresh()
+            if not self._is_seen(number):
+                return None
+            logger.info("%s: the catalog's answer got lost, and the commit is there", self.location)
         self.refresh()
+        return number
+
+    def _operation(
+        self, change: TableChange, columns: Mapping[str, FileColumn], head: int | None
+    ) -> Any:
+        parser = self._jvm.org.apache.iceberg.ContentFileParser
+        mapper, specs = self._jvm.org.apache.iceberg.util.JsonUtil.mapper(), self._table.specs()
+        location = self.location
+
+        def parsed(texts: Iterable[str]) -> list[Any]:
+            return [parser.fromJson(mapper.readTree(text), specs) for text in texts]
+
+        added = parsed(data_json(each, columns, location) for each in change.added)
+        removed = parsed(data_json(each, columns, location) for each in change.removed)
+        added_deletes = parsed(map(delete_json, change.added_deletes))
+        removed_deletes = parsed(map(delete_json, change.removed_deletes))
+        operation: Any
+        if change.same_rows:
+            operation = self._table.newRewrite()
+            for file in added:
+                operation.addFile(file)
+            for file in (*removed, *removed_deletes):
+                operation.deleteFile(file)
+            for file in added_deletes:
+                operation.addFile(file)
+        else:
+            operation = self._table.newRowDelta()
+            for file in added:
+                operation.addRows(file)
+            for file in removed:
+                operation.removeRows(file)
+            for file in added_deletes:
+                operation.addDeletes(file)
+            for file in removed_deletes:
+                operation.removeDeletes(file)
+        if head is not None:
+            operation.validateFromSnapshot(head)
+        for name, value in change.summary.items():
+            operation.set(name, value)
+        return operation
+
+    def _is_seen(self, snapshot: int) -> bool:
+        at = self.head()
+        while at is not None and at != snapshot:
+            at = self.parent(at)
+        return at is not None
+
+    def _discard(self, snapshot: Any) -> None:
+        """Remove the metadata files of a snapshot that was not committed, as far as possible."""
+        io = self._operations.io()
+        try:
+            number = int(snapshot.snapshotId())
+            for manifest in snapshot.allManifests(io):
+                if int(manifest.snapshotId()) == number:
+                    io.deleteFile(manifest.path())
+            io.deleteFile(snapshot.manifestListLocation())
+        except Py4JJavaError as error:
+            logger.info(
+                "%s: manifests of a refused commit stay: %s", self.location, _class_of(error)
+            )
 
     def commit(
         self,
         *,
         properties: Mapping[str, str] | None = None,
-        branches: Mapping[str, int] | None = None,
-        removed: Sequence[str] = (),
         columns: SchemaChange | None = None,
     ) -> bool:
         """All of this at once, if the table is what it was when it was read; else False.
 
         Args:
             properties: to be set.
-            branches: what becomes their newest snapshot.
-            removed: names of branches.
             columns: what becomes of columns.
         """
         builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(self._base)
-        for name in removed:
-            builder.removeRef(name)
-        for name, snapshot in (branches or {}).items():
-            builder.setBranchSnapshot(snapshot, name)
         if properties:
-            given = self._jvm.java.util.HashMap()
-            for name, value in properties.items():
-                given[name] = value
-            builder.setProperties(given)
+            builder.setProperties(self._map(properties))
         if columns is not None:
             schema = columns.apply(self._jvm, self._table.updateSchema())
             newest = max(int(self._base.lastColumnId()), int(schema.highestFieldId()))
@@ -147,15 +406,41 @@ class IcebergState:
         try:
             self._operations.commit(self._base, builder.build())
         except Py4JJavaError as error:
-            if error.java_exception.getClass().getName() == _COMMIT_FAILED:
+            if _class_of(error) == _CONFLICTS[0]:
                 return False
             raise
         self.refresh()
         return True
 
+    def expire(self, before_ms: int) -> None:
+        """Remove snapshots that are older, since 1970, UTC, and the files that no other needs;
+        those of branches and tags stay.
+        """
+        self._table.refresh()
+        self._table.expireSnapshots().expireOlderThan(before_ms).commit()
+
+    def _map(self, values: Mapping[str, str]) -> Any:
+        found = self._jvm.java.util.HashMap()
+        for name, value in values.items():
+            found[name] = value
+        return found
+
+
+def with_spec(file: DataFile, spec: int) -> DataFile:
+    """Returns a file that was written now, with the id of the table's partition spec."""
+    if SPEC in file.partition_values:
+        return file
+    return replace(file, partition_values={SPEC: str(spec), **file.partition_values})
+
+
+def _each(scan: Any) -> Iterable[Any]:
+    tasks = scan.iterator()
+    while tasks.hasNext():
+        yield tasks.next()
+
 
 class SchemaChange:
-    """Columns to remove, to add and to widen, in this order; types in Spark SQL."""
+    """Columns to remove, to add and to widen, in this order; types as Iceberg spells them."""
 
     def __init__(
         self, removed: Sequence[str], added: Mapping[str, str], widened: Mapping[str, str]
@@ -167,19 +452,11 @@ class SchemaChange:
 
     def apply(self, jvm: Any, update: Any) -> Any:
         """The new schema."""
-        parse = jvm.org.apache.spark.sql.types.DataType.fromDDL
-        convert = jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert
+        parse = jvm.org.apache.iceberg.types.Types.fromPrimitiveString
         for name in self._removed:
             update = update.deleteColumn(name)
         for name, kind in self._added.items():
-            update = update.addColumn(None, name, convert(parse(kind)))
+            update = update.addColumn(None, name, parse(kind))
         for name, kind in self._widened.items():
-            update = update.updateColumn(name, convert(parse(kind)))
+            update = update.updateColumn(name, parse(kind))
         return update.apply()
-
-
-def conflict(location: str) -> OutputBusyError:
-    """The batch comes again."""
-    return OutputBusyError(
-        f"{location} was changed by another writer meanwhile: the batch comes again"
-    )

@@ -1,50 +1,71 @@
-"""One Iceberg table of the lake: how it is made, follows its source's columns, and takes a batch.
+"""One Iceberg table of the lake: how it is created, follows its source's columns, and is committed.
 
-A batch is written to a branch of this process's own, which begins where ``main`` is. Then one
-commit makes the branch's snapshot ``main``'s, and sets the batch's end as a property, unless
-``main`` moved or the property changed before. Iceberg's own check of conflicts would not do: it
-lets a writer append, and one whose rows match none, that read what was committed long before.
+A batch is one commit: its files, and its end, in the snapshot's summary and as a property of the
+table. It fails if readers see another snapshot than the batch was settled with, whatever it
+changed: Iceberg's own check of conflicts lets a writer append that read what was committed long
+before.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
-from pyspark.sql.types import StructField
+import pyarrow as pa
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from tidelog.errors import NameRefusedError, TableLeftOutError
+from tidelog.errors import ConflictError, NameRefusedError, OutputBusyError, TableLeftOutError
 from tidelog.model.schema import TableName
+from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.base.targets import rename_step
 from tidelog.outputs.lake.contents import ColumnPlan, LakeLayout, fields_of
-from tidelog.outputs.lake.iceberg.merged_table import MergedTable, literal
+from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.parquet_files import has_bounds
+from tidelog.outputs.lake.delta.tasks import CopyFiles
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.iceberg.format import IcebergFormat, PartitionField
+from tidelog.outputs.lake.iceberg.partitioning import Partition
 from tidelog.outputs.lake.iceberg.state import (
-    MAIN,
     IcebergCatalog,
     IcebergState,
     SchemaChange,
-    conflict,
+    TableChange,
+    with_spec,
 )
+from tidelog.outputs.lake.settled_table import Rewrite, SettledTable
+from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
+    MARKED_PROPERTY,
     TABLE_PROPERTY,
     RestoredCopy,
 )
 from tidelog.ports import TargetTable
-from tidelog.spark.transforms import quoted
 from tidelog.system import failpoints
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 DELETED = "_tidelog_deleted"  # the column of soft deletes; Iceberg has a _deleted of its own
+_MODE = "write.merge.mode"
+_FIRST_PARTITION_ID = 1000  # as the specification assigns them
 
 # Names that Iceberg gives columns of its own (its specification, "Reserved Field IDs").
 _RESERVED = (
@@ -52,44 +73,21 @@ _RESERVED = (
     "_last_updated_sequence_number", "_change_type", "_change_ordinal", "_commit_snapshot_id",
 )  # fmt: skip
 
-_TRANSFORM = re.compile(r"(year|month|day|hour)s?\((.+)\)|(bucket|truncate)\((\d+), *(.+)\)")
-_KEPT_TRANSFORM = re.compile(r"(year|month|day|hour)|(bucket|truncate)\[(\d+)\]")
-_PUBLISH_TRIES = 10
-
-
-@dataclass(frozen=True)
-class Partition:
-    """A column, and what is made of it: nothing, ``days``, ``bucket`` with a number, …"""
-
-    column: str
-    transform: str = ""
-    width: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Partition:
-        """``column``, ``days(column)`` (also years, months, hours), ``bucket(16, column)`` or
-        ``truncate(4, column)``.
-        """
-        found = _TRANSFORM.fullmatch(text.strip())
-        if found is None:
-            return cls(text)
-        if found[1]:
-            return cls(found[2].strip(), f"{found[1]}s")
-        return cls(found[5].strip(), found[3], found[4])
-
-    @classmethod
-    def kept(cls, column: str, transform: str) -> Partition:
-        """From what Iceberg returns for a table."""
-        found = _KEPT_TRANSFORM.fullmatch(transform)
-        if found is None:
-            return cls(column, "" if transform == "identity" else transform)
-        return cls(column, f"{found[1]}s") if found[1] else cls(column, found[2], found[3])
-
-    def sql(self, *, quote: bool = True) -> str:
-        column = quoted(self.column) if quote else self.column
-        if not self.transform:
-            return column
-        return f"{self.transform}({f'{self.width}, ' if self.width else ''}{column})"
+# Iceberg's types, with Spark's and Arrow's.
+_TYPES: Mapping[str, tuple[DataType, pa.DataType]] = {
+    "boolean": (BooleanType(), pa.bool_()),
+    "int": (IntegerType(), pa.int32()),
+    "long": (LongType(), pa.int64()),
+    "float": (FloatType(), pa.float32()),
+    "double": (DoubleType(), pa.float64()),
+    "string": (StringType(), pa.string()),
+    "binary": (BinaryType(), pa.binary()),
+    "date": (DateType(), pa.date32()),
+    "timestamp": (TimestampNTZType(), pa.timestamp("us")),
+    "timestamptz": (TimestampType(), pa.timestamp("us", "UTC")),
+}
+_NAMES = {spark.simpleString(): name for name, (spark, _) in _TYPES.items()}
+_NAMES |= {"tinyint": "int", "smallint": "int"}  # Iceberg has no smaller ones
 
 
 @dataclass(frozen=True)
@@ -112,16 +110,16 @@ def check_reserved(target: TargetTable) -> None:
             )
 
 
-class IcebergTable(MergedTable):
+class IcebergTable(SettledTable):
     """A table of a catalog.
 
     Args:
-        spark: a session that knows the catalog.
         catalog: where the table is.
         parts: its namespace and name.
         location: names it in messages.
         layout: of tables that are created; and of the columns.
-        branch: where batches are written before they are seen; ``prefix-…``, of this process.
+        rewrite: runs works on executors.
+        branch: how names of branches begin in which this output wrote before it had one commit.
     """
 
     product = "Iceberg"
@@ -132,84 +130,153 @@ class IcebergTable(MergedTable):
 
     def __init__(
         self,
-        spark: SparkSession,
         catalog: IcebergCatalog,
         parts: Sequence[str],
         location: str,
         layout: IcebergLayout,
+        rewrite: Rewrite,
         branch: str,
     ) -> None:
-        self._name = ".".join(map(quoted, [catalog.name, *parts]))
-        super().__init__(spark, location, f"{self._name}.{quoted(f'branch_{branch}')}", layout)
-        self.read_name = self._name
+        super().__init__(location, layout, rewrite)
         self._catalog = catalog
         self._parts = tuple(parts)
         self._branch = branch
         self._found: IcebergState | None = None
+        self._fields: list[Mapping[str, Any]] = []  # columns, of the schema of this id
+        self._of_schema: tuple[str, int] | None = None
+        self._files: dict[str, DataFile] = {}  # of the snapshot of this table
+        self._of_files: tuple[str, int | None] | None = None
+        self._given: tuple[str, int | None] | None = None  # the snapshot that tasks have
 
     @property
     def _state(self) -> IcebergState:
         assert self._found is not None  # `exists` was asked before, or `create`
         return self._found
 
+    # ------------------------------------------------ what there is
+
     def exists(self) -> bool:
         self._found = self._catalog.load(self._parts)
         return self._found is not None
 
-    def is_empty(self) -> bool:
-        main = self._state.head()
-        counts = {} if main is None else self._state.summary(main)
-        return all(counts.get(f"total-{kind}-files") == "0" for kind in ("data", "delete"))
-
     def committed(self, application: str) -> int | None:
-        self._state.refresh()
-        return self._committed(application)
-
-    def _committed(self, application: str) -> int | None:
         found = self._state.property(f"{application}/committed")
         return None if found is None else int(found)
 
     def property(self, name: str) -> str | None:
         return self._state.property(name)
 
-    def set_property(self, name: str, value: str) -> None:
-        self._state.refresh()  # rows may have gone just before
-        if not self._state.commit(properties={name: value}):
-            raise conflict(self.location)
+    def definition(self) -> object:
+        return (self._state.uuid, self._state.schema_id())
 
     def column_types(self) -> dict[str, str]:
-        return self._state.column_types()
+        return {field.name: field.dataType.simpleString() for field in self.columns().fields}
+
+    def columns(self) -> StructType:
+        return StructType(
+            [StructField(each["name"], self._kinds(each)[0]) for each in self._declared()]
+        )
 
     def partitions(self) -> tuple[str, ...]:
-        return tuple(Partition.kept(*each).sql(quote=False) for each in self._state.partitions())
+        return tuple(each.partition.sql(quote=False) for each in self._partition_fields())
 
     def layout_columns(self) -> tuple[str, ...]:
         return tuple(Partition.parse(each).column for each in self.layout.partitions)
 
     def sql_type(self, field: StructField) -> str:
         kind = super().sql_type(field)
-        return "int" if kind in ("tinyint", "smallint") else kind  # Iceberg has no smaller ones
+        return "int" if kind in ("tinyint", "smallint") else kind
+
+    def data_files(self) -> Mapping[str, DataFile]:
+        place = (self._state.uuid, self._state.head())
+        if self._of_files != place:
+            by_id = {each.field_id: each for each in self._file_columns() if each.field_id}
+            self._files = dict(self._state.files(by_id))
+            self._of_files = place
+        return self._files
+
+    def files(self, *, marked: str | None = None) -> CopyFiles:
+        state, columns = self._state, self._file_columns()
+        names = {each.name for each in columns}
+        deleted = self.layout.deleted if marked is None else marked
+        # As long as the key is not known: all that can have statistics.
+        kept = {*self.key, self.layout.version} if self.key else names
+        layout = FileLayout(
+            columns=columns,
+            partitions=(),
+            key=self.key,
+            version=self.layout.version,
+            deleted=deleted if deleted in names else "",
+            statistics=tuple(
+                each.name for each in columns if each.name in kept and has_bounds(each.type)
+            ),
+            null_key=self.null_key,
+            deletion_vectors=self._marks_rows(),
+            format=self._format(),
+        )
+        options = SettleOptions(deletion_vectors=layout.deletion_vectors)
+        store = open_file_store(_plain(state.location))
+        files = tuple(self.data_files().values())
+        self._given = self._of_files
+        return CopyFiles(self.location, store, layout, files, options, tasks.armed_failpoints())
+
+    def _format(self) -> IcebergFormat:
+        state = self._state
+        spec, fields = int(state.spec()["spec-id"]), tuple(self._partition_fields())
+        return IcebergFormat(state.location, state.format_version, spec, fields)
+
+    def _marks_rows(self) -> bool:
+        return (self.property(_MODE) or "merge-on-read") != "copy-on-write"
+
+    def _partition_fields(self) -> list[PartitionField]:
+        names = {int(each["id"]): str(each["name"]) for each in self._declared()}
+        return [
+            PartitionField(
+                int(each["field-id"]),
+                Partition.kept(names.get(int(each["source-id"]), ""), str(each["transform"])),
+            )
+            for each in self._state.spec()["fields"]
+        ]
+
+    def _declared(self) -> list[Mapping[str, Any]]:
+        """The columns as the metadata have them."""
+        place = (self._state.uuid, self._state.schema_id())
+        if self._of_schema != place:
+            self._fields = list(self._state.schema()["fields"])
+            self._of_schema = place
+        return self._fields
+
+    def _file_columns(self) -> tuple[FileColumn, ...]:
+        return tuple(
+            FileColumn(
+                name=str(each["name"]),
+                physical=str(each["name"]),
+                type=self._kinds(each)[1],
+                field_id=int(each["id"]),
+                nullable=not each.get("required", False),
+            )
+            for each in self._declared()
+        )
+
+    def _kinds(self, declared: Mapping[str, Any]) -> tuple[DataType, pa.DataType]:
+        kind = declared["type"]
+        if isinstance(kind, str) and (found := _TYPES.get(kind)) is not None:
+            return found
+        if isinstance(kind, str) and kind.startswith("decimal("):
+            precision, scale = (int(each) for each in kind[len("decimal(") : -1].split(","))
+            return DecimalType(precision, scale), pa.decimal128(precision, scale)
+        name = kind if isinstance(kind, str) else kind["type"]
+        raise TableLeftOutError(
+            f"{self.location}: column {declared['name']} is of type {name}, which Tidelog can't "
+            'write: drop the column, or exclude the table: add "!NAMESPACE.TABLE" to the tables '
+            "of the output"
+        )
+
+    # ------------------------------------------------ what it is like
 
     def check_ours(self, table: TableName, generation: str) -> None:
         super().check_ours(table, generation)
-        self._check_not_rolled_back(str(table))
-
-    def find_restore(self, application: str, since: int) -> RestoredCopy | None:
-        """A rollback is refused: the content of a snapshot is unknown."""
-        self._check_not_rolled_back(self.property(TABLE_PROPERTY) or "the table")
-        return None
-
-    def _check_not_rolled_back(self, table: str) -> None:
-        main = self._state.head()
-        newest = 0 if main is None else self._state.sequence(main)
-        for name, value in self._state.properties("tidelog/").items():
-            if name.endswith("/sequence") and newest < int(value):
-                raise TableLeftOutError(
-                    f"{self.location} was rolled back to a snapshot before what was brought over "
-                    "last "
-                    f"(property {name}). Roll it forward again, or move the table away and dump "
-                    f"{table} again."
-                )
+        self.data_files()  # raises TableLeftOutError if there are files that can't be read
 
     def check_names(self, target: TargetTable) -> None:
         super().check_names(target)
@@ -217,111 +284,207 @@ class IcebergTable(MergedTable):
 
     def create(self, target: TargetTable, generation: str) -> None:
         self.check_names(target)
-        layout = self.layout
-        fields = fields_of(target)
-        columns = [f"{quoted(name)} {self.sql_type(field)}" for name, field in fields.items()]
-        columns.append(f"{quoted(layout.version)} BIGINT")
+        layout, fields = self.layout, fields_of(target)
+        columns = {name: self._declared_type(field) for name, field in fields.items()}
+        columns[layout.version] = "long"
         if layout.deleted:
-            columns.append(f"{quoted(layout.deleted)} BOOLEAN")
+            columns[layout.deleted] = "boolean"
+        ids = {name: number for number, name in enumerate(columns, 1)}
+        schema = [
+            {"id": ids[name], "name": name, "required": False, "type": kind}
+            for name, kind in columns.items()
+        ]
+        by = [Partition.parse(each) for each in layout.partitions]
+        spec = [
+            {
+                "name": each.field_name,
+                "transform": each.spelled,
+                "source-id": ids[each.column],
+                "field-id": _FIRST_PARTITION_ID + at,
+            }
+            for at, each in enumerate(by)
+        ]
         properties = {
             GENERATION_PROPERTY: generation,
             TABLE_PROPERTY: str(target.source),
+            **({MARKED_PROPERTY: layout.deleted} if layout.deleted else {}),
             "format-version": str(layout.format_version),
-            "write.merge.mode": layout.mode,
+            _MODE: layout.mode,
             "write.update.mode": layout.mode,
             "write.delete.mode": layout.mode,
             # Every batch writes metadata files.
             "write.metadata.delete-after-commit.enabled": "true",
         }
-        listed = ", ".join(f"{literal(k)} = {literal(v)}" for k, v in properties.items())
-        by = ", ".join(Partition.parse(each).sql() for each in layout.partitions)
-        if len(self._parts) > 1:
-            namespace = ".".join(map(quoted, [self._catalog.name, *self._parts[:-1]]))
-            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        self.spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self._name} ({', '.join(columns)}) USING iceberg "
-            f"{f'PARTITIONED BY ({by}) ' if by else ''}TBLPROPERTIES ({listed})"
+        self._catalog.create(
+            self._parts,
+            {"type": "struct", "fields": schema},
+            {"spec-id": 0, "fields": spec},
+            properties,
         )
-        self._found = self._catalog.load(self._parts)
-        if self._state.head() is None:
-            self._state.begin()
+        self.exists()
+
+    def _declared_type(self, field: StructField) -> str:
+        """Returns the type of a new column as Iceberg spells it."""
+        kind = field.dataType
+        if isinstance(kind, DecimalType):
+            return f"decimal({kind.precision}, {kind.scale})"
+        return self._spelled(field.name, kind.simpleString())
+
+    def _spelled(self, column: str, kind: str) -> str:
+        if kind.startswith("decimal("):
+            return kind
+        found = _NAMES.get(kind)
+        if found is None:
+            raise TableLeftOutError(
+                f"{self.location}: column {column} is of type {kind}, which the Iceberg output "
+                "can't write. Cast it to string by a step `cast`, or leave it out by a step `drop`"
+            )
+        return found
+
+    def set_property(self, name: str, value: str) -> None:
+        self._state.refresh()  # rows may have gone just before
+        if not self._state.commit(properties={name: value}):
+            raise self._busy_error()
 
     def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
         """Follow the columns, in one commit. A column that comes again is a new one, without
         values.
         """
-        types, widened = self.column_types(), dict(columns.widened)
-        back = {name: widened.pop(name, types[name]) for name in columns.readded}
-        change = SchemaChange([*back], {**back, **columns.added}, widened)
+        types = self.column_types()
+        widened = {name: self._spelled(name, kind) for name, kind in columns.widened.items()}
+        back = {
+            name: widened.pop(name, "") or self._spelled(name, types[name])
+            for name in columns.readded
+        }
+        added = {name: self._spelled(name, kind) for name, kind in columns.added.items()}
+        change = SchemaChange([*back], {**back, **added}, widened)
         dropped = json.dumps(columns.dropped)
         if not change and dropped == (self.property(DROPPED_PROPERTY) or "[]"):
             return
         properties = {DROPPED_PROPERTY: dropped}
         if not self._state.commit(properties=properties, columns=change or None):
-            raise conflict(self.location)
+            raise self._busy_error()
 
-    @contextmanager
-    def committing(self, application: str, since: int | None, end: int) -> Iterator[None]:
-        before = self._begin(application, since)
-        yield
+    # ------------------------------------------------ what is written
+
+    def altered(self) -> bool:
+        before = self.definition()
+        return not self.exists() or self.definition() != before
+
+    def commit_settled(
+        self,
+        changes: Sequence[FileChanges],
+        change_files: Sequence[ChangeFile],
+        application: str,
+        since: int | None,
+        end: int,
+    ) -> None:
+        del change_files  # Iceberg derives changes from snapshots
+        committed = f"{application}/committed"
+        if self.committed(application) != since:
+            raise ConflictError(f"{self.location}: another driver wrote rows at the same time")
+        again = since is not None and end <= since  # nothing is beyond what is committed
         failpoints.hit("iceberg.written")
-        self._publish(application, since, before, end)
+        self._commit(
+            self._change(changes, same_rows=False, summary={_end(application): str(end)}),
+            properties={} if again else {committed: str(end)},
+            expected={committed: None if since is None else str(since)},
+            sequence=f"{application}/sequence",
+        )
         failpoints.hit("iceberg.published")
 
-    def _begin(self, application: str, since: int | None) -> int:
-        """Have the branch begin at ``main``; that snapshot."""
+    def commit_files(
+        self, changes: Sequence[FileChanges], operation: str, *, data_change: bool
+    ) -> None:
+        del operation
+        if any(each.added or each.removed or each.marked for each in changes):
+            failpoints.hit("lake.rewrite.commit")
+            change = self._change(changes, same_rows=not data_change, summary={})
+            self._commit(change, properties={}, expected={})
+
+    def _change(
+        self, changes: Sequence[FileChanges], *, same_rows: bool, summary: Mapping[str, str]
+    ) -> TableChange:
+        spec = int(self._state.spec()["spec-id"])
+        return TableChange(
+            added=[with_spec(file, spec) for each in changes for file in each.added],
+            removed=[file for each in changes for file in each.removed],
+            marked=[pair for each in changes for pair in each.marked],
+            same_rows=same_rows,
+            summary=summary,
+        )
+
+    def _commit(
+        self,
+        change: TableChange,
+        *,
+        properties: Mapping[str, str],
+        expected: Mapping[str, str | None],
+        sequence: str = "",
+    ) -> None:
+        state, files = self._state, dict(self.data_files())
+        if self._given != (state.uuid, state.head()):
+            raise ConflictError(f"{self.location}: somebody else committed before")
+        columns = {each.physical: each for each in self._file_columns()}
+        number = state.commit_files(
+            change,
+            columns,
+            properties=properties,
+            expected=expected,
+            sequence=sequence,
+            retired=self._branch,
+        )
+        if number is None:
+            raise ConflictError(f"{self.location}: somebody else committed at the same time")
+        for file in change.removed:
+            del files[file.path]
+        files |= {file.path: file for file in change.added}
+        files |= {after.path: after for _, after in change.marked}
+        self._files, self._of_files = files, (state.uuid, number)
+
+    # ------------------------------------------------ tables that were rolled back
+
+    def find_restore(self, application: str, since: int) -> RestoredCopy | None:
+        """The snapshot that readers see has the end of its batch in its summary, or one before it
+        has. Where none of these is left, the number of the snapshot shows whether a later one was
+        taken back, but not which.
+        """
         state = self._state
-        if state.head() is None:
-            state.begin()  # a crash came between the table and its first snapshot
-        main = state.head()
-        if main is None or self._committed(application) != since:
-            raise conflict(self.location)
-        if state.head(self._branch) != main:
-            # Those of processes that ended, or should have.
-            prefix = self._branch.rpartition("-")[0] + "-"
-            others = [n for n in state.branches() if n.startswith(prefix) and n != self._branch]
-            if not state.commit(branches={self._branch: main}, removed=others):
-                raise conflict(self.location)
-        return main
+        at = head = state.head()
+        while at is not None:
+            found = state.summary(at, _end(application))
+            if found is not None:
+                if int(found) == since:
+                    return None
+                return RestoredCopy(int(found), f"it was rolled back to snapshot {head}")
+            at = state.parent(at)
+        return self._rolled_back()
 
-    def _publish(self, application: str, since: int | None, before: int, end: int) -> None:
-        state = self._state
-        for _ in range(_PUBLISH_TRIES):
-            state.refresh()
-            written = state.head(self._branch)
-            if (
-                written is None
-                or state.head() != before
-                or self._committed(application) != since
-                or (written != before and state.parent(written) != before)
-            ):
-                break
-            properties = {
-                f"{application}/committed": str(end),
-                f"{application}/sequence": str(state.sequence(written)),
-            }
-            if state.commit(branches={MAIN: written}, properties=properties):
-                return
-        raise conflict(self.location)
+    def _rolled_back(self) -> RestoredCopy | None:
+        head = self._state.head()
+        newest = 0 if head is None else self._state.sequence(head)
+        for name, value in self._state.properties("tidelog/").items():
+            if name.endswith("/sequence") and newest < int(value):
+                return RestoredCopy(None, f"it was rolled back to snapshot {head}")
+        return None
 
-    def append(self, rows: DataFrame) -> None:
-        given = {name.lower() for name in rows.columns}
-        absent = {n: kind for n, kind in self.column_types().items() if n.lower() not in given}
-        nulls = [f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in absent.items()]
-        rows.selectExpr("*", *nulls).writeTo(self.sql_name).append()
+    def expire(self, before_ms: int) -> None:
+        """See `IcebergState.expire`. Raises OutputBusyError if others commit all the time."""
+        found = self._catalog.load(self._parts)
+        if found is None:
+            raise OutputBusyError(f"{self.location} was removed")
+        found.expire(before_ms)
 
-    def optimize(self, keep_s: float | None) -> None:
-        table = literal(".".join(map(quoted, self._parts)))
-        system = f"{quoted(self._catalog.name)}.system"
-        options = "options => map('min-input-files', '2'{})"
-        data = options.format(", 'remove-dangling-deletes', 'true'")
-        self.spark.sql(f"CALL {system}.rewrite_data_files(table => {table}, {data})").collect()
-        if self.layout.format_version == 2 and self.layout.mode == "merge-on-read":
-            rewrite = f"{system}.rewrite_position_delete_files"
-            self.spark.sql(f"CALL {rewrite}(table => {table}, {options.format('')})").collect()
-        if keep_s is not None:
-            until = (datetime.now(UTC) - timedelta(seconds=keep_s)).strftime("%Y-%m-%d %H:%M:%S.%f")
-            self.spark.sql(
-                f"CALL {system}.expire_snapshots(table => {table}, "
-                f"older_than => TIMESTAMP '{until}')"
-            ).collect()
+
+def _end(application: str) -> str:
+    """Returns the key of the end of a batch in the summary of its snapshot."""
+    return f"{application}/end"
+
+
+def _plain(location: str) -> str:
+    """Returns a table's location as stores take it: a local one as a path."""
+    return (
+        "/" + location.removeprefix("file:").lstrip("/")
+        if location.startswith("file:")
+        else location
+    )

@@ -7,7 +7,6 @@ The rules are in docs/internals/lake-rules.md. Runs in tasks: writes data files,
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +17,12 @@ from pyroaring import BitMap
 
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.base.stores import FileStore, open_file_store
-from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader, format_of
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 from tidelog.outputs.lake.settling.changes import (
     NO_VERSION,
     ChangedRows,
@@ -301,15 +299,13 @@ def bitmap_of(rows: Int64s) -> BitMap:
 
 # Replaces files of a table: without deleted rows, or with the same rows in fewer files.
 
-_TIGHT = re.compile(r'("tightBounds"\s*:\s*)true')
-
 
 @dataclass(frozen=True, slots=True)
 class SettleOptions:
     """Options for the removal of rows from their files.
 
     Attributes:
-        deletion_vectors: whether rows may be marked in a vector; else their files are rewritten.
+        deletion_vectors: whether rows may be marked as deleted; else their files are rewritten.
         rewrite_share: a file with a greater share of deleted rows is rewritten. With 0.3, each
             deleted row costs 2.3 others that are rewritten, and readers skip at most three rows of
             ten.
@@ -342,8 +338,8 @@ def replace_files(
     options: SettleOptions,
     cache: KeyIndexCache | None = None,
 ) -> FileChanges:
-    """Remove rows from their files: a file without other rows is removed; few rows are marked by a
-    vector; else the file's other rows are rewritten, together with those of other files.
+    """Remove rows from their files: a file without other rows is removed; few rows are
+    marked; else the file's other rows are rewritten, together with those of other files.
 
     Args:
         dead: by path, numbers of rows (serialized or not) to remove beyond the file's vector.
@@ -355,9 +351,8 @@ def replace_files(
     """
     reader = DataFileReader(store, layout)
     added = RowBuffer(ParquetFileWriter(store, layout, cache=cache))
-    vectors = DeletionVectorWriter(store)
+    marks = format_of(layout).marks_writer(store)
     removed: list[DataFile] = []
-    marked: list[tuple[DataFile, DataFile]] = []
     for path, numbers in dead.items():
         file = files[path]
         before = reader.deleted_rows(file)
@@ -367,15 +362,12 @@ def replace_files(
             continue
         few = total < len(deleted) and total <= options.rewrite_share * len(deleted)
         if options.deletion_vectors and few:
-            vector = vectors.add(np.flatnonzero(deleted))
-            stats = _stats_of_marked(file.stats, len(deleted))
-            marked.append((file, replace(file, deletion_vector=vector, stats=stats)))
+            marks.mark(file, np.flatnonzero(deleted), len(deleted))
             continue
         removed.append(file)
         if total < len(deleted):
             added.add(reader.read(file, None, np.flatnonzero(~deleted)))
-    vectors.close()
-    return FileChanges(added.close(), tuple(removed), tuple(marked))
+    return FileChanges(added.close(), tuple(removed), marks.close())
 
 
 def rewrite(
@@ -404,7 +396,7 @@ def rewrite(
     added = RowBuffer(ParquetFileWriter(store, layout, cache=cache if searched else None))
     for file in files:
         numbers = None
-        if file.deletion_vector is not None:
+        if file.deleted_rows:
             numbers = np.flatnonzero(
                 ~_flags(BitMap(), reader.deleted_rows(file), _count(file, reader))
             )
@@ -430,20 +422,3 @@ def _count(file: DataFile, reader: DataFileReader) -> int:
     if count is None:
         count = reader.row_count(file)
     return int(count)
-
-
-def _stats_of_marked(stats: str | None, count: int) -> str:
-    """Returns the statistics of a file with a vector: they must have its number of rows, and bounds
-    may be those of deleted rows (protocol: "Per-file Statistics"). Numbers keep their spelling:
-    decimals are exact only as text.
-    """
-    known = json.loads(stats or "{}")
-    if stats is None or "numRecords" not in known:
-        return json.dumps({"numRecords": count, "tightBounds": False})
-    if "tightBounds" not in known:
-        return stats.rstrip()[:-1] + ',"tightBounds":false}'
-    for found in _TIGHT.finditer(stats):
-        loose = f"{stats[: found.end(1)]}false{stats[found.end() :]}"
-        if json.loads(loose)["tightBounds"] is False:
-            return loose
-    return stats

@@ -1,0 +1,213 @@
+"""Iceberg tables as tasks see them: position deletes, deletion vectors, hidden partitions.
+
+Iceberg's specification, "Position Delete Files" and "Deletion Vectors"; the Puffin specification.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidelog.errors import OutputError
+from tidelog.model.records import Int64s
+from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.file_reader import locate_file
+from tidelog.outputs.lake.data_files.layout import FileLayout, MarkedFiles, MarksWriter
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.delta_log.deletion_vectors import frame_of, rows_of_frame
+from tidelog.outputs.lake.iceberg.files import (
+    DeleteFile,
+    IcebergFile,
+    deletes_of,
+    iceberg_path,
+    own_path,
+)
+from tidelog.outputs.lake.iceberg.partitioning import Partition, partition_keys, value_json
+
+DATA_FOLDER: Final = "data"
+_MAGIC: Final = b"PFA1"
+_POSITION_ID: Final = 2147483645  # reserved field id of a row's position in its file
+_PATH_FIELD: Final = pa.field(
+    "file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": "2147483546"}
+)
+_POSITION_FIELD: Final = pa.field(
+    "pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": "2147483545"}
+)
+
+
+@dataclass(frozen=True)
+class PartitionField:
+    """A field of the partition spec: ``id``, and what it is made of."""
+
+    id: int
+    partition: Partition
+
+
+@dataclass(frozen=True)
+class IcebergFormat:
+    """The rules of one Iceberg table.
+
+    Attributes:
+        location: as the table's metadata have it.
+        version: of the table format: 2, with position deletes, or 3, with deletion vectors.
+        spec: id of the table's partition spec.
+        fields: those of the spec.
+    """
+
+    by_id: ClassVar[bool] = True
+
+    location: str
+    version: int
+    spec: int
+    fields: tuple[PartitionField, ...] = ()
+
+    def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
+        found = [np.zeros(0, np.int64)]
+        path = iceberg_path(file, self.location)
+        for each in deletes_of(file):
+            found.append(self._positions(store, each, path))
+        return np.unique(np.concatenate(found))
+
+    def _positions(self, store: FileStore, deletes: DeleteFile, path: str) -> Int64s:
+        holder, name = locate_file(store, own_path(deletes.path, self.location)[0])
+        if deletes.offset is not None:
+            data = holder.read_range(name, deletes.offset, deletes.length or 0)
+            return rows_of_frame(data, deletes.rows, f"{holder.path}/{name}")
+        with holder.open_input(name) as source:
+            try:
+                found = pq.read_table(source, columns=["file_path", "pos"], use_threads=False)
+            except pa.ArrowInvalid as error:
+                raise OutputError(
+                    f"{holder.path}/{name} can't be read as Parquet "
+                    f"({str(error).splitlines()[0]}): roll the table back to a snapshot without "
+                    "it, or dump it again"
+                ) from None
+        if not deletes.data_file:
+            found = found.filter(pc.equal(found["file_path"], path))
+        return np.asarray(found["pos"].combine_chunks()).astype(np.int64)
+
+    def marks_writer(self, store: FileStore) -> MarksWriter:
+        writer = _PuffinMarks if self.version >= 3 else _PositionMarks
+        return writer(store, self.location)
+
+    def partition_keys(self, rows: pa.Table, layout: FileLayout) -> Mapping[str, pa.Array]:
+        del layout
+        return {
+            str(each.id): partition_keys(
+                rows[each.partition.column].combine_chunks(), each.partition
+            )
+            for each in self.fields
+        }
+
+    def partition_values(
+        self, keys: Mapping[str, pa.Array], layout: FileLayout
+    ) -> Mapping[str, str | None]:
+        del layout
+        return {name: value_json(key) for name, key in keys.items()}
+
+    def folder(self, partition: Mapping[str, str | None], layout: FileLayout) -> str:
+        del partition, layout
+        return DATA_FOLDER
+
+
+def _with_deletes(file: DataFile, deletes: tuple[DeleteFile, ...]) -> IcebergFile:
+    known: dict[str, Any] = {each.name: getattr(file, each.name) for each in fields(DataFile)}
+    return IcebergFile(**known, deletes=deletes)
+
+
+class _PositionMarks:
+    """Writes a file of positions for each data file, in place of an earlier one; files about
+    several data files stay.
+    """
+
+    def __init__(self, store: FileStore, location: str) -> None:
+        self._store = store
+        self._location = location
+        self._names: list[str] = []
+        self._marked: list[tuple[DataFile, DataFile]] = []
+
+    def mark(self, file: DataFile, rows: Int64s, count: int) -> None:
+        del count
+        path = iceberg_path(file, self._location)
+        name = f"{DATA_FOLDER}/{uuid.uuid4()}-deletes.parquet"
+        table = pa.Table.from_arrays(
+            [pa.repeat(path, len(rows)), pa.array(rows, pa.int64())],
+            schema=pa.schema([_PATH_FIELD, _POSITION_FIELD]),
+        )
+        with self._store.open_output(name) as sink:
+            pq.write_table(
+                table, sink, compression="zstd", use_dictionary=["file_path"], store_schema=False
+            )
+            size = sink.tell()
+        self._names.append(name)
+        kept = tuple(each for each in deletes_of(file) if not each.data_file)
+        fresh = DeleteFile(
+            f"{self._location.rstrip('/')}/{name}", file.partition_values, size, len(rows), path
+        )
+        self._marked.append((file, _with_deletes(file, (*kept, fresh))))
+
+    def close(self) -> MarkedFiles:
+        if self._names:
+            self._store.sync([*self._names, DATA_FOLDER])
+        return tuple(self._marked)
+
+
+class _PuffinMarks:
+    """Writes deletion vectors, all of them in one Puffin file. A file's vector replaces all that
+    marked its rows before.
+    """
+
+    def __init__(self, store: FileStore, location: str) -> None:
+        self._store = store
+        self._location = location
+        self._name = f"{DATA_FOLDER}/{uuid.uuid4()}-deletes.puffin"
+        self._data = bytearray(_MAGIC)
+        self._blobs: list[dict[str, Any]] = []
+        self._marked: list[tuple[DataFile, DeleteFile]] = []
+
+    def mark(self, file: DataFile, rows: Int64s, count: int) -> None:
+        del count
+        path, offset, frame = iceberg_path(file, self._location), len(self._data), frame_of(rows)
+        self._data += frame
+        self._blobs.append(
+            {
+                "type": "deletion-vector-v1",
+                "fields": [_POSITION_ID],
+                "snapshot-id": -1,
+                "sequence-number": -1,
+                "offset": offset,
+                "length": len(frame),
+                "properties": {"referenced-data-file": path, "cardinality": str(len(rows))},
+            }
+        )
+        fresh = DeleteFile(
+            f"{self._location.rstrip('/')}/{self._name}",
+            file.partition_values,
+            0,  # `close` knows it
+            len(rows),
+            path,
+            offset,
+            len(frame),
+        )
+        self._marked.append((file, fresh))
+
+    def close(self) -> MarkedFiles:
+        if not self._blobs:
+            return ()
+        footer = json.dumps({"blobs": self._blobs, "properties": {}}).encode()
+        self._data += _MAGIC + footer + struct.pack("<i", len(footer)) + bytes(4) + _MAGIC
+        self._store.put(self._name, bytes(self._data))
+        size = len(self._data)
+        return tuple(
+            (file, _with_deletes(file, (replace(fresh, size=size),)))
+            for file, fresh in self._marked
+        )

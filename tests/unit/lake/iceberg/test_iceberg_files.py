@@ -1,0 +1,80 @@
+"""Data files of Iceberg as JSON, and back."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from tidelog.errors import TableLeftOutError
+from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.parquet_files import file_statistics
+from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.iceberg.files import (
+    SPEC,
+    DeleteFile,
+    data_json,
+    delete_file_of,
+    delete_json,
+    file_of,
+    iceberg_path,
+)
+
+VALUES = {
+    "i": pa.array([-7, 70_000, None], pa.int32()),
+    "l": pa.array([-9_000_000_000, 5, None], pa.int64()),
+    "s": pa.array(["a" * 40, "é🙂", None]),
+    "d": pa.array([dt.date(1969, 12, 31), dt.date(2026, 1, 2), None]),
+    "t": pa.array([dt.datetime(1999, 12, 31, 23, 59, 59, 123000), None, None], pa.timestamp("us")),
+    "z": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")),
+    "n": pa.array([Decimal("-1.25"), Decimal("123456.78"), None], pa.decimal128(38, 2)),
+}
+COLUMNS = {
+    name: FileColumn(name, name, values.type, number)
+    for number, (name, values) in enumerate(VALUES.items(), 1)
+}
+LAYOUT = FileLayout(tuple(COLUMNS.values()), (), ("i",), "l", "", tuple(COLUMNS), False)
+
+
+@pytest.mark.parametrize("location", ["/lake/public/t", "s3://b/lake/t", "file:/lake/t"])
+def test_a_file_keeps_its_statistics_partition_and_place(location: str) -> None:
+    stats = file_statistics(pa.table(VALUES), LAYOUT)
+    partition = {SPEC: "3", "1000": '"2026-01-02"', "1001": None}
+    file = DataFile("data/a%20b.parquet", partition, 123, stats=stats)
+    given = json.loads(data_json(file, COLUMNS, location))
+    assert given["file-path"] == f"{location}/data/a b.parquet"
+    assert given["partition"] == ["2026-01-02", None]
+    by_id = {each.field_id or 0: each for each in COLUMNS.values()}
+    found = file_of(given, (), {3: [1000, 1001]}, by_id, location)
+    assert (found.path, found.partition_values, found.size) == (file.path, partition, 123)
+    kept = json.loads(found.stats or "", parse_float=Decimal)
+    expected = json.loads(stats, parse_float=Decimal)
+    assert (kept["numRecords"], kept["nullCount"]) == (3, expected["nullCount"])
+    for name in ("i", "l", "s", "d", "n"):
+        for bounds in ("minValues", "maxValues"):
+            assert kept[bounds][name] == expected[bounds][name]
+    assert kept["minValues"]["t"] == "1999-12-31T23:59:59.123000"
+    assert kept["maxValues"]["z"] == "2026-01-01T00:00:00.000000Z"
+
+
+def test_a_file_elsewhere_keeps_the_path_that_the_metadata_have() -> None:
+    for path in ("/other/a b.parquet", "s3a://b/x/y.parquet"):
+        given = {
+            "spec-id": 0, "file-path": path, "file-size-in-bytes": 1, "record-count": 1,
+        }  # fmt: skip
+        file = file_of(given, (), {0: []}, {}, "/lake/t")
+        assert iceberg_path(file, "/lake/t") == path
+
+
+def test_a_delete_file_comes_back_as_it_was() -> None:
+    for offset, length in ((None, None), (4, 60)):
+        file = DeleteFile("/t/d", {SPEC: "0"}, 9, 2, "/t/data/a.parquet", offset, length)
+        assert delete_file_of(json.loads(delete_json(file)), {0: []}, "/t") == file
+
+
+def test_deletes_by_equality_leave_the_table_out() -> None:
+    with pytest.raises(TableLeftOutError, match="by equality"):
+        delete_file_of({"content": "equality-deletes"}, {}, "/t")

@@ -84,7 +84,8 @@ ROWS = (
     Row(("enum('a','b')",), "the label; empty for the number 0, which the server stores for "
         "what is no label", "`enum`"),
     Row(("set('a','b')",), "the labels, joined by commas in the order of their definition", "`set`"),
-    Row(("json",), "as a SELECT prints it, with the keys in the server's order", "", MYSQL),
+    Row(("json",), "as a SELECT prints it, with the keys in the server's order; or, by "
+        "[option](../reference/types.md#types-by-option), VARIANT", "", MYSQL),
     Row(("json",), "its text as it was written: `json` is a name of `longtext` with a check", "",
         MARIADB),
     Row(("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring",

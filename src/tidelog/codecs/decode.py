@@ -29,6 +29,8 @@ from tidelog.model.schema import TableSchema
 
 # Maps the columns of a schema version to the columns that an output requests.
 
+_OPTIONS = {"array": "arrays", "numeric": "numeric", "variant": "json"}  # of `types`, by type
+
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
@@ -88,7 +90,7 @@ class Projection:
                     unreal_dates=self._unreal_dates(output.name),
                 )
             except UnfitCellError as error:
-                option = "arrays" if output.target.startswith("array") else "numeric"
+                option = _OPTIONS[output.target.partition("(")[0]]
                 raise ValueRefusedError(
                     f"{self.schema.table}: column {output.name}, version {version[error.row]}: the "
                     f"value {error.reason}, which {output.target} does not fit. For texts write "

@@ -46,7 +46,7 @@ from tidelog.kinds.sections import (
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpOptions
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import check_listed
-from tidelog.outputs.base.sections import FileStoreSection
+from tidelog.outputs.base.sections import FileStoreSection, OutputSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
@@ -533,6 +533,17 @@ class Config(Section):
             return outputs
         return [
             each.with_pipeline_conf(pipeline.conf) if isinstance(each, FileStoreSection) else each
+            for each in outputs
+        ]
+
+    @field_validator("outputs")
+    @classmethod
+    def _pass_types(cls, outputs: list[Any], info: ValidationInfo) -> list[Any]:
+        types = getattr(info.data.get("source"), "types", None)
+        if types is None:
+            return outputs
+        return [
+            each.with_source_types(types) if isinstance(each, OutputSection) else each
             for each in outputs
         ]
 

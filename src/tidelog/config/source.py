@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from tidelog.codecs.mysql.server_urls import SCHEMES, parse_url
 from tidelog.errors import ConfigError
 from tidelog.kinds.sections import (
+    SOURCE_TYPES,
     Bytes,
     ColumnPatterns,
     LocalPath,
@@ -21,6 +22,7 @@ from tidelog.kinds.sections import (
     SlotName,
     TablePattern,
     TablePatterns,
+    TypesSection,
 )
 
 _TABLES: Any = Field(
@@ -204,6 +206,7 @@ class PostgresSourceSection(SourceBase):
         examples=["public.tidelog_signal"],
     )
     keys: dict[TablePattern, list[str]] = _KEYS
+    types: TypesSection | None = SOURCE_TYPES
     slot: SlotName = Field(
         default="tidelog",
         description="Replication slot; created at the first start. One slot for each event log.",
@@ -297,6 +300,7 @@ class MySqlSourceSection(SourceBase):
         examples=["shop.tidelog_signal"],
     )
     keys: dict[TablePattern, list[str]] = _KEYS
+    types: TypesSection | None = SOURCE_TYPES
     server_id: int | None = Field(
         default=None,
         ge=1,

@@ -51,7 +51,10 @@ WIRE_FORMATS: Registry[Any] = Registry(  # of tidelog.codecs.wire_formats.WireFo
 NATIVE_TYPES: Registry[Any] = Registry(  # functions, see tidelog.codecs.wire_formats
     "tidelog.native_types",
     "wire format with native types",
-    {"pgoutput": "tidelog.codecs.postgres.formats:native_logical"},
+    {
+        "pgoutput": "tidelog.codecs.postgres.formats:native_logical",
+        "binlog": "tidelog.codecs.mysql.types:native_logical",
+    },
 )
 
 SOURCE_BLOCKS: Registry[Any] = Registry(  # of tidelog.codecs.source_blocks.SourceBlocks

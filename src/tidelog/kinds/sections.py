@@ -27,7 +27,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from tidelog.errors import ConfigError
 from tidelog.kinds.registry import Registry
-from tidelog.model.option_values import URL_SCHEMES, ArrayTypes, ColumnTypes
+from tidelog.model.option_values import URL_SCHEMES, ArrayTypes, ColumnTypes, JsonTypes
 from tidelog.model.patterns import check_column_pattern, check_listed, check_pattern, check_selects
 from tidelog.model.quantities import Bytes as Bytes
 from tidelog.model.quantities import Milliseconds as Milliseconds
@@ -215,33 +215,51 @@ class DecimalLimits(Section):
 
 
 class TypesSection(Section):
-    """The types of columns for which not every reader has one; of PostgreSQL's columns that belong
-    to no key. They are for new columns and tables: a column that exists keeps its type.
+    """The types of columns for which not every reader has one; of columns that belong to no key.
+    They are for new columns and tables: a column that exists keeps its type.
     """
 
     arrays: ArrayTypes = Field(
         default="native",
-        description="`native`: arrays of built-in types are arrays. A table with a value of "
-        "several dimensions, or whose first index is not 1, is left out. `text`: they are "
+        description="Of PostgreSQL. `native`: arrays of built-in types are arrays. A table with a "
+        "value of several dimensions, or whose first index is not 1, is left out. `text`: they are "
         "PostgreSQL's text, such as `{1,2}`.",
     )
     numeric: Literal["text"] | DecimalLimits = Field(
         default="text",
-        description="Of `numeric` without limits or of more than 38 digits. `text`: all digits. "
-        "`{decimal: [38, 18]}`: a decimal. A table with a value that it does not hold exactly "
-        "(more digits, `NaN`, `Infinity`) is left out: nothing is rounded.",
+        description="Of PostgreSQL's `numeric` without limits or of more than 38 digits. `text`: "
+        "all digits. `{decimal: [38, 18]}`: a decimal. A table with a value that it does not hold "
+        "exactly (more digits, `NaN`, `Infinity`) is left out: nothing is rounded.",
         examples=[{"decimal": [38, 18]}],
     )
+    json_: JsonTypes = Field(
+        default="text",
+        alias="json",
+        description="Of PostgreSQL's `json` and `jsonb`, and MySQL's `json`. `variant`: Spark's "
+        "VARIANT, which few other readers know. A table with a value that it does not hold exactly "
+        "is left out. Outputs of files have texts.",
+    )
+
+    def beyond(self, of_source: TypesSection) -> TypesSection:
+        """Return the source's section with what is set here in place of it."""
+        return of_source.model_copy(update={n: getattr(self, n) for n in self.model_fields_set})
 
     def column_types(self) -> ColumnTypes:
         """Return the types without the section's form."""
         limits = None if self.numeric == "text" else self.numeric.decimal
-        return ColumnTypes(self.arrays, limits)
+        return ColumnTypes(self.arrays, limits, self.json_)
 
 
+SOURCE_TYPES: Any = Field(
+    default=None,
+    description="For all outputs that have the option `types` (Delta, files of typed values): "
+    "their types of arrays, JSON and numbers without limits, in new columns; see *types*. What an "
+    "output sets itself goes before. What is captured is the same.",
+    examples=[{"json": "variant"}],
+)
 TYPES: Any = Field(
     default={},
-    description="Types of arrays and of numbers without limits, in new columns; see *types*.",
+    description="Types of arrays, JSON and numbers without limits, in new columns; see *types*.",
     examples=[{"arrays": "text"}],
 )
 

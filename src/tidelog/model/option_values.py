@@ -29,6 +29,7 @@ BigintUnsignedMode = Literal["long", "precise"]
 # The option ``types``: which columns get a type of their own in place of text.
 
 ArrayTypes = Literal["native", "text"]
+JsonTypes = Literal["text", "variant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,12 @@ class ColumnTypes:
         arrays: ``native``: columns of arrays are arrays, of one dimension. ``text``: they are text.
         numeric: (precision, scale) of the decimals that numbers without limits become; None: they
             are text.
+        json: ``text``, or ``variant``: Spark's VARIANT.
     """
 
     arrays: ArrayTypes = "native"
     numeric: tuple[int, int] | None = None
+    json: JsonTypes = "text"
 
 
 # Where an event log may be: a directory, or a URL of an object store.

@@ -12,7 +12,8 @@ from typing import Any
 
 # The type that a column decodes to, for any source. ``decimal(p,s)`` has its parameters. Who reads
 # may ask for other types of some columns (`tidelog.codecs.wire_formats`): ``array(T)``, of elements
-# of type ``T``, and ``numeric(p,s)``, of numbers without limits that must fit ``decimal(p,s)``.
+# of type ``T``; ``numeric(p,s)``, of numbers without limits that must fit ``decimal(p,s)``; and
+# ``variant``, of JSON.
 LOGICAL_TYPES = (
     "bool",
     "int16",
@@ -27,7 +28,7 @@ LOGICAL_TYPES = (
     "text",
     "bytes",  # written as they are
 )
-NATIVE = ("array(", "numeric(")  # the beginnings of types that only who reads asks for
+NATIVE = ("array(", "numeric(", "variant")  # the beginnings of types that only who reads asks for
 _DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array\((.+)\)")
 

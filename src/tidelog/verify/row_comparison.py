@@ -18,7 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
-from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from tidelog.codecs.wire_formats import nan_key, source_spellings
 from tidelog.errors import OutputError
@@ -147,7 +155,7 @@ def _unequal(
         for name in others:
             sound &= values[name][1]
         of_key = [f.when(values[n][1], _of_key(values[n][0], n in nan_columns)) for n in key]
-        held = [values[n][0].alias(f"c{i}") for i, n in enumerate(others)]
+        held = [_comparable(values[n][0], kinds[n]).alias(f"c{i}") for i, n in enumerate(others)]
         found = frame.select(
             *[value.alias(name) for value, name in zip(of_key, names, strict=True)],
             f.struct(*held, sound.alias("sound")).alias(mark),
@@ -166,6 +174,10 @@ def _unequal(
     )
     texts = [as_text(name, joined.schema[name].dataType).alias(name) for name in names]
     return joined.select(kind.alias("kind"), *texts).where("kind is not null")
+
+
+def _comparable(value: Column, kind: DataType) -> Column:
+    return f.to_json(value) if isinstance(kind, VariantType) else value
 
 
 def _of_key(value: Column, may_be_nan: bool) -> Column:

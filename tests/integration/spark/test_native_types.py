@@ -1,4 +1,4 @@
-"""Arrays and numbers without limits with their own types, in Delta and in Spark's source."""
+"""Arrays, JSON and numbers without limits with their own types, in Delta and in Spark's source."""
 
 from __future__ import annotations
 
@@ -206,3 +206,68 @@ def test_files_have_arrays_if_asked(spark: Any, database: str, tmp_path: Path) -
     assert {**first["after"], "c14": [UUID]} == {"id": 1, **expected}
     assert second["after"]["c2"] == [7]
     assert not list(tmp_path.glob("files/table=public.grids/**/*.parquet"))
+
+
+DOCUMENTS = [
+    '{"a": 1, "b": [1.50, true, null, {"c": "é\\n"}], "\ue000": 12345678901234567890}',
+    "[]",
+    "null",
+    '{"b": {"long": "' + "x" * 70 + '"}, "a": -1.5e-3}',
+]
+
+
+def test_json_is_variant_if_asked(spark: Any, database: str, tmp_path: Path) -> None:
+    """What Spark reads from Delta and from the log is what its own `parse_json` makes."""
+    output = "kind: delta, tables: [public.docs], types: {json: variant}"
+    outputs = f"[{{{output}, path: {tmp_path}/lake}}, " + (
+        f"{{{output}, name: steps, path: {tmp_path}/steps, steps: [{{compute: "
+        "{n: \"variant_get(plain, '$.b[0]', 'decimal(3,2)')\"}}]}, "
+        f"{{{output}, name: past, path: {tmp_path}/past, holds: {{'*.*': history}}}}]"
+    )
+    insert = "INSERT INTO docs VALUES (%s, %s, %s)"
+    with capture(database, tmp_path, outputs) as (sql, config):
+        sql.execute("CREATE TABLE docs (id int PRIMARY KEY, doc jsonb, plain json)")
+        for key, text in enumerate(DOCUMENTS, 1):
+            sql.execute(insert, (key, text, text))
+        wait_for(config, 5)
+        sql.execute("INSERT INTO docs VALUES (5)")
+        sql.execute("UPDATE docs SET doc = doc || '{\"a\": 2}' WHERE id = 1")
+        sql.execute("DELETE FROM docs WHERE id = 2")
+        copy = config.model_copy(update={"outputs": config.outputs[:1]})
+        with writing(copy, spark):
+            (report,) = app.verify(copy)["tables"]
+        assert run_once(spark, config) == ""
+        log = {"path": str(config.log.path), "table": "public.docs"}
+        read = spark.read.format("tidelog").options(**log).option("types", '{"json": "variant"}')
+        logged = {row["id"]: row for row in read.load().selectExpr("after.*").collect()}
+        events = len(wait_for(config, 8))
+        sql.execute('INSERT INTO docs VALUES (6, NULL, \'{"a": 1, "a": 1}\')')
+        wait_for(config, events + 1)
+        told = run_once(spark, copy)
+    assert (report["equal"], report["method"], report["rows"]) == (True, "rows", 4), report
+    assert "column plain, version " in told
+    assert "has an object with one name twice, which variant does not fit" in told
+    assert "write types: {json: text} in the output's options" in told
+
+    def read_back(place: str, columns: str) -> list[tuple[Any, ...]]:
+        frame = spark.sql(f"SELECT {columns} FROM delta.`{tmp_path}/{place}/public/docs`")
+        return [tuple(row) for row in frame.orderBy("id").collect()]
+
+    texts = spark.createDataFrame([(each,) for each in (*DOCUMENTS, None)], "text string")
+    parsed = [row[0] for row in texts.selectExpr("parse_json(text)").collect()]
+    found = read_back("lake", "id, plain")
+    assert [(key, bytes_of(value)) for key, value in found] == [
+        (key, bytes_of(parsed[key - 1])) for key in (1, 3, 4, 5)
+    ]
+    assert bytes_of(logged[1]["plain"]) == bytes_of(parsed[0])
+    assert read_back("steps", "id, n")[:2] == [(1, Decimal("1.50")), (3, None)]
+    past = read_back("past", "id, _current, variant_get(doc, '$.a', 'int')")
+    assert sorted(past[:3]) == [(1, False, 1), (1, True, 2), (2, False, None)]
+    by_others = by_duckdb(f"{tmp_path}/lake/public/docs", what="id, doc::JSON::VARCHAR AS doc")
+    changed = '{"a":2,"b":[1.50,true,null,{"c":"é\\n"}],"\ue000":12345678901234567890}'
+    assert [row["doc"] for row in rows_of(by_others)[:2]] == [changed, "null"]
+
+
+def bytes_of(value: Any) -> tuple[bytes, bytes] | None:
+    """Of a VARIANT."""
+    return None if value is None else (value.value, value.metadata)

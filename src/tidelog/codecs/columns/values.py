@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.codecs.columns import kernels, times
+from tidelog.codecs.columns import json_kernels, kernels, times
 from tidelog.codecs.columns.times import UNREAL_IS_WRONG
 from tidelog.model.records import Int32s, UInt8s, bitmap
 from tidelog.model.schema import decimal_parameters, element_of
@@ -31,6 +31,12 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "binary": pa.binary(),
     "text": pa.string(),
     "bytes": pa.binary(),
+    "variant": pa.struct(  # as Spark has it
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+        ]
+    ),
 }
 _INTEGERS = {  # reading NumPy's limits takes as long as reading hundreds of values
     pa.from_numpy_dtype(dtype): (
@@ -44,6 +50,14 @@ _REASONS = {
     kernels.NO_ARRAY: "is no array",
     kernels.SEVERAL_DIMENSIONS: "is an array of several dimensions",
     kernels.OTHER_BOUNDS: "is an array whose first index is not 1",
+}
+_NO_VARIANT = {
+    json_kernels.NO_JSON: "is no JSON",
+    json_kernels.NAME_TWICE: "has an object with one name twice",
+    json_kernels.MANY_DIGITS: "has a number of more than 38 digits",
+    json_kernels.HALF_CHARACTER: "has half of a surrogate pair",
+    json_kernels.TOO_DEEP: "has more than 1000 levels",
+    json_kernels.TOO_LARGE: "has more than 16 MiB",
 }
 _MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
 
@@ -109,13 +123,14 @@ def column(
 
     Raises:
         CellError: a text is not of the type, or does not fit.
-        UnfitCellError: ``target`` is ``array(T)`` or ``numeric(p,s)``, which don't fit all values.
+        UnfitCellError: ``target`` is ``array(T)``, ``numeric(p,s)`` or ``variant``, which don't fit
+            all values.
     """
     target = target or logical
     element = element_of(target)
     if element is not None:
         return _lists(data, start, length, element, arrow_type(target))
-    if logical != target:
+    if logical != target and target != "variant":
         if logical == "float32" and target == "float64":
             # The database widens the float32 value, not its shortest text.
             return _floats(data, start, length, pa.float32()).cast(pa.float64())
@@ -229,6 +244,45 @@ def _lists(
     return pa.Array.from_buffers(kind, len(start), buffers, children=[elements])
 
 
+def _variants(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    most = np.empty(json_kernels.ROW_BYTES + 1, dtype=np.int64)
+    json_kernels.measure_json(data, start, length, most)
+    values = np.empty(most[json_kernels.VALUE_BYTES], dtype=np.uint8)
+    metadata = np.empty(most[json_kernels.METADATA_BYTES], dtype=np.uint8)
+    ends, metadata_ends = (np.empty(len(start) + 1, dtype=np.int64) for _ in range(2))
+    doubles = np.empty((most[json_kernels.DOUBLES], 3), dtype=np.int64)
+    row, why, count = json_kernels.write_variants(
+        data, start, length, most, values, ends, metadata, metadata_ends, doubles
+    )
+    if row >= 0:
+        raise UnfitCellError(int(row), _NO_VARIANT[why])
+    if max(ends[-1], metadata_ends[-1]) > _MAX_BYTES:
+        raise ColumnTooLargeError
+    if count:
+        _write_doubles(data, doubles[:count], values, ends)
+    binaries = [_sliced(values, ends), _sliced(metadata, metadata_ends)]
+    return pa.Array.from_buffers(kind, len(start), [validity(length)], children=binaries)
+
+
+def _write_doubles(
+    data: UInt8s, doubles: npt.NDArray[np.int64], values: UInt8s, ends: npt.NDArray[np.int64]
+) -> None:
+    """Write the numbers that `write_variants` left."""
+    places, starts, lengths = doubles.T
+    texts = _texts(data, starts.astype(np.int32), lengths.astype(np.int32), pa.string())
+    numbers = texts.cast(pa.float64()).to_numpy()  # the kernel has checked the grammar
+    too_large = np.isinf(numbers)
+    if too_large.any():
+        row = int(np.searchsorted(ends, places[np.argmax(too_large)], side="right")) - 1
+        raise UnfitCellError(row, "has a number that no double holds")
+    values[places[:, None] + np.arange(8)] = numbers.astype("<f8").view(np.uint8).reshape(-1, 8)
+
+
+def _sliced(data: UInt8s, ends: npt.NDArray[np.int64]) -> pa.BinaryArray:
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data[: ends[-1]])]
+    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers)
+
+
 def _dates(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType, unreal: int) -> pa.Array:
     out = np.empty(len(start), dtype=np.int32)
     null = np.empty(len(start), dtype=np.bool_)
@@ -280,4 +334,5 @@ _CONVERSIONS: dict[str, _Conversion] = {
     "binary": _binaries,
     "text": _texts,
     "bytes": _texts,
+    "variant": _variants,
 }

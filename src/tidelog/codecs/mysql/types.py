@@ -23,6 +23,7 @@ from typing import Final
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, bytes_per_character
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError
+from tidelog.model.option_values import ColumnTypes
 from tidelog.model.schema import Column
 
 WIRE_FORMAT: Final = "binlog"
@@ -405,6 +406,11 @@ def _label_column(
     text = _text_of_labels(kind, members)
     type_mod = code << 8 | size | collation_id << 16
     return Column(name, code, type_mod, text, "text", nullable)
+
+
+def native_logical(column: Column, types: ColumnTypes) -> str | None:
+    """See `tidelog.codecs.wire_formats`."""
+    return "variant" if column.type_id == JSON and types.json == "variant" else None
 
 
 # The lengths of values in binlog rows.

@@ -31,11 +31,12 @@ from tidelog.model.records import Int32s, Kind, UInt8s
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
 
-# PostgreSQL's types that can be more than text: arrays, and numbers without limits.
+# PostgreSQL's types that can be more than text: arrays, JSON, and numbers without limits.
 
 # Types of users and extensions have greater ids. Their arrays may have another separator.
 _FIRST_USER_ID = 16_384
 _NUMERIC = 1700
+_JSON = (114, 3802)  # json, jsonb
 _MOST_DIGITS = 38
 _NUMBER = re.compile(r"numeric\((\d+),(-?\d+)\)")
 
@@ -46,6 +47,8 @@ def native_logical(column: Column, types: ColumnTypes) -> str | None:
     """
     if column.type_id == _NUMERIC and column.logical == "text":
         return _number(types)
+    if column.type_id in _JSON:
+        return "variant" if types.json == "variant" else None
     element = element_name(column.type_name) if column.type_id < _FIRST_USER_ID else None
     if types.arrays == "text" or element is None:
         return None

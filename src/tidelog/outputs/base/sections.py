@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field, SecretStr, WithJsonSchema, model_val
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.eventlog.local_storage import provide_options
 from tidelog.kinds.adapters import FORMATTERS
-from tidelog.kinds.sections import Location, Section, StorageOption, TablePatterns
+from tidelog.kinds.sections import Location, Section, StorageOption, TablePatterns, TypesSection
 from tidelog.model.option_values import (
     BigintUnsignedMode,
     BinaryMode,
@@ -205,6 +205,11 @@ class OutputSection(Section):
     def keyless_of(self, table: TableName) -> KeylessPolicy | None:
         """Return what the output does with a table if it has no key; None: it needs none."""
         return None
+
+    def with_source_types(self, types: TypesSection) -> Self:
+        """Return the section with the option ``types`` of the source, where it sets none itself."""
+        del types
+        return self
 
 
 class SteppedSection(OutputSection):

@@ -77,6 +77,7 @@ def types_of(kind: str, types: ColumnTypes) -> ColumnTypes:
     return ColumnTypes(
         arrays="native" if kind.startswith(("array<", "list<")) else "text",
         numeric=(int(limits[1]), int(limits[2])) if limits else None,
+        json="variant" if kind == "variant" else "text",
     )
 
 

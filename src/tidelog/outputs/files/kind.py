@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -64,9 +64,21 @@ class FilesSection(FileStoreSection, ExecutorSection):
         default=256 << 20, ge=1 << 20, description="A file of about this size is closed."
     )
 
+    def with_source_types(self, types: TypesSection) -> Self:
+        if not self._has_types():
+            return self
+        if self.types is None:  # arrays are text if the source says nothing of them
+            found = types.beyond(TypesSection(arrays="text"))
+        else:
+            found = self.types.beyond(types)
+        return self.model_copy(update={"types": found})
+
+    def _has_types(self) -> bool:
+        return (self.format, self.values) == ("parquet", "typed")
+
     @model_validator(mode="after")
     def _format_fits(self) -> FilesSection:
-        if self.types is not None and (self.format, self.values) != ("parquet", "typed"):
+        if self.types is not None and not self._has_types():
             raise ValueError("types: files of JSON, or with values json, have none")
         if self.format == "json" and self.compression in ("zstd", "snappy"):
             raise ValueError("compression of JSON is gzip or none")
@@ -82,7 +94,7 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
     register(context.spark)  # so that its workers get the options too
     delivery = delivery_of(section, keyed=False, order="none")
     types = ColumnTypes("text") if section.types is None else section.types.column_types()
-    delivery = replace(delivery, types=types)
+    delivery = replace(delivery, types=replace(types, json="text"))
     compression = section.compression or ("zstd" if section.format == "parquet" else "none")
     return FilesOutput(
         context.spark,

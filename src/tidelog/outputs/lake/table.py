@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 from urllib.parse import quote
 
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType, VariantType
 
 from tidelog.errors import NameRefusedError, OutputRefusedError, TableLeftOutError
 from tidelog.eventlog.reader import EventLog
@@ -226,7 +226,7 @@ class LakeTable(ABC):
         """
         types = {field.name: field.dataType for field in columns_of(target, self.layout)}
         for name in self.layout_columns():
-            if isinstance(types.get(name), ArrayType | MapType | StructType):
+            if isinstance(types.get(name), ArrayType | MapType | StructType | VariantType):
                 raise TableLeftOutError(
                     f"{self.location} can't be laid out by {name}, whose type is "
                     f"{types[name].simpleString()}. Change partition_by or cluster_by of the output"

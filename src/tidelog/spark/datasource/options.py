@@ -428,9 +428,10 @@ _NAMES = {
     "64MiB; default 256MiB",
     "maxRecordsPerTrigger": "records of the chosen tables that a micro-batch takes at most; "
     "default: no limit",
-    "types": "JSON object, of typed and events: the types of arrays and of numbers without limits, "
-    "as an output's option types (configuration.md#outputstypes); default: {}, i.e. arrays are "
-    'arrays. For texts {"arrays": "text"}; {"numeric": {"decimal": [38, 18]}} for decimals',
+    "types": "JSON object, of typed and events: the types of arrays, JSON and numbers without "
+    "limits, as an output's option types (configuration.md#outputstypes); default: {}, i.e. arrays "
+    'are arrays. For texts {"arrays": "text"}; {"numeric": {"decimal": [38, 18]}} for decimals; '
+    '{"json": "variant"} for VARIANT',
     "schemaVersion": "the table's schema version (number) to read by; default: the newest",
     "partitions": "partitions a read is split into at most; default: by partitionBytes only",
     "partitionBytes": "payload bytes below which a partition is not split further; default 16m",

@@ -32,6 +32,7 @@ _SPARK_TYPES: dict[str, spark.DataType] = {
     "binary": spark.BinaryType(),
     "text": spark.StringType(),
     "bytes": spark.BinaryType(),
+    "variant": spark.VariantType(),
 }
 
 _SOURCE = spark.StructType(

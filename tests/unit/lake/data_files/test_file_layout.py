@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tidelog.errors import OutputRefusedError
+from tidelog.outputs.lake.data_files.file_reader import from_file, to_file
 from tidelog.outputs.lake.data_files.layout import FileLayout, delta_layout
 
 
@@ -47,8 +50,26 @@ def test_every_type_that_can_be_written_has_its_arrow_type() -> None:
 
 
 def test_a_type_that_cannot_be_written_is_refused() -> None:
-    with pytest.raises(OutputRefusedError, match=r"column v .* is of type variant"):
-        layout_of(Metadata(table(column("v", "variant"))))
+    with pytest.raises(OutputRefusedError, match=r"column v .* is of type geometry"):
+        layout_of(Metadata(table(column("v", "geometry"))))
+
+
+def test_members_of_a_variant_are_never_null_in_files() -> None:
+    kind = {"type": "array", "elementType": "variant", "containsNull": True}
+    inner = {"type": "struct", "fields": [column("v", "variant"), column("l", kind)]}
+    found = layout_of(Metadata(table(column("after", inner)))).column("after")
+    value = {"value": b"\x00", "metadata": b"\x01\x00\x00"}
+    rows = [{"v": value, "l": [None, value]}, None, {"v": None, "l": None}, {"v": value, "l": []}]
+    whole = pa.array(rows, found.type)
+    for values in (whole, whole[1:], whole.take(pa.array([2, None, 0, 3]))):
+        file = BytesIO()
+        stored = to_file(pa.chunked_array([values]), found)
+        schema = pa.schema([found.file_field])
+        pq.write_table(pa.Table.from_arrays([stored], schema=schema), file, store_schema=False)
+        written = pq.read_table(file)["after"]
+        members = written.type.field("v").type
+        assert not any(member.nullable for member in members)
+        assert from_file(written, found).to_pylist() == values.to_pylist()
 
 
 def test_column_mapping_gives_names_and_ids_of_columns_and_of_fields_inside() -> None:

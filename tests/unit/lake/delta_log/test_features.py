@@ -33,7 +33,7 @@ def test_features_that_are_listed_and_known_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["rowTracking", "catalogManaged", "variantType", "icebergCompatV2", "tomorrows"]
+    "name", ["rowTracking", "catalogManaged", "variantShredding", "icebergCompatV2", "tomorrows"]
 )
 def test_features_that_are_not_known_are_refused(name: str) -> None:
     with pytest.raises(OutputRefusedError, match=f"lake/t uses the feature {name}.*DROP FEATURE"):

@@ -35,8 +35,14 @@ from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter
 
 
 def to_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
-    """Returns values of the column with the field names that files use inside structs."""
-    return values if column.stored is None else _renamed(values, column.stored)
+    """Returns values of the column with the field names that files use inside structs. Members that
+    are never null there, those of a VARIANT, are empty where the VARIANT is null.
+    """
+    stored = column.stored
+    if stored is None:
+        return values
+    chunks = [_filled(each, stored) for each in values.chunks]
+    return _renamed(pa.chunked_array(chunks, values.type), stored)
 
 
 def from_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
@@ -55,6 +61,30 @@ def from_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
                 f"it as {values.type}: dump the table"
             ) from None
     return values if column.stored is None else _renamed(values, column.type)
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        return _has_required(kind.value_type)
+    if not pa.types.is_struct(kind):
+        return False
+    return any(not member.nullable or _has_required(member.type) for member in kind)
+
+
+def _filled(values: pa.Array, stored: pa.DataType) -> pa.Array:
+    if not _has_required(stored):
+        return values
+    if pa.types.is_list(stored):
+        elements = _filled(values.values, stored.value_type)
+        buffers = values.buffers()[:2]
+        return pa.Array.from_buffers(
+            values.type, len(values), buffers, offset=values.offset, children=[elements]
+        )
+    members = [
+        _filled(each, member.type) if member.nullable else each.fill_null(b"")
+        for each, member in zip(values.flatten(), stored, strict=True)
+    ]
+    return pa.StructArray.from_arrays(members, fields=list(values.type), mask=values.is_null())
 
 
 def _renamed(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

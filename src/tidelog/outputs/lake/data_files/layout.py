@@ -360,6 +360,9 @@ def _type(declared: Any, column: str, mapped: bool | None) -> pa.DataType:
     if isinstance(declared, str):
         if (found := _TYPES.get(declared)) is not None:
             return found
+        if declared == "variant":  # a null one has null members, which Parquet's required hide
+            members = [pa.field(n, pa.binary(), mapped is None) for n in ("value", "metadata")]
+            return pa.struct(members)
         if decimal := _DECIMAL.fullmatch(declared):
             return pa.decimal128(int(decimal[1]), int(decimal[2]))
     elif declared["type"] == "struct":

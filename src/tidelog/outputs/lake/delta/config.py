@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -82,6 +82,9 @@ class DeltaSection(FileStoreSection, LakeSection):
         le=256,
         description="Number of tables with steps, or very many changes, that are read at once.",
     )
+
+    def with_source_types(self, types: TypesSection) -> Self:
+        return self.model_copy(update={"types": self.types.beyond(types)})
 
     def keyless_of(self, table: TableName) -> KeylessPolicy | None:
         if not self.keeps_copy(table):

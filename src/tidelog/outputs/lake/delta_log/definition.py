@@ -182,6 +182,8 @@ class TableDefinition:
         wanted = {_FEATURES[each] for each in _FEATURES.keys() & metadata.configuration.items()}
         if _holds(metadata.schema, "timestamp_ntz"):
             wanted.add("timestampNtz")
+        if _holds(metadata.schema, "variant"):
+            wanted.add("variantType")
         return replace(self, protocol=with_features(self.protocol, wanted), metadata=metadata)
 
     def _mapped(

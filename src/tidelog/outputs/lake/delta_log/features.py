@@ -36,10 +36,15 @@ _OF_READERS: Final = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
     )
 )
 """Features that readers must support, too."""
-_PREVIEWS: Final = {"typeWidening": "typeWidening-preview"}
+_PREVIEWS: Final = {
+    "typeWidening": "typeWidening-preview",
+    "variantType": "variantType-preview",
+}
 
 
 def features_of(protocol: TableProtocol) -> frozenset[str]:
@@ -83,6 +88,8 @@ SUPPORTED: Final = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
         # Older versions of the protocol imply these: they may be listed, but not in use.
         "allowColumnDefaults",
         "checkConstraints",

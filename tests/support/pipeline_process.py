@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from tidelog.system.failpoints import ENVIRONMENT_VARIABLE
 
 
 class Delivering:
-    """Starts it. ``inside``: what goes before its command, and becomes it (`ip netns exec`)."""
+    """Starts it. ``inside``: what goes before its command, and becomes it (`ip netns exec`);
+    ``environment``: in place of ours.
+    """
 
     def __init__(
         self,
@@ -23,6 +25,7 @@ class Delivering:
         failpoint: str = "",
         command: str = "pipeline",
         inside: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log_file = log_file
         with log_file.open("w") as file:
@@ -30,7 +33,7 @@ class Delivering:
                 [*inside, sys.executable, "-m", "tidelog", command, str(config), "--json"],
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, ENVIRONMENT_VARIABLE: failpoint},
+                env={**(environment or os.environ), ENVIRONMENT_VARIABLE: failpoint},
             )
         self.pid = self._process.pid
 

@@ -19,6 +19,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +30,6 @@ from xml.etree import ElementTree
 
 from tidelog.errors import UsageError
 from tidelog.system.download_progress import report_progress
-from tidelog.system.java import find_java
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,6 @@ _FETCH_TIMEOUT_S = 300
 _POLL_S = 0.2
 _PIECE_BYTES = 1 << 18
 
-# Ivy's own default for an m2-compatible "ibiblio" resolver is Maven Central.
-_IVY_SETTINGS = """<ivysettings><settings defaultResolver="central"/>
-<resolvers><ibiblio name="central" m2compatible="true"/></resolvers></ivysettings>
-"""
-
 
 def cache_directory() -> Path:
     """Return ``$TIDELOG_JARS``, else ``~/.cache/tidelog/jars``."""
@@ -96,8 +91,8 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
 
     Tried in this order: ``directory``; `cache_directory`; the local Maven repository; then the
     repository at ``$TIDELOG_MAVEN_REPOSITORY`` alone, or, if that is not set, the repositories of
-    ``~/.m2/settings.xml``, Maven Central by the Ivy of Spark unless a mirror replaces it, and
-    ``mvn``. A jar is used only if its SHA-256 is the pinned one.
+    ``~/.m2/settings.xml``, Maven Central (at the URL that the Ivy of PySpark has) unless a mirror
+    replaces it, and ``mvn``. A jar is used only if its SHA-256 is the pinned one.
 
     Raises UsageError that says what to do without network.
     """
@@ -276,14 +271,11 @@ def _ways(settings: _MavenSettings) -> Iterator[_Way]:
     local = settings.local_repository
     yield "local Maven repository", lambda jars, scratch, _: _copy_from(local, jars, scratch)
     if base := os.environ.get(REPOSITORY_VARIABLE):
-        yield _way_from(_Repository.at(base), settings)
+        given = _Repository.at(base)
+        yield f"Maven repository {given.name}", partial(_from_url, given, settings)
         return
     for repository in settings.repositories():
-        if repository.url:
-            yield _way_from(repository, settings)
-        else:
-            proxy = settings.proxy_of(f"https://{repository.name}").get("https", "")
-            yield "Maven Central by Spark's Ivy", partial(_from_ivy, proxy=proxy)
+        yield f"Maven repository {repository.name}", partial(_from_url, repository, settings)
     yield "mvn", partial(_from_mvn, repository=local)
 
 
@@ -303,66 +295,54 @@ def _copy_from(repository: Path, jars: list[Jar], scratch: Path) -> None:
             shutil.copyfile(local, scratch / jar.file_name)
 
 
-def _way_from(repository: _Repository, settings: _MavenSettings) -> _Way:
-    proxy = urllib.request.ProxyHandler(settings.proxy_of(repository.url))
-    opener = urllib.request.build_opener(proxy)
+def _from_url(
+    repository: _Repository,
+    settings: _MavenSettings,
+    jars: list[Jar],
+    scratch: Path,
+    on_bytes: OnBytes,
+) -> None:
+    at = repository if repository.url else replace(repository, url=_default_of_ivy())
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler(settings.proxy_of(at.url)))
+    come = 0
+    lacks: list[str] = []
+    on_bytes(come)
+    for jar in jars:
+        try:
+            with (
+                opener.open(at.request(jar), timeout=_FETCH_TIMEOUT_S) as response,
+                (scratch / jar.file_name).open("wb") as file,
+            ):
+                while piece := response.read(_PIECE_BYTES):
+                    file.write(piece)
+                    come += len(piece)
+                    on_bytes(come)
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.NOT_FOUND:
+                raise
+            lacks.append(jar.file_name)
+    if lacks:
+        raise FileNotFoundError(f"it has no {', '.join(lacks)}")
 
-    def fetch_from(jars: list[Jar], scratch: Path, on_bytes: OnBytes) -> None:
-        come = 0
-        lacks: list[str] = []
-        on_bytes(come)
-        for jar in jars:
-            try:
-                with (
-                    opener.open(repository.request(jar), timeout=_FETCH_TIMEOUT_S) as response,
-                    (scratch / jar.file_name).open("wb") as file,
-                ):
-                    while piece := response.read(_PIECE_BYTES):
-                        file.write(piece)
-                        come += len(piece)
-                        on_bytes(come)
-            except urllib.error.HTTPError as error:
-                if error.code != HTTPStatus.NOT_FOUND:
-                    raise
-                lacks.append(jar.file_name)
-        if lacks:
-            raise FileNotFoundError(f"it has no {', '.join(lacks)}")
 
-    return f"Maven repository {repository.name}", fetch_from
+def _default_of_ivy() -> str:
+    """Return the URL of Maven Central, which is a default of the Ivy that PySpark contains.
 
-
-def _from_ivy(jars: list[Jar], scratch: Path, on_bytes: OnBytes, proxy: str) -> None:
+    Raises ValueError if there is no such Ivy. It is not run: Java knows no certificates of a
+    company, and Python does.
+    """
     spark = importlib.util.find_spec("pyspark")
     if spark is None or spark.origin is None:
-        raise ValueError("pyspark, which contains it, is not installed")
-    ivy = sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar"))
-    if not ivy:
-        raise ValueError("the installed pyspark has none")
-    (scratch / "settings.xml").write_text(_IVY_SETTINGS)
-    dependencies = "".join(
-        f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}"'
-        f' transitive="false" conf="default->master">{_ivy_artifact(jar)}</dependency>'
-        for jar in jars
-    )
-    (scratch / "ivy.xml").write_text(
-        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
-        '<info organisation="tidelog" module="jars"/>'
-        f"<dependencies>{dependencies}</dependencies></ivy-module>"
-    )
-    java = find_java(8) or "java"
-    at = urllib.parse.urlsplit(proxy)
-    through = [f"-Dhttps.proxyHost={at.hostname}", f"-Dhttps.proxyPort={at.port}"] if proxy else []
-    arguments = [java, *through, "-jar", str(ivy[-1]), "-settings", str(scratch / "settings.xml")]
-    arguments += ["-cache", str(scratch / "cache"), "-ivy", str(scratch / "ivy.xml")]
-    arguments += ["-retrieve", str(scratch / "[artifact]-[revision](-[classifier]).[ext]")]
-    _run(arguments, lambda: on_bytes(_bytes_of((scratch / "cache").rglob("*.jar*"))))
+        raise ValueError("pyspark, whose Ivy knows where it is, is not installed")
+    for ivy in sorted(Path(spark.origin).parent.glob("jars/ivy-*.jar")):
+        with zipfile.ZipFile(ivy) as classes:
+            found = re.search(rb"https://[\w./-]+/maven2/", classes.read(_IVY_CLASS))
+        if found is not None:
+            return found[0].decode()
+    raise ValueError("the installed pyspark has no Ivy, which knows where it is")
 
 
-def _ivy_artifact(jar: Jar) -> str:
-    if not jar.classifier:
-        return ""
-    of = f'm:classifier="{jar.classifier}"'
-    return f'<artifact name="{jar.artifact}" type="jar" ext="jar" {of}/>'
+_IVY_CLASS = "org/apache/ivy/plugins/resolver/IBiblioResolver.class"
 
 
 def _from_mvn(jars: list[Jar], scratch: Path, on_bytes: OnBytes, repository: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 import time
 from base64 import b64encode
@@ -36,7 +37,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("TIDELOG_MAVEN_REPOSITORY", "TIDELOG_JARS", "http_proxy", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(maven, "_from_ivy", lambda *_, **given: None)
+    monkeypatch.setattr(maven, "_default_of_ivy", (tmp_path / "central").as_uri)
     monkeypatch.setattr(maven, "_from_mvn", lambda *_, **given: None)
     return tmp_path
 
@@ -149,7 +150,7 @@ def test_a_mirror_replaces_maven_central_and_its_password_is_not_shown(
     offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(maven, "_from_ivy", lambda *_, **given: asked.append("central"))
+    monkeypatch.setattr(maven, "_default_of_ivy", lambda: asked.append("central") or "file:///x")
     write_settings(offline, mirror_of("*", mirror), password="wr0ng")
     with pytest.raises(UsageError, match="repository ours: HTTP Error 401") as caught:
         jars.delta_jars(offline / "cache")
@@ -174,7 +175,7 @@ def test_the_repository_of_the_environment_is_the_only_one(
     offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(maven, "_from_ivy", lambda *_, **given: asked.append("central"))
+    monkeypatch.setattr(maven, "_default_of_ivy", lambda: asked.append("central") or "file:///x")
     write_settings(offline, mirror_of("*", "127.0.0.1:1"))
     monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", f"http://me:s3cret@{mirror}/maven")
     assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
@@ -196,6 +197,15 @@ def test_requests_go_through_the_proxy_of_mavens_settings(
         "http://maven.company/m2/org/made/up/1.0/up-1.0.jar"
     ]
     assert maven._MavenSettings().proxy_of("https://maven.lan/m2") == {}
+
+
+def test_maven_central_is_where_spark_s_ivy_knows_it(offline: Path) -> None:
+    put(offline / "central/org/made/up/1.0/up-1.0.jar", b"a jar")
+    assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+
+
+def test_the_ivy_of_the_installed_spark_knows_it() -> None:
+    assert re.fullmatch(r"https://[\w.-]+/maven2/", maven._default_of_ivy())
 
 
 def test_a_local_repository_elsewhere(offline: Path) -> None:

@@ -46,6 +46,7 @@
      │    │    └── ConflictError  another writer's commit took the number            retry
      │    └── OutputRefusedError  trying again can't help                            stop, exit 1
      │         └── TableLeftOutError  one table can't be delivered                   others go on
+     │              └── RowsLeftOutError  which writing its rows has shown           others go on
      ├── ConsumerError         the program's own code raised in an engine            stop, exit 1
      └── TaskStartError        a task of an engine did not start in time             stop, exit 1
 
@@ -325,7 +326,14 @@ class NameRefusedError(TableLeftOutError):
     """
 
 
-class ValueRefusedError(TableLeftOutError):
+class RowsLeftOutError(TableLeftOutError):
+    """Rows of one table can't be written, which no check sees before: a destination rejects one, a
+    step fails on one, or a file of the table is damaged. The table is left out until a dump of it
+    begins or the output starts again. Messages begin with the table where an output writes several.
+    """
+
+
+class ValueRefusedError(RowsLeftOutError):
     """A value does not fit the type that the option ``types`` gives its column. The message has the
     option to write.
     """

@@ -9,7 +9,12 @@ import pytest
 
 from tidelog.capture.notifications import Notification
 from tidelog.capture.unsupported_tables import UnsupportedTables
-from tidelog.errors import KeyMissingError, NameRefusedError, TableLeftOutError
+from tidelog.errors import (
+    KeyMissingError,
+    NameRefusedError,
+    RowsLeftOutError,
+    TableLeftOutError,
+)
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.progress import RefusedTables
 from tidelog.ports import DumpCompleted, Refusal
@@ -89,6 +94,17 @@ def test_a_table_that_was_resumed_by_a_row_is_dumped_when_tables_are_tried_again
     for _ in range(2):
         tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
     assert asked == ["public.t"]
+
+
+def test_a_table_of_which_a_dump_has_begun_is_dumped_by_that_one(state: SqliteState) -> None:
+    tables = RefusedTables(state, "generation", "output")
+    tables.refuse("public.t", RowsLeftOutError("its row is rejected"), 1)
+    tables.resume("public.t", 4, is_dumped=True)
+    asked: list[str] = []
+    tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
+    assert not asked
+    tables.remove_dumped([DumpCompleted("d", "public.t", 4, True)])
+    assert tables.messages() == {}
 
 
 @pytest.mark.parametrize("by_row", [False, True])

@@ -109,6 +109,16 @@ def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> 
     assert set(noted()) == {"api"}
 
 
+def test_a_table_that_is_mended_is_noted_without_a_batch(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    book = _ProgressStore(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
+    for refused in ({"public.t": "somebody else's"}, {}):
+        book.report_tables("api", refused, {})
+        (found,) = Consumers(built.log.storage).all()
+        assert found.delivered["api"].refused == refused
+        assert found.delivered["api"].batches == 0
+
+
 def test_rejections_are_counted_once_for_each_batch_that_was_done(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path / 's.db'}")
     progress = OutputProgress(state, "g", "api")

@@ -56,8 +56,8 @@ class TableRange:
 class OutputBatch:
     """Offsets ``[start, end)`` of the event log of ``generation``, for outputs to write.
 
-    ``resume``: an output before this offset resumes there: retention removed the records between,
-    and whole dumps replace them.
+    ``started``: tables of which a dump begins here. ``resume``: an output before this offset
+    resumes there: retention removed the records between, and whole dumps replace them.
     """
 
     generation: str
@@ -66,6 +66,7 @@ class OutputBatch:
     tables: tuple[TableRange, ...]
     completed: tuple[DumpCompleted, ...] = ()
     resume: int = 0
+    started: tuple[str, ...] = ()
 
 
 class Output(Protocol):

@@ -94,6 +94,11 @@ class LoopOptions:
     """Called with an output's batch that takes long, and with None when it has ended."""
     on_up_to_date: Callable[[str], None] = lambda _output: None
     """Called with the name of an output that has nothing to deliver, after each start."""
+    on_tables: Callable[[str, Mapping[str, str], Mapping[str, str]], None] = (
+        lambda _output, _refused, _keyless: None
+    )
+    """Called with an output's name, the tables that are left out and those without a key, once
+    they were tried again."""
     check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
     """Requests dumps of tables that are missing in an output."""
@@ -180,6 +185,8 @@ class OutputLoop:
         self._tried = time.monotonic()
         if isinstance(self.output, RejectingOutput):
             self.output.take_again(partial(self._options.ask, self.name))
+            _, refused, keyless = self._rejected()
+            self._options.on_tables(self.name, refused, keyless)
 
     def _take_again_if_due(self) -> None:
         if time.monotonic() - self._tried < _TAKE_AGAIN_S:

@@ -256,6 +256,7 @@ def run_pipeline(
         is_paused,
         progress_store.report_long_batch,
         group.runs,
+        progress_store.report_tables,
         partial(_check_offsets, log, destinations or {}),
         ask,
         ask_for_rows,
@@ -373,6 +374,19 @@ class _ProgressStore:
             self._delivered[output] = replace(
                 before, begun_ms=batch.begun_ms, begun_records=batch.records
             )
+            with suppress(TidelogError):  # as above
+                self._register()
+
+    def report_tables(
+        self, output: str, refused: Mapping[str, str], keyless: Mapping[str, str]
+    ) -> None:
+        """Store which tables are left out or have no key, if it has changed: before a batch."""
+        with self._lock:
+            before = self._delivered[output]
+            now = replace(before, refused=dict(refused), keyless=dict(keyless))
+            if now == before:
+                return
+            self._delivered[output] = now
             with suppress(TidelogError):  # as above
                 self._register()
 

@@ -15,7 +15,13 @@ from tests.integration.database.copies import Copy, changes, copy_of
 from tests.support.payloads import table_schema
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import LeaseLostError, NewerFormatError, OutputError, OutputRefusedError
+from tidelog.errors import (
+    LeaseLostError,
+    NewerFormatError,
+    OutputError,
+    OutputRefusedError,
+    TableLeftOutError,
+)
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.database import metadata_tables, mysql, postgres, texts
 from tidelog.outputs.database.dialect import deleted_keys_name
@@ -414,14 +420,14 @@ def test_a_table_of_another_log_is_refused_until_it_is_empty(copy: Copy) -> None
         assert claim(mine, empty=False) == 0
         metadata_tables.raise_floor(session, copy.dialect, copy.prepare(), 50)
         assert claim(mine, empty=False) == 50
-        with pytest.raises(OutputRefusedError, match=r"filled by output out from public\.t"):
+        with pytest.raises(TableLeftOutError, match=r"filled by output out from public\.t"):
             claim(other, empty=False)
         copy.write(changes(copy.table, ("d", 20, row(1))))
         assert claim(other, empty=True) == 0
         # Nor do keys that the other log deleted hold back what this one brings.
         copy.write(changes(copy.table, ("u", 10, row(1, "of the new log"))))
         assert rows(copy) == [(1, "of the new log", None)]
-        with pytest.raises(OutputRefusedError, match="Empty the table"):
+        with pytest.raises(TableLeftOutError, match="Empty the table"):
             claim(mine, empty=False)
     finally:
         session.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from tests.behaviours.outputs.database_tables import dialect, live_rows, server
 from tests.behaviours.outputs.destinations import Destination, write
 from tests.integration.event_messages import capturing
@@ -20,9 +21,9 @@ from tests.support.idle import is_idle
 from tidelog import app
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import Config, load_config
-from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.database.output import DatabaseOutput
+from tidelog.outputs.database.postgres import Postgres
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.state.sqlite import SqliteState
 
@@ -95,36 +96,6 @@ def test_documented_example_runs(spark: Any, filled: BuiltLog, tmp_path: Path, k
     read = "SELECT id, v, n FROM shop.orders ORDER BY id"
     arguments = (read, "copy") if kind == "postgres" else (read,)
     assert place.execute(*arguments) == [(1, "v1", None), (3, "v3", None), (4, "v4", 4)]
-
-
-def test_a_missing_right_is_named_with_what_to_run(
-    spark: Any, filled: BuiltLog, tmp_path: Path
-) -> None:
-    """A table of somebody else's, which lacks our column."""
-    place = server("postgres")
-    place.create_database("theirs")
-    for statement in (
-        "CREATE ROLE guest LOGIN",
-        "CREATE SCHEMA tidelog AUTHORIZATION guest",
-        "CREATE SCHEMA sales",
-        "GRANT USAGE ON SCHEMA sales TO guest",
-        "CREATE TABLE sales.orders_by_id (key bigint PRIMARY KEY, title text NOT NULL)",
-        "GRANT ALL ON sales.orders_by_id TO guest",
-    ):
-        place.execute(statement, "theirs")
-    outputs = (
-        "outputs:\n- kind: postgres\n"
-        f"  url: {place.dsn('theirs', user='guest')}\n"
-        "  steps:\n"
-        "  - {rename: {id: key, v: title}}\n"
-        "  - {route: 'sales.{name}_by_id'}\n"
-    )
-    with pytest.raises(OutputRefusedError, match=r'run: ALTER TABLE "sales"."orders_by_id" ADD'):
-        run(tmp_path, outputs)
-    place.execute("ALTER TABLE sales.orders_by_id ADD _tidelog_version bigint", "theirs")
-    run(tmp_path, outputs)
-    found = place.execute("SELECT key, title FROM sales.orders_by_id ORDER BY 1", "theirs")
-    assert found == [(1, "v1"), (3, "v3")]
 
 
 class Copy:
@@ -242,6 +213,114 @@ def test_a_table_that_does_not_fit_is_left_out_until_it_does(copy: Copy, built: 
     assert copy.rows("public.t") == [
         {"id": 1, "v": "a"}, {"id": 3, "v": "a"}, {"id": 4, "v": "b"}
     ]  # fmt: skip
+
+
+def test_tables_that_the_user_may_not_touch_are_left_out_alone(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    """Until somebody runs what the messages say."""
+    copy = Copy(spark, built, tmp_path, "postgres")
+    names, namespace = ("created", "owned", "seen", "well"), copy.namespace
+    for statement in (
+        f'CREATE SCHEMA "{namespace}"',
+        "CREATE ROLE guest LOGIN",
+        f'GRANT USAGE ON SCHEMA "{namespace}" TO guest',
+        f'CREATE SCHEMA "own_{namespace}" AUTHORIZATION guest',
+        f'CREATE TABLE "{namespace}".owned (id bigint PRIMARY KEY, v text)',
+        *(
+            f'CREATE TABLE "{namespace}".{name} '
+            "(id bigint PRIMARY KEY, v text, _tidelog_version bigint)"
+            for name in ("seen", "well")
+        ),
+        f'GRANT SELECT ON ALL TABLES IN SCHEMA "{namespace}" TO guest',
+        f'GRANT ALL ON "{namespace}".well TO guest',
+    ):
+        copy.execute(statement)
+    owner = copy.place
+    assert isinstance(owner, Postgres)
+    copy.place = Postgres(make_conninfo(owner.url, user="guest"))
+    tables = {
+        name: built.table(f"public.{name}", {"id": "int64", "v": "text"}, relation_id=number)
+        for number, name in enumerate(names, 1)
+    }
+    start = built.log.head_offset
+    for table in tables.values():
+        built.insert(table, "1", "a")
+    middle = built.flush().next
+    told, asked = copy.try_tables(start, middle)
+    assert told.keys() == {"public.created", "public.owned", "public.seen"}
+    assert not asked
+    assert copy.rows("public.well") == [{"id": 1, "v": "a"}]
+    guest, copy.place = copy.place, owner
+    for statement in ("CREATE TABLE .*", "ALTER TABLE .*"):
+        said = [found[0] for why in told.values() if (found := re.search(statement, why))]
+        copy.execute(said[0])
+    assert "permission denied for table seen" in told["public.seen"]
+    copy.execute(f'GRANT ALL ON ALL TABLES IN SCHEMA "{namespace}" TO guest')
+    copy.place = guest
+    assert copy.try_tables(middle, middle)[1] == told.keys()
+    for name in ("created", "owned", "seen"):
+        first = built.dump_started(f"public.{name}").first
+        built.chunk(tables[name], [("1", "a"), ("2", "b")])
+        end = built.dump_completed(f"public.{name}", first).next
+    assert copy.try_tables(middle, end) == ({}, set())
+    for name in ("created", "owned", "seen"):
+        assert copy.rows(f"public.{name}") == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
+
+
+@pytest.mark.parametrize("trouble", ["trigger", "dropped"])
+def test_a_table_that_takes_no_rows_amid_a_run_is_left_out_until_a_dump_of_it_begins(
+    copy: Copy, built: BuiltLog, trouble: str
+) -> None:
+    """It alone, without a restart."""
+    first, second = (
+        built.table(f"public.{name}", {"id": "int64", "v": "text"}, relation_id=number)
+        for number, name in enumerate("tu", 1)
+    )
+    ends = [built.log.head_offset]
+    for key in "12":
+        for table in (first, second):
+            built.insert(table, key, "bad" if key == "2" else "a")
+        ends.append(built.flush().next)
+    judge = copy.place.quoted(copy.namespace, "judge")
+    output, asked = copy.open(), set[str]()
+    try:
+        output.prepare(built.log.generation)
+        output.write(batch_of(built.log, ends[0], ends[1]))
+        if trouble == "dropped":
+            copy.execute("DROP TABLE {t}")
+        elif isinstance(copy.place, Postgres):
+            copy.execute(
+                f"CREATE FUNCTION {judge}() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$BEGIN IF NEW.v = 'bad' THEN RAISE EXCEPTION 'bad'; END IF; RETURN NEW; END$$"
+            )
+            copy.execute(
+                "CREATE TRIGGER judge BEFORE INSERT ON {t} "
+                f"FOR EACH ROW EXECUTE FUNCTION {judge}()"
+            )
+        else:
+            copy.execute(
+                f"CREATE TRIGGER {judge} BEFORE INSERT ON {{t}} FOR EACH ROW "
+                "IF NEW.v = 'bad' THEN SIGNAL SQLSTATE '45000'; END IF"
+            )
+        output.write(batch_of(built.log, ends[1], ends[2]))
+        output.take_again(asked.update)
+        told = output.refused_tables()
+        assert told.keys() == {"public.t"}
+        assert "tidelog dump --table public.t" in told["public.t"]
+        assert [row["id"] for row in copy.rows("public.u")] == [1, 2]
+        if trouble == "trigger":
+            ours = isinstance(copy.place, Postgres)
+            copy.execute("DROP TRIGGER judge ON {t}" if ours else f"DROP TRIGGER {judge}")
+        begun = built.dump_started("public.t").first
+        built.chunk(first, [("1", "a"), ("2", "bad")])
+        end = built.dump_completed("public.t", begun).next
+        output.write(batch_of(built.log, ends[2], end))
+        assert output.refused_tables() == {}
+        assert not asked, "the dump was there"
+    finally:
+        output.close()
+    assert copy.rows("public.t") == [{"id": 1, "v": "a"}, {"id": 2, "v": "bad"}]
 
 
 def test_the_second_table_that_goes_to_one_place_is_left_out(copy: Copy, built: BuiltLog) -> None:

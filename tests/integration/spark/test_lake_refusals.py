@@ -13,11 +13,13 @@ import pytest
 from tests.integration.spark.conftest import Lake
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_duckdb
+from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.outputs.lake.delta.table import path_of
+from tidelog.outputs.lake.table import GENERATION_PROPERTY as GENERATION
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
@@ -31,6 +33,8 @@ REASONS = {
     "public.held": "contains a copy of public.held, and the output's holds says changes",
     "public.clustered": "can't be laid out by nothing",
     "public.stepped": "step drop would alter rows",
+    "public.stranger": "was filled from generation other of the event log",
+    "public.misfit": "step drop, table public.misfit",
     "public.retyped": "column n of public.retyped is string now and was int",
 }
 FITTING: dict[str, Any] = {"holds": {"public.stepped": "changes"}}
@@ -38,7 +42,10 @@ NOT_FITTING: dict[str, Any] = {
     "holds": {"public.stepped": "changes", "public.held": "changes"},
     "partition_by": {"public.partitioned": ["v"]},
     "cluster_by": {"public.clustered": ["nothing"]},
-    "steps": (Step("drop", ["n"], ("public.stepped",)),),
+    "steps": (
+        Step("drop", ["n"], ("public.stepped",)),
+        Step("drop", ["nothing"], ("public.misfit",)),
+    ),
 }
 COLUMNS = {"id": "int64", "v": "text", "n": "int32"}
 
@@ -93,7 +100,8 @@ def test_a_table_that_can_not_take_its_rows_is_left_out_alone(
             spoil(lake, built, tables)
             bring(output, built)
             told = output.refused_tables()
-            assert told.keys() == {"public.damaged", "public.append_only", "public.retyped"}
+            names = ("damaged", "append_only", "stranger", "retyped")
+            assert told.keys() == {f"public.{name}" for name in names}
     if not amid:
         spoil(lake, built, tables)
     with opened(lake, NOT_FITTING) as (output, asked):
@@ -108,6 +116,7 @@ def test_a_table_that_can_not_take_its_rows_is_left_out_alone(
     shutil.rmtree(place_of(lake, "public.damaged"))
     kept.rename(place_of(lake, "public.damaged"))
     set_property(place_of(lake, "public.append_only"), "delta.appendOnly", "false")
+    set_property(place_of(lake, "public.stranger"), GENERATION, built.log.generation)
     shutil.rmtree(place_of(lake, "public.retyped"))
     with opened(lake, FITTING) as (output, asked):
         assert sorted(asked) == sorted(REASONS)
@@ -122,6 +131,52 @@ def test_a_table_that_can_not_take_its_rows_is_left_out_alone(
         rows = by_duckdb(str(place_of(lake, name)))
         assert sorted(rows.column("id").to_pylist()) == [1, 2], name
         assert sorted(rows.column("v").to_pylist()) == ["a", "b"], name
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut", "scratched"])
+def test_a_table_with_a_damaged_file_is_left_out_alone_until_a_dump_of_it_begins(
+    lake: Lake, built: BuiltLog, damage: str
+) -> None:
+    """Without a restart."""
+    tables = [
+        built.table(f"public.{name}", COLUMNS, relation_id=number)
+        for number, name in enumerate(["t", "well"], 1)
+    ]
+    for key in "12":
+        for table in tables:
+            built.insert(table, key, "long " * 100, "1")
+    built.flush()
+    with opened(lake, {}) as (output, asked):
+        bring(output, built)
+        [file] = place_of(lake, "public.t").glob("*.parquet")
+        content = file.read_bytes()
+        middle = len(content) // 4
+        if damage == "lost":
+            file.unlink()
+        elif damage == "cut":
+            file.write_bytes(content[:middle])
+        else:
+            file.write_bytes(b"PAR1" + b"\xff" * middle + content[middle + 4 :])
+        for key in "12":
+            for table in tables:
+                built.update(table, key, UNCHANGED, "2")  # what it keeps is in the file
+            built.flush()
+            output.take_again(asked.extend)
+            bring(output, built)
+            told = output.refused_tables()
+            assert told.keys() == {"public.t"}
+            assert file.name in told["public.t"]
+            assert "tidelog dump --table public.t" in told["public.t"]
+        file.write_bytes(content)
+        start = built.log.latest_offset()
+        first = built.dump_started("public.t").first
+        built.chunk(tables[0], [["1", "a", "2"], ["2", "b", "2"]])
+        end = built.dump_completed("public.t", first).next
+        output.write(batch_of(built.log, start, end))
+        assert output.refused_tables() == {}
+        assert not asked, "the dump was there"
+    numbers = [by_duckdb(str(place_of(lake, f"public.{n}"))).column("n") for n in ("t", "well")]
+    assert [each.to_pylist() for each in numbers] == [[2, 2], [2, 2]]
 
 
 def test_a_dump_of_a_table_that_is_left_out_removes_no_rows(lake: Lake, built: BuiltLog) -> None:
@@ -210,6 +265,7 @@ def spoil(lake: Lake, built: BuiltLog, tables: dict[str, Any]) -> None:
     for each in commits:
         each.write_text("{no json")
     set_property(place_of(lake, "public.append_only"), "delta.appendOnly", "true")
+    set_property(place_of(lake, "public.stranger"), GENERATION, "other")
     name = "public.retyped"
     columns = {**COLUMNS, "n": "text"}
     tables[name] = built.table(name, columns, relation_id=[*tables].index(name) + 1)

@@ -19,7 +19,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.app.pipeline.outputs import make_output
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config, parse_config
-from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.writer import JsonDeadLetters
@@ -69,10 +69,15 @@ def test_documented_example_runs(
     assert found["[2]"] is None
 
 
-def kept(
+def kept(*how: Any, **delivery: Any) -> list[tuple[Any, ...]]:
+    """Write the whole log; (destination's deleted, row) by table and key."""
+    return kept_and_told(*how, **delivery)[0]
+
+
+def kept_and_told(
     spark: Any, built: BuiltLog, path: Path, poison: str | None = None, **how: Any
-) -> list[tuple[Any, ...]]:
-    """Write the whole log; (destination's deleted, row) by key."""
+) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
+    """Those, and the tables that are left out."""
     state = SqliteState(f"sqlite:///{path / 'state.db'}")
     file = str(path / "kept.db")
     delivery = Delivery("kept", **how)
@@ -81,12 +86,14 @@ def kept(
     )
     try:
         output.prepare(built.log.generation)
+        output.take_again(lambda _tables: None)
         output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
+        told = dict(output.refused_tables())
     finally:
         output.close()
     with sqlite3.connect(file) as database:
-        rows = database.execute("SELECT deleted, row FROM kept ORDER BY key").fetchall()
-    return [(deleted, json.loads(row) if row else None) for deleted, row in rows]
+        rows = database.execute("SELECT deleted, row FROM kept ORDER BY name, key").fetchall()
+    return [(deleted, json.loads(row) if row else None) for deleted, row in rows], told
 
 
 def test_steps_shape_rows_and_a_row_that_leaves_the_filter_is_deleted(
@@ -146,18 +153,49 @@ def test_a_step_that_takes_the_key_away_is_refused_at_the_start(
         kept(spark, built, tmp_path, steps=(Step("compute", {"x": "nowhere + 1"}),))
 
 
-def test_a_poison_record_stops_or_goes_to_the_dead_letters(
+def test_a_table_that_a_step_does_not_fit_is_left_out_alone_also_at_a_start(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    steps = (Step("drop", ["v"], ("public.t",)),)
+    table = built.table("public.t", {"id": "int64", "v": "text"})
+    other = built.table("public.u", {"no": "int64"}, ("no",), relation_id=2)
+    built.insert(table, "1", "a")
+    built.insert(other, "1")
+    built.flush()
+    assert kept(spark, built, tmp_path, steps=steps) == [(0, {"id": 1}), (0, {"no": 1})]
+    table = built.table("public.t", {"id": "int64"})
+    built.insert(table, "2")
+    for number in (2, 3):  # a start that knows the new columns
+        built.insert(other, str(number))
+        built.flush()
+        rows, told = kept_and_told(spark, built, tmp_path, steps=steps)
+        assert rows == [(0, {"id": 1}), *((0, {"no": n}) for n in range(1, number + 1))]
+        assert "step drop, table public.t" in told["public.t"]
+    assert "until a dump" in kept_and_told(spark, built, tmp_path, steps=())[1]["public.t"]
+    first = built.dump_started("public.t").first
+    built.chunk(table, [("1",), ("2",)])
+    built.dump_completed("public.t", first)
+    rows, told = kept_and_told(spark, built, tmp_path, steps=())
+    assert [row for _, row in rows if "id" in row] == [{"id": 1}, {"id": 2}]
+    assert told == {}
+
+
+def test_a_poison_record_leaves_out_its_table_or_goes_to_the_dead_letters(
     spark: Any, built: BuiltLog, tmp_path: Path
 ) -> None:
     table = built.table("public.t", {"id": "int64", "v": "text"})
+    other = built.table("public.u", {"no": "int64"}, ("no",), relation_id=2)
     built.insert(table, "1", "bad secret")
     built.insert(table, "2", "good")
+    built.insert(other, "1")
     built.flush()
-    with pytest.raises(OutputRefusedError, match=r"rejects the record of public.t at version 1"):
-        kept(spark, built, tmp_path, "bad secret")
+    (tmp_path / "first").mkdir()
+    rows, told = kept_and_told(spark, built, tmp_path / "first", "bad secret")
+    assert (0, {"no": 1}) in rows
+    assert "rejects the record of public.t at version 1" in told["public.t"]
     letters = JsonDeadLetters(str(tmp_path / "letters"))
     rows = kept(spark, built, tmp_path, "bad secret", dead_letters=letters)
-    assert rows == [(0, {"id": 2, "v": "good"})]
+    assert rows == [(0, {"id": 2, "v": "good"}), (0, {"no": 1})]
     (file,) = (tmp_path / "letters" / "kept").iterdir()
     assert json.loads(file.read_text()) == {
         "output": "kept",

@@ -20,3 +20,12 @@ def test_the_batch_of_a_batch_may_hold_no_record(tmp_path: Path) -> None:
     whole = batch_of(log, log.head_offset, end)
     assert [(each.table, each.rows) for each in whole.tables] == [(table.table, 1)]
     assert batch_of(log, end - 1, end) == OutputBatch(log.generation, end - 1, end, ())
+
+
+def test_a_batch_names_the_tables_of_which_dumps_begin_in_it(tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    start = built.log.head_offset
+    middle = built.dump_started("p.t").next
+    end = built.dump_completed("p.t", start).next
+    assert batch_of(built.log, start, end).started == ("p.t",)
+    assert batch_of(built.log, middle, end).started == ()

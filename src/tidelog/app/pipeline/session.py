@@ -25,11 +25,12 @@ from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build
 from tidelog.control.mailbox import new_id
 from tidelog.errors import (
+    ConfigError,
     LeaseLostError,
     OffsetGoneError,
     StateError,
+    TableLeftOutError,
     TidelogError,
-    ValueRefusedError,
 )
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
@@ -42,7 +43,7 @@ from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
 from tidelog.spark.changes.changed_keys import keys_of_frame, rows_to_read_again
 from tidelog.spark.pipeline import BatchProgress, run_pipeline
 from tidelog.spark.sessions.class_archive import ClassArchive
-from tidelog.spark.sessions.errors import known_error
+from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, look_every_s
 
@@ -230,14 +231,17 @@ class FilteredRows:
                 continue
             refs = refs_of(log, table, batch.start, batch.end)
             table_of = getattr(output, "table_of", None)
-            typed = schema if table_of is None else table_of(schema).schema
             try:
+                typed = schema if table_of is None else table_of(schema).schema
                 with rows_to_read_again(self._spark, log, path, typed, refs, steps) as rows:
                     if rows is not None:
                         self._ask(output.name, schema, rows)
             except Exception as error:
-                if not isinstance(known_error(error), ValueRefusedError):  # left out by the output
-                    raise
+                known = known_error(error)
+                if not (
+                    isinstance(known, ConfigError | TableLeftOutError) or lasting_reason(error)
+                ):
+                    raise  # else the output leaves the table out
 
     def _ask(self, output: str, schema: TableSchema, rows: DataFrame) -> None:
         keys = (

@@ -16,13 +16,15 @@ Tasks may run twice. It becomes exact because writers are idempotent by key and 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tidelog.errors import (
     ConcurrentCommitError,
     OutputError,
+    OutputRefusedError,
+    RowsLeftOutError,
     TableLeftOutError,
     TidelogError,
     ValueRefusedError,
@@ -35,7 +37,12 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.progress import OutputProgress, check_generation
 from tidelog.outputs.base.scheduling import BatchPlan, JobScheduler, TablePart
 from tidelog.outputs.base.schema_evolution import ColumnChange
-from tidelog.outputs.base.targets import CurrentTables, TargetTables, require_generation
+from tidelog.outputs.base.targets import (
+    CurrentTables,
+    TargetTables,
+    check_steps,
+    require_generation,
+)
 from tidelog.outputs.base.tasks import Work
 from tidelog.ports import (
     OutputBatch,
@@ -208,10 +215,14 @@ class ExecutorOutput:
         """Check the destination and, for all tables known so far, the steps."""
         require_generation(self.log, generation, self.name)
         check_generation(self._state, generation, self.name)
-        for table, schema in schemas_now(self.log).items():
-            if self._is_selected(table):
-                with suppress(TableLeftOutError):  # reported with its first rows
-                    self._targets.target_of(schema)
+        chosen = [s for table, s in schemas_now(self.log).items() if self._is_selected(table)]
+        refused = []
+        for schema in chosen:
+            try:
+                self._targets.target_of(schema)
+            except TableLeftOutError as error:  # reported with its first rows
+                refused.append(error)
+        check_steps(refused, len(chosen))
         self.check(generation)
         self._progress = OutputProgress(self._state, generation, self.name)
         known = (self._progress.done or 0, self._progress.begun, self.reached_offset())
@@ -275,6 +286,7 @@ class ExecutorOutput:
         if (start, end) != (batch.start, batch.end):
             whole = batch_of(self.log, start, end)
         progress.begin(end)
+        self._current.begin_dumps(whole.started, start)
         try:
             rejected = self._write_fitting(whole)
         except ConcurrentCommitError as error:
@@ -295,17 +307,20 @@ class ExecutorOutput:
         self._current.refused.remove_dumped(whole.completed)
 
     def _write_fitting(self, batch: OutputBatch) -> int:
-        """Write a batch, without tables of which a value does not fit, and return the number of
+        """Write a batch, without tables of which a row can't be written, and return the number of
         rejected records. After such an error the batch is written again: what of it is there is
-        recognized.
+        recognized. An output of changes stops instead, except for a value of a type by option:
+        rows that it leaves out are changes, which no dump delivers.
         """
         while True:
             try:
                 return sum(self._write(piece) for piece in self._split(batch))
             except Exception as error:
                 ours = known_error(error)
-                if not isinstance(ours, ValueRefusedError):
+                if not isinstance(ours, RowsLeftOutError):
                     raise
+                if not (self.delivery.keyed or isinstance(ours, ValueRefusedError)):
+                    raise OutputRefusedError(str(ours)) from error
                 self._current.leave_out(ours, batch.start)
 
     def _split(self, batch: OutputBatch) -> list[OutputBatch]:

@@ -183,9 +183,9 @@ class RefusedTables:
             known = replace(known, resumed=at)
         return known is not None and not known.is_repaired_by(dump)
 
-    def resume(self, table: str, at: int, *, keyed: bool = True) -> None:
+    def resume(self, table: str, at: int, *, keyed: bool = True, is_dumped: bool = False) -> None:
         """Store that rows of the table are written again from ``at`` on, if they were not.
-        ``keyed``: it has a key.
+        ``keyed``: it has a key. ``is_dumped``: a dump of it has just begun, none is requested.
         """
         with self._lock:
             known = self._tables.get(table)
@@ -194,7 +194,8 @@ class RefusedTables:
             resumed = replace(
                 known, resumed=at, keyless_since=known.keyless_since if keyed else None
             )
-            if resumed.keyless_since is None:  # else capture dumps it: it has a key now
+            # Capture dumps one that has got a key.
+            if resumed.keyless_since is None and not is_dumped:
                 self._to_dump.add(table)
             logger.warning("output %s: %s", self._output, _missing_rows_message(table, resumed))
             self._store({**self._tables, table: resumed})

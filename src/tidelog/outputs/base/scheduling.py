@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputRefusedError, RowsLeftOutError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableName
 from tidelog.outputs.base import ranges, tasks
@@ -29,6 +29,7 @@ from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.executor_jobs import map_in_arrow, run_on_executors
 from tidelog.spark.formats.shapes import CHANGE_VERSION
+from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
 
 if TYPE_CHECKING:
@@ -305,15 +306,21 @@ class JobScheduler:
     def _frame(
         self, work: Work, part: TablePart, steps: Sequence[Step], cores: int
     ) -> list[WriteCounts]:
-        return run_frame(
-            self._spark,
-            work,
-            part.target,
-            steps,
-            part.refs,
-            tasks_at_once=cores,
-            ordered_by_key=not self._delivery.keyed and self._delivery.order == "key",
-        )
+        try:
+            return run_frame(
+                self._spark,
+                work,
+                part.target,
+                steps,
+                part.refs,
+                tasks_at_once=cores,
+                ordered_by_key=not self._delivery.keyed and self._delivery.order == "key",
+            )
+        except Exception as error:
+            if known_error(error) is None and (why := lasting_reason(error)):
+                table = part.target.source
+                raise RowsLeftOutError(f"{table}: output {self._delivery.name}: {why}") from error
+            raise
 
 
 def _rejected(written: Sequence[WriteCounts]) -> int:

@@ -230,8 +230,8 @@ class ExecutorSection(SteppedSection):
 
     dead_letter: DeadLetter | None = Field(
         default=None,
-        description="Records that the destination rejects go there. Unset: the first one stops the "
-        "pipeline.",
+        description="Records that the destination rejects go there. Unset: the first one leaves "
+        "out its table; where every change is delivered, it stops the output.",
     )
     parallelism: int = Field(
         default=0,

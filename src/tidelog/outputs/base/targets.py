@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +15,7 @@ from tidelog.errors import (
     KeyMissingError,
     NameRefusedError,
     OutputRefusedError,
+    RowsLeftOutError,
     TableLeftOutError,
     ValueRefusedError,
 )
@@ -162,6 +163,26 @@ def key_line(table: TableName) -> str:
     )
 
 
+def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOutError:
+    """Returns the error with what to do once it is put right. ``other``: goes on with the advice
+    for a value that does not fit.
+    """
+    more = other if isinstance(error, ValueRefusedError) else ""
+    return type(error)(
+        f"{str(error).rstrip('.')}{more}. Then run `tidelog dump --table {table}`, or start the "
+        "pipeline again, which requests that dump"
+    )
+
+
+def check_steps(refused: Sequence[TableLeftOutError], tables: int) -> None:
+    """Raises ConfigError if steps fit none of an output's ``tables``, a number: then the steps are
+    wrong. ``refused``: why tables are left out.
+    """
+    wrong = [each.__cause__ for each in refused if isinstance(each.__cause__, ConfigError)]
+    if wrong and len(wrong) == tables:
+        raise wrong[0]
+
+
 def missing_key_error(
     table: TableName, output: str, keyless: KeylessPolicy, why: str = "keeps rows by their key"
 ) -> OutputRefusedError:
@@ -188,18 +209,21 @@ class TargetTables:
 
     def target_of(self, schema: TableSchema, have: Mapping[str, str] | None = None) -> TargetTable:
         """Returns the table as rows of ``schema`` are delivered; ``have``: the destination's
-        columns and their Arrow types. Raises ConfigError if the steps don't fit it,
-        TableLeftOutError if the formatter can't have a column, KeyMissingError or, with
-        ``keyless: fail``, OutputRefusedError if a copy needs a key and it has none.
+        columns and their Arrow types. Raises TableLeftOutError if the steps don't fit it or the
+        formatter can't have a column, KeyMissingError or, with ``keyless: fail``,
+        OutputRefusedError if a copy needs a key and it has none.
         """
         delivery = self._delivery
-        found = target_table(
-            self._spark,
-            with_types(schema, delivery.types, delivery.steps, have or {}),
-            delivery.steps,
-            self._log.source,
-            keyed=delivery.keyed,
-        )
+        try:
+            found = target_table(
+                self._spark,
+                with_types(schema, delivery.types, delivery.steps, have or {}),
+                delivery.steps,
+                self._log.source,
+                keyed=delivery.keyed,
+            )
+        except ConfigError as error:
+            raise TableLeftOutError(f"output {delivery.name}: {error}") from error
         if delivery.keyed and not found.key:
             raise missing_key_error(found.source, delivery.name, delivery.keyless)
         if isinstance(delivery.formatter, SchemaFormatter):
@@ -215,7 +239,7 @@ class TargetTables:
         """
         try:
             return self.target_of(schema, have)
-        except (ConfigError, TableLeftOutError):
+        except TableLeftOutError:
             newest = schema_now(self._log, schema.table)
             if self._delivery.keyed or newest is None or newest.schema_id == schema.schema_id:
                 raise
@@ -228,7 +252,7 @@ class TargetTables:
         found: dict[str, str] = {}
         for table, schema in sorted(schemas_now(self._log).items()):
             if str(table) in delivered:
-                with suppress(ConfigError, OutputRefusedError):  # not delivered any more
+                with suppress(OutputRefusedError):  # not delivered any more
                     table_address = address(self.target_of_records(schema))
                     if table_address is not None:
                         found.setdefault(table_address, str(table))
@@ -300,7 +324,7 @@ class CurrentTables:
         self._destination = destination
         self._known: dict[TableName, tuple[int, TargetTable | None]] = {}  # by schema version
         self._owners: dict[str, str] | None = None  # by address
-        self._unfit: dict[TableName, ValueRefusedError] = {}  # see `leave_out`
+        self._unfit: dict[TableName, RowsLeftOutError] = {}  # see `leave_out`
 
     @cached_property
     def refused(self) -> RefusedTables:
@@ -349,19 +373,30 @@ class CurrentTables:
         keyless = [table for table, schema in known.items() if not schema.match_key]
         self.refused.take_again(known, check, ask, self._log.latest_offset(), keyless)
 
-    def leave_out(self, error: ValueRefusedError, start: int) -> None:
-        """Leave out the table of a value that does not fit, with its rows from offset ``start`` on,
-        until the output starts again: only another output, or other rows in the source, can help.
+    def begin_dumps(self, tables: Collection[str], start: int) -> None:
+        """Take those tables again that `leave_out` left out: dumps of ``tables`` begin in a batch
+        that starts at offset ``start``.
+        """
+        for table in [each for each in self._unfit if str(each) in tables]:
+            del self._unfit[table], self._known[table]
+            self.refused.resume(str(table), start, is_dumped=True)
+
+    def leave_out(self, error: RowsLeftOutError, start: int) -> None:
+        """Leave out the table whose rows can't be written, with its rows from offset ``start`` on,
+        until a dump of it begins or the output starts again: no check sees before what is wrong.
         Raises ``error`` if its table is unknown.
         """
-        message = str(error)
-        table = next((known for known in self._known if message.startswith(f"{known}: ")), None)
-        if table is None:
+        found = {
+            table
+            for table, (_, target) in self._known.items()
+            if str(error).startswith(f"{table}: ")
+            or (target is not None and str(error).startswith(f"{target.name}: "))
+        }
+        if len(found) != 1:
             raise error
-        told = ValueRefusedError(
-            f"{message} in the options of an output with another name and path, or change the row "
-            f"in the source and start again: {table} is dumped"
-        )
+        [table] = found
+        other = " in the options of an output with another name and path, or change the row"
+        told = advised(error, table, other)
         self._unfit[table] = told
         self.refused.refuse(str(table), told, start)
         self._known[table] = self._known[table][0], None
@@ -375,11 +410,19 @@ class CurrentTables:
             raise self._unfit[schema.table]
         columns = progress.columns.get(table)
         have = {column[0]: column[1] for column in columns or ()}
-        found = self._targets.target_of_records(schema, have)
+        # An output of changes stops where it would leave out a table that it has delivered.
+        may_leave_out = self._delivery.keyed or columns is None
+        try:
+            found = self._targets.target_of_records(schema, have)
+        except TableLeftOutError as error:
+            if isinstance(error.__cause__, ConfigError) and not may_leave_out:
+                raise error.__cause__ from None
+            raise
         self._check_address(found, progress)
         if columns is None:
-            destination.create(found)
-            destination.check_table(found)
+            with _refusals_of_table(may_leave_out):
+                destination.create(found)
+                destination.check_table(found)
             progress.store_columns(table, schema_evolution.stored_columns(found.columns))
         else:
             columns = schema_evolution.with_alterations(
@@ -403,10 +446,11 @@ class CurrentTables:
             if not steps_of(self._delivery.steps, schema.table):
                 delivered = ranges.delivered_schema(found.schema, change.delivered.names)
                 found = replace(found, schema=delivered)
-            destination.create(found)  # its columns or its key have changed
-            if change.alters:
-                destination.alter(found, change)
-            destination.check_table(found)
+            with _refusals_of_table(may_leave_out):
+                destination.create(found)  # its columns or its key have changed
+                if change.alters:
+                    destination.alter(found, change)
+                destination.check_table(found)
             progress.store_columns(table, change.columns_after(columns))
         return self._targets.with_schema_ids(found, destination.subject(found))
 
@@ -422,3 +466,18 @@ class CurrentTables:
             raise shared_address_error(
                 self._delivery.name, TableName.parse(owner), table.source, address
             )
+
+
+@contextmanager
+def _refusals_of_table(may_leave_out: bool) -> Iterator[None]:
+    """Make what a destination refuses while a table is prepared, such as a right, that table's, if
+    it may be left out.
+    """
+    try:
+        yield
+    except TableLeftOutError:
+        raise
+    except OutputRefusedError as error:
+        if not may_leave_out:
+            raise
+        raise TableLeftOutError(str(error)) from error

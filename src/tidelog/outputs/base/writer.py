@@ -13,7 +13,7 @@ from uuid import uuid4
 import pyarrow as pa
 from pyarrow import fs
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import RowsLeftOutError
 from tidelog.ports import Rejection, TargetTable, WriteTask
 from tidelog.system.private_files import create_directory, create_file
 
@@ -56,14 +56,17 @@ def is_retry() -> bool:
 
 
 class StopAtRejection:
-    """The default: the first rejected record stops the pipeline."""
+    """The default: the first rejected record leaves out its table or, where every change is
+    delivered, stops the output.
+    """
 
     def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
         first = rejections[0]
-        raise OutputRefusedError(
-            f"output {task.output} rejects the record of {first.table} at version {first.version} "
-            f"({first.reason}), {len(rejections)} in all of one task. Fix the destination, or set "
-            "the output's dead_letter: then such records go there and the others continue."
+        raise RowsLeftOutError(
+            f"{first.table}: output {task.output} rejects the record of {first.table} at version "
+            f"{first.version} ({first.reason}), {len(rejections)} in all of one task. Fix the "
+            "destination, or set the output's dead_letter: then such records go there and the "
+            "others continue"
         )
 
 

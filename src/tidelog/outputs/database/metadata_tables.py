@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.errors import LeaseLostError, OutputRefusedError, TableLeftOutError
+from tidelog.errors import LeaseLostError, TableLeftOutError
 from tidelog.outputs.database.dialect import (
     VERSION,
     DatabaseSession,
@@ -156,7 +156,7 @@ def claim(
     session: DatabaseSession, dialect: Dialect, own: str, name: str, owner: Owner, *, empty: bool
 ) -> int:
     """Store the owner of the table ``name`` and return its floor. Raises TableLeftOutError if it
-    is another's and not ``empty``, OutputRefusedError if it is of another log.
+    is another's, or of another log, and not ``empty``.
     """
     table = dialect.quoted(own, "output_tables")
     is_it = "LOWER(name) = LOWER(%s)" if dialect.folds_tables(session) else "name = %s"
@@ -167,10 +167,7 @@ def claim(
     if found and Owner(*found[0][:3]) == owner:
         return int(found[0][3])
     if found and not empty:
-        kind: type[OutputRefusedError] = TableLeftOutError
-        if found[0][0] == owner.output and found[0][2] != owner.generation:
-            kind = OutputRefusedError  # all of its tables are of another log
-        raise kind(
+        raise TableLeftOutError(
             f"output {owner.output}: the table {name} is filled by output {found[0][0]} from "
             f"{found[0][1]} (generation {found[0][2]} of its event log), this is {owner.source}, "
             f"generation {owner.generation}: versions of two logs can't be compared. Empty the "

@@ -256,6 +256,7 @@ _OF_VALUES = {
     1451: "foreign key",
     1452: "foreign key",
     1526: "no partition for it",
+    1644: "a trigger's SIGNAL",
     1690: "out of range",
     3140: "not valid JSON",
     3819: "check constraint",

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, TableLeftOutError
+from tidelog.errors import ConfigError, OutputRefusedError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
@@ -102,7 +102,7 @@ class DatabaseOutput(ExecutorOutput):
         self._layouts.pop(table.source, None)  # somebody may have altered the table
         try:
             self._layout(table.source)
-        except TableLeftOutError:
+        except OutputRefusedError:
             del self._known[table.source]
             raise
 

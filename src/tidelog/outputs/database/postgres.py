@@ -144,7 +144,8 @@ class PostgresSession:
 # SQLSTATE classes (manual, "PostgreSQL Error Codes").
 _TOO_LONG = "54000"  # of an index's key or a page
 _READ_ONLY = "25006"
-_OF_VALUES = ("22", "23", _TOO_LONG)
+_RAISED = "P0001"  # by a trigger of the user's
+_OF_VALUES = ("22", "23", _TOO_LONG, _RAISED)
 _OF_RIGHTS_AND_NAMES = ("0A", "28", "3D", "3F", "42")
 
 

@@ -121,16 +121,23 @@ class Tables:
         check_names(session, self._dialect, self._output, table, place)
         found = self._find(session, table, place)
         if found is None:
-            self._dialect.create_namespace(session, place.namespace)
             columns = [
                 f"{self._quoted(f.name)} {self._type(session, table, f)}" for f in table.columns
             ]
             key = ", ".join(self._quoted(name) for name in table.key)
             ours = [f"{name} {kind}" for name, kind in self._own_columns()]
-            session.rows(
-                f"CREATE TABLE IF NOT EXISTS {self._dialect.quoted(place.namespace, place.name)} "
+            definition = (
+                f"{self._dialect.quoted(place.namespace, place.name)} "
                 f"({', '.join([*columns, *ours])}, PRIMARY KEY ({key}))"
             )
+            try:
+                self._dialect.create_namespace(session, place.namespace)
+                session.rows(f"CREATE TABLE IF NOT EXISTS {definition}")
+            except OutputRefusedError as error:
+                raise TableLeftOutError(
+                    f"output {self._output}: {error}. Give its user the right, or run: CREATE "
+                    f"TABLE {definition}"
+                ) from None
         else:
             self._check_key(table, found, place)
             by_name = {column.name: column for column in found.columns}
@@ -237,11 +244,34 @@ class Tables:
                     f"has a column {column.name} that needs a value, which rows do not have. Give "
                     "it a default, or add a step `compute`",
                 )
+        self._check_rights(session, place, [*types, *ours])
         return TableLayout(
             place.namespace, place.name, types, table.key, self._own, floor, self._soft
         )
 
     # ------------------------------------------------------------------
+
+    def _check_rights(
+        self, session: DatabaseSession, place: TableName, columns: Sequence[str]
+    ) -> None:
+        """Raises TableLeftOutError if the output's user may not write or delete rows. Servers check
+        rights before they explain a statement.
+        """
+        table = self._dialect.quoted(place.namespace, place.name)
+        names = ", ".join(map(self._quoted, columns))
+        for statement in (
+            f"INSERT INTO {table} ({names}) SELECT {names} FROM {table}",
+            f"UPDATE {table} SET {VERSION} = {VERSION}",
+            f"DELETE FROM {table}",
+        ):
+            try:
+                session.rows(f"EXPLAIN {statement}")
+            except OutputRefusedError as error:
+                raise self._refused(
+                    place,
+                    f"can't be written: {error}. Let its owner grant SELECT, INSERT, UPDATE and "
+                    "DELETE to the output's user",
+                ) from None
 
     def _follow_case(self, session: DatabaseSession, table: TargetTable, place: TableName) -> None:
         """Rename columns whose names in the source differ in case from the copy's."""
@@ -395,8 +425,8 @@ class Tables:
         try:
             session.rows(f"ALTER TABLE {table} {change}")
         except OutputRefusedError as error:
-            raise OutputRefusedError(
-                f"{error}. Let its owner run: ALTER TABLE {table} {change}"
+            raise TableLeftOutError(
+                f"output {self._output}: {error}. Let its owner run: ALTER TABLE {table} {change}"
             ) from None
 
     def _quoted(self, name: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tidelog.errors import OutputError
+from tidelog.errors import OutputError, OutputRefusedError, RowsLeftOutError
 from tidelog.outputs.base.writer import Writer
 from tidelog.outputs.database import dialect as merging
 from tidelog.outputs.database import metadata_tables
@@ -123,7 +123,10 @@ class TableWriter(Writer):
             raise AttemptSupersededError(
                 f"output {self._task.output}: a later attempt at this batch has begun"
             )
-        rejected = self._write_rows(session, layout, stage, rows)
+        try:
+            rejected = self._write_rows(session, layout, stage, rows)
+        except OutputRefusedError as error:  # of a right, say
+            raise RowsLeftOutError(f"{gathered.table.source}: {error}") from None
         session.commit()
         return [Rejection(gathered.table.name, *each) for each in rejected]
 

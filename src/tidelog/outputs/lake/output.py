@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
-from tidelog.errors import OutputError, TableLeftOutError, TidelogError, ValueRefusedError
+from tidelog.errors import (
+    ConfigError,
+    OutputError,
+    OutputRefusedError,
+    RowsLeftOutError,
+    TableLeftOutError,
+    TidelogError,
+)
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.option_values import ColumnTypes
 from tidelog.model.patterns import all_but, choice, matches
@@ -33,7 +40,14 @@ from tidelog.outputs.base.ranges import (
     split_by_schema,
 )
 from tidelog.outputs.base.sections import KeylessPolicy
-from tidelog.outputs.base.targets import key_line, missing_key_error, require_generation, with_types
+from tidelog.outputs.base.targets import (
+    advised,
+    check_steps,
+    key_line,
+    missing_key_error,
+    require_generation,
+    with_types,
+)
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
 from tidelog.outputs.lake.table import LakeTable, application_of, check_place, resume_offset
@@ -189,7 +203,7 @@ class LakeOutput(ABC, Generic[Copy]):
         self._options = options
         self._tables: dict[TableName, Copy] = {}
         self._targets: dict[TableName, TargetTable] = {}
-        self._unfit: dict[TableName, ValueRefusedError] = {}  # see `_leave_out`
+        self._unfit: dict[TableName, RowsLeftOutError] = {}  # see `_leave_out`
         # The definition of each copy when it had the columns, and the delivered columns.
         self._delivered: dict[TableName, tuple[object, tuple[str, ...]]] = {}
         self._lease: WriteLease | None = None
@@ -235,9 +249,9 @@ class LakeOutput(ABC, Generic[Copy]):
     def prepare(self, generation: str) -> None:
         """Check the existing tables and, for all tables known so far, the steps."""
         require_generation(self._log, generation, self.name)
-        for table, schema in schemas_now(self._log).items():
-            if not matches(self._patterns, table):
-                continue
+        chosen = {t: s for t, s in schemas_now(self._log).items() if matches(self._patterns, t)}
+        refused: dict[str, TableLeftOutError] = {}
+        for table, schema in chosen.items():
             try:
                 copy = self._table(table)
                 exists = copy.exists()
@@ -249,10 +263,16 @@ class LakeOutput(ABC, Generic[Copy]):
                     self._repair_if_restored(copy, table, generation)
                     copy.settle_deletes()
             except TableLeftOutError as error:
-                self._refused.refuse(str(table), error, self._log.latest_offset())
+                refused[str(table)] = error
+        check_steps([*refused.values()], len(chosen))
+        for name, why in refused.items():
+            self._refused.refuse(name, why, self._log.latest_offset())
 
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""
+        for table in [each for each in self._unfit if str(each) in batch.started]:
+            del self._unfit[table]
+            self._refused.resume(str(table), batch.start, is_dumped=True)
         parted = keyed_in_part(self._log, batch)
         for piece in split_by_schema(
             self._log, batch, lambda table: table in parted or self._holds_changes(table)
@@ -369,16 +389,15 @@ class LakeOutput(ABC, Generic[Copy]):
             return None
 
     def _leave_out(self, work: TableWork, error: TableLeftOutError) -> None:
-        """Leave out the table's rows from this work on; the other tables are written. After an
-        error of a value all its later rows, too, until the output starts again: only another
-        configuration, or other rows in the source, can help.
+        """Leave out the table's rows from this work on; the other tables are written. If its rows
+        could not be written, this is so until a dump of it begins or the output starts again: no
+        check sees before what is wrong.
         """
         table = work.table
-        if isinstance(error, ValueRefusedError) and table not in self._unfit:
-            error = self._unfit[table] = ValueRefusedError(
-                f"{error} in the output's options and move {self._table(table).location} away, or "
-                f"change the row in the source; then start again: {table} is dumped"
-            )
+        if isinstance(error, RowsLeftOutError) and table not in self._unfit:
+            where = self._table(table).location
+            other = f" in the output's options and move {where} away, or change the row"
+            error = self._unfit[table] = advised(error, table, other)
         self._refused.refuse(str(table), error, work.start)
 
     def _copy_write(
@@ -499,12 +518,15 @@ class LakeOutput(ABC, Generic[Copy]):
         have = copy.row_types() if exists else {}
         typed = with_types(schema, self._options.types, steps, have)
         if found is None or found.schema != typed:
-            found = target_table(self._spark, typed, steps, self._log.source, keyed=True)
+            try:
+                found = target_table(self._spark, typed, steps, self._log.source, keyed=True)
+            except ConfigError as error:
+                raise TableLeftOutError(f"output {self.name}: {error}") from error
             self._targets[schema.table] = found
         return found
 
     def _check_values(self, table: TableName) -> None:
-        """Raises ValueRefusedError if `_leave_out` left the table out."""
+        """Raises RowsLeftOutError if `_leave_out` left the table out."""
         if table in self._unfit:
             raise self._unfit[table]
 
@@ -536,6 +558,17 @@ class LakeOutput(ABC, Generic[Copy]):
             if errors.lasting_reason(error):
                 raise errors.output_error(what, error) from error
             raise OutputError(f"{what} failed: {reason}") from error
+
+
+def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
+    """Returns the error, of writing the rows of one table, as that table's; None: it is none, or
+    may concern others.
+    """
+    if isinstance(error, TableLeftOutError):
+        return error
+    if isinstance(error, OutputRefusedError):
+        return RowsLeftOutError(str(error))
+    return None
 
 
 def _whole_dumps(batch: OutputBatch, table: str) -> tuple[DumpCompleted, ...]:

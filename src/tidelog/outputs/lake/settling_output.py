@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -23,9 +24,9 @@ from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import (
     ConflictError,
     OutputBusyError,
+    RowsLeftOutError,
     TableLeftOutError,
     TidelogError,
-    ValueRefusedError,
 )
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import TableName
@@ -44,7 +45,14 @@ from tidelog.outputs.lake.delta.tasks import (
     SettleWork,
     TableWrite,
 )
-from tidelog.outputs.lake.output import CopyWrite, LakeOptions, LakeOutput, TableWork, reason_of
+from tidelog.outputs.lake.output import (
+    CopyWrite,
+    LakeOptions,
+    LakeOutput,
+    TableWork,
+    left_out_error,
+    reason_of,
+)
 from tidelog.outputs.lake.settled_table import COMMIT_TRIES, SettledTable
 from tidelog.outputs.lake.settling.history import Removals
 from tidelog.outputs.lake.settling.settle import FileChanges, SettledChanges
@@ -54,7 +62,7 @@ from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import CHANGE_OP
-from tidelog.spark.sessions.errors import known_error
+from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import quoted, steps_of
 from tidelog.system import failpoints
 
@@ -128,10 +136,13 @@ class SettlingOutput(LakeOutput[Settled]):
             conflicts: list[CopyWrite[Settled]] = []
             errors: list[TidelogError] = []
             for write, error in zip(writes, outcomes, strict=True):
+                refused = left_out_error(error)
                 if isinstance(error, ConflictError):
                     conflicts.append(write)
-                elif isinstance(error, TableLeftOutError):
-                    self._leave_out(write.work, error)
+                elif refused is not None and not self._is_changed(write.copy, refused):
+                    self._leave_out(write.work, refused)
+                elif refused is not None:
+                    conflicts.append(write)
                 elif error is not None:
                     errors.append(error)
             if errors:
@@ -144,6 +155,17 @@ class SettlingOutput(LakeOutput[Settled]):
             f"{writes[0].copy.location}: others committed to the table {COMMIT_TRIES} times while "
             "a batch was written; it is tried again"
         )
+
+    def _is_changed(self, copy: Settled, error: TableLeftOutError) -> bool:
+        """Has somebody else committed to the table since it was read, so that ``error`` may be of
+        a file that it has no more?
+        """
+        if not isinstance(error, RowsLeftOutError):
+            return False
+        with suppress(TableLeftOutError):
+            before = copy.files().files
+            return copy.exists() and copy.files().files != before
+        return False
 
     def _refresh_write(self, write: CopyWrite[Settled]) -> CopyWrite[Settled] | None:
         """Returns the same rows, prepared for the table as it is now; None: it is left out."""
@@ -331,7 +353,9 @@ class SettlingOutput(LakeOutput[Settled]):
             return self._settle_frame(write)
         except Exception as error:
             ours = known_error(error)
-            if isinstance(ours, ValueRefusedError):
+            if ours is None and (why := lasting_reason(error)):
+                ours = RowsLeftOutError(f"{write.copy.location}: {why}")
+            if left_out_error(ours) is not None:
                 return [SettleResult(error=ours)]
             raise
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType, VariantType
 
-from tidelog.errors import NameRefusedError, OutputRefusedError, TableLeftOutError
+from tidelog.errors import NameRefusedError, TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.schema_evolution import Wider
@@ -169,9 +169,8 @@ class LakeTable(ABC):
 
     def check_ours(self, table: TableName, generation: str) -> None:
         """Raises TableLeftOutError if the table was not created by Tidelog, or for another table
-        than ``table``, or is not as the options say; OutputRefusedError if it is of another log.
-        Else the layout is that of the table. Raises NewerFormatError if a newer version wrote to
-        it.
+        than ``table``, or is not as the options say, or is of another log. Else the layout is that
+        of the table. Raises NewerFormatError if a newer version wrote to it.
         """
         stored = self.property(GENERATION_PROPERTY)
         if stored is None:
@@ -181,7 +180,7 @@ class LakeTable(ABC):
                 f"output. {route_step(table)}"
             )
         if stored != generation:
-            raise OutputRefusedError(
+            raise TableLeftOutError(
                 f"{self.location} was filled from generation {stored} of the event log, this log "
                 f"is generation {generation}: it was recreated. Move the table away and dump "
                 f"{table} again; or, if the new log continues the old one's offsets, set the "

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import OutputError, OutputRefusedError, RowsLeftOutError
 from tidelog.outputs.base.writer import Writer
 from tidelog.outputs.opensearch import documents
 from tidelog.outputs.opensearch.client import (
@@ -198,10 +198,10 @@ class Bulk:
                 again.append(number)
                 why = reason(error)
             elif error.get("type") in GONE:
-                raise OutputRefusedError(
-                    f"OpenSearch refuses to write to {target.index}: {reason(error)}. Does the "
-                    "alias exist, and may the user write? It is created again at the next start; "
-                    "then dump its table"
+                raise RowsLeftOutError(
+                    f"{target.table}: OpenSearch refuses to write to {target.index}: "
+                    f"{reason(error)}. Does the alias exist, and may the user write? One that is "
+                    "missing is created by the next dump"
                 )
             elif status >= 500 or error.get("type") in _CLUSTER_S:
                 raise OutputError(

@@ -94,7 +94,9 @@ def batches(found: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.
 
 # Describes a range of the event log as the batch that outputs write.
 
-DUMP_COMPLETED = "dump-completed"  # type of the control record
+# Types of control records.
+DUMP_STARTED = "dump-started"
+DUMP_COMPLETED = "dump-completed"
 
 
 def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
@@ -103,11 +105,14 @@ def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
     """
     schema_ids: dict[TableName, set[int]] = {}
     totals: dict[TableName, list[int]] = {}
-    completed = []
+    completed, started = [], []
     for first, _, table, ids, rows, size, control in rows_of_segments(log, start, end, ()):
         if table is None:
-            found = _completed(control, first + 1)
-            completed += [] if found is None else [found]
+            record = json.loads(control)
+            if record.get("type") == DUMP_COMPLETED:
+                completed.append(_completed(record, first + 1))
+            elif record.get("type") == DUMP_STARTED:
+                started.append(record["table"])
             continue
         name = log.schemas.get(ids[0]).table
         schema_ids.setdefault(name, set()).update(ids)
@@ -118,13 +123,10 @@ def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
         TableRange(table, frozenset(schema_ids[table]), rows, size)
         for table, (rows, size) in sorted(totals.items())
     )
-    return OutputBatch(log.generation, start, end, tables, tuple(completed))
+    return OutputBatch(log.generation, start, end, tables, tuple(completed), started=tuple(started))
 
 
-def _completed(control: str, finalized_until: int) -> DumpCompleted | None:
-    record = json.loads(control)
-    if record.get("type") != DUMP_COMPLETED:
-        return None
+def _completed(record: Mapping[str, Any], finalized_until: int) -> DumpCompleted:
     return DumpCompleted(
         record["dump_id"],
         record["table"],

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidelog.errors import OutputError, OutputRefusedError, TidelogError
+from tidelog.errors import OutputRefusedError, RowsLeftOutError, TidelogError
 from tidelog.model.option_values import is_object_store
 from tidelog.model.records import Int64s
 from tidelog.outputs.base.file_store import file_errors
@@ -215,8 +215,11 @@ def _text(value: Any, column: str) -> str:
 
 LOST_FILE = (
     "a file of the table is missing, as after a VACUUM that kept nothing while a batch was "
-    "written; restore the table to a version that has all its files, or move it away and dump "
-    "it again"
+    "written; restore the table to a version that has all its files, or move it away"
+)
+# Arrow's errors for damaged pages, which have no number of the system's.
+_DAMAGED = re.compile(
+    "deserializ|end of stream|decompress|corrupt|invalid number of bytes", re.IGNORECASE
 )
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _TIGHT = re.compile(r'("tightBounds"\s*:\s*)true')
@@ -246,6 +249,7 @@ class DataFileReader:
                 the file, also those that its deletion vector marks.
 
         Raises:
+            RowsLeftOutError: the file is damaged, or is not there any more.
             OutputError, StorageError: the file can't be read.
         """
         names = self._layout.schema.names if columns is None else columns
@@ -325,14 +329,15 @@ class DataFileReader:
                 ) as parquet,
             ):
                 yield parquet
-        except TidelogError:
-            if store.tag(name) is not None:
+        except (TidelogError, pa.ArrowInvalid) as error:
+            if isinstance(error, TidelogError) and store.tag(name) is None:
+                raise RowsLeftOutError(f"{store.path}/{name}: {LOST_FILE}") from None
+            cause = str(error if isinstance(error, pa.ArrowInvalid) else error.__cause__)
+            if isinstance(error, TidelogError) and not _DAMAGED.search(cause):
                 raise
-            raise OutputError(f"{store.path}/{name}: {LOST_FILE}") from None
-        except pa.ArrowInvalid as error:
-            raise OutputError(
-                f"{store.path}/{name} can't be read as Parquet ({str(error).splitlines()[0]}): "
-                "RESTORE the table to a version without it, or dump it again"
+            raise RowsLeftOutError(
+                f"{store.path}/{name} can't be read as Parquet ({cause.splitlines()[0]}): "
+                "RESTORE the table to a version without it, or move it away"
             ) from None
 
     def _stored_names(

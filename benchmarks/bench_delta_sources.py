@@ -1,9 +1,9 @@
-"""Event log → Delta MERGE of the same changes, captured from each kind of source, ``local[2]``.
+"""Event log → Delta of the same changes, captured from each kind of source, ``local[2]``.
 
 ``fold``   what executors do alone: read the event log, decode, fold to the newest state of a key
-``merge``  the whole way, all processes
+``delta``  the whole way, all processes
 
-    python -m benchmarks.bench_delta_sources [fold merge] [--source NAME] [--changes N] [--keys N]
+    python -m benchmarks.bench_delta_sources [fold delta] [--source NAME] [--changes N] [--keys N]
 
 Every server gets the same rows and the same updates, and the shipped capture makes its event log.
 PostgreSQL's CPU a row is the floor of the others; of several rounds each source's best counts.
@@ -117,23 +117,23 @@ def folded_s(source: Source) -> float:
     return time.process_time() - began
 
 
-def merge(sources: list[Source], changes: int, rounds: int, scratch: Path) -> list[Row]:
+def delta(sources: list[Source], changes: int, rounds: int, scratch: Path) -> list[Row]:
     spark = spark_session("local[2]")
     kinds = [source.kind for source in sources]
     cpu = dict.fromkeys(kinds, float("inf"))
     speed = dict.fromkeys(kinds, 0.0)
     if rounds > 1:
-        merged(spark, sources[0], scratch)  # the JVM compiles what all of them run
+        written(spark, sources[0], scratch)  # the JVM compiles what all of them run
     for _ in range(rounds):
         for source in sources:
-            reading = merged(spark, source, scratch)
-            report(f"event log of {source.kind} → Delta MERGE", changes, reading)
+            reading = written(spark, source, scratch)
+            report(f"event log of {source.kind} → Delta", changes, reading)
             cpu[source.kind] = min(cpu[source.kind], reading.cpu_seconds / changes * 1e6)
             speed[source.kind] = max(speed[source.kind], changes / reading.seconds)
     spark.stop()
     return [
         Row(
-            f"{kind}: event log → Delta MERGE, {changes:,} updates over {sources[0].keys:,} keys, "
+            f"{kind}: event log → Delta, {changes:,} updates over {sources[0].keys:,} keys, "
             "CPU a row over all processes",
             f"{cpu[kind]:.1f} µs ({speed[kind]:,.0f} rows/s)",
             f"{cpu[FLOOR]:.1f} µs ({speed[FLOOR]:,.0f} rows/s; the same from PostgreSQL)",
@@ -144,7 +144,7 @@ def merge(sources: list[Source], changes: int, rounds: int, scratch: Path) -> li
     ]
 
 
-def merged(spark: Any, source: Source, scratch: Path) -> Reading:
+def written(spark: Any, source: Source, scratch: Path) -> Reading:
     """The keys are there already; what the changes cost."""
     lake = scratch / "lake"
     log = EventLog.open(str(source.log))
@@ -167,7 +167,7 @@ def merged(spark: Any, source: Source, scratch: Path) -> Reading:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["fold", "merge"])
+    parser.add_argument("parts", nargs="*", default=["fold", "delta"])
     parser.add_argument("--source", action="append", choices=list(SERVERS), help="default: each")
     parser.add_argument("--changes", type=int, default=600_000)
     parser.add_argument("--keys", type=int, default=200_000)
@@ -185,7 +185,7 @@ def main() -> None:
             if part == "fold":
                 show(fold(sources, changes, given.rounds))
             else:
-                show(merge(sources, changes, given.rounds, scratch))
+                show(delta(sources, changes, given.rounds, scratch))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ line of its own. Each batch is of 1,000 changes of random keys, or of 10 in each
 ``hot``, ``cold``    all with Spark: see `benchmarks.bench_delta`
 
     python -m benchmarks.bench_lake [rows batches files tables history hot cold] [--long]
-        [--picture FILE] [--quick]
+        [--largest N] [--picture FILE] [--quick]
 """
 
 from __future__ import annotations
@@ -294,6 +294,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help="default: all")
     parser.add_argument("--long", action="store_true", help="large ones, too: an hour and more")
+    parser.add_argument("--largest", type=int, help="leave larger sizes out")
     parser.add_argument("--picture", type=Path, help="write the curves there")
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
@@ -310,8 +311,9 @@ def main() -> None:
         warm_up(spark, Path(scratch))
     curves = []
     for part in [each for each in PARTS if each in wanted]:
+        sizes = [each for each in SIZES[part][size] if each <= (given.largest or each)]
         with tempfile.TemporaryDirectory() as scratch:
-            found = PARTS[part](spark, Path(scratch), SIZES[part][size])
+            found = PARTS[part](spark, Path(scratch), sizes)
         curves.append(found)
     if given.picture:
         write_picture(given.picture, curves)

@@ -420,13 +420,13 @@ def _choose_tables(
 
 
 def _session(config: Config) -> SparkSession:
-    from tidelog.spark.datasource.source import register
+    from tidelog.spark.datasource.source import prepare_workers
     from tidelog.verify.digests import SESSION_CONF
 
     spark = session(config).newSession()
     for name, value in SESSION_CONF.items():
         spark.conf.set(name, value)
-    register(spark)
+    prepare_workers(spark)
     return spark
 
 

@@ -21,7 +21,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.ports import Output, OutputBatch, RejectingOutput, WriteLease
 from tidelog.spark.datasource.segment_rows import DUMP_COMPLETED as DUMP_COMPLETED
-from tidelog.spark.datasource.source import register
+from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.output_loop import BatchProgress as BatchProgress
 from tidelog.spark.output_loop import LoopOptions, OutputLoop, RunningBatch
 from tidelog.spark.sessions.errors import SparkGoneError
@@ -222,7 +222,7 @@ def run_pipeline(
     with ``once`` also, before the first batch, the error of an output that can't be used.
     """
     log = EventLog.open(log_path)
-    register(spark)
+    prepare_workers(spark)
     stop = stop or threading.Event()
     progress_store = _ProgressStore(
         log,

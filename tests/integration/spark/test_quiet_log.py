@@ -1,4 +1,4 @@
-"""What a pipeline writes to its log while a destination is away."""
+"""What a pipeline writes to its log while a destination is away, and the processes of its Spark."""
 
 from __future__ import annotations
 
@@ -12,10 +12,22 @@ from tests.support.build_log import BuiltLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 TRIES = 2
+WRAPPER = """#!/bin/sh
+echo "$*" >> {started}
+exec {python} "$@"
+"""
 
 
-def test_a_destination_that_is_away_is_told_in_sentences(built: BuiltLog, tmp_path: Path) -> None:
-    """And not by the stacks of Spark's driver, its executors and Python, at every try."""
+def test_a_destination_that_is_away_is_told_in_sentences(
+    built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not by the stacks of Spark's driver, its executors and Python, at every try. Spark starts
+    workers, and no process that looks for data sources, which takes a second of CPU.
+    """
+    wrapper, started = tmp_path / "python", tmp_path / "started"
+    wrapper.write_text(WRAPPER.format(started=started, python=sys.executable))
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(wrapper))
     orders(built)
     config = tmp_path / "tidelog.yaml"
     config.write_text(
@@ -44,3 +56,6 @@ def test_a_destination_that_is_away_is_told_in_sentences(built: BuiltLog, tmp_pa
     assert len(told) >= TRIES
     assert not [line for line in said if "incubator" in line]
     assert len(said) <= len(told) + 3, "".join(said)
+    programs = started.read_text()
+    assert "pyspark.worker" in programs
+    assert "data_source" not in programs

@@ -52,7 +52,9 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
     lake = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     delta, iceberg = lake == "delta", lake == "iceberg"
-    spark = spark_session(config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg)
+    spark = spark_session(
+        config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg, source=False
+    )
     await_executors(spark, stop)
     return spark
 

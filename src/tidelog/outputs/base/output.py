@@ -54,7 +54,7 @@ from tidelog.ports import (
 )
 from tidelog.spark.datasource.partitions import check_start, partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.segment_rows import batch_of
-from tidelog.spark.datasource.source import register
+from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.sessions.errors import find_error, known_error, output_error
 from tidelog.spark.sessions.session import EXACT_NAMES
 
@@ -97,7 +97,7 @@ class ExecutorOutput:
         self._spark = spark.newSession()
         for name, value in _SESSION_CONF.items():
             self._spark.conf.set(name, value)
-        register(self._spark)
+        prepare_workers(self._spark)
         self._progress: OutputProgress | None = None
         self._targets = TargetTables(self._spark, self.log, delivery)
         self._current = CurrentTables(self.log, self._targets, delivery, state, self)

@@ -88,10 +88,10 @@ class FilesSection(FileStoreSection, ExecutorSection):
 def _open(section: FilesSection, context: OutputContext) -> Output:
     from tidelog.outputs.files.output import FilesOutput
     from tidelog.outputs.files.writer import FileFormat
-    from tidelog.spark.datasource.source import register
+    from tidelog.spark.datasource.source import prepare_workers
 
     section.provide_options()
-    register(context.spark)  # so that its workers get the options too
+    prepare_workers(context.spark)  # so that its workers get the options too
     delivery = delivery_of(section, keyed=False, order="none")
     types = ColumnTypes("text") if section.types is None else section.types.column_types()
     delivery = replace(delivery, types=replace(types, json="text"))

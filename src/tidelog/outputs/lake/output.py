@@ -61,7 +61,7 @@ from tidelog.ports import (
 )
 from tidelog.spark.datasource.partitions import partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.segment_rows import batch_of
-from tidelog.spark.datasource.source import register
+from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.sessions import errors
 from tidelog.spark.sessions.session import exact_session
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
@@ -196,7 +196,7 @@ class LakeOutput(ABC, Generic[Copy]):
         self.name = name
         self._spark = spark
         self._read_session = exact_session(spark)
-        register(self._read_session)
+        prepare_workers(spark)
         self._log = EventLog.open(log_path)
         self._log_path = log_path
         self._patterns = all_but(tables) or ("*.*",)

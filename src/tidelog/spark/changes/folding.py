@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from tidelog.eventlog.reader import SegmentRef
 from tidelog.model.schema import NATIVE, TableSchema
 from tidelog.spark.datasource.options import PlannedRefs
+from tidelog.spark.datasource.source import tidelog_reader
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
 
@@ -53,7 +54,7 @@ def read_planned(
     names = schema.column_names if columns is None else columns
     native = {c.name: c.logical for c in schema.columns if c.logical.startswith(NATIVE)}
     reader = (
-        spark.read.format("tidelog")
+        tidelog_reader(spark)
         .option("path", log_path)
         .option("shape", shape)
         .option("table", str(schema.table))

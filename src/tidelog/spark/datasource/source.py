@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +52,7 @@ from tidelog.system.version import check_format
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrameReader, SparkSession
 
 
 # Measures how far a stream is behind the event log, and reports it in Spark's progress.
@@ -153,22 +154,41 @@ _OF_STREAMS = {
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
 _registration = threading.Lock()
+_registered: WeakSet[SparkSession] = WeakSet()
 _POLL_S = 0.2
 """Spark polls the newest offset, ten milliseconds after each answer. If polling has a cost, an
 answer without anything new is delayed by this time."""
 
 
-def register(spark: SparkSession) -> None:
-    """Register ``format("tidelog")`` with ``spark``; may be called again.
+def prepare_workers(spark: SparkSession) -> SparkContext | None:
+    """Give Spark's Python workers their Python and, by the environment, the options of an object
+    store that this process was given (`tidelog.eventlog.local_storage`); may be called again.
 
-    The environment passes options of an object store that this process was given
-    (`tidelog.eventlog.local_storage`) to Spark's Python workers.
+    Returns the session's context; None: it is one of Spark Connect.
     """
-    context = getattr(spark, "_sc", None)  # a Spark Connect session has none
-    if context is not None and OPTIONS_VARIABLE in os.environ:
+    context: SparkContext | None = getattr(spark, "_sc", None)
+    if context is None:
+        return None
+    if OPTIONS_VARIABLE in os.environ:
         context.environment[OPTIONS_VARIABLE] = os.environ[OPTIONS_VARIABLE]
-    if context is not None:
-        _choose_python(context)
+    _choose_python(context)
+    return context
+
+
+def tidelog_reader(spark: SparkSession) -> DataFrameReader:
+    """Returns ``spark.read.format("tidelog")``, which is registered now if it was not.
+
+    Before it has a first Python source, Spark looks for others by processes that take a second of
+    CPU: a pipeline that does not read by this source does without.
+    """
+    if spark not in _registered:
+        register(spark)
+    return spark.read.format("tidelog")
+
+
+def register(spark: SparkSession) -> None:
+    """Register ``format("tidelog")`` with ``spark``, and `prepare_workers`; may be called again."""
+    context = prepare_workers(spark)
     with _with_stream_variables(context):
         try:
             spark.dataSource.register(TidelogSource)
@@ -176,6 +196,7 @@ def register(spark: SparkSession) -> None:
             # Spark 4.0 keeps the source that it has found by itself (pyspark_tidelog).
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
+    _registered.add(spark)
 
 
 def _choose_python(context: SparkContext) -> None:

@@ -161,12 +161,12 @@ _DEFAULT_CONF = {
 _LISTS = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
 
 # The JVM compiles code with its optimising compiler after 5,000 runs; most of Spark's and Delta's
-# code never pays that back: it took a third of the CPU of the first minutes. With eight times the
-# threshold, the hot loops are still compiled and the rest is not (benchmarks/bench_delta.py,
+# code never pays that back: it took a third of the CPU of the first minutes. With 32 times the
+# threshold, the hot loops are still compiled and the rest is not (benchmarks/bench_start.py,
 # bench_spark.py).
 _JIT_OPTIONS = (
-    "-XX:Tier4InvocationThreshold=40000 -XX:Tier4MinInvocationThreshold=5000 "
-    "-XX:Tier4CompileThreshold=120000 -XX:Tier4BackEdgeThreshold=320000"
+    "-XX:Tier4InvocationThreshold=160000 -XX:Tier4MinInvocationThreshold=20000 "
+    "-XX:Tier4CompileThreshold=480000 -XX:Tier4BackEdgeThreshold=1280000"
 )
 
 _QUIET_LOG4J = """rootLogger.level = error
@@ -198,6 +198,7 @@ def spark_session(
     conf: Mapping[str, str] | None = None,
     delta: bool = True,
     iceberg: bool = False,
+    source: bool = True,
     warehouse: Path | None = None,
 ) -> SparkSession:
     """Returns a session with Delta and the ``tidelog`` source; the running one if there is one.
@@ -208,6 +209,8 @@ def spark_session(
         delta: whether to download (once) and load Delta's jars, by which Spark itself reads and
             writes Delta tables. Tidelog's Delta output needs none.
         iceberg: whether to load those of Iceberg; never both.
+        source: whether to register the source, which takes a second of CPU. What Tidelog reads by
+            it registers it.
         warehouse: Spark's warehouse directory; by default a name under the system's temporary
             directory, so that no ``spark-warehouse`` appears in the current directory.
 
@@ -217,11 +220,13 @@ def spark_session(
     check_spark_runs()
     from pyspark.sql import SparkSession
 
-    from tidelog.spark.datasource.source import register
+    from tidelog.spark.datasource.source import prepare_workers, register
+
+    make_ready = register if source else prepare_workers
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        register(running)
+        make_ready(running)
         return running
     use_java()
     settings = dict(_DEFAULT_CONF)
@@ -243,7 +248,7 @@ def spark_session(
         builder = builder.config(name, value)
     _add_to_python_path(master)
     session = _started(builder, master)
-    register(session)
+    make_ready(session)
     return session
 
 

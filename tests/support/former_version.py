@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -25,8 +26,8 @@ from tidelog.spark.changes.log_lines import lines
 ROOT = Path(__file__).parents[2]
 COMMIT = "0d55664cb5e10d60f352f2f20319b0d9a079411c"
 DATA = Path(__file__).with_name("data_of_0_1_0.tar.gz")
-"""``tidelog.yaml``, an event log of PostgreSQL, state, outputs, the pipeline's progress, and
-``expected.json``: the lines of `tidelog log`, and rows of the source.
+"""``tidelog.yaml``, an event log of PostgreSQL, state, outputs, checkpoints, and ``expected.json``:
+the lines of `tidelog log`, rows of the source, and rows of a query of Spark.
 """
 
 TABLES = """
@@ -41,6 +42,18 @@ DELETE FROM orders WHERE id % 10 = 1;
 UPDATE items SET n = n + 100 WHERE n < 4;
 ALTER TABLE orders ADD COLUMN more int;
 INSERT INTO orders (id, total, note, more) VALUES (901, 1.50, 'grün', 7), (902, NULL, '', NULL);
+"""
+QUERY = """
+import sys
+import tidelog.spark
+path, directory = sys.argv[1:]
+spark = tidelog.spark.spark_session("local[1]", delta=False)
+rows = spark.readStream.format("tidelog")
+rows = rows.options(path=path, table="public.orders", shape="typed").load()
+rows = rows.selectExpr("op", "coalesce(after.id, before.id) AS id", "version")
+query = rows.coalesce(1).writeStream.format("json")
+query = query.option("checkpointLocation", directory + "/checkpoint")
+query.trigger(availableNow=True).start(directory + "/rows").awaitTermination()
 """
 
 
@@ -135,12 +148,18 @@ def make(version: FormerVersion, server: PostgresServer, home: Path) -> None:
     (home / "capture.log").unlink()
     file.write_text(settings)
     version.run("pipeline", file, "--once")
+    query = [sys.executable, "-c", QUERY, str(home / "log"), str(home / "query")]
+    subprocess.run(query, env=version.environment, check=True)
+    files = (home / "query/rows").glob("*.json")
+    written = [json.loads(line) for each in files for line in each.open()]
+    shutil.rmtree(home / "query/rows")  # its metadata has paths of this machine
     expected = {
         "log": version.run("log", file).splitlines(),
         "orders": [
             [str(value) for value in row]
             for row in sql("SELECT id, total, note, more FROM orders ORDER BY id")
         ],
+        "query": written,
     }
     (home / "expected.json").write_text(json.dumps(expected, ensure_ascii=False, indent=0))
 

@@ -26,6 +26,7 @@ from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.table import application_of
 from tidelog.spark.changes.log_lines import lines
+from tidelog.spark.datasource.source import TidelogSource
 from tidelog.state.opening import open_state
 
 
@@ -88,3 +89,20 @@ def test_outputs_continue_where_they_were(former: Former) -> None:
     assert table.committed(application_of(log.generation, "delta")) is not None
     rows = by_delta_rs(place, "id").select(["id", "total", "note", "more"]).to_pylist()
     assert [[str(value) for value in row.values()] for row in rows] == former.expected["orders"]
+
+
+def test_a_query_of_spark_continues_at_its_checkpoint(former: Former) -> None:
+    [newest] = (former.home / "query/checkpoint/offsets").glob("[0-9]*")
+    offset = json.loads(newest.read_text().splitlines()[-1])
+    source = TidelogSource({"path": str(former.path), "table": former.table, "shape": "typed"})
+    reader: Any = source.streamReader(source.schema())
+    assert reader.partitions(offset, reader.latestOffset(offset)) == []
+    read = [
+        (int(version), op)
+        for part in reader.partitions(reader.initialOffset(), offset)
+        for batch in reader.read(part)
+        for version, op in zip(
+            batch.column("version").to_pylist(), batch.column("op").to_pylist(), strict=True
+        )
+    ]
+    assert sorted(read) == sorted((row["version"], row["op"]) for row in former.expected["query"])

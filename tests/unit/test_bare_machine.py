@@ -167,6 +167,8 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_java_of_the_package_is_started_without_the_module_that_it_lacks(
     packaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("JAVA_HOME", "to be restored")
+    monkeypatch.delenv("JAVA_HOME")  # use_java sets it
     packaged.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     use_java()
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-cp", "a b", "Main", ""]
@@ -175,7 +177,6 @@ def test_the_java_of_the_package_is_started_without_the_module_that_it_lacks(
     )
     assert done.stdout.splitlines() == ["-Xmx1g", "-cp", "a b", "Main", ""]
     assert java_program() == f"{os.environ['JAVA_HOME']}/bin/java"
-    monkeypatch.delenv("JAVA_HOME")  # which use_java has set
 
 
 @pytest.mark.parametrize(

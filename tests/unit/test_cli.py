@@ -107,7 +107,7 @@ def test_every_command_of_the_public_surface_exists() -> None:
     commands = cli.app.registered_commands
     names = {command.name or command.callback.__name__ for command in commands}  # type: ignore[union-attr]
     runs = {"demo", "init", "run", "capture", "pipeline", "serve"}
-    runs |= {"handover", "reset", "forget-engine"}
+    runs |= {"handover", "reset", "forget-engine", "jars"}
     dumps = {"dump", "wait", "pause", "resume", "cancel", "set", "signal"}
     assert names == runs | dumps | {"check", "plan", "status", "watch", "log", "verify", "schema"}
     groups = {group.name: group.typer_instance for group in cli.app.registered_groups}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fnmatch
 import hashlib
 import importlib.util
 import os
@@ -185,7 +184,7 @@ class _MavenSettings:
             if _text(proxy, "active") == "false":
                 continue
             direct = _text(proxy, "nonProxyHosts").split("|")
-            if any(fnmatch.fnmatch(target.hostname or "", pattern) for pattern in direct):
+            if any(_is_like(target.hostname or "", pattern) for pattern in direct):
                 return {}
             user = urllib.parse.quote(_text(proxy, "username"), safe="")
             password = urllib.parse.quote(_text(proxy, "password"), safe="")
@@ -220,6 +219,11 @@ class _MavenSettings:
                 user, password = _text(server, "username"), _text(server, "password")
                 return replace(repository, user=user, password=password)
         return repository
+
+
+def _is_like(host: str, pattern: str) -> bool:
+    """Whether a host is one of Java's ``nonProxyHosts``, where ``*`` is any text."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), host, re.IGNORECASE) is not None
 
 
 def _text(element: ElementTree.Element, path: str) -> str:

@@ -164,7 +164,7 @@ def key_line(table: TableName) -> str:
 
 
 def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOutError:
-    """Returns the error with what to do once it is put right. ``other``: goes on with the advice
+    """Returns the error with what to do once it is put right. ``other``: more advice
     for a value that does not fit.
     """
     more = other if isinstance(error, ValueRefusedError) else ""

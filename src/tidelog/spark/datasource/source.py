@@ -178,8 +178,8 @@ def prepare_workers(spark: SparkSession) -> SparkContext | None:
 def tidelog_reader(spark: SparkSession) -> DataFrameReader:
     """Returns ``spark.read.format("tidelog")``, which is registered now if it was not.
 
-    Before it has a first Python source, Spark looks for others by processes that take a second of
-    CPU: a pipeline that does not read by this source does without.
+    Before it has a first Python source, Spark searches for others by processes: a second of CPU,
+    which a pipeline that does not read by this source does without.
     """
     if spark not in _registered:
         register(spark)

@@ -21,7 +21,8 @@ from tests.support.payloads import (
     update,
 )
 
-from tidelog.codecs.decode import arrow_type, decode
+from tidelog.codecs.columns.values import arrow_type
+from tidelog.codecs.decode import decode
 from tidelog.errors import DecodeError
 from tidelog.model.records import Kind
 

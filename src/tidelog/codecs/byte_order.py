@@ -1,4 +1,8 @@
-"""Reads and writes integers in byte arrays, for kernels. The caller has checked the bounds."""
+"""Reads and writes integers in byte arrays, for kernels. The caller has checked the bounds.
+
+numba's cache depends on the time stamp of a kernel's own file only: touch the kernels' files when
+this one changes.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,7 @@ from numba import njit
 
 from tidelog.model.records import UInt8s
 
-# Reads and writes network-order integers in byte arrays, for kernels. The caller has checked the
-# bounds.
-#
-# numba's cache depends on the time stamp of a kernel's own file only: touch the kernels' files
-# when
-# this one changes.
+# Big-endian, which is network order.
 
 
 @njit(inline="always")
@@ -47,11 +46,7 @@ def put_uint32(data: UInt8s, at: int, value: int) -> None:
     data[at + 3] = value & 0xFF
 
 
-# Reads little-endian integers in byte arrays, for kernels. The caller has checked the bounds.
-#
-# numba's cache depends on the time stamp of a kernel's own file only: touch the kernels' files
-# when
-# this one changes.
+# Little-endian.
 
 
 @njit(inline="always")

@@ -1,8 +1,11 @@
-"""Row images as positions in a buffer, the result of finding the cells of a wire format.
+"""Row images as positions in a buffer, and the columns that rows lack.
 
 Nothing is copied: a cell is a position in a buffer, in column-major matrices, so that
 `tidelog.codecs.columns.values` converts a column in one pass and `tidelog.codecs.fold` moves cells
 between rows by moving two numbers.
+
+Missing columns are flags bool[n, columns], or lists as they are delivered with the rows; a list is
+null for a complete row.
 """
 
 from __future__ import annotations
@@ -81,9 +84,7 @@ def matrices(rows: int, columns: int) -> tuple[Int32s, Int32s]:
     return np.empty((rows, columns), dtype=np.int32), np.empty((rows, columns), dtype=np.int32)
 
 
-# Missing columns of rows: flags bool[n, columns], and the lists that are delivered with the rows.
-#
-# A list is null for a complete row.
+# Missing columns.
 
 
 def missing_indices(missing: Bools | None, n: int) -> pa.ListArray:

@@ -2,6 +2,10 @@
 
 It makes two passes of numba kernels over the whole batch, without Python code per row:
 the wire format finds the cells, `tidelog.codecs.columns.values` converts column by column.
+
+A `Projection` maps the columns of the schema version to those that an output requests. An update
+that changes the key becomes two events downstream: a delete of the old key and a creation of the
+new one.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from tidelog.errors import DecodeError, ValueRefusedError
 from tidelog.model.records import Bools, Int32s, Int64s, Kind, UInt8s, bitmap
 from tidelog.model.schema import TableSchema
 
-# Maps the columns of a schema version to the columns that an output requests.
+# Output columns.
 
 _OPTIONS = {"array": "arrays", "numeric": "numeric", "variant": "json"}  # of `types`, by type
 
@@ -160,8 +164,6 @@ def project(
     return Projection(schema, outputs, tuple(wanted), keys)
 
 
-__all__ = ["OPS", "Decoded", "arrow_type", "decode", "fields"]
-
 OPS = {
     Kind.INSERT: "c",
     Kind.UPDATE: "u",
@@ -279,8 +281,7 @@ def _missing(projection: Projection, image: Image) -> Bools:
     return out
 
 
-# Handles updates that change the key: downstream, a delete of the old key and a creation of the
-# new one.
+# Key changes.
 
 
 def find_key_changes(decoded: Decoded, target: TableSchema) -> Bools:

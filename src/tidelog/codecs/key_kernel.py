@@ -1,4 +1,6 @@
-"""A kernel that extracts the keys of pgoutput rows without decoding them.
+"""Kernels for keys and tuples of pgoutput rows, and the encoded keys of all wire formats.
+
+Encoded keys: for each key column a big-endian int32 length (-1: NULL) and the value's bytes.
 
 Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData. An old tuple has all
 columns; those outside the replica identity are sent as NULL (``logicalrep_write_tuple``). It is an
@@ -295,7 +297,7 @@ def extract_keys(
     return entries
 
 
-# Encoded keys: for each key column a big-endian int32 length (-1: NULL) and the value's bytes.
+# Encoded keys of all wire formats.
 
 
 class EncodedKeys:
@@ -341,9 +343,7 @@ class EncodedKeys:
         return b"".join(parts)
 
 
-# HOT PATH. A kernel that finds the cells of one pgoutput tuple.
-#
-# Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
+# HOT PATH. The cells of one tuple.
 
 UNKNOWN_KIND = 3
 REASONS = {
@@ -351,8 +351,6 @@ REASONS = {
     COLUMN_COUNT: "the payload's number of columns is not the schema's",
     UNKNOWN_KIND: "the record is not a row change",
 }
-
-_CELL_NULL, _CELL_UNCHANGED, _CELL_TEXT = ord("n"), ord("u"), ord("t")
 
 
 @njit(cache=True, nogil=True)
@@ -370,7 +368,7 @@ def read_tuple(data, position, end, columns, start, length):  # type: ignore[no-
             return -MALFORMED
         tag = data[position]
         position += 1
-        if tag == _CELL_TEXT:
+        if tag == _TEXT:
             if position + 4 > end:
                 return -MALFORMED
             size = (
@@ -385,10 +383,10 @@ def read_tuple(data, position, end, columns, start, length):  # type: ignore[no-
             start[c] = position
             length[c] = size
             position += size
-        elif tag == _CELL_NULL:
+        elif tag == _NULL:
             start[c] = 0
             length[c] = NULL
-        elif tag == _CELL_UNCHANGED:
+        elif tag == _UNCHANGED:
             start[c] = 0
             length[c] = MISSING
         else:

@@ -1,6 +1,9 @@
 """What differs between the wire formats of rows, by the name that a schema version has.
 
 Each format is a `WireFormat` in the folder of its database, which `tidelog.kinds.adapters` names.
+
+This module is imported where reads are planned, so it must not import the decoder (numba takes a
+second).
 """
 
 from __future__ import annotations
@@ -111,9 +114,7 @@ def source_spellings(key: Key, schema: TableSchema, columns: Sequence[str]) -> l
     return list(itertools.product(*each))
 
 
-# Finds the logical types that the option ``types`` gives columns that are text without it.
-#
-# Imported where reads are planned, so it must not import the decoder (numba takes a second).
+# Logical types by the option ``types``, of columns that are text without it.
 
 
 def native_logicals(

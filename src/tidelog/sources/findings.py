@@ -1,4 +1,4 @@
-"""The results of `tidelog check`, for every source."""
+"""The results of `tidelog check`, for every source, and the SQL that fixes them, as one script."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def matching_message(tables: int) -> str:
     return "1 table matches" if tables == 1 else f"{tables:,} tables match"
 
 
-# Writes the SQL that fixes the findings of `tidelog check` as one script.
+# The script.
 
 _BEGINS = re.compile(
     r"(ALTER|CALL|COMMENT|CREATE|DO|DROP|GRANT|INSERT|REVOKE|SELECT|SET|UPDATE)\b", re.IGNORECASE

@@ -1,5 +1,8 @@
-"""What chunk readers of all sources share: the key's columns, and slices that spread a read over
-time.
+"""What chunk readers of all sources share: keys, their texts, conditions, and slices of a range.
+
+Slices spread a read over time. The texts of key columns, from typed values, need not be spelled as
+the server would spell them: the server compares keys as values. A dump's condition is checked on
+the server before the dump begins.
 """
 
 from __future__ import annotations
@@ -175,10 +178,7 @@ class KeySteps:
         return not self.read
 
 
-# Converts columns of typed values to the texts of key columns, for each kind of server.
-#
-# The texts need not be spelled as the server would spell them: the server compares keys as
-# values.
+# Texts of key columns, for each kind of server.
 
 _TEXT = pa.string()
 
@@ -267,7 +267,7 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-# Checks a dump's condition on the server before the dump begins.
+# Conditions.
 
 
 @contextmanager

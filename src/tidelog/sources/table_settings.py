@@ -1,4 +1,9 @@
-"""Keys that a configuration gives tables without one, and columns that it excludes."""
+"""Keys that a configuration gives tables without one, and columns that it excludes.
+
+Surrogate keys are those of ``source.keys``, for tables without a primary key. The schemas that a
+source builds lack the columns of ``source.exclude_columns``, so that its log reader leaves their
+bytes out of records, and a chunk does not select them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.sources.findings import Finding
 
-# Surrogate keys: keys that ``source.keys`` defines for tables without a primary key.
+# Surrogate keys.
 
 
 def surrogate_key(
@@ -73,10 +78,7 @@ def _matching_columns(keys: Mapping[str, Sequence[str]], table: TableName) -> tu
     return next((tuple(columns) for name, columns in keys.items() if matches([name], table)), ())
 
 
-# Excludes columns of captured tables: ``source.exclude_columns``.
-#
-# The schemas that a source builds lack the excluded columns, so that its log reader leaves their
-# bytes out of records, and a chunk does not select them.
+# Excluded columns.
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.sources.findings import script
-from tidelog.sources.postgres.check import Finding, Preflight
+from tidelog.sources.findings import Finding, script
+from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
 

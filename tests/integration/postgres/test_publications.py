@@ -13,8 +13,9 @@ from tests.integration.postgres.conftest import Capture
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
+from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.check import Finding, Preflight
+from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]

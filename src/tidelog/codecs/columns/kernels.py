@@ -1,4 +1,14 @@
-"""HOT PATH. Kernels that convert a column's cells to values: numbers, texts and arrays."""
+"""HOT PATH. Kernels that convert a column's cells to values: numbers, bytes, texts and arrays.
+
+Every kernel takes ``data`` (uint8[...]), ``start`` and ``length`` (int32[n], a length < 0 is NULL)
+and fills ``out``. Those that parse return the first row that does not parse, or -1. A NULL row's
+number is set to 0.
+
+Arrays are texts of PostgreSQL's ``array_out`` (manual, "Array Input and Output Syntax"): elements
+in braces between commas. Those with special characters are quoted, with a backslash before quotes
+and backslashes; NULL is not quoted. Bounds stand in front if an index does not begin at 1:
+``[0:1]={a,b}``.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +20,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-# HOT PATH. Kernels that convert a column's number texts to fixed-width values.
-#
-# Every kernel takes ``data`` (uint8[...]), ``start`` and ``length`` (int32[n], a length < 0 is
-# NULL)
-# and fills ``out``; it returns the first row that does not parse, or -1. NULL rows are set to 0.
+# Numbers.
 
 _MINUS, _PLUS, _DOT, _ZERO = ord("-"), ord("+"), ord("."), ord("0")
 _EXPONENT, _EXPONENT_CAPITAL = ord("e"), ord("E")
@@ -293,13 +299,7 @@ def _below_power_of_ten(high, low, power):  # type: ignore[no-untyped-def]
     return low < _TENS_LOW[power]
 
 
-# HOT PATH. Kernels that split texts of arrays (PostgreSQL's ``array_out``) into their elements.
-#
-# PostgreSQL manual, "Array Input and Output Syntax": elements in braces between commas; those
-# with
-# special characters are quoted, with a backslash before ``"`` and ``\``; NULL is not quoted.
-# Bounds
-# stand in front if an index does not begin at 1: ``[0:1]={a,b}``.
+# Arrays.
 
 # Why a text is no array of one dimension.
 NO_ARRAY, SEVERAL_DIMENSIONS, OTHER_BOUNDS = 1, 2, 3
@@ -313,8 +313,7 @@ _NULL = np.frombuffer(b"NULL", dtype=np.uint8)
 def count_elements(data, start, length, offsets):  # type: ignore[no-untyped-def]
     """Fill int32[n + 1] ``offsets`` with 0 and the ends of the rows' elements; NULL rows have none.
 
-    Arguments as in `tidelog.codecs.columns.kernels`. Returns the first row that is no array
-    of one dimension, and the reason; or -1 and 0.
+    Returns the first row that is no array of one dimension, and the reason; or -1 and 0.
     """
     total = 0
     offsets[0] = 0
@@ -402,7 +401,7 @@ def split_elements(data, start, length, out, element_start, element_length):  # 
     return -1
 
 
-# Reads and copies memory at addresses, which numba's kernels can't express otherwise.
+# Memory at addresses, which numba's kernels can't read and copy otherwise.
 
 _intrinsic: Callable[[Any], Any] = intrinsic
 
@@ -438,11 +437,9 @@ read_byte, read_int32, read_int64 = map(_reader, (types.uint8, types.int32, type
 """Read the value at an address."""
 
 
-# HOT PATH. Kernels that convert a column's cells to variable-width values.
-#
-# Arguments as in `tidelog.codecs.columns.kernels`.
+# Variable-width values.
 
-_BACKSLASH, _X = ord("\\"), ord("x")
+_X = ord("x")
 _NIBBLE = np.full(256, 255, dtype=np.uint8)
 for _k, _byte in enumerate(b"0123456789abcdef"):
     _NIBBLE[_byte] = _k

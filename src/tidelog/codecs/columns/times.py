@@ -1,4 +1,20 @@
-"""Dates and timestamps of columns: from ISO 8601 and to it, and those no calendar has."""
+"""Dates and timestamps of columns: from ISO 8601 and to it, and those that no calendar has.
+
+Texts: Arrow's own cast writes ``<value out of range: …>`` for years beyond 32767, as if that were a
+value. Years of more than four digits have a sign, as ISO 8601 and Java
+(`DateTimeFormatter.ISO_DATE`) write them: ``+100000-01-01``, ``-0043-03-15`` (44 BC; year 0 is
+1 BC).
+
+Invalid dates: MySQL and MariaDB store dates that no calendar has, ``0000-00-00`` and
+``2024-02-31``. A key must identify its row, so in a key such a date is not NULL but a date that no
+row of these servers can have: of the years 1398 to 2 before Christ, which every destination except
+MySQL itself supports. Each invalid date has its own (docs/adr/0022). Year 0, which MySQL has and
+history does not, is 1 before Christ, as in ISO 8601.
+
+HOT PATH. The kernels `dates` and `timestamps` convert ISO texts (``DateStyle=ISO``,
+``TimeZone=UTC``) to integers; arguments and result as in `tidelog.codecs.columns.kernels`. Days are
+of the proleptic Gregorian calendar, as in PostgreSQL; year 1 BC is year 0.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +29,12 @@ from numba import njit
 
 from tidelog.model.records import Int64s, bitmap
 
-# Converts dates and timestamps to ISO 8601 text, for every value of their integers.
-#
-# Arrow's own cast writes ``<value out of range: …>`` for years beyond 32767, as if that were a
-# value.
-# Years of more than four digits have a sign, as ISO 8601 and Java (`DateTimeFormatter.ISO_DATE`)
-# write them: ``+100000-01-01``, ``-0043-03-15`` (44 BC; year 0 is 1 BC).
+# Integers to texts.
 
 _DAY_US = 86_400_000_000
 _DATE_BYTES = 15  # sign, seven digits of the year, -MM-DD
 _TIME_BYTES = 16  # T, HH:MM:SS, point and six digits
-_MINUS, _PLUS, _DOT, _COLON, _ZERO = (ord(c) for c in "-+.:0")
+_MINUS, _PLUS, _DOT, _COLON, _SPACE, _ZERO = (ord(c) for c in "-+.: 0")
 
 MICROSECONDS = 6
 SHORTEST = -1
@@ -142,15 +153,7 @@ def _put(out, at, value, width):  # type: ignore[no-untyped-def]
     return at + width
 
 
-# Key values for dates that MySQL and MariaDB store and no calendar has: ``0000-00-00``,
-# ``2024-02-31``.
-#
-# A key must identify its row, so in a key such a date is not NULL but a date that no row of these
-# servers can have: of the years 1398 to 2 before Christ, which every destination except MySQL
-# itself
-# supports. Each invalid date has its own (docs/adr/0022). Year 0, which MySQL has and history
-# does
-# not, is 1 before Christ, as in ISO 8601.
+# Invalid dates in keys.
 
 # Each year has 51 invalid dates: month 0 (32 days), day 0 (12 months), and days that a month may
 # lack: February's 29th to 31st, the 31st of April, June, September and November.
@@ -243,14 +246,10 @@ def _date_text(days: int) -> str:
     return f"{year:04}-{month:02}-{day:02}"
 
 
-# HOT PATH. Kernels that convert ISO dates and timestamps (``DateStyle=ISO``, ``TimeZone=UTC``) to
-# integers.
-#
-# Arguments and result as in `tidelog.codecs.columns.kernels`. Days are of the proleptic
-# Gregorian calendar, as in PostgreSQL; year 1 BC is year 0.
+# HOT PATH. Texts to integers.
 
 # How to convert dates that no calendar has (``0000-00-00``, ``2024-02-31``): an error, null, or a
-# distinct date (`tidelog.codecs.columns.times`).
+# distinct date (`code`).
 UNREAL_IS_WRONG, UNREAL_IS_NULL, UNREAL_IS_TOLD = 0, 1, 2
 
 # 'infinity' and '-infinity'. They are valid dates in every system downstream, in every time zone:
@@ -264,7 +263,6 @@ _INT32_MAX = 2**31 - 1
 _LAST_DAY = _INT64_MAX // _DAY_US - 1  # int64 microseconds end within the next day
 _BAD = -(2**62)
 _INFINITY = np.frombuffer(b"infinity", dtype=np.uint8)
-_MINUS, _PLUS, _DOT, _COLON, _SPACE = ord("-"), ord("+"), ord("."), ord(":"), ord(" ")
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], dtype=np.int64)
 
 

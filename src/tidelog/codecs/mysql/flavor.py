@@ -1,4 +1,10 @@
-"""The servers that write a MySQL binlog, and their versions: their formats differ."""
+"""The servers that write a MySQL binlog, their versions, and the settings of Tidelog's sessions.
+
+Every session of Tidelog, in sources and outputs, has these settings. A server may have other
+defaults, and run other statements when a session starts (`init_connect`): they must change no
+value, and end no session at random. Values are SQL (manual, "Server System Variables"). The
+character set is set when the session is opened.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +40,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
-# Settings that every MySQL and MariaDB session of Tidelog sets, in sources and outputs.
-#
-# A server may have other defaults, and run other statements when a session starts
-# (`init_connect`):
-# they must change no value, and end no session at random. Values are SQL (manual, "Server System
-# Variables"). The character set is set when the session is opened.
+# Session settings.
 
 PINNED: Mapping[str, str] = {
     "time_zone": "'+00:00'",  # timestamps are instants: their text in UTC

@@ -1,8 +1,9 @@
-"""Column types of MySQL and MariaDB as in the binlog's table map.
+"""Column types of MySQL and MariaDB as in the binlog's table map, and the lengths of their values.
 
 Formats: MySQL internals, "Table_map_event" (``libbinlogevents/include/rows_event.h``), its
-table of type codes and metadata; MariaDB knowledge base, "TABLE_MAP_EVENT". `Column.type_id` is the
-type code with ENUM and SET resolved out of STRING (their "real type"); `Column.type_mod` holds
+table of type codes and metadata, and ``calc_field_size``; MariaDB knowledge base,
+"TABLE_MAP_EVENT", and ``field.h`` for its compressed columns. `Column.type_id` is the type code
+with ENUM and SET resolved out of STRING (their "real type"); `Column.type_mod` holds
 
 ======  ==============================================================================
 bits    meaning
@@ -414,8 +415,6 @@ def native_logical(column: Column, types: ColumnTypes) -> str | None:
 
 
 # The lengths of values in binlog rows.
-#
-# MySQL source documentation, ``calc_field_size``; MariaDB's compressed columns: its ``field.h``.
 
 _FIXED = {
     6: 0, TINY: 1, SHORT: 2, LONG: 4, FLOAT: 4, DOUBLE: 8,
@@ -446,7 +445,7 @@ OLD_FRACTIONS = {
 def walk(type_code: int, meta: int, old_digits: int = 0) -> tuple[int, int]:
     """(bytes of the length before a value, or 0; the length of values without one) of a column.
 
-    ``old_digits``: `tidelog.codecs.mysql.types.old_digits`.
+    ``old_digits``: as the function `old_digits` returns them.
 
     Raises ValueError for metadata that the type can't have, and for a type not in `KNOWN_TYPES`.
     """

@@ -1,4 +1,7 @@
-"""PostgreSQL's rows in the event log, and their origin as Debezium writes it."""
+"""PostgreSQL's rows in the event log: their cells, their types, and their origin for Debezium.
+
+Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from tidelog.model.records import Int32s, Kind, UInt8s
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId
 
-# PostgreSQL's types that can be more than text: arrays, JSON, and numbers without limits.
+# Types that can be more than text: arrays, JSON, and numbers without limits.
 
 # Types of users and extensions have greater ids. Their arrays may have another separator.
 _FIRST_USER_ID = 16_384
@@ -70,9 +73,7 @@ def _element(name: str, types: ColumnTypes) -> str:
     return element_logical(name)
 
 
-# HOT PATH. Finds where each cell of a batch of payloads begins and how long it is.
-#
-# Formats: PostgreSQL manual, "Logical Replication Message Formats", TupleData.
+# HOT PATH. Where each cell of a batch of payloads begins and how long it is.
 
 _I, _U, _D, _T = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE), int(Kind.TRUNCATE)
 _R, _A = int(Kind.DUMP_ROW), int(Kind.ABSENT)

@@ -1,6 +1,7 @@
 """Stores whole files in a directory: on a local disk or HDFS, by pyarrow's file systems.
 
 On a local disk each file that is written is synced, and so are the folders that are created for it.
+Errors of a file system become errors of the output.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pyarrow import fs
 
 from tidelog.errors import ConfigError, OutputError
 
-# Turns errors of a file system into errors of the output.
+# Errors, and files in a listing.
 
 
 @contextmanager
@@ -35,9 +36,6 @@ def file_errors(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
 def reason_of(error: OSError) -> str:
     """Returns the system's text for an error, without paths."""
     return os.strerror(error.errno) if error.errno else type(error).__name__
-
-
-# One file in a store's listing.
 
 
 class StoredFile(NamedTuple):

@@ -6,7 +6,8 @@ ordered by key (one task writes all of a key's changes), in total, or in no orde
 messages of a formatter.
 
 One task decodes and writes a small table without a shuffle, many such tables in one job
-(`jobs.run_direct`); a table with transforms, or of more bytes, goes through a DataFrame.
+(`tidelog.outputs.base.scheduling.run_direct`); a table with transforms, or of more bytes, goes
+through a DataFrame.
 
 Delivery is at least once: progress is stored after all tasks have committed
 (`tidelog.outputs.base.progress`), or read from the destination (`ExecutorOutput.table_offset`).
@@ -440,9 +441,6 @@ class ExecutorOutput:
         if schema is None:
             return None
         return self._current.current_table(schema, batch.start, self._progress_of(batch.generation))
-
-
-# An output whose writer a function creates: those of kinds that a plugin adds.
 
 
 class PluginOutput(ExecutorOutput):

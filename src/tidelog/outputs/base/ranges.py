@@ -1,5 +1,6 @@
-"""Reads the contents of a batch for one output: its tables, their schema versions, and removed
-rows.
+"""Reads the contents of a batch for one output: tables, schema versions, removed rows, messages.
+
+The source's logical messages belong to no table.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[Segme
     return [ref for ref in log.segments(start, end, tables=(name,)) if ref.name in holding]
 
 
-# Reads the source's logical messages, which belong to no table, for outputs.
+# Logical messages.
 
 MESSAGES: Final = TableName("", "message")
 """The table name of logical messages, which no source can have: namespaces have names."""

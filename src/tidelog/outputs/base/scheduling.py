@@ -1,5 +1,7 @@
-"""Plans which jobs write a batch: tables that one task can read go together, large ones by a
-shuffle.
+"""Plans and runs the Spark jobs of a batch, for outputs that write from executors.
+
+Tables that one task can read go together, large ones by a shuffle. The driver receives counts,
+never rows.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Spark jobs of outputs that write from executors. The driver receives counts, never rows.
+# Jobs.
 
 _COUNTS = StructType([StructField("rows", LongType()), StructField("rejected", LongType())])
 

@@ -1,5 +1,7 @@
-"""Parts of the configuration that sections of ``outputs`` share: names, tables, steps, rejected
-records, formats.
+"""What kinds of outputs share: options of sections, checks of reachability, and `BuiltinKind`.
+
+The checks find out for `tidelog check` whether this host can reach a destination; they write
+nothing.
 """
 
 from __future__ import annotations
@@ -289,7 +291,7 @@ DEBEZIUM = Field(
 )
 
 
-# Checks for `tidelog check` whether this host can reach destinations. Nothing is written.
+# Reachability.
 
 ANSWER_S = 5.0
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -379,7 +381,7 @@ class FileStoreSection(Section):
         return f"{self.path} can be listed"
 
 
-# Shared by Tidelog's own kinds of outputs.
+# Tidelog's own kinds.
 
 S = TypeVar("S", bound=OutputSection)
 

@@ -1,4 +1,7 @@
-"""The tables of an output as they are delivered: after its steps, with their messages' schemas."""
+"""The tables of an output as they are delivered: their types, names, columns and messages' schemas.
+
+Columns that exist in the destination keep their type, whatever the option ``types`` says.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Applies the option ``types`` to the tables of an output: columns that exist keep their type.
+# The option ``types``.
 
 _LIMITS = re.compile(r"decimal\w*\((\d+), ?(\d+)\)")
 
@@ -284,8 +287,7 @@ class TargetTables:
         return replace(table, unchanged=unchanged)
 
 
-# The tables of an output as it delivers them now, and the columns that its destination has for
-# them.
+# The tables as the output delivers them now, in step with the source's schemas.
 
 
 class DestinationHooks(Protocol):

@@ -1,4 +1,8 @@
-"""Tasks on executors: they read a part of the log, decode, format, write and commit it."""
+"""Tasks on executors: they read a part of the log, decode, format, write and commit it.
+
+The two events of a key change, the old key's delete and the new key's creation, get each other's
+key before they go to different tasks.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +37,7 @@ from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSI
 from tidelog.spark.sessions.errors import lasting_reason
 from tidelog.system import failpoints
 
-# Gives the two events of a key change, the old key's delete and the new key's creation, each
-# other's key before they go to different tasks.
+# Key changes.
 
 OTHER_KEY = "_tidelog_other_key"
 

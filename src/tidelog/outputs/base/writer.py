@@ -1,4 +1,8 @@
-"""The base class of writers on executors: your own output implements one to four methods."""
+"""The base class of writers on executors, and the handling of records that they reject.
+
+Your own output implements one to four methods of `Writer`. Rejected records are written as JSON
+lines, or stop the pipeline.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +56,7 @@ def is_retry() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-# Handles rejected records: writes them as JSON lines, or stops the pipeline.
+# Rejected records.
 
 
 class StopAtRejection:

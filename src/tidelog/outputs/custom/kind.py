@@ -1,4 +1,4 @@
-"""Kind ``python``."""
+"""Kind ``python``: the user's own output, its section and how it is opened."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from tidelog.outputs.base.sections import (
 )
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import Output, OutputContext, OutputPlace
-
-# The section of outputs of kind ``python``: the user's own.
 
 
 class PythonSection(ExecutorSection):

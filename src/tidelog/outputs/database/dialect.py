@@ -1,4 +1,9 @@
-"""The interface of a database server: everything in which the servers differ."""
+"""The interface of a database server, descriptions of its tables, and the SQL that servers share.
+
+The statements that merge staged rows into a table are the same in both databases. A row is replaced
+only by a newer version of it. The key of a deleted row stays in a table of ours with the delete's
+version, so that an older state, written again, is not taken for a new row.
+"""
 
 from __future__ import annotations
 
@@ -323,11 +328,7 @@ class Dialect(Protocol):
         ...
 
 
-# The statements that merge staged rows into a table, the same in both databases.
-#
-# A row is replaced only by a newer version of it. The key of a deleted row stays in a table of
-# ours
-# with the delete's version, so that an older state, written again, is not taken for a new row.
+# Statements that merge staged rows into a table.
 
 NEWER = f"(t.{VERSION} IS NULL OR t.{VERSION} < s.{VERSION})"
 WHOLE, DELETE = 0, -1

@@ -1,4 +1,4 @@
-"""Kinds ``postgres`` and ``mysql``."""
+"""Kinds ``postgres`` and ``mysql``: their sections, their probes, and how they are opened."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetT
 
 if TYPE_CHECKING:
     from tidelog.outputs.database.dialect import DatabaseSession, Dialect
-
-
-# Outputs into tables of databases: kinds ``postgres`` and ``mysql``.
 
 
 class DatabaseSection(ExecutorSection):

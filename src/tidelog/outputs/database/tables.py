@@ -1,4 +1,7 @@
-"""Finds, creates, checks and alters the source's tables in the destination, on the driver."""
+"""Finds, creates, checks and alters the source's tables in the destination, on the driver.
+
+Names that the destination can't have, or can't distinguish, are refused before that.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from tidelog.outputs.database.dialect import (
 from tidelog.ports import TargetTable
 from tidelog.spark.transforms import Step, steps_of
 
-# Checks names that a destination can't have, or can't distinguish.
+# Names.
 
 
 def check_names(

@@ -1,4 +1,4 @@
-"""Kind ``files``."""
+"""Kind ``files``: its section, how it is opened, and what its files are named."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from tidelog.outputs.base.sections import (
 )
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
-
-# The section of outputs of kind ``files``.
 
 
 class FilesSection(FileStoreSection, ExecutorSection):

@@ -1,4 +1,7 @@
-"""Writes events into staged files, on executors. Readers see them after the driver's commit."""
+"""Writes events into staged files, on executors. Readers see them after the driver's commit.
+
+Files are in directories by table and time of commit, with Hive's naming.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from tidelog.ports import TargetTable, WriteTask
 from tidelog.spark.formats.envelope import join_texts, json_rows
 from tidelog.spark.formats.shapes import CHANGE_MISSING
 
-# Directories of events: by table and time of commit, with Hive's naming.
+# Directories.
 
 DEFAULT = "table={table}/date={date}"
 _TABLE = ("table", "namespace", "name")

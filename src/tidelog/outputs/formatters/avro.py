@@ -1,5 +1,13 @@
-"""Formats Avro in the wire format of Confluent's schema registry: a byte 0, the schema's id in four
-bytes, and the record in binary. Keys are Avro, too.
+"""Formats Avro in the wire format of Confluent's schema registry; keys are Avro, too.
+
+A message is a byte 0, the schema's id in four bytes, and the record in Avro's binary encoding
+(Avro 1.12, "Binary Encoding").
+
+Records are encoded by kernels, one column after the other: first the sizes of all rows are added
+up, then each column's bytes are written at the row's cursor. ``state`` (int8[n]) says what is
+written for a row's cell: `NOTHING` (the surrounding record is null), `NULL` (the union's first
+branch), `BARE` (only the value, of a field that is no union) or `BRANCH` (the union's second
+branch, and the value).
 """
 
 from __future__ import annotations
@@ -27,16 +35,7 @@ from tidelog.ports import FormatOptions, MessageSchemas, SourceId, TargetTable
 from tidelog.spark.formats.envelope import snapshots, tidelog_version
 from tidelog.spark.formats.json_values import UNAVAILABLE, time_micros
 
-# HOT PATH. Kernels that encode columns as rows of Avro's binary encoding (Avro 1.12, "Binary
-# Encoding").
-#
-# Fields are written one column after the other: first the sizes of all rows are added up, then
-# each
-# column's bytes are written at the row's cursor. ``state`` (int8[n]) says what is written for a
-# row's
-# cell: `NOTHING` (the surrounding record is null), `NULL` (the union's first branch), `BARE`
-# (only
-# the value, of a field that is no union) or `BRANCH` (the union's second branch, and the value).
+# HOT PATH. Kernels.
 
 NOTHING, NULL, BARE, BRANCH = 0, 1, 2, 3
 
@@ -159,8 +158,7 @@ def decimals(values, out, start, length):  # type: ignore[no-untyped-def]
         length[i] = last + 1 - first
 
 
-# Encodes Arrow columns as rows in Avro's binary encoding, one column after the other, by
-# kernels.
+# Rows of Arrow columns.
 
 _MAX_BYTES = 2**31 - 1  # of a batch: Arrow's int32 offsets
 States = npt.NDArray[np.int8]

@@ -1,4 +1,9 @@
-"""Formats Debezium's JSON, CloudEvents and flat rows."""
+"""Formats Debezium's JSON, CloudEvents and flat rows.
+
+Debezium's JSON has key and envelope as in the source's shape ``envelope``. CloudEvents 1.0 are
+JSON in structured mode, whose ``data`` is that envelope. Flat rows are the columns themselves, and
+the operation in members that begin with ``__``.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ from tidelog.spark.formats.connect_schemas import (
 from tidelog.spark.formats.envelope import envelope_json, join_texts, milliseconds
 from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows, json_values, type_names
 
-# Formats Debezium's JSON: key and envelope, as in the source's shape ``envelope``.
+# Debezium's JSON.
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
@@ -156,7 +161,7 @@ def _headers(events: EventColumns, other: pa.StringArray) -> pa.MapArray:
     return pa.array([None if text is None else [(name, text)] for name, text in pairs], HEADERS)
 
 
-# Formats CloudEvents 1.0 as JSON, structured mode: the Debezium envelope is the ``data``.
+# CloudEvents.
 
 _CONTENT_TYPE = ("content-type", "application/cloudevents+json; charset=UTF-8")
 
@@ -204,8 +209,7 @@ class CloudEvents:
         return messages(found, topic, key, value, headers, tombstones=False)
 
 
-# Formats flat rows: the columns themselves, and the operation in members that begin with
-# ``__``.
+# Flat rows.
 
 
 @dataclass(frozen=True)

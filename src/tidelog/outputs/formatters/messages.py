@@ -1,4 +1,9 @@
-"""Splits events into columns and builds batches of messages, for all formats."""
+"""Splits events into columns and builds batches of messages, for all formats.
+
+The application's logical messages (``pg_logical_emit_message``) become Debezium's events ``op: m``,
+in one topic, with the prefix as the key:
+https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-message-events
+"""
 
 from __future__ import annotations
 
@@ -166,12 +171,7 @@ def _flags(missing: pa.Array, names: Sequence[str]) -> Bools | None:
     return flags
 
 
-# Formats the application's logical messages (``pg_logical_emit_message``) as Debezium's events
-# ``op: m``.
-#
-# Debezium has them in one topic, with the prefix as the key:
-# https://debezium.io/documentation/reference/stable/connectors/postgresql.html#postgresql-
-# message-events
+# Logical messages.
 
 _NO_TABLE = TableName("", "")
 _NAME = "io.debezium.connector.postgresql.Message"

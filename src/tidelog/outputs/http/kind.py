@@ -1,4 +1,4 @@
-"""Kind ``http``."""
+"""Kind ``http``: its section, its probe, and how it is opened."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from tidelog.outputs.base.sections import (
 )
 from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace
-
-# The section of outputs of kind ``http``.
 
 
 class HttpSection(ExecutorSection):

@@ -1,5 +1,7 @@
-"""Splits messages into requests: equally whenever the same messages are written, so that a repeated
-request has the same content and the same key.
+"""Splits messages into requests, and sends each until the API has accepted or rejected it.
+
+Messages are split equally whenever the same messages are written, so that a repeated request has
+the same content and the same key.
 """
 
 from __future__ import annotations
@@ -154,7 +156,7 @@ def _last(versions: _Ints, at: int) -> int:
     return at
 
 
-# Sends one request until the API has accepted it, rejected it, or time is up.
+# Sends requests.
 
 # Meanings of statuses: retry; error of the records; error of the configuration. Any other 4xx is an
 # error of the records.

@@ -1,4 +1,4 @@
-"""Kind ``kafka``."""
+"""Kind ``kafka``: its section, its probe, and how it is opened."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from tidelog.outputs.base.sections import (
 )
 from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputPlace, TargetTable
-
-# The section of outputs of kind ``kafka``.
 
 
 class KafkaSection(ExecutorSection):

@@ -1,4 +1,9 @@
-"""Writes messages of one task to Kafka, on executors."""
+"""Writes messages of one task to Kafka, on executors, in order by key whatever brokers refuse.
+
+A broker refuses by batches, does not report which message is at fault, and reports it when newer
+ones have been sent. So a producer ends at its first refusal (gapless: no later message of a
+partition is sent), the batch is sent again one message at a time, then the rest as before.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +34,7 @@ from tidelog.outputs.kafka.client import (
 from tidelog.outputs.kafka.topic_tail import AlreadyWritten, TopicTail, ranks_of
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
-# Sends one task's messages to brokers, in order by key whatever they refuse; runs on executors.
-#
-# A broker refuses by batches, does not report which message is at fault, and reports it when
-# newer
-# ones have been sent. So a producer ends at its first refusal (gapless: no later message of a
-# partition is sent), the batch is sent again one message at a time, then the rest as before.
+# Sends messages.
 
 Header = tuple[str, str | bytes | None]
 

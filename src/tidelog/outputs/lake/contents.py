@@ -4,6 +4,8 @@ A copy has a row for each row of the source, and the source's columns are its ow
 changes has a row for each change, in the source's shape `typed`: the source's columns are members
 of its structs ``before``, ``after`` and ``key``. A table of history has a row for each state that a
 row of the source had, with the source's columns, and the time for which it held.
+
+How the columns follow the source's is planned here, by each policy.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from tidelog.outputs.lake.data_files.layout import (
 from tidelog.ports import TargetTable
 from tidelog.spark.formats import shapes
 
-# Plans how a lake's copy follows the columns of its source, by each policy.
+# Plans for columns.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""The base of a lake's tables: what Delta's and Iceberg's have in common."""
+"""The base of a lake's tables: what Delta's and Iceberg's have in common.
+
+A copy that somebody restored to an older state resumes at the offset of its rows, though a newer
+one was committed.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,7 @@ from tidelog.outputs.lake.contents import (
 from tidelog.ports import TargetTable
 from tidelog.system.version import check_format
 
-# Finds the offset to resume at for a copy that somebody restored to an older state, though the
-# newer one was committed.
+# Restored copies.
 
 
 @dataclass(frozen=True)

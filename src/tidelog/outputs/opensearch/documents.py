@@ -1,5 +1,11 @@
-"""Converts rows to documents: ids, JSON and mappings. Column by column, by Arrow's string
-kernels.
+"""Converts rows to documents, also to documents of several tables: ids, JSON, mappings and scripts.
+
+It converts column by column, by Arrow's string kernels.
+
+A joined document has the row of one table, and the rows of others that belong to it. Each
+contribution has a version of its own, kept in the document, also a deleted one; a script on the
+cluster compares and replaces one contribution, and does not change the others. So tables, and
+sources, may write in any order.
 """
 
 from __future__ import annotations
@@ -196,13 +202,7 @@ def index_lines(
     )
 
 
-# Documents of several tables: the rows of one, and the rows of others that belong to them.
-#
-# Each contribution has a version of its own, kept in the document, also a deleted one; a script
-# on
-# the cluster compares and replaces one contribution, and does not change the others. So tables,
-# and
-# sources, may write in any order.
+# Joined documents.
 
 # In a document's META: the version of the root's row (0: none); by slot, the contributions'
 # versions, negative if deleted. Slots: / for the root, the part's name, or part/key.

@@ -1,4 +1,4 @@
-"""Kind ``opensearch``."""
+"""Kind ``opensearch``: its section, its probe, and how it is opened."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetT
 
 if TYPE_CHECKING:
     from tidelog.outputs.opensearch.client import ClusterOptions
-
-
-# The section of outputs of kind ``opensearch``.
 
 
 class DocumentPart(Section):

@@ -30,7 +30,6 @@ from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import rename_step, route_step
 from tidelog.outputs.formatters.messages import topic_of
 from tidelog.outputs.opensearch import documents
-from tidelog.outputs.opensearch import documents as opensearch_joined
 from tidelog.outputs.opensearch.client import Cluster, ClusterOptions
 from tidelog.outputs.opensearch.documents import (
     AT,
@@ -314,7 +313,7 @@ class OpenSearchOutput(ExecutorOutput):
         properties = documents.mapping(columns, table, own)
         if known.part is None:
             return properties | {META: META_MAPPING}
-        return opensearch_joined.properties(known.part, properties) | {META: JOINED_MAPPING}
+        return documents.properties(known.part, properties) | {META: JOINED_MAPPING}
 
 
 def _log_count(notes: Mapping[str, Any]) -> int:

@@ -1,4 +1,7 @@
-"""Writes rows of one task to OpenSearch, on executors."""
+"""Writes rows of one task to OpenSearch, on executors, by bulk requests.
+
+Several requests are sent at once, and again while the cluster has no room.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from tidelog.ports import Rejection, TargetTable, WriteTask
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.system import failpoints
 
-# Sends one task's bulk requests: several at once, with retries while the cluster has no room.
+# Bulk requests.
 
 Versions = npt.NDArray[np.int64]
 

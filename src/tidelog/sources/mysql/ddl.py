@@ -104,7 +104,7 @@ def renames_of(statement: Statement) -> list[tuple[TableName, TableName]]:
     return [(old.table, new.table) for old, new in pairs]
 
 
-# Splits a statement into words, names and marks, and provides a cursor over them.
+# Words, names and marks of a statement, and a cursor over them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class TokenCursor:
         return name is not None and name.upper() == "PRIMARY"
 
 
-# Parses ALTER TABLE, action by action.
+# ALTER TABLE, action by action.
 
 # The first words of ALTER TABLE's actions that do not change rows or columns.
 # ruff: noqa: SIM905
@@ -397,7 +397,7 @@ class AlterTable:
             yield token
 
 
-# Parses a statement: which tables it names, and its effects on them.
+# Statements: which tables they name, and their effects on them.
 
 
 def read_statement(sql: str, database: str, *, fold: bool = False, sql_mode: int = 0) -> Statement:

@@ -1,7 +1,8 @@
 """Converts the servers' errors to Tidelog's errors: what happened, and what to do.
 
 Error numbers: manual, "Server Error Message Reference". A server's message may quote values of
-rows; quotes are removed unless the error is known to quote only names.
+rows; quotes are removed unless the error is known to quote only names. A chunk's errors say whether
+and how to read it again.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ def _names() -> dict[int, str]:
     return {value: name for name, value in vars(ER).items() if isinstance(value, int)}
 
 
-# Maps the servers' errors to chunk errors, which say whether and how to read again.
+# Errors of chunks.
 
 _TOO_SLOW = {3024, 1969}  # max_execution_time, max_statement_time
 _KILLED = {1317}  # KILL QUERY; the connection survives

@@ -32,7 +32,7 @@ from tidelog.sources.postgres.stream.server import MIN_VERSION
 from tidelog.sources.postgres.stream.slots import SlotOwner, find_slot, reader_of
 from tidelog.sources.postgres.stream.standby import standby_findings
 
-# Says for `tidelog check` what a role needs that the server refused.
+# What a role needs that the server refused.
 
 _NAMED = re.compile(r'(?P<schema>[^!"*.][^*.]*)\.(?P<table>\*|[^*.]+)')
 """A pattern of one table, or of all tables of one schema."""
@@ -144,8 +144,6 @@ def superuser_reads_others(connection: Connection, publications: Publications) -
             "has the SQL)",
         )
 
-
-__all__ = ["Finding", "Preflight"]
 
 TESTED_VERSIONS = (15, 16, 18)
 CLOCK_SKEW_LIMIT_S = 5.0

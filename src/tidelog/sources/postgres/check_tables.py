@@ -1,4 +1,4 @@
-"""Checks the captured tables for `tidelog check`."""
+"""Checks the captured tables, the publications and the metadata tables for `tidelog check`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 from tidelog.sources.postgres.connect import quote_ident
 from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
 
-# Queries that the checks of `tidelog check` share.
+# Queries that the checks share.
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -237,7 +237,7 @@ def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding
     yield Finding(f"table {table.table}", "fail", text, fix, SUPERUSER)
 
 
-# Checks the publications and the metadata tables for `tidelog check`.
+# Publications and metadata tables.
 
 SHOWN = 3  # reasons shown, of many
 

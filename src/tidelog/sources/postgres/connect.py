@@ -3,6 +3,10 @@
 The walsender's session and the chunk readers' must write every value as the same text, because rows
 from the log and rows from a SELECT are compared and decoded as text. So every session sets
 `PINNED`.
+
+The hosts of a URL are tried one after the other. libpq and psycopg can do that too, but each in its
+own way: libpq's non-blocking connection would stay with a vanished host for as long as the network
+allows.
 """
 
 from __future__ import annotations
@@ -27,11 +31,7 @@ from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.encodings import adapt, set_database_encoding
 from tidelog.sources.postgres.errors import connection_error, note_reached
 
-# Tries the hosts of a URL one after the other.
-#
-# libpq and psycopg can do that too, but each in its own way: libpq's non-blocking connection
-# would
-# stay with a vanished host for as long as the network allows.
+# Hosts.
 
 _Connection = TypeVar("_Connection")
 _LISTS = ("host", "hostaddr", "port")

@@ -1,4 +1,7 @@
-"""Parsers of single binlog events, sans-IO: headers, files, GTIDs, statements, XA."""
+"""Parsers of single binlog events, sans-IO: headers, files, GTIDs, statements, XA.
+
+MariaDB compresses single events (zlib), MySQL whole transactions (zstd).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tidelog.codecs.mysql.binlog.items import Alter, BinlogServer, MariaDbSource
 from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.codecs.mysql.texts.charset_texts import UTF8, decode_text
 
-# A cursor over an event's body, and its packed integers.
+# An event's body, and its packed integers.
 
 
 class Fields:
@@ -183,7 +186,7 @@ def without_checksum(event: bytes) -> bytes:
     return body if zlib.crc32(body) == int.from_bytes(event[-4:], "little") else event
 
 
-# Decompresses events: MariaDB compresses single events (zlib), MySQL whole transactions (zstd).
+# Compressed events and transactions.
 
 COMPRESSED_ROWS = {
     EventType.WRITE_ROWS_COMPRESSED_V1: EventType.WRITE_ROWS_V1,
@@ -296,7 +299,7 @@ def _whole_events(data: bytearray) -> tuple[int, int]:
     return at, HEADER_BYTES
 
 
-# Parses events about log files: their format, the next file, and the stream's position.
+# Events about log files: their format, the next file, and the stream's position.
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +357,7 @@ def parse_heartbeat_v2(body: bytes) -> tuple[str | None, int | None]:
     return name, offset
 
 
-# Parses events with a statement, and determines the statement's kind.
+# Events with a statement, and the statement's kind.
 
 # The servers write these in the form of SHOW CREATE TABLE, for CREATE TABLE … SELECT and … LIKE.
 _WRITTEN_BY_SERVER = re.compile(rb"CREATE (?:OR REPLACE )?TABLE (?:IF NOT EXISTS )?`[^\n]*\(\n  `")
@@ -533,7 +536,7 @@ def parse_xa_prepare(body: bytes) -> tuple[bytes, bool]:
     return xid_text(format_id, fields.take(gtrid), fields.take(bqual)), bool(one_phase)
 
 
-# Parses GTID events of single transactions, and the GTID sets at a file's beginning.
+# GTID events of single transactions, and the GTID sets at a file's beginning.
 
 
 def parse_previous_gtids(body: bytes) -> str:

@@ -1,6 +1,8 @@
-"""Finds where transactions begin and end, by GTIDs and statements.
+"""Finds where transactions begin and end, and in which file, where the kernel does not.
 
-The kernel processes most groups of events; this module the others.
+The kernel processes most groups of events; this module the others: by GTIDs and statements. It
+tracks which XA transactions are prepared, and when their rows are yielded, and it converts
+MariaDB's compressed rows events to plain ones.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from tidelog.codecs.mysql.binlog.tables import ScannedTables
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
 from tidelog.model.records import Int64s, Resume, UInt8s
 
-# Tracks XA transactions in a scan: which are prepared, and when their rows are yielded.
+# XA transactions.
 
 _XID = re.compile(r"X'[0-9a-f]*'\s*,\s*X'[0-9a-f]*'\s*,\s*-?\d+", re.IGNORECASE)
 
@@ -300,7 +302,7 @@ class Groups:
             yield RolledBackSeen(position, ordinal, tables, position < self._begin.position)
 
 
-# Processes events that say which file the stream is in, and at which offset.
+# Files.
 
 
 class FileEvents:
@@ -396,7 +398,7 @@ class FileEvents:
         return binlog_position.pack(number + self._shift, 0)
 
 
-# Converts MariaDB's compressed rows events, and the events between them, to plain ones.
+# MariaDB's compressed rows events, and the events between them.
 
 # The kernel, or their parser, needs more than the bytes of one such event.
 _UNLIKE_OTHERS = frozenset(

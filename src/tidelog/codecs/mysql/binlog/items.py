@@ -1,9 +1,11 @@
-"""The items that `tidelog.codecs.mysql.binlog.scanner.BinlogScanner` yields besides batches of
-rows: values, without parsing.
+"""Positions in a binlog, and the items that `BinlogScanner` yields besides batches of rows.
 
-Positions are packed (`tidelog.codecs.mysql.binlog.items`). *Durable* items are before the
-scanner's resume position: they were processed before a restart and come again because the stream
-begins earlier.
+Items are values, without parsing. *Durable* items are before the scanner's resume position: they
+were processed before a restart and come again because the stream begins earlier.
+
+A position is one int64: the file's number, then the offset in it. Files are named ``base.000123``
+with growing numbers; a transaction never spans two files. 39 bits hold an offset of 512 GiB (a
+transaction may make a file larger than ``max_binlog_size``), 24 bits 16.7 million files.
 """
 
 from __future__ import annotations
@@ -298,13 +300,7 @@ Scanned = (
 )
 
 
-# A position in a MySQL or MariaDB binlog as one int64: the file's number, then the offset in it.
-#
-# Files are named ``base.000123`` with growing numbers; a transaction never spans two files. 39
-# bits
-# hold an offset of 512 GiB (a transaction may make a file larger than ``max_binlog_size``), 24
-# bits
-# 16.7 million files.
+# Positions.
 
 OFFSET_BITS = 39
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1

@@ -1,4 +1,8 @@
-"""HOT PATH. Kernels for binlog events and row images, and their arrays."""
+"""HOT PATH. Kernels for binlog events and row images, and indexes of the arrays that they share.
+
+numba's cache depends on the time stamp of a kernel's own file only: touch `scan_kernel.py` when
+this file changes.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,6 @@ from tidelog.codecs.mysql.binlog.events import HEADER_BYTES
 from tidelog.model.records import Int32s, Int64s, UInt8s
 
 # Indexes of the arrays that the scanner and its kernels share, and the kernel's stop codes.
-#
-# numba's cache depends on the time stamp of a kernel's own file only: touch `kernels.scan` when
-# this
-# one changes.
 
 # Indexes of the state array, which carries everything from one call to the next.
 OFFSET = 0  # 64-bit end of the last event in its file
@@ -88,11 +88,7 @@ COLUMN_COUNT = 10
 TORN_ROW = 11
 
 
-# Kernels for row images: find an image's end, copy it, compare two images.
-#
-# numba's cache depends on the time stamp of a kernel's own file only: touch `kernels.scan` when
-# this
-# one changes.
+# Row images: find an image's end, copy it, compare two images.
 
 
 @njit(inline="always")
@@ -312,7 +308,7 @@ PARTIAL_UPDATE, GTID, ANONYMOUS_GTID, MARIADB_GTID = 39, 33, 34, 162
 ROWS_QUERY, CONTEXT, VIEW_CHANGE, ANNOTATE, CHECKPOINT = 29, 36, 37, 160, 161
 
 
-# Kernels for whole events: their checksums, and where each begins.
+# Whole events: their checksums, and where each begins.
 
 _MASK32 = 0xFFFFFFFF
 _ARTIFICIAL = 0x20  # a flag: the event is not in the file

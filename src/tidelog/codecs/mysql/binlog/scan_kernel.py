@@ -18,8 +18,7 @@ from tidelog.codecs.byte_order import (
     uint24_at,
     uint48_at,
 )
-from tidelog.codecs.mysql.binlog import kernels as s
-from tidelog.codecs.mysql.binlog import kernels as t
+from tidelog.codecs.mysql.binlog import kernels as kernel
 from tidelog.codecs.mysql.binlog.events import HEADER_BYTES
 from tidelog.codecs.mysql.binlog.kernels import (
     COLUMNS,
@@ -45,9 +44,9 @@ _BEFORE_AND_AFTER = _BEFORE | _AFTER
 def is_rows(typed: int) -> bool:
     """Return True for the type of a rows event."""
     return (
-        t.WRITE_V1 <= typed <= t.DELETE_V1
-        or t.WRITE <= typed <= t.DELETE
-        or typed == t.PARTIAL_UPDATE
+        kernel.WRITE_V1 <= typed <= kernel.DELETE_V1
+        or kernel.WRITE <= typed <= kernel.DELETE
+        or typed == kernel.PARTIAL_UPDATE
     )
 
 
@@ -85,7 +84,7 @@ def columns_of(data: UInt8s, typed: int, at: int, body_end: int) -> tuple[int, i
 
     ``at``: the end of its table id and flags.
     """
-    if typed not in (t.WRITE_V1, t.UPDATE_V1, t.DELETE_V1):
+    if typed not in (kernel.WRITE_V1, kernel.UPDATE_V1, kernel.DELETE_V1):
         if at + 2 > body_end or little_uint16_at(data, at) < 2:
             return at, -1
         at += little_uint16_at(data, at)  # extra data
@@ -294,112 +293,112 @@ def scan(
     Returns:
         END, SPECIAL, FULL, WATCHED_ROW or an error code.
     """
-    offset = state[s.OFFSET]
-    file = state[s.FILE]
-    in_group = state[s.IN_GROUP]
-    group_start = state[s.GROUP_START]
-    record_position = state[s.RECORD_POSITION]
-    group_ts = state[s.COMMIT_TS]
-    next_ordinal = state[s.NEXT_ORDINAL]
-    begun = state[s.BEGUN]
-    standalone = state[s.STANDALONE]
-    held = state[s.HELD]
-    last_position = state[s.LAST_POSITION]
-    last_ordinal = state[s.LAST_ORDINAL]
-    checksum, mode = state[s.CHECKSUM], state[s.MODE]
-    source = state[s.SOURCE]
-    row_at = state[s.ROW_AT]
+    offset = state[kernel.OFFSET]
+    file = state[kernel.FILE]
+    in_group = state[kernel.IN_GROUP]
+    group_start = state[kernel.GROUP_START]
+    record_position = state[kernel.RECORD_POSITION]
+    group_ts = state[kernel.COMMIT_TS]
+    next_ordinal = state[kernel.NEXT_ORDINAL]
+    begun = state[kernel.BEGUN]
+    standalone = state[kernel.STANDALONE]
+    held = state[kernel.HELD]
+    last_position = state[kernel.LAST_POSITION]
+    last_ordinal = state[kernel.LAST_ORDINAL]
+    checksum, mode = state[kernel.CHECKSUM], state[kernel.MODE]
+    source = state[kernel.SOURCE]
+    row_at = state[kernel.ROW_AT]
 
     count = len(offsets) - 1
     begin_of_all, end_of_all = offsets[0], offsets[count]
     record = used = gtids = 0
     payload_offsets[0] = 0
     event_start = event_end = offset
-    code, i = s.END, first
+    code, i = kernel.END, first
     while i < count:
         start = offsets[i]
         end = offsets[i + 1]
         length = end - start
         if start < begin_of_all or length < HEADER_BYTES or end > end_of_all:
-            code = s.MALFORMED
+            code = kernel.MALFORMED
             break
         typed = data[start + 4]
-        if mode != s.INFLATED and little_uint32_at(data, start + 9) != length:
-            code = s.MALFORMED
+        if mode != kernel.INFLATED and little_uint32_at(data, start + 9) != length:
+            code = kernel.MALFORMED
             break
         body = start + HEADER_BYTES
         body_end = end
-        if checksum and mode == s.WHOLE and not may_repeat(typed):
+        if checksum and mode == kernel.WHOLE and not may_repeat(typed):
             body_end = end - 4
             if body_end < body:
-                code = s.MALFORMED
+                code = kernel.MALFORMED
                 break
             if row_at == 0 and crc32(data, start, body_end) != little_uint32_at(data, body_end):
-                code = s.BAD_CHECKSUM
+                code = kernel.BAD_CHECKSUM
                 break
-        if mode == s.INNER:
-            event_start = state[s.EVENT_START]
-            event_end = state[s.EVENT_END]
+        if mode == kernel.INNER:
+            event_start = state[kernel.EVENT_START]
+            event_end = state[kernel.EVENT_END]
         else:
             in_order, event_start, event_end = place_of(data, start, offset)
             if not in_order:
-                code = s.OUT_OF_ORDER
+                code = kernel.OUT_OF_ORDER
                 break
 
         if is_rows(typed):
             if not in_group:
-                code = s.OUTSIDE
+                code = kernel.OUTSIDE
                 break
             if body + 8 > body_end:
-                code = s.MALFORMED
+                code = kernel.MALFORMED
                 break
             rows_flags = little_uint16_at(data, body + 6)
             if not held:
                 table_id = uint48_at(data, body)
                 at, columns = columns_of(data, typed, body + 8, body_end)
                 if columns < 0:
-                    code = s.MALFORMED
+                    code = kernel.MALFORMED
                     break
                 number = table_number(table_id, ids, numbers)
                 if number < 0:
                     if table_id != _NO_TABLE:
-                        code = s.UNMAPPED
+                        code = kernel.UNMAPPED
                         break
                     at = body_end
-                elif tables[number, s.COLUMNS] < 0:
+                elif tables[number, kernel.COLUMNS] < 0:
                     # Such a table counts events instead of rows, and any change may be one to
                     # notice.
                     table = tables[number]
                     if is_after(record_position, next_ordinal, last_position, last_ordinal):
-                        if typed in (t.DELETE, t.DELETE_V1):
-                            table[s.NOTICED] |= table[s.NOTICE] & s.DELETED
-                        elif typed not in (t.WRITE, t.WRITE_V1):
-                            table[s.NOTICED] |= table[s.NOTICE] & s.REKEYED
+                        if typed in (kernel.DELETE, kernel.DELETE_V1):
+                            table[kernel.NOTICED] |= table[kernel.NOTICE] & kernel.DELETED
+                        elif typed not in (kernel.WRITE, kernel.WRITE_V1):
+                            table[kernel.NOTICED] |= table[kernel.NOTICE] & kernel.REKEYED
                         last_position = record_position
                         last_ordinal = next_ordinal
                     next_ordinal += 1
                 else:
                     table = tables[number]
-                    if table[s.COLUMNS] != columns:
-                        code = s.COLUMN_COUNT
+                    if table[kernel.COLUMNS] != columns:
+                        code = kernel.COLUMN_COUNT
                         break
                     width = (columns + 7) >> 3
-                    updates = typed in (t.UPDATE, t.UPDATE_V1, t.PARTIAL_UPDATE)
-                    partial = typed == t.PARTIAL_UPDATE
+                    updates = typed in (kernel.UPDATE, kernel.UPDATE_V1, kernel.PARTIAL_UPDATE)
+                    partial = typed == kernel.PARTIAL_UPDATE
                     first_bits = at
                     second_bits = at + width
                     at += width * 2 if updates else width
                     if at > body_end:
-                        code = s.MALFORMED
+                        code = kernel.MALFORMED
                         break
                     first_present = present_count(data, first_bits, columns)
                     second_present = present_count(data, second_bits, columns) if updates else 0
-                    schema = table[s.SCHEMA]
+                    schema = table[kernel.SCHEMA]
                     head = 4 + (width * 2 if updates else width)
                     if updates:
                         row_kind = _U
                         row_flags = _BEFORE | _AFTER | (_PARTIAL if partial else 0)
-                    elif typed in (t.WRITE, t.WRITE_V1):
+                    elif typed in (kernel.WRITE, kernel.WRITE_V1):
                         row_kind = _I
                         row_flags = _AFTER
                     else:
@@ -407,7 +406,7 @@ def scan(
                         row_flags = _BEFORE
                     one_without_bytes = at == body_end and first_present == 0
                     if schema != 0:
-                        table[s.CHANGED_BY] = group_start
+                        table[kernel.CHANGED_BY] = group_start
                     if row_at:
                         at = start + row_at
                         one_without_bytes = False
@@ -421,20 +420,20 @@ def scan(
                             if partial:
                                 at = options_end(data, at, body_end, table)
                                 if at < 0:
-                                    code = s.TORN_ROW
+                                    code = kernel.TORN_ROW
                                     break
                             after_at = at
                             at = image_end(
                                 data, at, body_end, second_bits, second_present, table, walks, steps
                             )
-                        if at > body_end and schema == 0 and table[s.LOOSE]:
+                        if at > body_end and schema == 0 and table[kernel.LOOSE]:
                             if is_after(record_position, next_ordinal, last_position, last_ordinal):
                                 last_position = record_position
                                 last_ordinal = next_ordinal
                             next_ordinal += 1
                             break
                         if at > body_end or (at == row and not one_without_bytes):
-                            code = s.TORN_ROW
+                            code = kernel.TORN_ROW
                             break
                         one_without_bytes = False
                         if is_after(record_position, next_ordinal, last_position, last_ordinal):
@@ -443,11 +442,11 @@ def scan(
                                 if (
                                     record == len(kind)
                                     or used + need > len(payload)
-                                    or (schema == s.WATCHED and record > 0)
+                                    or (schema == kernel.WATCHED and record > 0)
                                 ):
                                     row_at = row - start
-                                    state[s.NEED] = need
-                                    code = s.FULL
+                                    state[kernel.NEED] = need
+                                    code = kernel.FULL
                                     break
                                 images = (row, middle, at)
                                 used = write_payload(
@@ -460,65 +459,65 @@ def scan(
                                 commit_ts[record] = group_ts
                                 record += 1
                                 payload_offsets[record] = used
-                            if table[s.NOTICE] & ~table[s.NOTICED]:
+                            if table[kernel.NOTICE] & ~table[kernel.NOTICED]:
                                 if row_kind == _D:
-                                    table[s.NOTICED] |= table[s.NOTICE] & s.DELETED
-                                elif (updates and table[s.NOTICE] & s.REKEYED) and rekeyed(
+                                    table[kernel.NOTICED] |= table[kernel.NOTICE] & kernel.DELETED
+                                elif updates and table[kernel.NOTICE] & kernel.REKEYED and rekeyed(
                                     data, row, first_bits, first_present,
                                     after_at, second_bits, second_present, at, table, walks,
                                 ):  # fmt: skip
-                                    table[s.NOTICED] |= s.REKEYED
+                                    table[kernel.NOTICED] |= kernel.REKEYED
                             last_position = record_position
                             last_ordinal = next_ordinal
-                            if schema == s.WATCHED:
+                            if schema == kernel.WATCHED:
                                 next_ordinal += 1
                                 row_at = at - start
-                                code = s.WATCHED_ROW
+                                code = kernel.WATCHED_ROW
                                 break
                         next_ordinal += 1
-                    if code != s.END:
+                    if code != kernel.END:
                         break
             row_at = 0
             if standalone and rows_flags & _STATEMENT_END:
                 in_group = 0
-        elif typed == t.TABLE_MAP:
+        elif typed == kernel.TABLE_MAP:
             if not in_group:
-                code = s.OUTSIDE
+                code = kernel.OUTSIDE
                 break
             if body + 8 > body_end:
-                code = s.MALFORMED
+                code = kernel.MALFORMED
                 break
             if not held:
                 number = table_number(uint48_at(data, body), ids, numbers)
                 if number < 0:
-                    code = s.SPECIAL
+                    code = kernel.SPECIAL
                     break
                 if not same_map(data, body, body_end, maps, tables[number]):
-                    code = s.SPECIAL
+                    code = kernel.SPECIAL
                     break
-        elif typed in (t.GTID, t.ANONYMOUS_GTID, t.MARIADB_GTID):
-            mariadb = typed == t.MARIADB_GTID
+        elif typed in (kernel.GTID, kernel.ANONYMOUS_GTID, kernel.MARIADB_GTID):
+            mariadb = typed == kernel.MARIADB_GTID
             if in_group:
-                code = s.NESTED
+                code = kernel.NESTED
                 break
-            if mode == s.INNER or body + (13 if mariadb else 25) > body_end:
-                code = s.MALFORMED
+            if mode == kernel.INNER or body + (13 if mariadb else 25) > body_end:
+                code = kernel.MALFORMED
                 break
             if mariadb and data[body + 12] & 0xC0:  # XA
-                code = s.SPECIAL
+                code = kernel.SPECIAL
                 break
-            if typed != t.ANONYMOUS_GTID:
+            if typed != kernel.ANONYMOUS_GTID:
                 if gtids == len(gtid_position):
-                    code = s.FULL
-                    state[s.NEED] = 0
+                    code = kernel.FULL
+                    state[kernel.NEED] = 0
                     break
-                found = source_of(data, start, mariadb, sources, state[s.SOURCES], source)
+                found = source_of(data, start, mariadb, sources, state[kernel.SOURCES], source)
                 if found < 0:
-                    code = s.SPECIAL
+                    code = kernel.SPECIAL
                     break
                 number = little_int64_at(data, body if mariadb else body + 17)
                 if number < 0:
-                    code = s.MALFORMED
+                    code = kernel.MALFORMED
                     break
                 source = found
                 gtid_position[gtids] = file | event_start
@@ -532,21 +531,21 @@ def scan(
             standalone = 1 if mariadb and data[body + 12] & 1 else 0
             begun = 1 if mariadb and not standalone else 0
             group_ts = commit_ts_of(data, start, body_end, mariadb)
-        elif typed == t.XID:
+        elif typed == kernel.XID:
             if not in_group:
-                code = s.OUTSIDE
+                code = kernel.OUTSIDE
                 break
             if held:
-                code = s.SPECIAL
+                code = kernel.SPECIAL
                 break
             in_group = 0
-        elif typed == t.QUERY:
+        elif typed == kernel.QUERY:
             if body + 13 > body_end:
-                code = s.MALFORMED
+                code = kernel.MALFORMED
                 break
             text = body + 13 + little_uint16_at(data, body + 11) + data[body + 8] + 1
             if text > body_end:
-                code = s.MALFORMED
+                code = kernel.MALFORMED
                 break
             bare = not begun and not standalone and not held
             if bare and is_word(data, text, body_end, b"BEGIN"):
@@ -559,11 +558,18 @@ def scan(
             elif in_group and begun and not held and is_word(data, text, body_end, b"COMMIT"):
                 in_group = 0
             else:
-                code = s.SPECIAL
+                code = kernel.SPECIAL
                 break
-        elif typed in (t.ROWS_QUERY, t.ANNOTATE, t.CHECKPOINT, t.STOP, t.CONTEXT, t.VIEW_CHANGE):
+        elif typed in (
+            kernel.ROWS_QUERY,
+            kernel.ANNOTATE,
+            kernel.CHECKPOINT,
+            kernel.STOP,
+            kernel.CONTEXT,
+            kernel.VIEW_CHANGE,
+        ):
             pass
-        elif typed in (t.INTVAR, t.RAND, t.USER_VAR):
+        elif typed in (kernel.INTVAR, kernel.RAND, kernel.USER_VAR):
             if not in_group:
                 in_group = 1
                 group_start = record_position = file | event_start
@@ -571,31 +577,31 @@ def scan(
                 held = standalone = begun = 0
                 group_ts = little_uint32_at(data, start) * 1_000_000
         else:
-            code = s.SPECIAL
+            code = kernel.SPECIAL
             break
         if not in_group:
             begun = standalone = held = 0
-        if mode != s.INNER:
+        if mode != kernel.INNER:
             offset = event_end
         i += 1
 
-    state[s.OFFSET] = offset
-    state[s.IN_GROUP] = in_group
-    state[s.GROUP_START] = group_start
-    state[s.RECORD_POSITION] = record_position
-    state[s.COMMIT_TS] = group_ts
-    state[s.NEXT_ORDINAL] = next_ordinal
-    state[s.BEGUN] = begun
-    state[s.STANDALONE] = standalone
-    state[s.HELD] = held
-    state[s.LAST_POSITION] = last_position
-    state[s.LAST_ORDINAL] = last_ordinal
-    state[s.SOURCE] = source
-    state[s.ROW_AT] = row_at
-    state[s.CURSOR] = i
-    state[s.RECORDS] = record
-    state[s.PAYLOAD_BYTES] = used
-    state[s.GTIDS] = gtids
-    state[s.EVENT_START] = event_start
-    state[s.EVENT_END] = event_end
+    state[kernel.OFFSET] = offset
+    state[kernel.IN_GROUP] = in_group
+    state[kernel.GROUP_START] = group_start
+    state[kernel.RECORD_POSITION] = record_position
+    state[kernel.COMMIT_TS] = group_ts
+    state[kernel.NEXT_ORDINAL] = next_ordinal
+    state[kernel.BEGUN] = begun
+    state[kernel.STANDALONE] = standalone
+    state[kernel.HELD] = held
+    state[kernel.LAST_POSITION] = last_position
+    state[kernel.LAST_ORDINAL] = last_ordinal
+    state[kernel.SOURCE] = source
+    state[kernel.ROW_AT] = row_at
+    state[kernel.CURSOR] = i
+    state[kernel.RECORDS] = record
+    state[kernel.PAYLOAD_BYTES] = used
+    state[kernel.GTIDS] = gtids
+    state[kernel.EVENT_START] = event_start
+    state[kernel.EVENT_END] = event_end
     return code

@@ -1,4 +1,4 @@
-"""The state of a scan, shared by its kernel and the code for single events."""
+"""The state of a scan, which its kernel and the code for single events share, and its buffers."""
 
 from __future__ import annotations
 

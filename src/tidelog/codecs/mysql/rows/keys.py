@@ -1,4 +1,8 @@
-"""Extracts the keys of binlog records, both log rows and dump rows."""
+"""Extracts the keys of binlog records, both log rows and dump rows, and spells keys of bytes.
+
+A key of bytes is ``0x`` and hexadecimal digits, as MySQL and MariaDB write such literals. Texts
+from people may be the bytes themselves if these are UTF-8 and don't begin with ``0x``.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +34,7 @@ from tidelog.model.records import (
 )
 from tidelog.model.schema import TableSchema
 
-# Converts keys of bytes to and from text: ``0x`` and hexadecimal digits, as MySQL and MariaDB
-# write such literals.
-#
-# Texts from people may be the bytes themselves if these are UTF-8 and don't begin with ``0x``.
+# Keys of bytes.
 
 BEGINS = "0x"
 LOGICAL = "bytes"
@@ -253,9 +254,7 @@ class BinlogKeys(EncodedKeys):
         return self._entries(batch, indices, schema, kind, rows, old)
 
     def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
-        """Like `EncodedKeys.texts`; bytes are in the form of
-        `tidelog.codecs.mysql.rows.keys`.
-        """
+        """Like `EncodedKeys.texts`; bytes are in the form of `text_of`."""
         return tuple(
             text_of(text.encode("utf-8", "surrogateescape"))
             if text is not None and _is_bytes(schema, name)

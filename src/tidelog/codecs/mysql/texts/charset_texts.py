@@ -1,8 +1,14 @@
-"""Converts text in MySQL's single-byte character sets to UTF-8, as the server does.
+"""Converts text in MySQL's character sets to Unicode, as the server does.
 
-The tables below are for sets without a Python codec, or with a different one; they were read from
-the servers (``CONVERT(… USING utf8mb4)``), which agree. Characters that a set does not define
-become question marks there.
+Python's codecs convert most sets. The tables and characters below are for those that it does not
+have, or has differently; they were read from the servers (``CONVERT(… USING utf8mb4)``), which
+agree. Characters that a set does not define become question marks there.
+
+Keys have exact texts. Some sets have characters without a text (surrogates in ``ucs2`` and
+``utf32``, codes that ``gbk`` does not define), or two characters with the same text (``cp932`` has
+NEC's and IBM's). For other columns the server's question mark is good enough, but two keys must not
+become one. So a key's value that does not survive the conversion to UTF-8 and back is written as
+`MARK` and the hexadecimal digits of its bytes, both from the log and from a dump.
 """
 
 from __future__ import annotations
@@ -20,11 +26,7 @@ from tidelog.codecs.mysql.charsets import charset_of
 from tidelog.model.records import UInt8s
 from tidelog.model.schema import Column
 
-# Converts text in MySQL's multi-byte character sets to Unicode, as the server does.
-#
-# Python's codecs convert it except for the characters below, which were read from the servers
-# (``CONVERT(… USING utf8mb4)``); MySQL and MariaDB agree. Characters that a set does not define
-# become question marks there.
+# Multi-byte character sets.
 
 WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 """The character sets whose ASCII characters take several bytes too."""
@@ -282,15 +284,7 @@ def not_ascii(data, start, length, binary, out):  # type: ignore[no-untyped-def]
                 break
 
 
-# Distinct texts for key columns in character sets that Unicode does not cover completely.
-#
-# Such a set has characters without a text (surrogates in ``ucs2`` and ``utf32``, codes that
-# ``gbk``
-# does not define), or two characters with the same text (``cp932`` has NEC's and IBM's). For
-# other
-# columns the server's question mark is good enough, but two keys must not become one. So a key's
-# value that does not survive the conversion to UTF-8 and back is written as `MARK` and the
-# hexadecimal digits of its bytes, both from the log and from a dump.
+# Exact texts of keys.
 
 MARK = "\U0010ffff"
 """The prefix of such a text: a code point that is never a character."""

@@ -1,4 +1,16 @@
-"""HOT PATH. Kernels that write the binlog's numbers, dates and times as MySQL prints them."""
+"""HOT PATH. Kernels that write the binlog's numbers, dates and times as MySQL prints them.
+
+Each kernel of a column takes ``data`` (uint8[...]) and the column's ``start``, ``length``
+(int32[n]) and ``binary`` (bool[n], True for a log row's cell). It writes the texts to
+``data[to:]``, where the caller has made room, updates ``start`` and ``length``, and returns the end
+of the data, or -1 - the first row whose cell is not of the type.
+
+Sources: MySQL internals, "Rows_event"; ``strings/decimal.cc`` (``decimal2bin``);
+``mysys/my_time.cc`` (``TIME_to_longlong_*_packed``).
+
+numba's cache depends on the time stamp of a kernel's own file only: touch the callers' files when
+this one changes.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +21,7 @@ from numba import njit
 
 from tidelog.codecs.mysql import types
 
-# HOT PATH. Kernels that write integers as digits, and read the integers of binary cells.
-#
-# numba's cache depends on the time stamp of a kernel's own file only: touch the callers' files
-# when
-# this one changes.
+# Digits, and the integers of binary cells.
 
 ZERO, MINUS, DOT, COLON, SPACE = ord("0"), ord("-"), ord("."), ord(":"), ord(" ")
 POWERS = np.array([10**k for k in range(10)], dtype=np.int64)
@@ -63,15 +71,7 @@ def big_endian(data, at, size):  # type: ignore[no-untyped-def]
     return value
 
 
-# HOT PATH. Kernels that convert the binlog's numbers to the texts that MySQL prints.
-#
-# Each takes ``data`` (uint8[...]) and a column's ``start``, ``length`` (int32[n]) and ``binary``
-# (bool[n], True for a log row's cell). It writes the texts to ``data[to:]``, where the caller has
-# made room, updates ``start`` and ``length``, and returns the end of the data, or -1 - the first
-# row
-# whose cell is not of the type. Sources: MySQL internals, "Rows_event", and
-# ``strings/decimal.cc``
-# (``decimal2bin``).
+# Numbers.
 
 _DIGIT_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
 
@@ -217,10 +217,7 @@ def floats(data, start, length, binary, size, out):  # type: ignore[no-untyped-d
     return 0
 
 
-# HOT PATH. Kernels that convert the binlog's dates and times to the texts that MySQL prints.
-#
-# Arguments and result as in `tidelog.codecs.mysql.texts.kernels`. Sources: MySQL internals,
-# "Rows_event", and ``mysys/my_time.cc`` (``TIME_to_longlong_*_packed``).
+# Dates and times.
 
 _ZERO_SECONDS = 838 * 3600 + 59 * 60 + 59 + 1
 _EPOCH = dt.datetime(1970, 1, 1)

@@ -1,4 +1,8 @@
-"""Reads rows of data files, by the table's names and types, whatever columns a file has."""
+"""Reads rows of data files, by the table's names and types, whatever columns a file has.
+
+Partition values are texts in the log (Delta protocol, "Partition Value Serialization"). Times are
+UTC. Readers take an empty text or binary value for null.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ from tidelog.outputs.lake.data_files.layout import (
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter, read_rows
 
-# Converts values from a table's types to those of its files, and back.
+# Values in a table's types, and in those of its files.
 
 
 def to_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
@@ -101,11 +105,7 @@ class _Renamed:
         return self._kind.__arrow_c_schema__(), self._values.__arrow_c_array__()[1]
 
 
-# Values of partition columns as the log has them, and the folders of a partition's files.
-#
-# Delta protocol, "Partition Value Serialization". Times are UTC. Readers take an empty text or
-# binary
-# value for null.
+# Partition values in the log, and folders of partitions.
 
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _NOT_IN_FOLDERS = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")  # Hive's escapePathName

@@ -1,7 +1,11 @@
-"""The layout of a table's data files: its columns, key and partitions; and what differs between
-table formats.
+"""The layout of a table's data files: its columns, their names, its key and partitions.
 
-Types: Delta protocol, "Schema Serialization Format" (github.com/delta-io/delta, PROTOCOL.md).
+It also has what differs between table formats (`TableFormat`). Types: Delta protocol, "Schema
+Serialization Format" (github.com/delta-io/delta, PROTOCOL.md).
+
+Names: without column mapping Delta refuses some characters, and not every reader reads a table with
+column mapping right. So a plain name has ``_`` in their place, and the column's metadata keeps the
+source's name, by which the column is found from then on.
 """
 
 from __future__ import annotations
@@ -20,13 +24,7 @@ from tidelog.model.records import Int64s
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.delta_log.actions import DataFile
 
-# The names that columns of a source have in a Delta table.
-#
-# Without column mapping Delta refuses some characters in names, and not every reader reads a
-# table
-# with column mapping right. So a plain name has ``_`` in their place, and the column's metadata
-# keeps
-# the source's name, by which we go on to find the column.
+# Names of columns.
 
 SOURCE_NAME: Final = "tidelog.name"
 """The key in a column's metadata of the source's name, where the table has another one."""

@@ -1,4 +1,7 @@
-"""HOT PATH. Finds the rows of given keys."""
+"""HOT PATH. Finds the rows of given keys: by files' statistics, then by an index of a file's keys.
+
+Indexes are cached on the disk of the host that reads the files.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.system.private_files import create_directory, create_file
 
-# HOT PATH. Finds the rows of one file by their keys.
+# The index of one file's keys.
 
 _MOST_INT32 = np.iinfo(np.int32).max
 
@@ -121,7 +124,7 @@ def _pairs(left: Places, right: Places) -> tuple[np.ndarray, np.ndarray]:
     return first, hits + begin
 
 
-# Caches key indexes of data files on the disk of the host that reads them.
+# The cache of indexes.
 
 _FORMAT = 1
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -1,5 +1,9 @@
-"""One Delta table of the lake: its location, its creation, and how it follows its source's
-columns.
+"""One Delta table of the lake: its location, its creation, and how it follows its source's columns.
+
+RESTORE brings back rows and properties, but keeps the transaction versions, by which we know a
+table's offset. So each of our commits has a note (``userMetadata``, which DESCRIBE HISTORY shows):
+the offset of the rows with it, and the version up to which no RESTORE is left to be handled.
+Reading backward from the newest commit, the first note or RESTORE gives the rows' offset.
 """
 
 from __future__ import annotations
@@ -46,13 +50,7 @@ from tidelog.outputs.lake.table import DROPPED_PROPERTY, RestoredCopy, parts_of
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
 
-# Finds out from a Delta table's commits whether it was restored to an older version.
-#
-# RESTORE brings back rows and properties, but keeps the transaction versions, by which we know a
-# table's offset. So each of our commits has a note (``userMetadata``, which DESCRIBE HISTORY
-# shows):
-# the offset of the rows with it, and the version up to which no RESTORE is left to be handled.
-# Reading backward from the newest commit, the first note or RESTORE gives the rows' offset.
+# Restored tables.
 
 # A RESTORE by timestamp has no time zone: if we assume a time that is too early, more rows are
 # written again, never too few.

@@ -1,4 +1,8 @@
-"""Tasks of a Delta output on executors: they read a range and settle it with a table."""
+"""Tasks of a Delta output on executors: they read a range and settle it with a table.
+
+Others rewrite a table's files. A task writes data files, which are invisible until the driver
+commits them.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +44,7 @@ from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, EVENT_BEFORE
 from tidelog.system import failpoints
 
-# The tasks of a Delta output on executors: they read a range, settle it with a copy's files,
-# rewrite files.
-#
-# A task writes data files, which are invisible until the driver commits them.
+# Copies, and tables of changes.
 
 # Bytes of changes that are settled at once.
 _PART_BYTES = 128 << 20
@@ -327,9 +328,7 @@ def _cast_to(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(members, fields=list(kind), mask=nulls)
 
 
-# The tasks of a Delta output for tables of history, on executors: they read a range, and settle
-# it
-# with the table's files.
+# Tables of history.
 
 
 @dataclass(frozen=True)

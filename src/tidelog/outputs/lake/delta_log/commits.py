@@ -1,4 +1,12 @@
-"""Writes commits and checkpoints of a Delta table."""
+"""Writes commits and checkpoints of a Delta table.
+
+A commit is one file, created only if its number is free (Delta protocol, "Delta Log Entries").
+
+A checkpoint is a table's state in one Parquet file, so that readers need not read all commits:
+a classic one (Delta protocol, "Classic checkpoint"), which appears as a whole. Its content follows
+the V2 spec where the table's ``delta.checkpointPolicy`` is ``v2``, without sidecars, else V1.
+Statistics are written as JSON texts.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +37,7 @@ from tidelog.outputs.lake.delta_log.table_state import (
 from tidelog.system import failpoints
 from tidelog.system.version import __version__
 
-# Writes commits: each one file, created only if its number is free (Delta protocol, "Delta Log
-# Entries").
+# Commits.
 
 ENGINE: Final = f"Tidelog/{__version__}"
 
@@ -156,13 +163,7 @@ def _has_exact_times(state: TableState, actions: Sequence[Mapping[str, Any]]) ->
     return configuration.get(IN_COMMIT_TIMESTAMPS) == "true"
 
 
-# Writes checkpoints: a table's state in one Parquet file, so that readers need not read all
-# commits.
-#
-# They are classic checkpoints (Delta protocol, "Classic checkpoint"): one file, which appears as
-# a
-# whole. Its content follows the V2 spec where the table's ``delta.checkpointPolicy`` is ``v2``,
-# without sidecars, else V1. Statistics are written as JSON texts.
+# Checkpoints.
 
 _INTERVAL: Final = 10  # commits, where the table has no delta.checkpointInterval
 

@@ -1,6 +1,8 @@
-"""The state of a Delta table: read from its log, and kept from one batch to the next.
+"""The state of a Delta table: read from its log, kept from one batch to the next, and cleaned up.
 
-Delta protocol, "Action Reconciliation".
+Delta protocol: "File Types", "Checkpoints" and "Checkpoint Schema" (classic, multi-part and
+UUID-named ones, with their sidecars), "Action Reconciliation". Removed files and the log are kept
+as the table's properties say.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from tidelog.outputs.lake.delta_log.actions import (
 )
 from tidelog.outputs.lake.delta_log.features import features_of
 
-# Names of the files in a table's ``_delta_log`` (Delta protocol, "File Types").
+# Files in ``_delta_log``.
 
 FOLDER: Final = "_delta_log"
 SIDECARS: Final = f"{FOLDER}/_sidecars"
@@ -107,8 +109,7 @@ class LogListing:
         return cls(sorted(commits), sorted(whole))
 
 
-# Reads checkpoints: classic, multi-part and UUID-named ones, with their sidecars (Delta protocol,
-# "Checkpoints" and "Checkpoint Schema").
+# Checkpoints.
 
 _FEW: Final = ("protocol", "metaData", "txn", "domainMetadata", "sidecar")
 """Actions of which a table has few."""
@@ -571,7 +572,7 @@ class TableState:
         )
 
 
-# Retention by a table's properties: of removed files and of the log.
+# Retention.
 
 REMOVED_FILES: Final = "delta.deletedFileRetentionDuration"
 """The property with the retention of files that were removed from the table."""

@@ -1,4 +1,7 @@
-"""The changes of a batch, one row per key, as the rows of a lake's table."""
+"""The changes of a batch, one row per key, and the decisions about the rows that they replace.
+
+The rules of the decisions are in docs/internals/lake-rules.md; they need neither files nor values.
+"""
 
 from __future__ import annotations
 
@@ -130,10 +133,7 @@ def _missing(lists: pa.ChunkedArray) -> dict[str, Bools]:
     return found
 
 
-# Decides which rows of a table a batch's changes replace, and which rows are written in their
-# place.
-#
-# The rules are those of docs/internals/lake-rules.md; this module reads neither files nor values.
+# Decisions.
 
 # Stands for a version that is null: older than any. Also for one that need not be known.
 NO_VERSION = int(np.iinfo(np.int64).min)

@@ -24,7 +24,7 @@ from tidelog.outputs.lake.settling.changes import (
     has_doubles,
 )
 
-# Builds the new rows of a table, from changes and from the rows that these replace.
+# New rows.
 
 _MOST_BYTES = 256 << 20
 
@@ -136,7 +136,7 @@ def _replaced(rows: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> 
     return rows.set_column(at, rows.schema.field(at), values)
 
 
-# Finds and reads the rows of a table whose keys a batch changes.
+# Old rows.
 
 
 @dataclass(frozen=True, slots=True)

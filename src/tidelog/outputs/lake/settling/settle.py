@@ -1,5 +1,4 @@
-"""Settles a batch's changes of one table: writes files with new rows, and decides which old rows
-are removed.
+"""Settles a batch's changes of one table: writes new rows, and removes old ones from their files.
 
 The rules are in docs/internals/lake-rules.md. Runs in tasks: writes data files, commits nothing.
 """
@@ -297,7 +296,7 @@ def bitmap_of(rows: Int64s) -> BitMap:
     return BitMap(array("I", rows.astype(np.uint32).tobytes()))
 
 
-# Replaces files of a table: without deleted rows, or with the same rows in fewer files.
+# Files without their removed rows, and the same rows in fewer files.
 
 
 @dataclass(frozen=True, slots=True)

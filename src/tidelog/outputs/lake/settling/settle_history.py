@@ -1,5 +1,4 @@
-"""Settles a batch's changes of one table of history: closes the rows of states that ended, and
-writes a row for each new state.
+"""Settles a batch's changes of a table of history: closes states that ended, and writes new ones.
 
 The rules are in docs/internals/lake-rules.md. Rows of ended states are in files of their own, which
 are not searched for keys. Runs in tasks: writes data files, commits nothing.
@@ -56,7 +55,7 @@ from tidelog.outputs.lake.settling.rows import (
 from tidelog.outputs.lake.settling.settle import ChangeFeedWriter, SettledChanges, bitmap_of
 from tidelog.spark.formats.shapes import EVENT_SOURCE
 
-# Compares values of any type, row by row.
+# Equal values.
 
 
 def equal_values(left: pa.Array, right: pa.Array) -> Bools:

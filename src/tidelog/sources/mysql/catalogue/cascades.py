@@ -1,9 +1,16 @@
-"""Finds foreign keys that change rows of captured tables without a trace in the binlog.
+"""Finds changes of captured tables by foreign keys, which leave no trace in the binlog.
 
 InnoDB runs ON DELETE and ON UPDATE actions below the binlog: the child's rows change, and no row
 event is written (manual, "FOREIGN KEY Constraints"). MySQL 9.6 and later run them above the storage
 engine and log them, unless ``innodb_native_foreign_keys`` is ON; a replica does what its source did
 (https://dev.mysql.com/doc/refman/9.7/en/replication-features-foreign-keys.html).
+
+The log holds the changes of parent tables. Where parent rows are deleted or their referenced keys
+change, the child tables are reported as changed (`RowsUnlogged`). The foreign keys are read from
+``information_schema`` at start and after DDL that may change them. They are the current ones, while
+the log may lag behind. A key that was dropped since then acted before now, so it is enough to
+report its child table when the log reaches the statement that dropped the key or renamed the
+parent.
 """
 
 from __future__ import annotations
@@ -245,17 +252,7 @@ def _pair(table: TableName) -> tuple[str, str]:
     return table.namespace, table.name
 
 
-# Finds changes by foreign keys that leave no trace in the binlog, while the log is read.
-#
-# The log holds the changes of parent tables. Where parent rows are deleted or their referenced
-# keys
-# change, the child tables are reported as changed (`RowsUnlogged`). The foreign keys are read
-# from
-# ``information_schema`` at start and after DDL that may change them. They are the current ones,
-# while
-# the log may lag behind. A key that was dropped since then acted before now, so it is enough to
-# report its child table when the log reaches the statement that dropped the key or renamed the
-# parent.
+# While the log is read.
 
 _ABOUT_KEYS = re.compile(r"\b(?:FOREIGN|REFERENCES|CONSTRAINT)\b", re.IGNORECASE)
 # A statement about a foreign key alone does not change columns or rows.

@@ -3,6 +3,18 @@
 Chunks and the log build schemas in the same way, so that both write records of one schema version.
 A table map alone gives a schema only with ``binlog_row_metadata=FULL``; see
 `tidelog.sources.mysql.stream.log_schemas` for what is known at which time.
+
+Labels of ENUM and SET: ``information_schema`` is in utf8mb3, which has no characters beyond U+FFFF;
+it shows question marks, and SHOW CREATE TABLE shows no more. So a query stores numbers in a value
+of the same type and converts them to text. In MySQL this value is a column of a recursive query,
+whose type comes from the non-recursive parts of the union. MariaDB cuts a SET to eight labels
+there, so it uses a variable. The query reads no row and needs only the SELECT right. MySQL 8.0,
+MariaDB 10.3 and later support it.
+
+Row hashes: MariaDB implements a unique key over a TEXT or BLOB, or one ``USING HASH``, as an index
+of a number that it computes for each row: a column ``DB_ROW_HASH_1``, ``DB_ROW_HASH_2`` … at the
+row's end, BIGINT UNSIGNED NULL. The catalogue hides these columns; the binlog's table maps and rows
+hold them (``add_hash_field`` in MariaDB's ``sql_table.cc``). They are left out of the event log.
 """
 
 from __future__ import annotations
@@ -27,17 +39,7 @@ from tidelog.sources.mysql.connect import Connection, quote_name, text_of
 from tidelog.sources.mysql.errors import PARSE_ERROR, number_of
 from tidelog.sources.table_settings import ColumnExclusion, surrogate_key, unfit_key
 
-# Reads labels of ENUM and SET columns that ``information_schema`` shows with question marks.
-#
-# ``information_schema`` is in utf8mb3, which has no characters beyond U+FFFF; SHOW CREATE TABLE
-# shows
-# no more. So a query stores numbers in a value of the same type and converts them to text. In
-# MySQL
-# this value is a column of a recursive query, whose type comes from the non-recursive parts of
-# the
-# union. MariaDB cuts a SET to eight labels there, so it uses a variable. The query reads no row
-# and
-# needs only the SELECT right. MySQL 8.0, MariaDB 10.3 and later support it.
+# Labels of ENUM and SET.
 
 _BEYOND = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 """Character sets with characters that the catalogue can't show."""
@@ -481,14 +483,7 @@ def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-# Removes the hidden columns that MariaDB adds to tables with unique keys over long columns.
-#
-# MariaDB implements a unique key over a TEXT or BLOB, or one ``USING HASH``, as an index of a
-# number
-# that it computes for each row: a column ``DB_ROW_HASH_1``, ``DB_ROW_HASH_2`` … at the row's end,
-# BIGINT UNSIGNED NULL. The catalogue hides these columns; the binlog's table maps and rows hold
-# them
-# (``add_hash_field`` in MariaDB's ``sql_table.cc``). Tidelog leaves them out of the event log.
+# Row hashes.
 
 _NAME = re.compile(r"DB_ROW_HASH_\d+")
 _UNIQUE_HASHES = """

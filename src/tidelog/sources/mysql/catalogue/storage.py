@@ -1,8 +1,20 @@
-"""Detects from ``information_schema`` that rows of a table may have changed without row events.
+"""Detects changes of a table's rows that row events do not show, from ``information_schema``.
 
 The binlog holds every DDL statement, and the log reader judges each of them; this is a second
 check. It compares the table's columns, partitions and engine. CREATE_TIME would show recreated
 tables, but every ALTER TABLE changes it, even for a comment.
+
+Row images: a column that is missing in records where ``binlog_row_image`` is not FULL is usually
+unchanged. A table is refused if one of the exceptions (seen on MariaDB 10.11 and 11.4, MySQL 8.0)
+can occur in it:
+
+- Neither server logs a column that an INSERT does not name and whose default is a constant, even a
+  column of the key: the inserted row is unknown then (MINIMAL). Defaults that are expressions are
+  logged.
+- MariaDB logs no virtual column with an update, and no column that REPLACE or ON DUPLICATE KEY
+  UPDATE sets back to its default. Where the old image is short, capture reads the row again. Where
+  it is whole (FULL_NODUP; tables without a primary key), the old value would be taken for the new
+  one.
 """
 
 from __future__ import annotations
@@ -201,23 +213,7 @@ def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-# Refuses tables whose changes are not known from records where ``binlog_row_image`` is not FULL.
-#
-# A column that is missing in such records is usually unchanged. The exceptions (seen on MariaDB
-# 10.11
-# and 11.4, MySQL 8.0):
-#
-# - Neither server logs a column that an INSERT does not name and whose default is a constant,
-#   even a
-#   column of the key: the inserted row is unknown then (MINIMAL). Defaults that are expressions
-#   are
-#   logged.
-# - MariaDB logs no virtual column with an update, and no column that REPLACE or ON DUPLICATE KEY
-#   UPDATE sets back to its default. Where the old image is short, capture reads the row again.
-#   Where
-#   it is whole (FULL_NODUP; tables without a primary key), the old value would be taken for the
-#   new
-#   one.
+# Row images.
 
 _IMAGE_COLUMNS = """
 SELECT COLUMN_KEY, COLUMN_DEFAULT, EXTRA, COLUMN_NAME, DATA_TYPE FROM information_schema.COLUMNS
@@ -293,24 +289,20 @@ def _unlogged_key(
     """What is wrong with the table's key of ``source.keys``; empty if the key is logged or not
     used.
     """
-    columns = {_column_text(name): (role, _column_text(kind)) for role, _, _, name, kind in rows}
+    columns = {_text(name): (role, _text(kind)) for role, _, _, name, kind in rows}
     logged = [
         name
         for name, (role, kind) in columns.items()
-        if _column_text(role) == "PRI" or (image == "NOBLOB" and not _BLOB.fullmatch(kind))
+        if _text(role) == "PRI" or (image == "NOBLOB" and not _BLOB.fullmatch(kind))
     ]
     lost = [name for name in surrogate(table, list(columns)) if name not in logged]
     if not lost or connection.rows(_PRIMARY, (table.namespace, table.name)):
         return ""
-    unique = ", ".join(name for name, (role, _) in columns.items() if _column_text(role) == "PRI")
+    unique = ", ".join(name for name, (role, _) in columns.items() if _text(role) == "PRI")
     return (
         f"updates and deletes do not log {', '.join(lost)}, of its key in source.keys, beside its "
         f"unique key ({unique}): name that one in source.keys, or"
     )
-
-
-def _column_text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _is_constant(default: object, extra: str, flavor: Flavor) -> bool:

@@ -1,4 +1,8 @@
-"""`tidelog.ports.DigestReader` for MySQL and MariaDB: one SELECT computes the digest of a range."""
+"""Digests of ranges, and estimates of how many rows a table has, for MySQL and MariaDB.
+
+`MySqlDigests` is a `tidelog.ports.DigestReader`: one SELECT computes the digest of a range.
+Estimates, of all rows or of those that match a condition, are the engine's statistics.
+"""
 
 from __future__ import annotations
 
@@ -274,8 +278,7 @@ def _owned_gtids(connection: Connection) -> set[str]:
     return found
 
 
-# Estimates before a dump, from the engine's statistics, how many rows a table has or match a
-# condition.
+# Estimates.
 
 ESTIMATE_TIMEOUT_MS = 5_000
 

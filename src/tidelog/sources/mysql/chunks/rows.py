@@ -1,4 +1,9 @@
-"""Runs a chunk's SELECTs, and converts their results to dump rows."""
+"""Runs a chunk's SELECTs, and converts their results to dump rows.
+
+Requested keys are sent to the server in the log's spelling. The server finds ``7`` by ``007``, and
+a datetime with any number of zeros after its point. But a key without a row is compared with the
+log's records by text: if the row is created in the meantime, it must be recognized.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +37,7 @@ from tidelog.sources.mysql.chunks.sql import Key, KeyIndex, MySqlChunkSql, bytes
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
 
-# Spells requested keys as the log spells them.
-#
-# The server finds ``7`` by ``007``, and a datetime with any number of zeros after its point. But
-# a
-# key without a row is compared with the log's records by text: if the row is created in the
-# meantime,
-# it must be recognized. So keys are sent to the server in the log's spelling.
+# The log's spelling of requested keys.
 
 _BITS = {types.TINY: 8, types.SHORT: 16, types.INT24: 24, types.LONG: 32, types.LONGLONG: 64}
 _TRUTHS = {"t": "1", "true": "1", "f": "0", "false": "0"}

@@ -1,7 +1,17 @@
-"""Builds the SQL of one chunk.
+"""Builds the SQL of one chunk: its key's conditions and literals, and the dump's own condition.
 
 Every identifier is quoted, every key value is a literal of its type, and the key's index is named,
 so that the server uses it whatever its statistics say.
+
+Row comparisons, ``(a, b) > (1, 2)``, would read the whole index (manual, "Row Constructor
+Expression Optimization"), so they are written out. Comparisons use the columns' own collation: a
+literal's is weaker (manual, "Collation Coercibility in Expressions"). NULL comes first in an
+ascending index and last in a descending one; its text is None.
+
+A dump's condition must be one expression that ends where its text ends: one that ended early would
+void the chunk's bounds. The condition of a command was checked by the rules of other databases
+(`tidelog.control.conditions`). Here a backslash escapes, quotes of both kinds delimit strings, and
+# begins a comment (manual, "Language Structure").
 """
 
 from __future__ import annotations
@@ -16,7 +26,6 @@ import pyarrow as pa
 from tidelog.codecs.columns import times
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
-from tidelog.codecs.mysql.rows import keys
 from tidelog.codecs.mysql.rows import keys as bytes_keys
 from tidelog.codecs.mysql.texts import charset_texts
 from tidelog.codecs.mysql.texts.charset_texts import needs_exact
@@ -26,13 +35,7 @@ from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources import ranges as shared
 from tidelog.sources.mysql.connect import Connection, quote_name
 
-# Checks that MySQL reads a dump's condition as one expression that ends where its text ends.
-#
-# The condition of a command was checked by the rules of other databases
-# (`tidelog.control.conditions`). Here a backslash escapes, quotes of both kinds delimit strings,
-# and
-# # begins a comment (manual, "Language Structure"). A condition that ended early would void the
-# chunk's bounds.
+# A dump's condition.
 
 _TOKEN = re.compile(
     r"""(?P<quoted> '(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*` )
@@ -67,14 +70,7 @@ def checked_condition(condition: str) -> str:
     )
 
 
-# Builds conditions on a table's key: the bounds of a range, and lists of requested keys.
-#
-# Row comparisons, ``(a, b) > (1, 2)``, would read the whole index (manual, "Row Constructor
-# Expression Optimization"), so they are written out. Comparisons use the columns' own collation:
-# a
-# literal's is weaker (manual, "Collation Coercibility in Expressions").
-#
-# NULL comes first in an ascending index and last in a descending one; its text is None.
+# Conditions on a table's key: the bounds of a range, and lists of requested keys.
 
 Key = tuple[str | None, ...]
 
@@ -464,9 +460,9 @@ def selected(column: Column, key: bool = False) -> str:
     return f"{name} * 1e0" if column.type_id in (types.FLOAT, types.DOUBLE) else name
 
 
-# Converts columns of typed values to the texts of key columns of MySQL and MariaDB.
+# Texts of key columns.
 
-_SPELLING = shared.KeySpelling(true="1", false="0", utc="", binary=keys.shortest)
+_SPELLING = shared.KeySpelling(true="1", false="0", utc="", binary=bytes_keys.shortest)
 
 
 def key_texts(values: pa.Array) -> pa.StringArray:

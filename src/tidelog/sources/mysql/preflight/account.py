@@ -1,4 +1,8 @@
-"""Says for `tidelog check` what an account needs that the server refused."""
+"""Checks an account's privileges for `tidelog check`; every missing one comes with its GRANT.
+
+Privileges are those of ``SHOW GRANTS``. An account that may not even connect gets the SQL that lets
+it.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,7 @@ class CheckContext:
 Check = Callable[[CheckContext], Iterator[Finding]]
 
 
-# Reads an account's privileges from ``SHOW GRANTS``.
+# Privileges.
 
 # MariaDB 10.5 renamed some privileges (manual, "GRANT").
 _ALIASES = {"BINLOG MONITOR": "REPLICATION CLIENT", "REPLICATION REPLICA": "REPLICATION SLAVE"}
@@ -175,7 +179,7 @@ def _like(pattern: str) -> re.Pattern[str]:
     )
 
 
-# Checks the account's privileges for `tidelog check`; every missing one comes with its GRANT.
+# Checks of the privileges.
 
 _DENIED = (1044, 1142, 1227)
 WATERMARK_PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "CREATE")

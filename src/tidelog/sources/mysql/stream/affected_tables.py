@@ -342,7 +342,7 @@ def _lower_names(statement: Statement) -> set[str]:
     return {effect.table.name.lower() for effect in statement.effects}
 
 
-# Finds rows that statements of the stream changed without row events.
+# The statements of a stream.
 
 TEMPORARY_OR_NOT = (
     "the binlog holds statements of this name that use temporary tables: whether they changed this "

@@ -1,7 +1,8 @@
 """Reads a part of the binlog over its own connection: events again, or ahead of the stream.
 
-Used for prepared XA transactions (read again once they commit), for DDL between the current
-position and the log's end, and for the GTIDs up to a position.
+Used for prepared XA transactions, for DDL between the current position and the log's end, and for
+the GTIDs up to a position. The rows of a prepared XA transaction become records of the group that
+commits it: they are read again then.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ def _events_before(
     return LogPart(data, offsets, ends, checksum), at
 
 
-# Reads the rows of XA transactions, which become records of the group that commits them.
+# XA transactions.
 
 MAX_GROUP_BYTES = 1 << 20
 MAX_KEPT_BYTES = 32 << 20

@@ -47,7 +47,7 @@ from tidelog.sources.mysql.stream.positions import LogFiles, log_end, log_files
 from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 from tidelog.sources.mysql.stream.temporary_tables import StatementPosition, TemporaryTables
 
-# Reads DDL between a position of the log and its end, ahead of the stream.
+# DDL ahead of the stream.
 
 
 class DdlLookahead:

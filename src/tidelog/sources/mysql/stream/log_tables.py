@@ -1,4 +1,10 @@
-"""Tracks the tables of a stream: how their rows are processed, and their schema versions."""
+"""Tracks the tables of a stream: how their rows are processed, and their schema versions.
+
+Rows of the metadata tables, watermarks and signals, are meant for Tidelog itself and are never
+records. Others may write to these tables too, and change their columns. The log is read again at
+every start, so nothing in it may stop capture: a column that is missing, or has an unsupported
+type, reads as NULL.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +38,7 @@ from tidelog.sources.mysql.catalogue.cascades import CascadeWatch
 from tidelog.sources.mysql.stream.log_schemas import LogSchemas
 from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 
-# Reads log rows that are meant for Tidelog itself: watermarks and signals. They are never
-# records.
-#
-# Others may write to these tables too, and change their columns. The log is read again at every
-# start, so nothing in it may stop capture: a column that is missing, or has an unsupported type,
-# reads as NULL.
+# Metadata tables.
 
 logger = logging.getLogger(__name__)
 

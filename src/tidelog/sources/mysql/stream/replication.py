@@ -1,4 +1,18 @@
-"""The replication protocol: a connection on which the server sends its binlog, event by event."""
+"""The replication protocol: a connection on which the server sends its binlog, event by event.
+
+Manual of the protocol: "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP); MariaDB
+knowledge base: "Replication protocol". The stream does not take part in semi-sync. PyMySQL connects
+and authenticates; `deframe` splits the packets into events.
+
+Packets: "MySQL Packets" (3 bytes of length, 1 of sequence; a payload of 2^24 - 1 bytes continues in
+the next packet) and "Binlog Network Stream" (each event's first packet begins with 0x00; 0xff is an
+error, 0xfe the end).
+
+Offsets: COM_BINLOG_DUMP has 32 bits for the offset, and a transaction may make a file larger. Then
+the server sends the whole file, and everything before the offset is dropped here. The two first
+events, the stream's position and the file's format, are rewritten as the server sends them when it
+starts in the middle of a file (``send_format_description_event`` in its source).
+"""
 
 from __future__ import annotations
 
@@ -40,13 +54,7 @@ from tidelog.sources.mysql.errors import BINLOG_FATAL, server_error, translate_e
 from tidelog.sources.mysql.stream.positions import FILE_START
 from tidelog.system.peer_check import peer_of
 
-# Splits the packets of a replication connection into events, in a compiled loop.
-#
-# Hot path: a row costs a few nanoseconds here. Manual of the protocol: "MySQL Packets" (3 bytes
-# of
-# length, 1 of sequence; a payload of 2^24 - 1 bytes continues in the next packet) and "Binlog
-# Network
-# Stream" (each event's first packet begins with 0x00; 0xff is an error, 0xfe the end).
+# HOT PATH. Packets to events, in a compiled loop: a row costs a few nanoseconds here.
 
 PACKET_HEADER_BYTES = 4
 LONGEST_PAYLOAD = (1 << 24) - 1
@@ -192,14 +200,7 @@ class ReplicaId:
         return cls(number, uuid.UUID(bytes=digest[:16], version=4))
 
 
-# Starts reading a binlog file at an offset that the protocol can't express.
-#
-# COM_BINLOG_DUMP has 32 bits for the offset, and a transaction may make a file larger. Then the
-# server sends the whole file, and everything before the offset is dropped here. The two first
-# events,
-# the stream's position and the file's format, are rewritten as the server sends them when it
-# starts
-# in the middle of a file (``send_format_description_event`` in its source).
+# Offsets that the protocol can't express.
 
 # COM_BINLOG_DUMP has 32 bits for the offset.
 MAX_OFFSET = (1 << 32) - 1
@@ -281,12 +282,7 @@ def _artificial_format(event: bytes) -> bytes:
     return bytes(rewritten) + struct.pack("<I", zlib.crc32(rewritten))
 
 
-# The replication protocol: a connection on which the server sends its binlog, event by event.
-#
-# Manual of the protocol: "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP); MariaDB
-# knowledge base: "Replication protocol". The stream does not take part in semi-sync. The hot loop
-# is
-# `tidelog.sources.mysql.stream.replication.deframe`; PyMySQL connects and authenticates.
+# The connection.
 
 _LOST_SERVER = re.compile(r"same server_uuid|same server_id|server_uuid/server_id", re.IGNORECASE)
 _PURGED = re.compile(

@@ -201,7 +201,7 @@ def _database(name: str) -> str:
     return f"{name}."
 
 
-# Reads and writes the schema notes of binlog positions for `tidelog schema`.
+# Notes by hand, for `tidelog schema`.
 
 
 @dataclass(frozen=True, slots=True)

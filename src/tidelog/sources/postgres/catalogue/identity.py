@@ -1,11 +1,11 @@
-"""Determines whether a table's updates and deletes can be published, and the columns that they
-carry.
+"""Determines whether updates and deletes of a table can be published, and with which columns.
 
 The server logs the old state of a changed row by the replica identity *of the partition that holds
 it*, and sends it under the root's relation message, which flags the root's identity. So a
 partitioned table is identified by columns that every one of its partitions logs. If updates are
 published that the server can't log, the application's UPDATE and DELETE fail
 (``CheckCmdReplicaIdentity``): such a table is reported with the reason and the SQL that fixes it.
+So are missing rights to publish a table or to write watermarks.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ def _fix_identity_sql(
     return _other_identity_sql(partition, logs_generated)
 
 
-# Explains which missing rights prevent publishing a table or writing watermarks.
+# Rights to publish tables and to write watermarks.
 
 BYPASS_POLICIES = "ALTER ROLE … BYPASSRLS;"
 """Lets a role see all rows. Another policy would not be enough: whether any policy hides a row

@@ -1,4 +1,11 @@
-"""Tidelog's own tables in a PostgreSQL database: the watermark table and the signal table."""
+"""Tidelog's own tables in a PostgreSQL database: the watermark table and the signal table.
+
+The watermark table must be safe to write to: its code runs with the writer's rights. Whoever may
+create a schema or table may create the watermark table first, with a trigger, a rule or similar.
+Only roles that have capture's rights in any case may own it and its schema: capture's own role,
+superusers, and the database's owner. Then only a grant of such a role (``TRIGGER``) lets another
+role add code to it.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +19,7 @@ from tidelog.sources.postgres.catalogue.identity import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
 from tidelog.sources.postgres.connect import quote_ident
 
-# Checks that the watermark table is safe to write to: its code runs with the writer's rights.
-#
-# Whoever may create a schema or table may create the watermark table first, with a trigger, a
-# rule or
-# similar. Only roles that have capture's rights in any case may own it and its schema: capture's
-# own
-# role, superusers, and the database's owner. Then only a grant of such a role (``TRIGGER``) lets
-# another role add code to it.
+# Whether the watermark table is safe to write to.
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

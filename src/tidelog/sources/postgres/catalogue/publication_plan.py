@@ -1,7 +1,7 @@
-"""Plans the steps after which the publications publish every captured table correctly. Pure.
+"""Reads the publications, and plans the steps to publish every captured table correctly.
 
 `Publications.sync` runs the steps that Tidelog may do; `tidelog check` and errors print the others
-as SQL. Each step comes after those that it needs.
+as SQL. Each step comes after those that it needs. `Planner` itself does no I/O.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.ports import LeftOutColumns
 from tidelog.sources.postgres.catalogue.identity import ReplicaIdentity
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
 
-# Reads the publications: their options, their owners, and their tables.
+# The publications' options, owners and tables.
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -1,4 +1,12 @@
-"""Lists and describes a PostgreSQL database's tables, without any lock that writers wait for."""
+"""Lists and describes a PostgreSQL database's tables, without any lock that writers wait for.
+
+Whether the catalogue changed, and for which tables, is checked often and must be cheap. Every
+catalogue row carries the transaction that wrote it (``xmin``), which neither VACUUM nor a rewrite
+of the catalogue changes. So sums of hashes of ``xmin`` differ once a row was added, altered or
+dropped: over whole catalogues (`stamp`, one scan of each and one row of result), and by table
+(`versions`). Both only show that something changed;
+`tidelog.sources.postgres.catalogue.storage` finds out what it was and whether it matters.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +39,7 @@ from tidelog.sources.postgres.connect import (
 from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.ranges import only_condition_errors
 
-# Detects cheaply whether the catalogue changed, and for which tables, as it is checked often.
-#
-# Every catalogue row carries the transaction that wrote it (``xmin``), which neither VACUUM nor a
-# rewrite of the catalogue changes. So sums of hashes of ``xmin`` differ once a row was added,
-# altered
-# or dropped: over whole catalogues (`stamp`, one scan of each and one row of result), and by
-# table
-# (`versions`). Both only show that something changed;
-# `tidelog.sources.postgres.catalogue.storage`
-# finds out what it was and whether it matters.
+# Changes of the catalogue.
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -1,4 +1,8 @@
-"""`tidelog.ports.DigestReader` for PostgreSQL: one SELECT computes the digest of a range."""
+"""Digests of ranges, and estimates of how many rows a table has, for PostgreSQL.
+
+`PostgresDigests` is a `tidelog.ports.DigestReader`: one SELECT computes the digest of a range.
+Estimates, of all rows or of those that match a condition, come from statistics and a few pages.
+"""
 
 from __future__ import annotations
 
@@ -237,8 +241,7 @@ class PostgresDigests:
         return self._connection
 
 
-# Estimates before a dump, from statistics and a few pages, how many rows a table has or match a
-# condition.
+# Estimates.
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -1,4 +1,11 @@
-"""Runs a chunk's SELECTs, and converts their results to the log's wire format."""
+"""Runs a chunk's SELECTs, and converts their results to the log's wire format.
+
+A table without a key is read in ranges of row addresses (``ctid``), all under one snapshot. A row
+version that a snapshot can see keeps its address as long as the snapshot is in use: neither VACUUM
+nor page pruning removes it, and what rewrites the table (VACUUM FULL, CLUSTER, TRUNCATE) is seen as
+another storage of the table. PostgreSQL 14 and later find such a range without reading the pages
+before it (Tid Range Scan).
+"""
 
 from __future__ import annotations
 
@@ -25,8 +32,7 @@ from tidelog.sources.postgres.encodings import encoded, texts_of
 from tidelog.sources.postgres.stream import replication
 from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, may_hold_null
 
-# Reads the data of ``COPY … TO STDOUT`` into one buffer. Hot path of dumps:
-# benchmarks/bench_dumps.py.
+# HOT PATH of dumps (benchmarks/bench_dumps.py). The data of ``COPY … TO STDOUT`` in one buffer.
 
 QUERY_CANCELED = b"57014"
 DISCARD_BYTES = 1 << 20
@@ -182,15 +188,7 @@ def _copied_rows(pgconn: pq.abc.PGconn, silence_s: float | None) -> Iterator[byt
                 async_results.close_silent(pgconn)
 
 
-# Reads a table without a key in ranges of row addresses (``ctid``), all under one snapshot.
-#
-# A row version that a snapshot can see keeps its address as long as the snapshot is in use:
-# neither
-# VACUUM nor page pruning removes it, and what rewrites the table (VACUUM FULL, CLUSTER, TRUNCATE)
-# is
-# seen as another storage of the table. PostgreSQL 14 and later find such a range without reading
-# the
-# pages before it (Tid Range Scan).
+# Tables without a key.
 
 # Only a Tid Range Scan reads a range without the rest of the table. Set until the rollback.
 _BEGIN = b"""

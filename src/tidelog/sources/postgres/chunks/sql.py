@@ -1,7 +1,16 @@
-"""Builds the SQL of one chunk.
+"""Builds the SQL of one chunk: its key's conditions and texts, and what the dump's own may name.
 
 Every identifier is quoted, every key value is a typed literal, and every operator names its schema,
 because the session's search_path is empty.
+
+NULL is the greatest value of a nullable key column, as in ``ORDER BY``, and its text is None: so a
+walk over the key continues with the rows whose key holds NULL.
+
+A dump's condition whose author has fewer rights than capture may use only some columns. Its grammar
+calls only PostgreSQL's own functions, and with an empty search_path its operators are those of
+pg_catalog. The remaining risk are values: a type that a role created brings that role's casts, and
+PostgreSQL runs them implicitly where an operator needs another type (``CREATE CAST … AS
+IMPLICIT``). The table's own name, used as a column, is its whole row: such a type.
 """
 
 from __future__ import annotations
@@ -19,11 +28,7 @@ from tidelog.ports import ChunkRequest
 from tidelog.sources import ranges as shared
 from tidelog.sources.postgres.connect import quote_ident, quote_literal
 
-# Builds conditions on a table's key: the bounds of a range, and lists of requested keys.
-#
-# NULL is the greatest value of a nullable key column, as in ``ORDER BY``, and its text is None:
-# so a
-# walk over the key continues with the rows whose key holds NULL.
+# Conditions on a table's key: the bounds of a range, and lists of requested keys.
 
 Key = tuple[str | None, ...]
 
@@ -401,7 +406,7 @@ def table_reference(schema: TableSchema, partitioned: bool) -> str:
     return name if partitioned else f"ONLY {name}"
 
 
-# Converts columns of typed values to the texts that PostgreSQL's input functions read.
+# Texts of key columns that PostgreSQL's input functions read.
 
 _SPELLING = shared.KeySpelling(
     true="t", false="f", utc="+00", binary=lambda value: "\\x" + value.hex()
@@ -413,15 +418,7 @@ def key_texts(values: pa.Array) -> pa.StringArray:
     return shared.key_texts(values, _SPELLING)
 
 
-# Checks which names a condition may use if its author has fewer rights than capture.
-#
-# The condition's grammar calls only PostgreSQL's own functions, and with an empty search_path its
-# operators are those of pg_catalog. The remaining risk are values: a type that a role created
-# brings
-# that role's casts, and PostgreSQL runs them implicitly where an operator needs another type
-# (``CREATE CAST … AS IMPLICIT``). The table's own name, used as a column, is its whole row: such
-# a
-# type.
+# Names that a dump's condition may use.
 
 # By column, whether each of its types is PostgreSQL's own, was created by a superuser or by this
 # role, or is an enum, a domain or an array of such types without a cast. (The server ignores a

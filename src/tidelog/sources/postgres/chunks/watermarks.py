@@ -1,4 +1,4 @@
-"""Places chunks in the log: the statements and positions of the three strategies.
+"""Places chunks in the log: the statements and positions of the three strategies, and snapshots.
 
 =============  ==================================  =======================================
 strategy       the watermarks are                  the rows follow the log
@@ -7,6 +7,9 @@ strategy       the watermarks are                  the rows follow the log
 ``message``    logical messages                    up to the high watermark
 ``snapshot``   none: nothing is written            up to a position read after the snapshot
 =============  ==================================  =======================================
+
+A snapshot is the text of ``pg_current_snapshot()``: ``xmin:xmax:xip,xip,…``. On a standby that text
+does not list the transactions that are open on the primary (`StandbySnapshot`).
 """
 
 from __future__ import annotations
@@ -100,10 +103,7 @@ def emission_point(connection: psycopg.Connection[tuple[Any, ...]], layout: WalL
     return position if row[1] else layout.end_of_records(position)
 
 
-# PostgreSQL snapshots, as ``pg_current_snapshot()`` writes them: ``xmin:xmax:xip,xip,…``.
-#
-# On a standby that text does not list the transactions that are open on the primary
-# (`StandbySnapshot`).
+# Snapshots.
 
 # SHOW takes no snapshot (PostgreSQL's analyze_requires_snapshot), so it reports the server's state
 # before: a promotion in between makes a primary's snapshot count as a standby's, never the reverse.

@@ -1,4 +1,16 @@
-"""`tidelog.ports.LogReader` for PostgreSQL's logical decoding."""
+"""`tidelog.ports.LogReader` for PostgreSQL's logical decoding.
+
+The application's logical messages become records; Tidelog's own messages, and rows of the metadata
+tables (watermarks and signals), never do.
+
+Any role of the database may write any message (``pg_logical_emit_message`` needs no grant), also
+with Tidelog's prefix. So a watermark counts only with the strategy ``message`` and if it has a
+watermark's form; only the code that waits for it can verify it (`tidelog.capture.windows`):
+watermarks are random.
+
+Others may write to the metadata tables too, and change their columns. The log is read again at
+every start, so nothing in it may stop capture: a missing column reads as NULL.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +81,7 @@ from tidelog.sources.postgres.stream.server import check_history, check_server, 
 from tidelog.sources.postgres.stream.slots import SlotOwner, reader_of
 from tidelog.system import failpoints
 
-# Converts the application's logical messages to records, and recognizes Tidelog's own.
-#
-# Any role of the database may write any message (``pg_logical_emit_message`` needs no grant),
-# also
-# with Tidelog's prefix. So a watermark counts only with the strategy ``message`` and if it has a
-# watermark's form; only the code that waits for it can verify it (`tidelog.capture.windows`):
-# watermarks are random.
+# Logical messages.
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 MAX_PREFIX_CHARACTERS = 256
@@ -134,11 +140,7 @@ def _payload(message: LogicalMessage) -> bytes:
     return _to_json(value).encode()
 
 
-# Reads log rows that are meant for Tidelog itself: watermarks and signals. They are never
-# records.
-#
-# Others may write to these tables too, and change their columns. The log is read again at every
-# start, so nothing in it may stop capture: a missing column reads as NULL.
+# Metadata tables.
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,9 @@
 """The streaming replication protocol: a walsender connection that returns pgoutput messages.
 
-Manual: "Streaming Replication Protocol". The hot loop is
-`tidelog.sources.postgres.stream.replication.drain`.
+Manual: "Streaming Replication Protocol". The hot loop is `drain` (benchmarks/bench_stream.py). A
+Python call for each message costs more than libpq itself, so the loop over PQgetCopyData runs in a
+numba kernel without the GIL. It calls the functions of the libpq that psycopg has loaded, by their
+addresses.
 """
 
 from __future__ import annotations
@@ -42,13 +44,7 @@ from tidelog.sources.postgres.encodings import encoded, texts_of
 from tidelog.sources.postgres.stream.slots import NEW_LOG_ADVICE
 from tidelog.system.peer_check import peer_of
 
-# Reads a COPY BOTH stream with libpq's own C functions in one compiled loop.
-#
-# Hot path: benchmarks/bench_stream.py. A Python call for each message costs more than libpq
-# itself,
-# so the loop over PQgetCopyData runs in a numba kernel without the GIL. It calls the functions of
-# the
-# libpq that psycopg has loaded, by their addresses.
+# HOT PATH. A COPY BOTH stream, read with libpq's own C functions in one compiled loop.
 
 # numba annotates the body, not the function that a kernel calls.
 _intrinsic: Callable[[Any], Any] = intrinsic

@@ -1,4 +1,20 @@
-"""Verifies the server that the log is read from: its version, its identity and its timeline."""
+"""Verifies the server that the log is read from: its version, identity, timeline and history.
+
+The history must be the one that the event log was captured from. A server whose disk was restored
+to an earlier state has the same system identifier and timeline. Once it has written past our
+position, its control data does not show that. But its slot went back with it: it sends again what
+was acknowledged since. (After a crash a slot goes back too, since the server writes it only from
+time to time; then the history is unchanged.) So what the slot would send a second time is compared
+with the event log's content of that part:
+
+- the last transaction with records must be there, with its id and its commit time to the
+  microsecond: then all before it is there too;
+- the last record that was counted, of any table, must be at the same position;
+- after that there must be nothing: it would have been counted.
+
+A slot that did not go back was acknowledged up to the event log's end: then the restored disk
+contains everything that the event log has.
+"""
 
 from __future__ import annotations
 
@@ -136,25 +152,7 @@ def one_value(connection: Connection, query: str) -> Any:
     return row[0]
 
 
-# Verifies that the source's history is the one that the event log was captured from.
-#
-# A server whose disk was restored to an earlier state has the same system identifier and
-# timeline.
-# Once it has written past our position, its control data does not show that. But its slot went
-# back
-# with it: it sends again what was acknowledged since. (After a crash a slot goes back too, since
-# the
-# server writes it only from time to time; then the history is unchanged.) So what the slot would
-# send
-# a second time is compared with the event log's content of that part:
-#
-# - the last transaction with records must be there, with its id and its commit time to the
-#   microsecond: then all before it is there too;
-# - the last record that was counted, of any table, must be at the same position;
-# - after that there must be nothing: it would have been counted.
-#
-# A slot that did not go back was acknowledged up to the event log's end: then the restored disk
-# contains everything that the event log has.
+# History.
 
 _BEGIN, _MESSAGE = ord("B"), ord("M")
 _ROWS = np.frombuffer(b"IUDTM", np.uint8)

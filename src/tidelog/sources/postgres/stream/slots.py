@@ -1,4 +1,26 @@
-"""Creates the replication slot, takes it over, and checks that it still has the needed changes."""
+"""Creates the replication slot, takes it over, and checks that it still has the needed changes.
+
+A slot serves only one event log, read through the same publications. A capture may end the backend
+of another reader of its slot, and advances the slot: so the slot must be its own. Two things show
+that. The walsender's ``application_name`` contains the event log's generation while it runs, and
+the id of the log's copy: a directory that was copied with all its state, and that another capture
+writes elsewhere, would take the slot from the first one. And a capture stores in its own state
+store what it does with its slot, before it does it: an event log without records continues with a
+slot only if it created that slot. (An event log with records has an end, which `check_position`
+compares.)
+
+The publications' OIDs are stored too. Decoding uses a publication as it was at each change: a
+publication that was dropped and recreated causes an error for changes in between (up to PostgreSQL
+17), or leaves them out with a warning in the server's log (18).
+
+Nothing is stored in the source: a standby takes no writes, and with ``snapshot`` Tidelog writes
+nothing there.
+
+The slot is prepared for a failover of the source, when a physical standby is promoted and capture
+continues there. PostgreSQL 17 and later copy a logical slot to the standbys if it has the property
+``failover`` (manual, "Logical Replication Failover"). So the slot gets it wherever possible.
+Earlier versions lose the slot with the server.
+"""
 
 from __future__ import annotations
 
@@ -41,26 +63,7 @@ from tidelog.sources.postgres.stream.standby import (
     who_is_open,
 )
 
-# Verifies that a slot serves only one event log, read through the same publications.
-#
-# A capture may end the backend of another reader of its slot, and advances the slot: so the slot
-# must
-# be its own. Two things show that. The walsender's ``application_name`` contains the event log's
-# generation while it runs, and the id of the log's copy: a directory that was copied with all its
-# state, and that another capture writes elsewhere, would take the slot from the first one. And a
-# capture stores in its own state store what it does with its slot, before it does it: an event
-# log
-# without records continues with a slot only if it created that slot. (An event log with records
-# has
-# an end, which `slots.check_position` compares.)
-#
-# The publications' OIDs are stored too. Decoding uses a publication as it was at each change: a
-# publication that was dropped and recreated causes an error for changes in between (up to
-# PostgreSQL
-# 17), or leaves them out with a warning in the server's log (18).
-#
-# Nothing is stored in the source: a standby takes no writes, and with ``snapshot`` Tidelog writes
-# nothing there.
+# The slot's owner.
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -268,13 +271,7 @@ class SlotOwner:
             self._state.put(SLOT_KEY, note, None)
 
 
-# Prepares the slot for the source's failover, when a physical standby is promoted and capture
-# continues there.
-#
-# PostgreSQL 17 and later copy a logical slot to the standbys if it has the property ``failover``
-# (manual, "Logical Replication Failover"). So the slot gets it wherever possible. Earlier
-# versions
-# lose the slot with the server.
+# Failover.
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,13 @@
-"""Supports capture from a physical standby (PostgreSQL 16 and later).
+"""Supports capture from a physical standby (PostgreSQL 16 and later), and waits for its new slot.
 
 Nothing can be written there: chunks are placed by snapshots only (strategy ``snapshot``), and the
 publications are created on the primary. The slot is the standby's own; creating it waits until the
 primary logs which transactions are running.
+
+Creating a slot, there or on a primary, waits until all transactions have ended that were open when
+it began (PostgreSQL's snapbuild.c). Those with changes, in any database, are logged. They are found
+by the lock on their own id, which every role may see, unlike the columns of pg_stat_activity. No
+statement's text is shown: it may hold values.
 """
 
 from __future__ import annotations
@@ -108,12 +113,7 @@ def standby_findings(
         yield "ok", "the primary keeps what the slot needs (hot_standby_feedback, a slot)", ""
 
 
-# Finds the transactions that a new slot waits for: those with changes, in any database.
-#
-# Creating a slot waits until all transactions have ended that were open when it began
-# (PostgreSQL's
-# snapbuild.c). They are found by the lock on their own id, which every role may see, unlike the
-# columns of pg_stat_activity. No statement's text is shown: it may hold values.
+# The transactions that a new slot waits for.
 
 SHOWN = 3
 

@@ -22,7 +22,7 @@ from tidelog.ports import StateStore
 from tidelog.state.opening import pays_per_request
 from tidelog.system.extras import check_installed
 
-# Decides which problems an alert reports, and when.
+# The rules: which problems an alert reports, and when.
 
 BLINK_S = 30.0
 """A problem that disappears for no longer than this is the same one.
@@ -121,7 +121,7 @@ def _as_json(problem: Problem, since_ms: int) -> dict[str, Any]:
     }
 
 
-# Polls the overview, and sends alerts about new and ended problems.
+# Messages, and how they are sent.
 
 LINES = 10
 """How many problems the text names."""
@@ -203,6 +203,8 @@ def _run(alert: CommandAlert, message: dict[str, Any]) -> None:
     if done.returncode:
         raise AlertNotDeliveredError(f"{program} ended with {done.returncode}")
 
+
+# The thread that polls the overview.
 
 logger = logging.getLogger(__name__)
 
@@ -337,8 +339,3 @@ class AlertWatch:
         elif key not in self._failing:
             self._failing.add(key)
             logger.warning("alerts: %s", failure)
-
-
-# Alerts: each problem of the overview is reported once, by webhook or command.
-
-__all__ = ["Alerts", "open_alerts"]

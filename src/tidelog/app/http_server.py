@@ -1,4 +1,4 @@
-"""The services that run beside a capture: the HTTP interface and the OTLP push."""
+"""The services that run beside a capture: the HTTP interface, its server, and the OTLP push."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.control.channels.rate_limit import TokenRateLimit
 
 
-# Opens a listening socket, and creates the HTTP server.
+# The listening socket, and the HTTP server.
 
 
 def listen(host: str, port: int) -> socket.socket | None:
@@ -86,6 +86,8 @@ def http_server(application: Starlette, *, behind_proxy: bool) -> uvicorn.Server
         )
     )
 
+
+# The services.
 
 logger = logging.getLogger(__name__)
 

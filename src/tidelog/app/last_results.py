@@ -1,4 +1,8 @@
-"""The last results of `check`, `verify` and of processes, without passwords."""
+"""The last results of `check`, `verify` and of processes, without passwords.
+
+They are documents of the state store, for the status and the web page. Each configuration has its
+own result of `check`: a check of a mistyped one says nothing about the capture that the page shows.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from tidelog.kinds.sections import SecretUrl
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state, state_exists
 
-# Keeps the last results of verify for the status: it may run at night.
+# Results of `verify`, which may run at night.
 
 KEY: Final = "verified"
 NAMED: Final = 100
@@ -89,7 +93,7 @@ def _copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return copies
 
 
-# Removes passwords and keys from texts.
+# Texts without passwords.
 
 _USER_PASSWORD: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@\s]*):\S*@")
 _KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)
@@ -100,11 +104,7 @@ def redacted(text: str) -> str:
     return _KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))
 
 
-# Keeps the last result of `check` for the web page, without passwords.
-#
-# Each configuration has its own: a check of a mistyped one says nothing about the capture that
-# the
-# page shows.
+# Results of `check`.
 
 PREFIX: Final = "checked/"
 CONFIGURATIONS: Final = 4
@@ -189,7 +189,7 @@ def stored_result(state: StateStore, config: Config) -> dict[str, Any] | None:
     return None if stored is None else stored.value
 
 
-# Keeps the error with which a capture or pipeline ended, until one ends in order.
+# Errors with which captures and pipelines ended, each kept until one ends in order.
 
 CAPTURE: Final = "capture"
 PIPELINE: Final = "pipeline/"

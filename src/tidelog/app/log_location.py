@@ -1,4 +1,8 @@
-"""Finds the event log of a configuration, and the first offset of a new one."""
+"""Finds the event log of a configuration and its first offset, and reads it at startup.
+
+At startup, before this process leads or stands by, the event log and the state store are read
+again while one is unavailable. If one refuses access, the process ends at once.
+"""
 
 from __future__ import annotations
 
@@ -101,9 +105,7 @@ def start_offset(state: StateStore) -> int:
     return issued + STATUS_MARGIN if issued else 0
 
 
-# Reads the event log and the state store at startup, before this process leads or stands by.
-#
-# Retries while one is unavailable, and ends at once if one refuses access.
+# The event log and the state store at startup.
 
 
 def local_directories(config: Config) -> dict[str, Path]:

@@ -1,4 +1,8 @@
-"""Defines the metrics, and computes their values. `docs/reference/metrics.md` is made from it."""
+"""Defines the metrics, and computes their values. `docs/reference/metrics.md` is made from it.
+
+Labels are names of pipelines and outputs, which the configuration bounds, and kinds of problems,
+limits, operations and reasons, which the code bounds. No label is a table: there may be thousands.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,7 @@ from tidelog.capture.dumps.throttle import Limit
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
 
-# Defines the metrics: name, unit, meaning and value. `docs/reference/metrics.md` is made from it.
-#
-# Labels are names of pipelines and outputs, which the configuration bounds, and kinds of
-# problems,
-# limits, operations and reasons, which the code bounds. No label is a table: there may be
-# thousands.
+# The definitions: name, unit, meaning and value.
 
 Sample = tuple[tuple[str, ...], float | None]
 """The labels' values, and the metric's value; None: not known, so it is left out."""
@@ -414,7 +413,7 @@ METRICS: Final = (
 """All metrics but `LEADING`."""
 
 
-# Computes the values of a process's metrics.
+# The values of a process's metrics.
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from tidelog.state.opening import (
 )
 from tidelog.state.wrappers import ReadOnlyStateStore
 
-# Polls the status for callers that display it.
+# The status, for callers that display it.
 
 _POLL_EVERY_S = 0.5  # capture publishes about once a second
 _LOG_EVERY_S = 1.0
@@ -79,6 +79,8 @@ class StatusFeed:
             self._log_status = self._reader.from_log()
         return {**status, **self._log_status}
 
+
+# Commands and queries.
 
 COMMAND_S: Final = 10.0
 

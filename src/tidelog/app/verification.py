@@ -1,4 +1,4 @@
-"""Compares outputs with their source."""
+"""Compares the copies that outputs keep with their source."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tidelog.verify.range_sums import RowSource
 
 
-# Reads the copies that outputs keep as DataFrames, to compare them with their source.
+# The copies, as DataFrames.
 
 
 class OpenReader:
@@ -283,6 +283,8 @@ def _as_source(config: Config, section: DatabaseSection, place: TableName) -> Co
     source = SOURCES[section.kind].model_validate(options)
     return config.model_copy(update={"source": source})
 
+
+# The comparison.
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -1,4 +1,23 @@
-"""Operations by table and kind over the last day: the activity log of the DBLog paper."""
+"""Operations by table and kind over the last day: the activity log of the DBLog paper.
+
+Records that are appended to the event log are counted in buckets of five minutes, and the leader
+stores the counts every five minutes. Memory is bounded: the `TABLES` busiest tables have counts of
+their own for 26 hours; all others share one. Before the bucket in which a table gets its own
+counts, its operations are in the shared ones.
+
+A sudden drop of a table's operations begins with a bucket if
+
+1. the table was busy and steady: in the hour that ended one bucket before, the median bucket had at
+   least `BUSY` operations of the kind, and none had less than `STEADY` of that. The bucket between
+   is ignored: the drop may have begun within it;
+2. then it is nearly idle: this bucket and the next have at most `LOW` of the median;
+3. this is not the table's daily pattern: one day before, at about this time, it was not as idle.
+
+A rate that falls slowly, as in an evening, breaks the first condition before it meets the second;
+so do tables that are idle, or busy only at times. A bucket that is not known, because capture did
+not run or lagged, is never part of a drop. The drop ends with a bucket that has `BACK` of the
+median.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +35,7 @@ from tidelog.errors import StateError
 from tidelog.model.records import ChunkMeta, Int64s, Kind, LogBatch, Resume
 from tidelog.ports import StateStore
 
-# Counts operations by table and kind in buckets of five minutes. Pure.
-#
-# Memory is bounded: the `TABLES` busiest tables have counts of their own for 26 hours; all others
-# share one. Before the bucket in which a table gets its own counts, its operations are in the
-# shared
-# ones.
+# Counts in buckets. Pure.
 
 BUCKET_S: Final = 300
 BUCKETS: Final = 312
@@ -153,25 +167,7 @@ def _add_counts(into: Counts, more: Sequence[int]) -> None:
         into[place] += count
 
 
-# Detects sudden drops in a table's operations. Pure.
-#
-# A drop begins with a bucket if
-#
-# 1. the table was busy and steady: in the hour that ended one bucket before, the median bucket
-# had at
-#    least `BUSY` operations of the kind, and none had less than `STEADY` of that. The bucket
-#    between
-#    is ignored: the drop may have begun within it;
-# 2. then it is nearly idle: this bucket and the next have at most `LOW` of the median;
-# 3. this is not the table's daily pattern: one day before, at about this time, it was not as
-# idle.
-#
-# A rate that falls slowly, as in an evening, breaks the first condition before it meets the
-# second;
-# so do tables that are idle, or busy only at times. A bucket that is not known, because capture
-# did
-# not run or lagged, is never part of a drop. The drop ends with a bucket that has `BACK` of the
-# median.
+# Sudden drops. Pure.
 
 BEFORE: Final = 12
 BUSY: Final = 100
@@ -244,9 +240,7 @@ def _usual(series: Series, at: int, level: int) -> bool:
     )
 
 
-# Counts the records appended to the event log, by table and kind. The leader stores the last
-# day's
-# counts in the state store every five minutes.
+# The counts of a leader.
 
 ACTIVITY_KEY: Final = "activity"
 GAP_S: Final = 10.0

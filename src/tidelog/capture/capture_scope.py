@@ -1,8 +1,13 @@
-"""Stores which tables are captured, so that a table that was left out for a while is dumped.
+"""Stores which tables are captured, and which relation number each of them has.
 
 Changes of tables that the configuration does not name are in no event log. So before the log is
 read with another choice of tables, the tables left out from there on are stored. Each is dumped
 once it is captured again, whatever `source.snapshot` says.
+
+A source that identifies tables by number (PostgreSQL's oid) logs rows under the table's name of
+that moment. A table that is renamed, written to and renamed back, even within one transaction,
+leaves records under a name that no table has afterwards, and the catalogue shows nothing of it; the
+same holds for a table whose name another one has for a while. The number shows both.
 """
 
 from __future__ import annotations
@@ -155,13 +160,7 @@ class CaptureScope:
         self._document = document
 
 
-# Maps each captured table to its relation number, to notice changes made under another name.
-#
-# A source that identifies tables by number (PostgreSQL's oid) logs rows under the table's name of
-# that moment. A table that is renamed, written to and renamed back, even within one transaction,
-# leaves records under a name that no table has afterwards, and the catalogue shows nothing of it;
-# the
-# same holds for a table whose name another one has for a while. The number shows both.
+# Relation numbers.
 
 RELATIONS_KEY = "table-relations"
 

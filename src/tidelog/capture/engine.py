@@ -2,6 +2,9 @@
 
 An engine starts at the event log's end and runs until the first failure; then a new engine starts
 at the end again, so that nothing in memory can disagree with what is durable.
+
+A token bucket limits how many bytes of the source's log are read per second. It may go into debt,
+as in the dumps' throttle: the size of a read is known only after it.
 """
 
 from __future__ import annotations
@@ -44,11 +47,7 @@ from tidelog.ports import (
 )
 from tidelog.system import failpoints
 
-# Limits how many bytes of the source's log are read per second. Pure: time is passed in.
-#
-# A token bucket that may go into debt, as in the dumps' throttle: the size of a read is known
-# only
-# after it.
+# The limit of bytes read per second. Pure: time is passed in.
 
 BURST_S = 0.25
 """Budget that may be saved up: makes up for late polls."""
@@ -80,6 +79,9 @@ class ReadRate:
             self._budget = min(self._budget + earned, self._limit * BURST_S)
         self._at = now
         return max(0.0, -self._budget / self._limit)
+
+
+# The engine.
 
 
 @dataclass(slots=True)

@@ -2,6 +2,11 @@
 
 Whatever ends a session, the next one starts at the event log's end with nothing kept in memory; so
 a crash, a lost race and a lost connection are the same case.
+
+In a graceful handover the old leader keeps capturing until the standbys poll the lease often. Where
+each poll of a lease costs money, standbys poll rarely. So the lease first announces that it will be
+released, and is released once all standbys have seen that and poll often: then there is a leader
+almost all the time.
 """
 
 from __future__ import annotations
@@ -20,13 +25,7 @@ from tidelog.errors import AppendRaceLostError, LeaseLostError, Policy, TidelogE
 from tidelog.ports import Document, Election, Lease, StateStore
 from tidelog.system.processes import boot_clock, suspended_s
 
-# Graceful handover: the old leader keeps capturing until the standbys poll the lease often.
-#
-# Where each poll of a lease costs money, standbys poll rarely. So the lease first announces that
-# it
-# will be released, and is released once all standbys have seen that and poll often: then there is
-# a
-# leader almost all the time.
+# Graceful handover.
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +91,8 @@ def _announced_s(announce: Callable[[], float]) -> float:
         logger.info("the standbys could not be notified that the leader ends: %s", error)
         return 0.0
 
+
+# The lease and its leader.
 
 POLL_EVERY_S = 0.2
 POLL_ON_WATCH_S = 0.05

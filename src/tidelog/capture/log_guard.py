@@ -1,4 +1,9 @@
-"""Reacts when the source's log is in danger, as configured in ``source.when_log_in_danger``."""
+"""Watches the source's log: capture's lag, the log that the source retains, and dangers to it.
+
+The reaction to a danger is configured in ``source.when_log_in_danger``. All is derived from one
+query a second, so it relies neither on the server's clock nor on transactions' times: a table that
+nobody writes to for an hour is not an hour late.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,7 @@ from tidelog.errors import GapError, LogInDangerError, SourceError
 from tidelog.model.units import brief_span, format_bytes
 from tidelog.ports import Catalogue, Retention, SourceLoad, StateStore
 
-# Measures capture's lag, how long the source retains what it needs, and whether it answers.
-#
-# Derived from one query a second, so it relies neither on the server's clock nor on transactions'
-# times: a table that nobody writes to for an hour is not an hour late.
+# The source's answers: lag, retained log, and requests without an answer.
 
 
 @dataclass
@@ -167,7 +169,7 @@ class SourceMonitor:
         return round(spare * (last - began) / (end - first), 1) if end > first else None
 
 
-# Blocks dumps while capture itself makes them wait, and says why.
+# What makes dumps wait.
 
 
 class DumpBlockCause(StrEnum):
@@ -225,6 +227,8 @@ class DumpGate:
         with self._lock:
             return [asdict(block) for block in self._blocks.values()]
 
+
+# Dangers, and the reaction to them.
 
 SOON_S = 3600.0
 """Log that will be lost within this time is about to be lost."""

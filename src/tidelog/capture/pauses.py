@@ -1,6 +1,7 @@
-"""Pauses that people requested: of the source's log, and of pipelines.
+"""Pauses of the source's log and of pipelines.
 
-Kept in the state store until resumed: a pause outlives restarts and changes of leader.
+Those that people requested are kept in the state store until resumed: a pause outlives restarts and
+changes of leader. Blocking dumps pause the log between two transactions, in memory.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class LogSwitch:
             self._gate.block(DumpBlockCause.LOG_PAUSED, f"The log is {found.sentence()}.")
 
 
-# Pauses the log between two transactions, for blocking dumps.
+# Pauses of the log for blocking dumps.
 
 
 class LogPause:

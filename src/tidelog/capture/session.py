@@ -1,4 +1,9 @@
-"""The work of one leadership: the engine's loop, the dumps' thread and maintenance threads."""
+"""The work of one leadership: the engine's loop, the dumps' thread and maintenance threads.
+
+State-store calls are retried until they succeed or the lease expires. Documents of dumps and of the
+catalogue watch do not delay the log. If an unavailable store ended the leadership, no other process
+could lead until it is back, and the log would not be read.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +53,6 @@ from tidelog.ports import (
     TableRefused,
 )
 
-# The work that a capture session does besides reading the log.
-
 
 @dataclass(slots=True)
 class SessionMaintenance:
@@ -72,11 +75,7 @@ class SessionMaintenance:
     look_every_s: float = 0.0
 
 
-# Retries state-store calls until they succeed or the lease expires.
-#
-# Documents of dumps and of the catalogue watch do not delay the log. If an unavailable store
-# ended
-# the leadership, no other process could lead until it is back, and the log would not be read.
+# Retries of state-store calls.
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +135,8 @@ class RetryingStateStore:
                 logged = True
                 self._check()
 
+
+# The session.
 
 TURN_S, SLOW_TURN_S = 0.1, 1.0
 JOIN_S, STATUS_EVERY_S = 10.0, 1.0

@@ -3,6 +3,10 @@
 One table's problem stops no other table. It is stored, shown by `tidelog status`, reported once as
 a warning and a notification, and removed once it is fixed. If it prevents a dump that capture
 itself needs, that dump is owed until it is requested again.
+
+State-store writes are decided under a lock and executed later without it, in order
+(`DeferredWrites`). A caller holds the lock only while it changes memory. The store may take seconds
+or be down: only a caller that needs the change durable waits for it.
 """
 
 from __future__ import annotations
@@ -21,11 +25,7 @@ from tidelog.errors import TableRefusedError
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, Refusal, SourceLoad, StateStore, TableShape
 
-# State-store writes that are decided under a lock and executed later without it, in order.
-#
-# A caller holds the lock only while it changes memory. The store may take seconds or be down:
-# only a
-# caller that needs the change durable waits for it (`DeferredWrites.flush`).
+# Deferred writes to the state store.
 
 
 class DeferredWrites:
@@ -72,6 +72,8 @@ class DeferredWrites:
                 self._changes.popleft()
                 self._made += 1
 
+
+# Unsupported tables.
 
 logger = logging.getLogger(__name__)
 

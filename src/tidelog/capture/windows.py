@@ -1,4 +1,21 @@
-"""The windows between watermarks: which rows of a chunk may follow which records of the log."""
+"""The windows between watermarks: which rows of a chunk may follow which records of the log.
+
+Pure: log records, watermarks and chunk rows come in as arguments; what to append is returned in
+order. It implements Algorithm 1 of the DBLog paper (docs/PAPER_MAP.md maps its steps) with one
+different rule (docs/explanation/watermarks.md): a record supersedes a chunk row if its transaction
+is *not visible in the snapshot* of the chunk, wherever the record is before the emission point.
+
+PostgreSQL logs a commit before the commit is visible, so a record may precede a chunk's low
+watermark and still be invisible to its SELECT. Hence two histories of emitted records:
+`UnseenTransactions`, which transactions changed which tables, kept always; and `KeyHistory`, which
+keys they changed, kept for tables that are being dumped.
+
+The states of a window are a table, `WINDOWS`, which `docs/reference/dump-states.md` prints; an
+input without a row voids the window. A strategy that writes no watermarks delivers rows with a
+position instead (`ChunkRows.emit_at`), before which everything that the chunk could see was
+committed. Then READ → CLOSED happens at the first boundary between transactions at which the log
+has reached it (`Windows.due`, `Windows.close_due`).
+"""
 
 from __future__ import annotations
 
@@ -25,13 +42,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.state_machine import Row, Transitions
 from tidelog.ports import ChunkRows, KeyExtractor, WatermarkSeen
 
-# The recent part of the log that a chunk's snapshot is compared with. Pure: no clock, no I/O.
-#
-# PostgreSQL logs a commit before the commit is visible, so a record may precede a chunk's low
-# watermark and still be invisible to its SELECT (docs/explanation/watermarks.md). Hence two
-# histories of emitted records: `UnseenTransactions`, which transactions changed which tables,
-# kept
-# always; and `KeyHistory`, which keys they changed, kept for tables that are being dumped.
+# The recent part of the log that a chunk's snapshot is compared with.
 
 COMPLETING = (int(KeyEffect.COMPLETE), int(KeyEffect.GONE))
 
@@ -260,9 +271,7 @@ class KeyHistory:
         return bool(len(xids)) and not bool(snapshot.visible(xids).all())
 
 
-# The states of a chunk's window on the log; an input without a row voids the window.
-#
-# `docs/reference/dump-states.md` prints them.
+# The states of a window.
 
 
 class WindowStatus(Enum):
@@ -331,21 +340,7 @@ WINDOWS = Transitions(
 )
 
 
-# The windows between watermarks: which rows of a chunk may follow which records of the log.
-#
-# Pure: log records, watermarks and chunk rows come in as arguments; what to append is returned in
-# order. It implements Algorithm 1 of the DBLog paper (docs/PAPER_MAP.md maps its steps) with one
-# different rule (docs/explanation/watermarks.md): a record supersedes a chunk row if its
-# transaction
-# is *not visible in the snapshot* of the chunk, wherever the record is before the emission point.
-#
-# The states of a window are a table, `tidelog.capture.windows.WINDOWS`.
-#
-# A strategy that writes no watermarks delivers rows with a position instead
-# (`ChunkRows.emit_at`),
-# before which everything that the chunk could see was committed. Then READ → CLOSED happens at
-# the
-# first boundary between transactions at which the log has reached it (`due`, `close_due`).
+# The windows.
 
 READ_BACK_BYTES = 64 << 20
 """Most bytes of keys read back from the event log for one chunk. With more, the chunk waits until

@@ -1,4 +1,8 @@
-"""The writer thread: appends the items of the output buffer to the event log, in order."""
+"""The output buffer, and the thread that appends its items to the event log, in order.
+
+The buffer is that of the DBLog paper: a queue from the log reader to the writer. It is bounded in
+bytes: a slow disk slows the reader (back-pressure). Nothing is ever dropped.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,7 @@ from tidelog.errors import OutcomeUnknownError
 from tidelog.model.records import ChunkMeta, LogBatch, Resume
 from tidelog.system.peer_check import PeerCheck
 
-# The output buffer of the DBLog paper: a queue from the log reader to the writer.
-#
-# It is bounded in bytes: a slow disk slows the reader (back-pressure). Nothing is ever dropped.
+# The output buffer.
 
 Done = Callable[[int], None]  # called with the offset of the item's first record once durable
 
@@ -126,6 +128,9 @@ class OutputBuffer:
     def raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+# The writer.
 
 
 class Appended(Protocol):

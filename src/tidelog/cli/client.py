@@ -1,4 +1,4 @@
-"""Loads the configuration and sends commands to the leading capture."""
+"""What commands share: options, the configuration, and commands to the leading capture."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def send(
             terminal.print_sentence(line)
 
 
-# Arguments and options that several commands share.
+# Arguments and options.
 
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration file, e.g. tidelog.yaml.")

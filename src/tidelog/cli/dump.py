@@ -1,4 +1,4 @@
-"""The commands ``dump`` and ``wait``."""
+"""The commands ``dump`` and ``wait``, and those that control dumps, the log and pipelines."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def wait(
     exit_unless(report["delivered"])
 
 
-# The commands that control running dumps, the log, pipelines and engines.
+# Commands that control running dumps, the log, pipelines and engines.
 
 OfLog = Annotated[
     bool, typer.Option("--log", help="The reading of the source's log, in place of dumps.")

@@ -1,4 +1,4 @@
-"""The commands that read and compare: ``check``, ``plan``, ``status``, ``log``, ``verify``, …."""
+"""The commands that read and compare (``check``, ``status``, …), ``reset`` and ``state copy``."""
 
 from __future__ import annotations
 

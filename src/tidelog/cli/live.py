@@ -1,4 +1,8 @@
-"""Redraws lines of a terminal in place: changing facts, and downloads."""
+"""Redraws lines of a terminal in place: changing facts, and downloads.
+
+Lines of stderr appear above them. They come from this process, and from Spark's Java and Python
+workers, which write to the file descriptor and not to ``sys.stderr``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# Shows downloads: a bar on a terminal, else a line at the start and one at the end.
+# Downloads: a bar on a terminal, else a line at the start and one at the end.
 
 _CELLS = 20
 
@@ -72,7 +76,7 @@ def to_stderr(title: str) -> OnFetch:
     return DownloadLines(title, print_line)
 
 
-# Redraws lines of a terminal in place, and prints other lines above them.
+# Lines that are redrawn, and other lines above them.
 
 _HIDE, _SHOW = "\033[?25l", "\033[?25h"
 _OTHER_SCREEN, _BACK = "\033[?1049h", "\033[?1049l"
@@ -192,10 +196,7 @@ class LiveArea:
             self._terminal_lost = True  # the process must not end because the terminal is gone
 
 
-# Prints lines of stderr above a redrawn picture.
-#
-# They come from this process, and from Spark's Java and Python workers, which write to the file
-# descriptor and not to ``sys.stderr``.
+# Lines of stderr.
 
 _STDERR = 2
 _END = b"\0tidelog-end\n"
@@ -252,7 +253,7 @@ class StderrLines:
                     os.write(self._original, f"{text}\n".encode())
 
 
-# Shows a few changing facts: redrawn in place, as plain lines, or as JSON.
+# Facts: redrawn in place, as plain lines, or as JSON.
 
 Facts = Callable[[Mapping[str, Any]], list[tuple[str, str, float | None]]]
 """Returns the facts of a document: name, text, and the share done, where a bar shall show it."""

@@ -1,4 +1,4 @@
-"""Prints a command's output: tables and live views, plain lines, or JSON.
+"""Prints a command's output as tables and live views, plain lines or JSON, and ends the command.
 
 A terminal gets colours and a view that is redrawn; anything else gets one line at a time;
 ``--json`` gets one JSON document a line. Documents are plain dicts shown by their shape, so that a
@@ -281,7 +281,7 @@ def _console() -> Console:
     return Console(highlight=False)
 
 
-# Ends a command: by a signal, or with a message and exit code after an error.
+# ---------------------------------------------------------------- the end of a command
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -345,7 +345,7 @@ def exit_code_of(error: BaseException, *, as_json: bool = False) -> int:
     return code
 
 
-# Formats log records as text or JSON.
+# ---------------------------------------------------------------- log records
 
 
 class OneLineFormatter(logging.Formatter):

@@ -1,4 +1,4 @@
-"""The section ``control`` of ``tidelog.yaml``: HTTP interface, signals, notifications, alerts."""
+"""The section ``control``: HTTP interface, signals, notifications, alerts, and metrics."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class CommandAlert(_Alert):
 AnyAlert = Annotated[WebhookAlert | CommandAlert, Field(discriminator="kind")]
 
 
-# Sections of channels on Kafka: ``control.signal_kafka`` and ``control.notification_kafka``.
+# The sections ``control.signal_kafka`` and ``control.notification_kafka``.
 
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
@@ -195,6 +195,9 @@ class Otlp(Section):
         if not re.fullmatch(r"https?://[^?#@\s]+", endpoint.reveal()):
             raise ValueError("expected http://host:port/path without login and query")
         return endpoint
+
+
+# The section ``control.rest``, and the whole section.
 
 
 class Rest(Section):

@@ -1,4 +1,4 @@
-"""Loads and validates a configuration file.
+"""Loads and validates a configuration file, and derives a configuration for each database.
 
 Relative paths are resolved against the directory of the file. All errors of a file are reported at
 once, each with its line.
@@ -415,7 +415,7 @@ def _inner(section: type[Section], location: tuple[str | int, ...]) -> type[Sect
     return _inner(kinds[0], location[1:])
 
 
-# Derives a configuration for each database of ``source.databases``.
+# A configuration for each database of ``source.databases``.
 
 _PLAIN: Final = re.compile(r"[a-z0-9_]{1,30}")
 _LONGEST_SLOT: Final = 63

@@ -51,7 +51,7 @@ from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.state.lease_polling import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
 
-# The section ``engine`` of ``tidelog.yaml``.
+# The section ``engine``.
 
 DEFAULTS = EngineOptions()
 
@@ -254,6 +254,8 @@ class ScheduledDump(Section):
         except UsageError as error:
             raise ValueError(str(error)) from None
 
+
+# The other sections, and the whole file.
 
 UNSET_STATE = StateUrl("")
 _UNSET: Any = ""  # validated to UNSET_STATE

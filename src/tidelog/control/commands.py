@@ -1,7 +1,14 @@
-"""Commands to a running capture, as values that every channel parses into.
+"""Commands to a running capture, as values that every channel parses into, and their tables.
 
 As JSON a command is ``{"type": …, "data": {…}}`` with the type name of Debezium's signal where
 there is one. Handlers must be idempotent: after a crash a command may be handled again.
+
+A command names tables by patterns or by Debezium's regular expressions. Debezium matches an
+expression against a table's full name, and takes one that matches nothing as a name (its
+``AbstractIncrementalSnapshotChangeEventSource``). There a name with special characters is quoted as
+in SQL: ``public."My.Table"``. Expressions come from anyone who may write a signal. Python's `re`
+may take very long for one, and blocks all other threads during that time; RE2 takes time in
+proportion to the name, and in return has no look-around and no back-references.
 """
 
 from __future__ import annotations
@@ -30,19 +37,7 @@ from tidelog.model.patterns import EXCLUDE, all_but, check_listed, excludes, mat
 from tidelog.model.printable import printable
 from tidelog.model.schema import TableName
 
-# Selects the tables that a command names, by patterns or by Debezium's regular expressions.
-#
-# Debezium matches an expression against a table's full name, and takes one that matches nothing
-# as a
-# name (its ``AbstractIncrementalSnapshotChangeEventSource``). There a name with special
-# characters is
-# quoted as in SQL: ``public."My.Table"``.
-#
-# Expressions come from anyone who may write a signal. Python's `re` may take very long for one,
-# and
-# blocks all other threads during that time; RE2 takes time in proportion to the name, and in
-# return
-# has no look-around and no back-references.
+# The tables of a command.
 
 Matching = Literal["glob", "regex"]
 MAX_PATTERN = 1000  # characters
@@ -155,6 +150,8 @@ def _spellings(table: TableName, database: str | None) -> tuple[str, ...]:
 def _quoted(part: str) -> str:
     return '"' + part.replace('"', '""') + '"'
 
+
+# The commands.
 
 Key = tuple[str, ...]
 DumpId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]

@@ -1,4 +1,4 @@
-"""The steps from a polled event to the consumer: transforms, serializer, consumer."""
+"""The steps from a polled event to the consumer: transforms, serializer, dead letters, consumer."""
 
 from __future__ import annotations
 
@@ -101,6 +101,8 @@ def _append(descriptor: int, line: bytes) -> None:
     if os.write(descriptor, line) != len(line):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+
+# The chain.
 
 Lane = Sequence[Event | Message]
 

@@ -1,7 +1,7 @@
-"""The life cycle of an engine: all tasks start or none polls, one failure ends all, all is freed.
+"""Assembles an engine and runs it: all tasks start or none polls, one failure ends all.
 
-The API for programs is `tidelog.app.async_engine`; this module does not depend on databases or
-logs.
+When it has ended, all is freed. The API for programs is `tidelog.app.async_engine`; this module
+does not depend on databases or logs.
 """
 
 from __future__ import annotations
@@ -123,6 +123,8 @@ class StateCell:
                 self._state = EngineState.STOPPING
             return before
 
+
+# The life cycle.
 
 logger = logging.getLogger(__name__)
 
@@ -476,7 +478,7 @@ def _text(error: BaseException) -> str:
     return str(error) if isinstance(error, TidelogError) else type(error).__name__
 
 
-# Builds an engine in the mode that its arguments select.
+# An engine in the mode that its arguments select.
 
 MakeRecordProcessor = Callable[[], RecordProcessor]
 

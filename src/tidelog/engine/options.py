@@ -1,4 +1,9 @@
-"""The options of an engine, with their checks."""
+"""The options of an engine: their checks, the program's functions, and retries.
+
+A function of the program that does not do its work when it is called is rejected: a coroutine
+function or a generator function only creates an object. None of its code has run when it returns,
+so its events must not count as done.
+"""
 
 from __future__ import annotations
 
@@ -98,11 +103,7 @@ class EngineOptions:
             )
 
 
-# Rejects a program's functions that do not do their work when they are called.
-#
-# A coroutine function or a generator function only creates an object: none of its code has run
-# when
-# it returns, so its events must not count as done.
+# Functions of the program.
 
 _LATER: Final = (
     inspect.iscoroutinefunction,

@@ -1,4 +1,4 @@
-"""One task in its own thread: start, poll, process, commit, stop."""
+"""One task in its own thread: start, poll, process, commit what consumers marked, stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidelog.engine.ports import Clock, EndReachedError, Message, SourceTask
 from tidelog.errors import ConsumerError, TaskStartError
 from tidelog.model.records import Int64s
 
-# The committer of a task: consumers mark events, the task's thread commits offsets.
+# The committer: consumers mark events, the task's thread commits offsets.
 
 
 class _Batch:
@@ -260,6 +260,8 @@ def _ranges(
         stop = number + 1
     return [*ranges, (start, stop)] if start >= 0 else ranges, shares
 
+
+# The thread.
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
-"""Runs the chain's steps outside this process: in worker processes or on Spark's executors.
+"""Where an engine's steps run: threads, an event loop, worker processes, Spark's executors.
 
-A worker takes one job at a time. A thread of the pool sends it and waits, so the pool's rules hold
-here, too: order, dropping, giving up. Events are sent as Arrow; only changes are returned, and
-refer to the originals, which stayed here, by their numbers.
+A worker runs outside this process, and takes one job at a time. A thread of the pool sends it and
+waits, so the pool's rules hold here, too: order, dropping, giving up. Events are sent as Arrow;
+only changes are returned, and refer to the originals, which stayed here, by their numbers.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _not_sent(error: Exception) -> ConsumerError:
     )
 
 
-# Runs the coroutines of consumers and transforms on one event loop.
+# The event loop of coroutines: consumers and transforms.
 
 _JOIN_S: Final = 5.0
 
@@ -380,7 +380,7 @@ async def _awaited(function: Callable[..., Awaitable[object]], given: Sequence[A
     return returned, None
 
 
-# The thread pool that processes records, separate from the tasks' threads.
+# The thread pool, separate from the tasks' threads.
 
 T = TypeVar("T")
 
@@ -475,7 +475,7 @@ def _fail(future: Future[Any], error: BaseException) -> None:
         future.set_exception(error)
 
 
-# ``record_processing_on: processes``: runs jobs in worker processes.
+# Worker processes: ``record_processing_on: processes``.
 
 _PARENT_S: Final = 1.0
 

@@ -1,4 +1,8 @@
-"""Stores the event log in a directory of a local file system."""
+"""Stores the event log in a directory, and opens the storage at a place, also an object store.
+
+Options that may be secret (keys, tokens) are passed to other processes in the environment, under a
+name that Spark treats as a secret's, and so appear in no plan, log line or checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -124,6 +128,8 @@ def _unsuitable_directory(root: Path, lacks: str) -> UsageError:
         "as ext4, XFS, NFS or CephFS, or an object store (docs/how-to/standby.md)"
     )
 
+
+# The directory.
 
 _TEMPORARY = ".tmp-"
 _QUARANTINE = "quarantine"
@@ -348,11 +354,7 @@ def _storage_error(verb: str, path: Path, error: OSError) -> StorageError:
     )
 
 
-# Opens the storage at a place of the event log: a directory, or a URL of an object store.
-#
-# Options that may be secret (keys, tokens) are passed to other processes in the environment,
-# under a
-# name that Spark treats as a secret's, and so appear in no plan, log line or checkpoint.
+# The storage at a place: a directory, or a URL of an object store.
 
 OPTIONS_VARIABLE: Final = "TIDELOG_LOG_STORAGE_SECRETS"
 _providing = threading.Lock()

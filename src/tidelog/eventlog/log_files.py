@@ -1,4 +1,12 @@
-"""The event log's JSON documents: ``log.json``, which never changes, and ``chain.json``."""
+"""The event log's JSON documents: ``log.json``, ``chain.json``, and ``led-by.json``, its owner.
+
+``log.json`` never changes. ``led-by.json`` names the state store that owns the log. Captures
+coordinate through their state store. Two that are configured with different ones by mistake would
+both lead: fences protect the log, but each would shut the other out again and again, and neither
+would know of the other's dumps. A store that never led this log may have replaced a lost one, so
+its capture takes over, and logs that. A store that led it before finds that another one did since:
+its capture ends. So one of two remains.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +90,8 @@ def new_numbers(
         last = max((int(match[1]) for match in listed if match), default=0)
     return [number for number in range(1, last + 1) if number not in known]
 
+
+# ``log.json`` and ``chain.json``.
 
 LOG_FILE: Final = "log.json"
 CHAIN_FILE: Final = "chain.json"
@@ -205,18 +215,7 @@ def store_state(storage: Storage, state: ChainState, expected: Tag | None) -> Ta
     return tag
 
 
-# The state store that owns an event log: ``led-by.json``.
-#
-# Captures coordinate through their state store. Two that are configured with different ones by
-# mistake would both lead: fences protect the log, but each would shut the other out again and
-# again,
-# and neither would know of the other's dumps.
-#
-# A store that never led this log may have replaced a lost one, so its capture takes over, and
-# logs
-# that. A store that led it before finds that another one did since: its capture ends. So one of
-# two
-# remains.
+# The owner of the log.
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,11 @@ in which nothing would ever follow (the storage was restored to an earlier state
 the place, a successor was rolled up or removed before it was seen) show in the newest known
 segment: it has changed. That is checked less often.
 
-Processes of one host share their polls, and need none while the log's writer runs there
-(`tidelog.eventlog.log_poller`).
+Processes of one host share notes: where the log ends, when that was last checked, and whether the
+log's writer runs on this host. So they share their polls, and need none while the writer does. A
+note is only a hint, in a file of the user in the directory for temporary files. No read or write of
+the log depends on it: a process that can't use the file, or finds invalid content, sends its own
+requests. Times are of the host's `boot_clock`.
 """
 
 from __future__ import annotations
@@ -28,16 +31,7 @@ from tidelog.eventlog.storage_port import Storage
 from tidelog.system.private_files import create_file, temporary_directory
 from tidelog.system.processes import boot_clock
 
-# Notes that the processes of one host share about an event log on an object store, to save
-# requests: where the log ends, when that was last checked, and whether the log's writer runs on
-# this
-# host.
-#
-# A note is only a hint, in a file of the user in the directory for temporary files. No read or
-# write
-# of the log depends on it: a process that can't use the file, or finds invalid content, sends its
-# own
-# requests. Times are of the host's `boot_clock`.
+# The notes of a host.
 
 _CONTENT: Final = struct.Struct("<qdd")  # a `HostNote`: the poll's part, then the writer's
 _POLLED, _WRITER = struct.Struct("<qd"), struct.Struct("<d")
@@ -140,6 +134,8 @@ class HostNotes:
 def _read(file: int) -> HostNote:
     return HostNote(*_CONTENT.unpack(os.pread(file, _CONTENT.size, 0).ljust(_CONTENT.size, b"\0")))
 
+
+# The polls.
 
 BUSY_EVERY_S: Final = 1.0
 """Seconds between two polls of a log that got records within the last `BUSY_S`,"""

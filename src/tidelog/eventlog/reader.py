@@ -1,4 +1,14 @@
-"""Reads the event log by offsets, never by file names alone."""
+"""Reads the event log by offsets, never by file names alone, and keeps offsets unique.
+
+A leader does not know what was appended after the end that it finds: the log, together with its
+state, may have been restored from a backup. So its fence skips all offsets that can have been
+issued since that end was written (docs/adr/0034-no-offset-is-issued-twice.md). A reader whose
+offset is inside the skipped range has read records that the log does not have any more.
+
+After a restart, or when its history of a table's keys is too short, capture must know which of the
+transactions that a snapshot can't see it has emitted, and which keys they changed
+(docs/explanation/watermarks.md, "What this takes"): it looks them up here.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +33,7 @@ from tidelog.model.records import ChunkMeta, Kind, LogBatch, Resume, XidRanges, 
 from tidelog.model.schema import TableName
 from tidelog.ports import LastTransaction, SourceId
 
-# Keeps the offsets of an event log unique, even if an older copy of it was restored.
-#
-# A leader does not know what was appended after the end that it finds: the log, together with its
-# state, may have been restored from a backup. So its fence skips all offsets that can have been
-# issued since that end was written (docs/adr/0034-no-offset-is-issued-twice.md). A reader whose
-# offset is inside the skipped range has read records that the log does not have any more.
+# Unused offsets, which a leader skipped.
 
 ISSUED_PER_MS: Final = 1 << 20
 """More offsets than any capture issues in a millisecond: 1 GiB of payload in a second."""
@@ -105,6 +110,8 @@ def count_unused(chain: Chain, start: int, end: int) -> int:
         for first, following in segment.unused
     )
 
+
+# The reader.
 
 _RESOLVE_ATTEMPTS: Final = 50
 # Read-ahead: a worker holds at most this much in memory besides what it decodes.
@@ -486,13 +493,7 @@ def _projection(columns: Sequence[str] | None) -> pa.Schema:
     return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
 
 
-# Looks up transactions that capture emitted earlier in the event log.
-#
-# Why: docs/explanation/watermarks.md, "What this takes".
-#
-# After a restart, or when its history of a table's keys is too short, capture must know which of
-# the
-# transactions that a snapshot can't see it has emitted, and which keys they changed.
+# Transactions that capture emitted.
 
 
 class EmittedTransactions:

@@ -1,4 +1,9 @@
-"""Numbered, immutable schemas beside the segments: of tables, and of formats (Avro)."""
+"""Numbered, immutable schemas beside the segments: of tables, and of formats (Avro).
+
+The id of a format's schema is derived from the schema's text only: the same schema has the same id
+in another event log, or in one whose files were lost, so that no message is ever read with a wrong
+schema.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ from tidelog.eventlog.storage_port import Storage
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.system.version import check_format
 
-# The schema store: immutable, numbered table schemas beside the segments.
+# Schemas of tables.
 
 _FOLDER: Final = "schemas"
 _FILE = re.compile(r"schemas/(\d{8})\.json")
@@ -153,11 +158,7 @@ class SchemaStore:
         return schema
 
 
-# Stores schemas of message formats that refer to them by an id (Avro), beside the event log.
-#
-# An id is derived from the schema's text only: the same schema has the same id in another event
-# log,
-# or in one whose files were lost, so that no message is ever read with a wrong schema.
+# Schemas of formats that refer to them by an id (Avro).
 
 _MESSAGES_FOLDER: Final = "message-schemas"
 _MESSAGES_FILE = re.compile(r"message-schemas/(\d{8})\.json")

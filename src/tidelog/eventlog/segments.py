@@ -1,9 +1,9 @@
 """Encodes and decodes segments: log batches, metadata, records, checksums.
 
-Each record batch has CRC-32 sums of its columns (uncompressed), because Arrow's file format has
-none: a torn page in a file with a valid footer would otherwise decode to wrong values. So does the
-metadata: damaged, it could make capture resume at a wrong position, or a reader skip a part of the
-log.
+The format is described in docs/reference/event-log-format.md. Each record batch has CRC-32 sums of
+its columns (uncompressed), because Arrow's file format has none: a torn page in a file with a valid
+footer would otherwise decode to wrong values. So does the metadata: damaged, it could make capture
+resume at a wrong position, or a reader skip a part of the log.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from tidelog.model.records import ChunkMeta, Int32s, Int64s, Kind, LogBatch, Res
 from tidelog.ports import SourceId
 from tidelog.system.version import check_format
 
-# The layout of a segment: the records' Arrow schema, the metadata, names and offsets.
-#
-# The format is described in docs/reference/event-log-format.md.
+# The layout: the records' Arrow schema, the metadata, names and offsets.
 
 FORMAT: Final = 1  # that we write; `tidelog.system.version.FORMAT` is the greatest that we read
 METADATA_KEY: Final = b"tidelog"
@@ -230,6 +228,8 @@ class SegmentMeta:
             state_revision=data.get("state_revision", 0),
         )
 
+
+# Encoding and decoding.
 
 # LZ4's acceleration: measured on 4 MiB of 174-byte rows, -10 takes two thirds of the default's time
 # for 3 % more bytes.

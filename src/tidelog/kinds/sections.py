@@ -1,4 +1,4 @@
-"""The base of configuration sections, and types of values: URLs, durations, sizes, paths."""
+"""The base of configuration sections, types of their values, and the sections of plugins."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ TYPES: Any = Field(
 )
 
 
-# Adds the configuration sections of plugins.
+# The sections of plugins.
 
 S = TypeVar("S")
 

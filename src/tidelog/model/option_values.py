@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-# Names that configuration and code share: event formats, and Debezium's modes for values.
+# Formats of events, and Debezium's modes for values.
 
 JsonFormat = Literal["debezium", "flat", "cloudevents"]
 EventFormat = Literal[JsonFormat, "avro", "avro_flat"]
@@ -48,7 +48,7 @@ class ColumnTypes:
     json: JsonTypes = "text"
 
 
-# Where an event log may be: a directory, or a URL of an object store.
+# Places of event logs: a directory, or a URL of an object store.
 
 URL_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 

@@ -1,10 +1,12 @@
-"""Matches tables by patterns: the one matcher for all users of names or patterns.
+"""Matches tables and columns by patterns: the one matcher for all users of names or patterns.
 
 A pattern is ``namespace.table``, or ``*`` for all tables. In it ``*`` stands for any text, also
 with dots or empty; no other character is special. A namespace may be quoted as in SQL, and is then
 taken as it is: ``"a.b".t``. A pattern of a list with ``!`` in front excludes: a table is selected
 if a pattern without ``!`` matches it and none with ``!`` does, in whatever order they stand.
-docs/reference/table-patterns.md is this for users.
+
+A pattern of columns is the pattern of tables, a dot, and a name with ``*`` for any text; ``!`` in
+front makes an exception. docs/reference/table-patterns.md is this for users.
 """
 
 from __future__ import annotations
@@ -289,10 +291,7 @@ def glob(pattern: str, text: str) -> bool:
     return True
 
 
-# Matches columns by patterns: the pattern of tables, a dot, and a name with ``*`` for any text.
-#
-# docs/reference/table-patterns.md is this for users. ``!`` in front of a pattern makes an
-# exception.
+# Patterns of columns.
 
 COLUMN_SYNTAX = (
     "namespace.table.column, * for any text, such as public.users.password or *.*.password"

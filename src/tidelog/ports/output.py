@@ -1,4 +1,4 @@
-"""A destination, as the driver sees it: batches of the event log, and kinds of outputs."""
+"""A destination: batches of the event log, kinds of outputs, and what executors do for them."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ class IdleOutputKind(Protocol[C]):
         ...
 
 
-# What executors do for an output: write a task's rows, format messages, store rejections.
+# What executors do: write a task's rows, format messages, store rejections.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A source: its log, its catalogue, and reads of its rows."""
+"""A source: its log, its catalogue, reads of its rows, and what a start of capture dumps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from tidelog.model.records import Int32s, KeyEntries, LogBatch, Resume, Snapshot
 from tidelog.model.schema import TableName, TableSchema
 
-# The catalogue of the source: its tables, their schemas, and the source's load.
+# The catalogue: the tables, their schemas, and the source's load.
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Catalogue(Protocol):
     def close(self) -> None: ...
 
 
-# Reads rows of tables by SELECT: chunks between watermarks, whole tables, digests.
+# Reads of rows by SELECT: chunks between watermarks, whole tables, digests.
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class DigestReader(Protocol):
     def close(self) -> None: ...
 
 
-# The source's log: its events in commit order, schemas and keys.
+# The log: its events in commit order, schemas and keys.
 
 
 @dataclass(frozen=True, slots=True)
@@ -603,7 +603,7 @@ class KeyExtractor(Protocol):
     def encode(self, texts: Sequence[str | None]) -> bytes: ...
 
 
-# Decides what a start of capture dumps.
+# What a start of capture dumps.
 
 
 class Snapshotter:

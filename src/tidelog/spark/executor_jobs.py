@@ -1,4 +1,4 @@
-"""Runs Python functions on executors: work items go in, results come out.
+"""Runs Python functions on executors: on work items, and on the Arrow batches of a DataFrame.
 
 Uses only the public DataFrame API (`createDataFrame`, `mapInArrow`, `toArrow`), no RDD.
 """
@@ -18,9 +18,6 @@ from tidelog.spark.transforms import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-# Applies functions to the Arrow batches of a DataFrame.
 
 
 def map_in_arrow(source: DataFrame, function: object, schema: StructType) -> DataFrame:

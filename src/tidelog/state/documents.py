@@ -1,4 +1,4 @@
-"""Stores versioned JSON documents in any store that can compare and swap texts.
+"""Stores versioned JSON documents in any store that swaps texts, and elects a leader by a lease.
 
 Such a store implements `Register`: read, compare-and-swap, remove, list. Versions, conflicts and
 requests without an answer are handled here, once.
@@ -6,6 +6,11 @@ requests without an answer are handled here, once.
 Each text has the ids of its last `WRITERS` writes, so that a writer that got no answer to a swap
 can find out whether it was made. It also has the epoch of the last leader that read or wrote it: an
 earlier leader can't change it any more.
+
+For the lease the clocks of two hosts are never compared. The holder's time starts before it sends a
+renewal; another process takes over once *it* has seen the same version for as long as the lease
+lasts. So the holder's deadline, which is a fifth earlier, always comes first, whatever the clocks
+say; only their rates must agree to a fifth.
 """
 
 from __future__ import annotations
@@ -230,14 +235,7 @@ def _text(stored: _Stored, value: Any) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-# Elects a leader with a lease document in any store with compare-and-set.
-#
-# The clocks of two hosts are never compared. The holder's time starts before it sends a renewal;
-# another process takes over once *it* has seen the same version for as long as the lease lasts.
-# So
-# the holder's deadline, which is a fifth earlier, always comes first, whatever the clocks say;
-# only
-# their rates must agree to a fifth.
+# The lease, in any store with compare-and-set.
 
 MARGIN: Final = 0.2
 """The share at the end of a lease in which its holder no longer acts, and nobody else starts."""

@@ -1,7 +1,8 @@
-"""Creates files and directories with rows, keys or state for their owner alone.
+"""Creates files and directories for their owner alone, and finds out why none can be created.
 
-Whatever the umask: a directory gets 0700, a file 0600. In a directory with the setgid bit, which
-its owner created to share it (``install -d -m 2750 -g analysts …``), its group gets rights, too.
+They have rows, keys or state. Whatever the umask: a directory gets 0700, a file 0600. In a
+directory with the setgid bit, which its owner created to share it (``install -d -m 2750 -g analysts
+…``), its group gets rights, too.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def fsync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-# Finds why no file can be created at a path; creates none.
+# Why no file can be created at a path; this creates none.
 
 
 def obstacle(directory: Path) -> str:

@@ -1,4 +1,4 @@
-"""Identifies this process, so that others on the same host can check whether it has ended."""
+"""Identifies this process, so that others on the host notice its end; and the host's clock."""
 
 from __future__ import annotations
 

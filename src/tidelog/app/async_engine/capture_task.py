@@ -1,4 +1,9 @@
-"""Tasks of an engine that capture a source and read the captured events."""
+"""The tasks of an engine: they capture a source, and read the captured events.
+
+Engines of one name are a group. Its members and their partitions of the keys (a group of one has
+all keys) are in one document of the state store, changed by compare-and-set: a member that was
+taken for dead can't change anything, however late its change arrives.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +53,7 @@ from tidelog.ports import StateStore
 from tidelog.state.opening import open_state
 from tidelog.system.processes import has_ended, this_process
 
-# The engines of one name, and their partitions of the keys; one partition has all keys.
-#
-# Everything is in one document of the state store, changed by compare-and-set: so a member that
-# was
-# taken for dead can't change anything, however late its change arrives.
+# The members of a group, and the tasks that read their partitions.
 
 _BEATS: Final = 5  # within the duration of a lease
 _DOUBT: Final = 0.7  # the share of a lease after which it ends here, before others take over
@@ -456,6 +457,8 @@ class ExclusiveTask(LogTask):
             logger.warning("engine %s stands by: %s has its name", self.name, process_of(owner))
         return False
 
+
+# The task that captures.
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The engine that gives change events to a Python program."""
+"""The engine for Python programs: with a consumer, or as an iterator of events."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tidelog.engine.workers import EventWork, MakeWorkers, Workers
 from tidelog.errors import ConfigError, EngineStateError
 from tidelog.outputs.base.sections import StepSection
 
-# An engine as an iterator: an event is done when the program asks for the next one.
+# The engine as an iterator: an event is done when the program asks for the next one.
 
 _FINISHED_S: Final = 0.5  # seconds between two commits within a batch
 STREAM_OPEN_BATCHES: Final = 2
@@ -162,6 +162,9 @@ class EventStream:
                 committer.mark_batch_finished()
                 finished = time.monotonic()
         committer.mark_batch_finished()
+
+
+# The engine with a consumer.
 
 
 def spark_workers_for(config: Config) -> MakeWorkers:

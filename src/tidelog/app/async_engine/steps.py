@@ -1,4 +1,8 @@
-"""Applies the steps of a configuration, and the formats of outputs, to an engine's events."""
+"""Applies the steps of a configuration, and the formats of outputs, to an engine's events.
+
+The steps do what `tidelog.spark.transforms` does to events, on Arrow batches as they are polled.
+Steps with Spark SQL are refused.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,7 @@ from tidelog.outputs.base.sections import StepSection
 from tidelog.ports import FormatOptions, SchemaFormatter, SourceId, TargetTable
 from tidelog.spark.sessions.installation import check_pyspark
 
-# Applies a configuration's steps to an engine's events: on Arrow batches as they are polled.
-#
-# They do what `tidelog.spark.transforms` does to events. Steps with Spark SQL are refused.
+# Steps.
 
 Route = tuple[str, tuple[str, ...]]
 """A destination's name, and the patterns of the tables that go there."""
@@ -286,7 +288,7 @@ _ACTIONS: Final[Mapping[str, Callable[[StepSection, _Columns, _StepTable], _Colu
 }
 
 
-# Uses the formats of outputs as an engine's serializers.
+# Formats of outputs as an engine's serializers.
 
 _SerializedColumns = tuple[list[Any], list[Any], list[Any], list[Any]]
 """Columns of messages: keys, values, headers, topics."""

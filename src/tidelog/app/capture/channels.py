@@ -1,4 +1,4 @@
-"""The channels of a leading capture: signals, commands, notifications."""
+"""The channels of a leading capture: signals and commands to it, notifications from it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tidelog.control.channels.kafka import KafkaNotifications, KafkaSignals, KafkaTopic
 
 
-# Delivers notifications to their channels; dumps never wait for it.
+# Notifications: dumps never wait for their delivery.
 
 logger = logging.getLogger(__name__)
 notification_lines = logging.getLogger("tidelog.notifications")
@@ -201,6 +201,9 @@ def _texts(data: Mapping[str, Any]) -> dict[str, str]:
         for name, value in data.items()
         if value is not None
     }
+
+
+# All channels of one leadership.
 
 
 def check_channels(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""Maintains the event log and the state of a leading capture."""
+"""Maintains the event log and the state of a leading capture, and checks its source."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class LogMaintenanceTask:
             )
 
 
-# Runs the checks of `tidelog check` while capture leads, and reports their errors.
+# The checks of `tidelog check`, repeated while capture leads.
 
 BEGIN_AFTER_S: Final = 2.0
 """What capture creates at its start, as its slot and publication, exists then."""

@@ -1,4 +1,4 @@
-"""Waits until outputs have what a dump has read."""
+"""Waits until outputs have what a dump has read, and reads a dump's chunks in the event log."""
 
 from __future__ import annotations
 
@@ -181,9 +181,6 @@ class _DeliveryProgress:
         """Return whether a command for the dump is pending, or was handled just now."""
         waits = Mailbox(self._state).has_command_for(self._dump_id)
         return waits or self._state.get(DUMP_PREFIX + self._dump_id) is not None
-
-
-# Reads the chunks of a dump from the event log.
 
 
 def chunks_of(config: Config, dump_id: str) -> Iterator[ChunkMeta]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# Recovers from a gap in the source's log, once the user accepts it.
+# A gap in the source's log, once the user accepts it.
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ def reset(config: Config) -> None:
         state.put(CONSENT_KEY, {"at_ms": int(time.time() * 1000)}, None)
 
 
-# Reads the rows of given keys again, from any Spark DataFrame.
+# Rows of given keys, from any Spark DataFrame.
 
 COMMAND_TIMEOUT_S = 10.0
 

@@ -1,4 +1,8 @@
-"""Builds an overview from a status document of any version; missing fields become None."""
+"""Builds the overview from a status document of any version; missing fields become None.
+
+It answers what an operator asks first, in a line each, and has the timeline of dump chunks, the
+tables, the progress of dumps, and the health of source, pipelines and outputs.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +43,7 @@ from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.log_guard import RetainedLog
 from tidelog.model.units import brief_span, counted, format_bytes
 
-# Answers what an operator asks first, in a line each.
-#
-# The lags of source and outputs are elsewhere in the overview.
+# Answers to what an operator asks first. The lags of source and outputs are elsewhere.
 
 NAMED = 2
 """How many tables, copies and pauses an answer names."""
@@ -269,6 +271,8 @@ def lanes_of(status: Mapping[str, Any]) -> list[ChunkSpan]:
     return sorted(shown, key=lambda lane: lane.begun_ms)
 
 
+# Tables, and their dumps.
+
 _DUMPED = "done"
 _READING = "running"
 
@@ -343,6 +347,8 @@ def dumped_of(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
                 newest[table["table"]] = table
     return newest
 
+
+# The overview.
 
 LANES_SHOWN = 12
 _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)

@@ -31,7 +31,7 @@ from tidelog.model.schema import TableName
 from tidelog.model.units import brief_span, counted, format_bytes
 from tidelog.ports import StateStore
 
-# Finds what blocks dumps, or made them fail.
+# Dumps: what blocks them, or made them fail.
 
 HELD_BY: Final = "capture"
 
@@ -168,6 +168,8 @@ def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
                 )
 
 
+# Pauses.
+
 WORTH_A_WARNING = 0.4
 """The share of the log the server may keep above which a pause is a warning.
 
@@ -267,6 +269,8 @@ def _paused_text(pause: Mapping[str, Any], now_ms: int) -> str:
     by = f" by {pause['by']}" if pause.get("by") else ""
     return f"paused{by} for {brief_span(max(0, now_ms - pause['since_ms']))}"
 
+
+# All problems.
 
 STALE_S = 60.0
 """Seconds after which a status is stale: a leader writes one a second, on an object store one in

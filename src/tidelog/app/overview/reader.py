@@ -1,4 +1,4 @@
-"""Reads the status document from the state store and the event log.
+"""Reads the status document, with outputs and engines, from the state store and the event log.
 
 So every process can read it, whichever leads, at no cost to capture.
 """
@@ -41,7 +41,7 @@ from tidelog.ports import Election, StateStore
 from tidelog.state.opening import open_election
 from tidelog.state.wrappers import ReadOnlyStateStore, StateReadCache
 
-# Computes how far outputs and engines are, from their documents in the event log.
+# How far outputs and engines are, by their documents in the event log.
 
 _Known = dict[tuple[int, int], tuple[int, int]]
 _Missing = Callable[[int], tuple[int, float | None]]
@@ -157,7 +157,7 @@ def _times(log: EventLog, start: int, end: int) -> Int64s:
     return np.concatenate(times)
 
 
-# Finds engines in programs: which processes run them, and which have not run for long.
+# Engines in programs: which processes run them, and which have not run for long.
 
 GROUPS: Final = "engine-group/"
 """The key prefix of the documents of `tidelog.app.async_engine.capture_task`."""
@@ -220,6 +220,9 @@ def engine_problems(engines: Sequence[EngineHealth], now_ms: int) -> Iterator[Pr
                 f"tidelog forget-engine CONFIG {each.name}",
                 "docs/failure-modes.md#an-engine-has-not-run-for-long",
             )
+
+
+# The reader of the status document.
 
 
 def activity_of(log: EventLog) -> dict[str, dict[str, Any]]:

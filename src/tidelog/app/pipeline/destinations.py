@@ -1,4 +1,4 @@
-"""Describes where outputs write, and checks that no two write one table to one place.
+"""Checks that no two outputs write one table to one place, and opens their progress.
 
 Otherwise all that both write is there twice: records of files, messages, and, for two first batches
 into an empty table, every row.
@@ -25,8 +25,6 @@ from tidelog.model.patterns import matches, overlap, routed
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.hadoop_settings import store_options
 from tidelog.outputs.base.sections import OutputSection
-
-# Opens the documents with the progress of a pipeline's outputs.
 
 
 def pipeline_consumers(config: Config, log: EventLog) -> Consumers:

@@ -1,4 +1,10 @@
-"""Finds out whether a pipeline has anything to do: it may be paused or idle."""
+"""Finds out whether a pipeline has anything to do: it may be paused or idle.
+
+Whether it is idle is found out without Spark, whose start takes ten times as long. A run that has
+delivered everything stores the settings that its outputs were checked with. If they are unchanged,
+and the event log, the pipeline's progress and each destination (`tidelog.ports.IdleOutputKind`)
+agree on the log's end, another run would check the same and deliver nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +25,6 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.ports import IdleOutputKind, LogExtent, StateStore
 from tidelog.system.version import __version__
-
-# Checks without Spark, whose start takes ten times as long, if there is nothing to deliver.
-#
-# A run that has delivered everything stores the settings that its outputs were checked with. If
-# they
-# are unchanged, and the event log, the pipeline's progress and each destination
-# (`tidelog.ports.IdleOutputKind`) agree on the log's end, another run would check the same and
-# deliver nothing.
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +100,7 @@ def _is_idle(config: Config, number: int, log: LogExtent) -> bool:
         return False
 
 
-# Polls the state store for a pause of a pipeline.
+# Pauses.
 
 POLL_EVERY_S: Final = 1.0
 PAID_FACTOR: Final = 4

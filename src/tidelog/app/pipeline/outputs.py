@@ -1,4 +1,4 @@
-"""Opens the outputs of a configuration."""
+"""Opens the outputs of a configuration, and checks that their packages are installed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Deliver:
         )
 
 
-# Checks that the packages for a configuration's outputs are installed.
+# Packages that outputs need.
 
 Lake = Literal["delta", "iceberg"]
 

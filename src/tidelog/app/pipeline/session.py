@@ -1,4 +1,10 @@
-"""One leadership of a pipeline: its queries, from the takeover to the end of the lease."""
+"""One leadership of a pipeline: its queries, and the dumps that its outputs need.
+
+An output needs rows of the past if it is new, takes more tables than before, or is at a position
+that retention has removed from the event log. A new output starts at the event log's head. If
+retention removed the start of a table's history, a dump of the table is requested; so it is for
+tables that an output takes from now on.
+"""
 
 from __future__ import annotations
 
@@ -51,15 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# Requests dumps for what an output misses of the past.
-#
-# An output is new, or takes more tables than before, or is at a position that retention has
-# removed
-# from the event log. A new output starts at the event log's head. If retention removed the start
-# of a
-# table's history, a dump of the table is requested; so it is for tables that an output takes from
-# now
-# on.
+# Dumps for what an output misses of the past.
 
 logger = logging.getLogger(__name__)
 
@@ -267,6 +265,8 @@ class FilteredRows:
         else:
             logger.error("%s that lack columns, and can't be read again: %s", subject, error)
 
+
+# The leadership, from the takeover to the end of the lease.
 
 _CHECK_S: Final = 0.05
 _CANCEL_S: Final = 0.5

@@ -1,4 +1,4 @@
-"""The adapters of a configured source: one `SourceKind` for each kind.
+"""The adapters of a configured source, one `SourceKind` for each kind, and its snapshotter.
 
 Nothing else in `tidelog.app` depends on the kind of source. A new kind is a module beside
 `tidelog.app.sources.postgres`, a section in `tidelog.config.source` and a line in
@@ -196,7 +196,7 @@ def source_kind(config: Config) -> SourceKind:
     return adapters
 
 
-# Creates the `Snapshotter` of a section ``source``, from ``snapshot`` and related options.
+# The snapshotter, from ``snapshot`` and related options.
 
 
 class _Configured(Snapshotter):

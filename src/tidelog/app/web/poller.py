@@ -1,4 +1,8 @@
-"""Polls the status of one Tidelog in a thread, so that a state store that hangs delays no other."""
+"""Polls the status of one Tidelog in a thread, so that a state store that hangs delays no other.
+
+Throughput and lag are kept over time: half an hour in memory, a day in the state store. They are
+coarse on purpose: a document of a few hundred points, which the leader writes every five minutes.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,7 @@ from tidelog.errors import TidelogError
 from tidelog.ports import StateStore
 from tidelog.state.opening import look_every_s
 
-# Throughput and lag over time: half an hour in memory, a day in the state store.
-#
-# Coarse on purpose: a document of a few hundred points, which the leader writes every five
-# minutes.
+# Throughput and lag over time.
 
 HISTORY_KEY: Final = "web-history"
 BUCKET_S: Final = 300
@@ -142,6 +143,8 @@ def _newest(points: Iterable[HistoryPoint]) -> list[HistoryPoint]:
     by_time = {point.at_s: point for point in points}
     return [by_time[at] for at in sorted(by_time)][-BUCKETS:]
 
+
+# The poller.
 
 logger = logging.getLogger(__name__)
 

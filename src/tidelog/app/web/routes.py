@@ -1,7 +1,11 @@
-"""Routes of the web page: ``/`` is the page; all else is under ``/web/``.
+"""The web page of a process: its routes, sessions, files, and the stream of the overview.
 
-They answer in every process, leader or not: the content comes from state store and event log, and
-commands go the same way.
+``/`` is the page; all else is under ``/web/``. Routes answer in every process, leader or not: the
+content comes from state store and event log, and commands go the same way.
+
+A session is a signed text in a cookie, so that it lasts when another process answers or this one is
+restarted. Its signing key is derived from the login token: a new token in the configuration ends
+all sessions of the old one.
 """
 
 from __future__ import annotations
@@ -53,12 +57,6 @@ from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
 
 # Sessions of users who have logged in. Pure: the time is an argument.
-#
-# A session is a signed text in a cookie, so that it lasts when another process answers or this
-# one is
-# restarted. Its signing key is derived from the login token: a new token in the configuration
-# ends
-# all sessions of the old one.
 
 LASTS_S: Final = 12 * 3600
 NAME_LENGTH: Final = 60
@@ -205,7 +203,7 @@ def _entries() -> Iterator[Traversable]:
         yield in_clone
 
 
-# Streams the overview to an open page once a second if it has changed, and tables less often.
+# The stream of the overview: once a second if it has changed; tables less often.
 
 EVERY_S: Final = 1.0
 TURN_S: Final = 0.2
@@ -313,6 +311,8 @@ def _shown(number: int, sent: PollResult | None, latest: PollResult) -> dict[str
 def _event(name: str, data: Any) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
+
+# Requests: sessions, bodies and commands.
 
 MAX_BODY_BYTES: Final = 256 << 10
 CSRF_HEADER: Final = "x-tidelog-csrf"
@@ -455,6 +455,8 @@ def texts(document: Mapping[str, Any], name: str) -> list[str]:
         raise UsageError(f"{name} is a list of texts")
     return found
 
+
+# The routes.
 
 logger = logging.getLogger(__name__)
 

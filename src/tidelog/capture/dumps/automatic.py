@@ -1,7 +1,7 @@
-"""Dumps that capture requests itself, because rows of a table changed without row events.
+"""Dumps that capture requests itself: if rows changed without row events, or a dump failed.
 
-Both the log (`RowsUnlogged`, `SchemaSeen`) and the catalogue (`CatalogueWatch`) show such a change,
-in either order. One dump covers it if it begins after the change, so
+Both the log (`RowsUnlogged`, `SchemaSeen`) and the catalogue (`CatalogueWatch`) show a change
+without row events, in either order. One dump covers it if it begins after the change, so
 
 - a change in the log waits briefly until a dump that begins now also covers the catalogue's
   difference;
@@ -11,6 +11,11 @@ in either order. One dump covers it if it begins after the change, so
 - a schema that the log shows later is compared with the table's schema before the request.
 
 In doubt a table is dumped twice.
+
+Failed dumps that capture needs are requested again, at growing intervals: only capture knows of
+them, and the cause may be gone (a missing function, a busy server, a damaged block). A table that
+is read for hours rests in proportion, so that reading it takes at most a twentieth of the time. All
+is derived from the stored dumps, so a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -49,12 +54,7 @@ from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, SchemaSeen, StateStore
 
-# Requests failed dumps that capture needs again, at growing intervals.
-#
-# Only capture knows of them, and the cause may be gone: a missing function, a busy server, a
-# damaged
-# block. A table that is read for hours rests in proportion, so that reading it takes at most a
-# twentieth of the time. All is derived from the stored dumps, so a restart changes nothing.
+# Failed dumps. Pure.
 
 FIRST_MS = 60_000
 LAST_MS = 3_600_000
@@ -130,6 +130,8 @@ def tables_failed(dumps: Sequence[DumpState]) -> list[str]:
         if table.status is TableStatus.FAILED
     ]
 
+
+# Changes without row events.
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,8 @@
-"""Handles the result of a chunk: durable, void, failed, or not needed any more."""
+"""Handles the result of a chunk (durable, void, failed, not needed), and plans where chunks end.
+
+Where chunks end is found ahead of the readers, so that chunks can be read in parallel: `RowWidths`
+limits a chunk's rows by their size, `KeyPlanner` finds the keys at which chunks end.
+"""
 
 from __future__ import annotations
 
@@ -258,10 +262,7 @@ def _taken(task: ChunkTask) -> KeysToRead:
     return replace(task.taken, keys=task.request.keys or ())
 
 
-# Finds where chunks end, ahead of the readers, so that chunks can be read in parallel.
-#
-# `RowWidths` limits a chunk's rows by their size, `KeyPlanner` finds the keys at which chunks
-# end.
+# Where chunks end.
 
 SMOOTHING = 0.2
 AIM = 0.75

@@ -37,7 +37,7 @@ from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, StateStore
 
-# Orders tables within a dump, and decides which of several dumps is read next. Pure.
+# The order of tables within a dump, and the turns of dumps. Pure.
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +113,8 @@ class DumpTurns:
 
 
 __all__ = ["DUMP_PREFIX", "REFETCH_KEY", "DumpCoordinator"]
+
+# The coordinator.
 
 TURN_S = 0.05
 

@@ -1,4 +1,4 @@
-"""A durable queue of the keys whose rows must be read again.
+"""Stores keys durably: a queue of keys whose rows must be read again, and sets of keys of dumps.
 
 The keys are stored in pieces, each a document of the state store: a request for keys costs as much
 as these keys, however many wait, and only keys being read are in memory. Pieces hold key values and
@@ -342,7 +342,7 @@ class MissingRowsQueue:
                 yield from ((refetch_table, key, piece) for key, piece in quarantined.items())
 
 
-# Stores sets of keys by name in the state store: keys to dump, and keys that were not found.
+# Sets of keys by name: keys to dump, and keys that were not found.
 
 KEY_SETS = "key-set/"
 KEYS_PER_DOCUMENT = 10_000

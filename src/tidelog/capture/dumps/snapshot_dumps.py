@@ -1,4 +1,20 @@
-"""Dumps of whole tables under one snapshot: blocking dumps, and of tables without a key."""
+"""Dumps of whole tables under one snapshot: blocking dumps, and of tables without a key.
+
+The snapshot's position in the log is known, so no window compares the rows with the log.
+
+A blocking dump pauses the log first, because the snapshot's position is known only once it was
+taken; then the log is read up to that position and paused until the last row is in the event log.
+So the event log has all commits before the position, then the rows, then the rest.
+
+A chunk's rows that the log changed in the meantime are dropped by their key. Without a key that
+can't be done, so nothing of such a table may be doubtful: the snapshot shows exactly the commits
+before its position. The log has been read up to there before the dump's first record is appended.
+So each record of the table is known to be in the snapshot, or to come after it, by its offset: the
+dump's ``first_offset`` parts them. The rows stand anywhere behind the first record; the log does
+not wait. They carry the offset of the dump's first record as their ordinal. A dump that begins
+again, after a crash or because it was paused, has another one: the rows of the former belong to no
+dump that was completed.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +69,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import BlockingReader, Catalogue, ChunkRequest, ChunkRows
 from tidelog.system import failpoints
 
-# Appends what a dump reads under one snapshot whose position in the log is known: no window
-# compares its rows with the log.
+# The rows that such dumps append.
 
 
 @dataclass(slots=True)
@@ -140,13 +155,7 @@ class SnapshotRows:
         self._notices.in_progress(dump, progress)
 
 
-# Blocking dumps: read all tables under one snapshot while the log is paused at its position.
-#
-# The log is paused first, because the snapshot's position is known only once it was taken; then
-# the
-# log is read up to that position and paused until the last row is in the event log. So the event
-# log
-# has all commits before the position, then the rows, then the rest: no window is needed.
+# Blocking dumps.
 
 logger = logging.getLogger(__name__)
 
@@ -382,24 +391,7 @@ def _read(reader: BlockingReader, request: ChunkRequest, stop: threading.Event) 
     raise AssertionError("unreachable")
 
 
-# Dumps of tables without a key: each under one snapshot whose position in the log is known.
-#
-# A chunk's rows that the log changed in the meantime are dropped by their key. Without a key that
-# can't be done, so nothing of such a table may be doubtful: the snapshot shows exactly the
-# commits
-# before its position. The log has been read up to there before the dump's first record is
-# appended.
-# So each record of the table is known to be in the snapshot, or to come after it, by its offset:
-# the
-# dump's ``first_offset`` parts them. The rows stand anywhere behind the first record; the log
-# does
-# not wait.
-#
-# Rows carry the offset of the dump's first record as their ordinal. A dump that begins again,
-# after a
-# crash or because it was paused, has another one: the rows of the former belong to no dump that
-# was
-# completed.
+# Dumps of tables without a key.
 
 LOG_WAIT_S = 60.0
 """How long a snapshot is kept while the log is read up to its position."""

@@ -1,4 +1,9 @@
-"""A dump's state and progress: values that are stored as JSON. No I/O."""
+"""A dump's state and progress: values that are stored as JSON, and their transitions. No I/O.
+
+`DUMPS`, `TABLES`, `TABLE_RUNS` and `CHUNKS` are applied by the objects whose states they describe;
+`docs/reference/dump-states.md` prints them. The states of windows are in
+`tidelog.capture.windows`.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +18,6 @@ from tidelog.model.state_machine import Row, Transitions
 from tidelog.ports import ChunkRequest
 
 # The states of dumps, their tables and their chunks, and the transitions between them.
-#
-# `DUMPS`, `TABLES`, `TABLE_RUNS` and `CHUNKS` are applied by the objects whose states they
-# describe;
-# `docs/reference/dump-states.md` prints them. The states of windows are in
-# `tidelog.capture.windows`.
 
 
 class DumpStatus(StrEnum):
@@ -269,6 +269,8 @@ CHUNKS = Transitions(
     ),
     stays=((_AT.DROPPED, (_SEES.DROP,)),),
 )
+
+# The values that are stored.
 
 Key = tuple[str | None, ...]
 

@@ -1,4 +1,4 @@
-"""Builds the lines of a view, and fits them into a terminal that is too small for all."""
+"""Builds the lines of a view, such as those of dumps, and fits them into a small terminal."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def fit_sections(sections: Iterable[ScreenSection], room: int) -> list[Text]:
     return [line for at, each in enumerate(shown) for line in each.lines(given[at])]
 
 
-# Shows dumps of a status document as lines with bars, and rates from several documents.
+# Dumps as lines with bars, and rates from several documents.
 
 Status = Mapping[str, Any]
 Progress = Mapping[str, Any]

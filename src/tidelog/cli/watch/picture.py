@@ -1,4 +1,4 @@
-"""Draws the status again and again on a terminal, or prints plain lines."""
+"""Draws the status again and again on a terminal, or prints plain lines; keys send commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.control.commands import Command
 
 
-# Reads single keys, without Enter.
+# Single keys, without Enter.
 
 _NAMED: Final = {
     "\033[A": "up", "\033[B": "down", "\033[C": "right", "\033[D": "left",
@@ -116,6 +116,8 @@ def _keys(text: str) -> Iterator[str]:
         yield _NAMED[code_seen] if code_seen else text[0]
         text = text[len(code_seen or text[0]) :]
 
+
+# The picture.
 
 Document = dict[str, Any]
 Draw = Callable[[int, int, int], "list[Text]"]
@@ -251,7 +253,7 @@ def picture(
         yield shown
 
 
-# Sends commands to the leading capture when keys are pressed.
+# Commands to the leading capture, by keys.
 
 _TIMEOUT_S: Final = 5.0
 _MOST_READERS: Final = 64

@@ -1,4 +1,14 @@
-"""Common parts of the Kafka channels: the topic, its check, and the report of a problem."""
+"""The channels on Kafka: notifications to a topic, and signals from a topic.
+
+Notifications are sent as by Debezium's sink channel; dumps never wait for them. The message's key
+is ``{"id": …}``, its value the notification, both JSON as Kafka Connect's converter writes them
+without schemas.
+
+Signals are as in Debezium's Kafka channel. Debezium reads the topic's only partition and lets
+Kafka's client commit the position from time to time, so after a crash a signal may be lost or read
+again. Here the position is stored in the state store after the signals are in the mailbox, and a
+signal is identified by topic, partition and offset: none is lost, and a repeated one is recognized.
+"""
 
 from __future__ import annotations
 
@@ -180,10 +190,7 @@ def topic_facts(place: KafkaTopic) -> TopicFacts:
     return TopicFacts(topic_id, len(topic.partitions))
 
 
-# Sends notifications to a Kafka topic, as Debezium's sink channel. Dumps never wait for it.
-#
-# The message's key is ``{"id": …}``, its value the notification, both JSON as Kafka Connect's
-# converter writes them without schemas.
+# Notifications.
 
 MOST_WAITING: Final = 10_000
 MOST_BYTES: Final = 16 << 20
@@ -402,14 +409,7 @@ def _json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
 
 
-# Signals from messages of a Kafka topic, as in Debezium's Kafka channel.
-#
-# Debezium reads the topic's only partition and lets Kafka's client commit the position from time
-# to
-# time, so after a crash a signal may be lost or read again. Here the position is stored in the
-# state
-# store after the signals are in the mailbox, and a signal is identified by topic, partition and
-# offset: none is lost, and a repeated one is recognized.
+# Signals.
 
 STATE_KEY: Final = "signal-kafka"
 SIGNALS_AT_ONCE: Final = 100

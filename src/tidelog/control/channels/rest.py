@@ -51,7 +51,7 @@ from tidelog.control.mailbox import CommandIdReusedError, Outcome, new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
 
-# Request bodies of the HTTP interface, and its OpenAPI document, built from the same models.
+# Request bodies, and the OpenAPI document, built from the same models.
 
 _REFERENCE = "#/components/schemas/{model}"
 
@@ -234,6 +234,8 @@ def _ref(model: str) -> dict[str, Any]:
 def _content(schema: dict[str, Any]) -> dict[str, Any]:
     return {"application/json": {"schema": schema}}
 
+
+# The application.
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import IO, Any, ClassVar, Self
 
 from tidelog.errors import TidelogError, UsageError
 
-# Runs a database server as an ordinary user, also if we are root: servers refuse root.
+# The user of the server: an ordinary one, also if we are root. Servers refuse root.
 
 # Users for the server if we are root; the first that exists.
 UNPRIVILEGED_USERS = ("postgres", "nobody", "daemon", "www-data")
@@ -108,9 +108,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-# Ends a child process when this one has ended for any reason, also by ``kill -9``.
 
 
 class Watcher:

@@ -42,7 +42,7 @@ from tidelog.demo.servers.mysql_binaries import (
 from tidelog.errors import MissingProgramError, TidelogError, UsageError
 from tidelog.system.extras import missing_extra
 
-# Runs a MySQL or MariaDB server process: start, stop, kill, pause.
+# The server's process and its data directory.
 
 
 def write_certificates(directory: Path) -> None:

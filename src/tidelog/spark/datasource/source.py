@@ -4,6 +4,11 @@ Facts of Spark 4.2's Python sources that determine the design: there is no colum
 keeps the filters of one query for all later queries of the same DataFrame, whose rows are then
 missing; so options do both. A stream has one schema, and every planning step of a batch runs in its
 own Python process, so that only options, offsets and the schema's metadata persist between them.
+
+Spark 4.2 reads no metrics from Python sources, only the newest offset. So the offset that the
+source reports there (Spark never stores it) contains the stream's lag behind the event log: in
+``lastProgress``, in the progress events of listeners and in their output, without a listener of
+ours.
 """
 
 from __future__ import annotations
@@ -55,12 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
 
-# Measures how far a stream is behind the event log, and reports it in Spark's progress.
-#
-# Spark 4.2 reads no metrics from Python sources, only the newest offset. So the offset that the
-# source reports there (Spark never stores it) contains the lag: in ``lastProgress``, in the
-# progress
-# events of listeners and in their output, without a listener of ours.
+# The lag of a stream.
 
 MEMBER = "lag"  # of the reported offset
 
@@ -142,6 +142,8 @@ def _of_source(source: Any) -> Lag | None:
     content = reported.get(MEMBER) if isinstance(reported, Mapping) else None
     return None if content is None else Lag(**content)
 
+
+# The source.
 
 # Spark puts these into the environment of a source's function when a stream starts
 # (PythonStreamingSourceRunner.init). It is one java.util.HashMap for all streams: two that start

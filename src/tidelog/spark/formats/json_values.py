@@ -1,7 +1,10 @@
-"""Converts columns to JSON texts, as Debezium's connectors with Kafka Connect's JSON converter
-write them.
+"""Converts columns to JSON texts, as Debezium's connectors with Kafka Connect's converter do.
 
 Kernels build the texts, so that the cost is per column and batch, not per row and cell.
+
+Of bit strings one bit is a boolean, more are bytes, the least significant first; as
+``PostgresValueConverter.convertBits`` and ``JdbcValueConverters.padLittleEndian`` of Debezium:
+PostgreSQL's have only the bytes up to the highest set bit, MySQL's have all bytes.
 """
 
 from __future__ import annotations
@@ -28,12 +31,7 @@ from tidelog.model.schema import TableSchema
 from tidelog.spark.formats import structured
 from tidelog.spark.formats.structured import java_double, unscaled
 
-# Writes bit strings as Debezium does: one bit is a boolean, more are bytes, the least significant
-# first.
-#
-# As ``PostgresValueConverter.convertBits`` and ``JdbcValueConverters.padLittleEndian`` of
-# Debezium:
-# PostgreSQL's have only the bytes up to the highest set bit, MySQL's have all bytes.
+# Bit strings.
 
 _BITS = re.compile(r"bit( varying)?(?:\((\d+)\))?", re.IGNORECASE)
 _UNLIMITED = 2**31 - 1
@@ -73,6 +71,8 @@ def _bytes(number: int, shortest: bool, bits: int) -> str:
     size = (max(number.bit_length(), 0 if shortest else bits) + 7) // 8
     return f'"{base64.b64encode(number.to_bytes(size, "little")).decode()}"'
 
+
+# All values.
 
 UNAVAILABLE = "__debezium_unavailable_value"
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))

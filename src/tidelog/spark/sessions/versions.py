@@ -1,4 +1,4 @@
-"""The differences between the versions of Spark that Tidelog runs on: 4.0 to 4.3.
+"""The versions of Spark that Tidelog runs on, 4.0 to 4.3, and the master of a session.
 
 Before 4.2 Spark reads a Python stream's latest offset without the batch's start or its limit, and
 reads "all that is available now" as one batch.

@@ -25,6 +25,7 @@ from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from tidelog.errors import UsageError
@@ -169,7 +170,7 @@ class _MavenSettings:
 
     def repositories(self) -> Iterator[_Repository]:
         """Yield those of active profiles, then `_CENTRAL`, or each one's mirror."""
-        known = [_Repository(name, url) for name, url in self._of_profiles()]
+        known = [_Repository.at(url, name) for name, url in self._of_profiles()]
         if all(each.name != _CENTRAL.name for each in known):
             known.append(_CENTRAL)
         found = [self._mirror_of(each) for each in known]
@@ -210,10 +211,12 @@ class _MavenSettings:
             if f"!{repository.name}" in patterns or _text(mirror, "blocked") == "true":
                 continue
             if {"*", "external:*", repository.name} & set(patterns):
-                return _Repository(_text(mirror, "id"), _text(mirror, "url"))
+                return _Repository.at(_text(mirror, "url"), _text(mirror, "id"))
         return repository
 
     def _with_account(self, repository: _Repository) -> _Repository:
+        if not repository.url:
+            return repository  # a company's account for its "central" is not Maven Central's
         for server in self._root.iterfind("{*}servers/{*}server"):
             if _text(server, "id") == repository.name:
                 user, password = _text(server, "username"), _text(server, "password")
@@ -243,15 +246,25 @@ class _Repository:
     password: str = field(default="", repr=False)
 
     @classmethod
-    def at(cls, url: str) -> _Repository:
+    def at(cls, url: str, name: str) -> _Repository:
         """Return the one at a URL, which may hold user and password."""
-        parts = urllib.parse.urlsplit(url)
+        try:
+            parts = urllib.parse.urlsplit(url)
+        except ValueError:  # which `check_url` tells
+            return cls(name, url)
         account, at, host = parts.netloc.rpartition("@")
         user, _, password = account.partition(":")
         bare = parts._replace(netloc=host).geturl() if at else url
-        return cls(
-            REPOSITORY_VARIABLE, bare, urllib.parse.unquote(user), urllib.parse.unquote(password)
-        )
+        return cls(name, bare, urllib.parse.unquote(user), urllib.parse.unquote(password))
+
+    def check_url(self) -> None:
+        """Raises ValueError, without a part of a password in its text, if the URL is none."""
+        try:
+            _ = urllib.parse.urlsplit(self.url).port
+        except ValueError:
+            raise ValueError(
+                "its URL can't be read: in user and password write / as %2F, # as %23, @ as %40"
+            ) from None
 
     def request(self, jar: Jar) -> urllib.request.Request:
         """Return the request for a jar; raises ValueError if only Maven can decrypt the password
@@ -275,7 +288,7 @@ def _ways(settings: _MavenSettings) -> Iterator[_Way]:
     local = settings.local_repository
     yield "local Maven repository", lambda jars, scratch, _: _copy_from(local, jars, scratch)
     if base := os.environ.get(REPOSITORY_VARIABLE):
-        given = _Repository.at(base)
+        given = _Repository.at(base, REPOSITORY_VARIABLE)
         yield f"Maven repository {given.name}", partial(_from_url, given, settings)
         return
     for repository in settings.repositories():
@@ -307,7 +320,9 @@ def _from_url(
     on_bytes: OnBytes,
 ) -> None:
     at = repository if repository.url else replace(repository, url=_default_of_ivy())
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler(settings.proxy_of(at.url)))
+    at.check_url()
+    proxy = urllib.request.ProxyHandler(settings.proxy_of(at.url))
+    opener = urllib.request.build_opener(proxy, _Redirects)
     come = 0
     lacks: list[str] = []
     on_bytes(come)
@@ -327,6 +342,18 @@ def _from_url(
             lacks.append(jar.file_name)
     if lacks:
         raise FileNotFoundError(f"it has no {', '.join(lacks)}")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects without the account of a proxy; `ProxyHandler` adds it where one is used
+    again.
+    """
+
+    def redirect_request(self, *answer: Any) -> urllib.request.Request | None:
+        request = super().redirect_request(*answer)
+        if request is not None:
+            request.remove_header("Proxy-authorization")
+        return request
 
 
 def _default_of_ivy() -> str:

@@ -81,9 +81,17 @@ class Mirror(BaseHTTPRequestHandler):
     """A company's repository, or its proxy: has the jar for whoever says who it is."""
 
     asked: ClassVar[list[tuple[str, str | None]]] = []
+    of_proxy: ClassVar[list[str | None]] = []
+    elsewhere: ClassVar[dict[str, str]] = {}  # by path, where it sends
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers["Authorization"]))
+        self.of_proxy.append(self.headers["Proxy-Authorization"])
+        if self.path in self.elsewhere:
+            self.send_response(302)
+            self.send_header("Location", self.elsewhere[self.path])
+            self.end_headers()
+            return
         allowed = self.headers["Authorization"] == f"Basic {b64encode(b'me:s3cret').decode()}"
         found = allowed and self.path.endswith("/org/made/up/1.0/up-1.0.jar")
         self.send_response(200 if found else 404 if allowed else 401)
@@ -97,6 +105,8 @@ class Mirror(BaseHTTPRequestHandler):
 def mirror() -> Iterator[str]:
     """Its host and port."""
     Mirror.asked.clear()
+    Mirror.of_proxy.clear()
+    Mirror.elsewhere.clear()
     with HTTPServer(("127.0.0.1", 0), Mirror) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -144,6 +154,54 @@ def test_jars_come_from_the_repository_of_mavens_settings(
     write_settings(offline, settings(mirror))
     assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
     assert [path for path, _ in Mirror.asked] == ["/maven/org/made/up/1.0/up-1.0.jar"]
+
+
+def test_an_account_in_the_url_of_mavens_settings_is_sent_and_not_shown(
+    offline: Path, mirror: str
+) -> None:
+    write_settings(offline, repository("others", f"http://me:s3cret@{mirror}/maven"))
+    assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
+    write_settings(offline, repository("others", "http://me:s3cret@"))
+    with pytest.raises(UsageError) as caught:
+        maven.fetch([Jar("org.made", "down", "1", "0" * 64)], "a jar", offline / "cache")
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("password", ["s3c/ret", "s3c[ret", "s3c\u2100ret"])
+def test_of_a_url_that_can_not_be_read_no_password_is_shown(
+    offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", f"http://me:{password}@{mirror}/maven")
+    with pytest.raises(UsageError, match=r"its URL can't be read: .* write / as %2F") as caught:
+        jars.delta_jars(offline / "cache")
+    assert "s3c" not in str(caught.value)
+
+
+def test_maven_central_is_not_told_a_company_s_account_for_central(
+    offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maven, "_default_of_ivy", lambda: f"http://{mirror}/maven2")
+    write_settings(offline, "")
+    settings = offline / ".m2/settings.xml"
+    settings.write_text(settings.read_text().replace("<id>ours</id>", "<id>central</id>"))
+    with pytest.raises(UsageError):
+        jars.delta_jars(offline / "cache")
+    assert [account for _, account in Mirror.asked] == [None]
+
+
+def test_a_redirect_is_followed_without_the_accounts_of_repository_and_proxy(
+    offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Mirror.elsewhere["http://maven.company/m2/org/made/up/1.0/up-1.0.jar"] = f"http://{mirror}/x"
+    monkeypatch.setenv("http_proxy", f"http://of:pr0xy@{mirror}")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", "http://me:s3cret@maven.company/m2")
+    with pytest.raises(UsageError, match="HTTP Error 401"):
+        jars.delta_jars(offline / "cache")
+    assert [(path[:6], account is None) for path, account in Mirror.asked] == [
+        ("http:/", False), ("/x", True),
+    ]  # fmt: skip
+    assert [account is None for account in Mirror.of_proxy] == [False, True]
 
 
 def test_a_mirror_replaces_maven_central_and_its_password_is_not_shown(

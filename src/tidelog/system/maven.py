@@ -97,14 +97,17 @@ def fetch(jars: Sequence[Jar], what: str, directory: Path | None = None) -> list
     Raises UsageError that says what to do without network.
     """
     directory = directory or cache_directory()
+    missing = [jar for jar in jars if not _is_valid(directory / jar.file_name, jar)]
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        if missing:
+            tempfile.TemporaryDirectory(dir=directory).cleanup()
     except OSError as error:
+        names = ", ".join(jar.file_name for jar in missing)
         raise UsageError(
-            f"{directory}, where {what} are kept, can't be created ({error.strerror}): set "
-            "TIDELOG_JARS to a directory that can be written"
+            f"{directory}, where {what} are kept, lacks {names} and can't be written "
+            f"({error.strerror}): set TIDELOG_JARS to a directory that can be written"
         ) from None
-    missing = [jar for jar in jars if not _is_valid(directory / jar.file_name, jar)]
     if missing:
         _fetch(missing, what, directory)
     return [directory / jar.file_name for jar in jars]
@@ -133,8 +136,10 @@ def _fetch(missing: list[Jar], what: str, directory: Path) -> None:
                     continue
                 if _is_valid(fetched, jar):
                     fetched.replace(directory / jar.file_name)
-                else:
+                elif zipfile.is_zipfile(fetched):
                     failures.append(f"{way}: {jar.file_name} has another SHA-256 than pinned")
+                else:
+                    failures.append(f"{way}: {jar.file_name} is no jar: perhaps a page for a login")
         missing = [jar for jar in missing if not _is_valid(directory / jar.file_name, jar)]
     if missing:
         raise UsageError(_manual_steps(what, missing, directory, failures))
@@ -324,18 +329,22 @@ def _from_url(
     proxy = urllib.request.ProxyHandler(settings.proxy_of(at.url))
     opener = urllib.request.build_opener(proxy, _Redirects)
     come = 0
+    part = scratch / "part"
     lacks: list[str] = []
     on_bytes(come)
     for jar in jars:
         try:
             with (
                 opener.open(at.request(jar), timeout=_FETCH_TIMEOUT_S) as response,
-                (scratch / jar.file_name).open("wb") as file,
+                part.open("wb") as file,
             ):
                 while piece := response.read(_PIECE_BYTES):
                     file.write(piece)
                     come += len(piece)
                     on_bytes(come)
+                if getattr(response, "length", None):  # of HTTP: what is still to come
+                    raise ConnectionError(f"{jar.file_name} broke off")
+            part.replace(scratch / jar.file_name)
         except urllib.error.HTTPError as error:
             if error.code != HTTPStatus.NOT_FOUND:
                 raise

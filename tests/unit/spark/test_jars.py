@@ -82,6 +82,7 @@ class Mirror(BaseHTTPRequestHandler):
 
     asked: ClassVar[list[tuple[str, str | None]]] = []
     of_proxy: ClassVar[list[str | None]] = []
+    answers: ClassVar[dict[str, tuple[int, bytes]]] = {}  # by path, with the length that is told
     elsewhere: ClassVar[dict[str, str]] = {}  # by path, where it sends
 
     def do_GET(self) -> None:
@@ -91,6 +92,13 @@ class Mirror(BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", self.elsewhere[self.path])
             self.end_headers()
+            return
+        if self.path in self.answers:
+            length, data = self.answers[self.path]
+            self.send_response(200)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            self.wfile.write(data)
             return
         allowed = self.headers["Authorization"] == f"Basic {b64encode(b'me:s3cret').decode()}"
         found = allowed and self.path.endswith("/org/made/up/1.0/up-1.0.jar")
@@ -107,6 +115,7 @@ def mirror() -> Iterator[str]:
     Mirror.asked.clear()
     Mirror.of_proxy.clear()
     Mirror.elsewhere.clear()
+    Mirror.answers.clear()
     with HTTPServer(("127.0.0.1", 0), Mirror) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -255,6 +264,35 @@ def test_requests_go_through_the_proxy_of_mavens_settings(
         "http://maven.company/m2/org/made/up/1.0/up-1.0.jar"
     ]
     assert maven._MavenSettings().proxy_of("https://maven.lan/m2") == {}
+
+
+@pytest.mark.parametrize(
+    ("length", "data", "told"),
+    [
+        (10, b"a jar", "up-1.0.jar broke off"),
+        (6, b"<html>", "up-1.0.jar is no jar: perhaps a page for a login"),
+    ],
+)
+def test_what_came_instead_of_a_jar_is_told(
+    offline: Path,
+    mirror: str,
+    monkeypatch: pytest.MonkeyPatch,
+    length: int,
+    data: bytes,
+    told: str,
+) -> None:
+    Mirror.answers["/m2/org/made/up/1.0/up-1.0.jar"] = length, data
+    monkeypatch.setenv("TIDELOG_MAVEN_REPOSITORY", f"http://{mirror}/m2")
+    with pytest.raises(UsageError) as caught:
+        jars.delta_jars(offline / "cache")
+    assert f"\ntried:\n  Maven repository TIDELOG_MAVEN_REPOSITORY: {told}\nW" in str(caught.value)
+    assert list((offline / "cache").iterdir()) == []
+
+
+def test_a_directory_that_can_not_be_written_is_told_with_what_it_lacks(offline: Path) -> None:
+    (offline / "file").touch()
+    with pytest.raises(UsageError, match=r"file/jars, .* lacks up-1.0.jar and can't be written \("):
+        jars.delta_jars(offline / "file" / "jars")
 
 
 def test_maven_central_is_where_spark_s_ivy_knows_it(offline: Path) -> None:

@@ -18,7 +18,7 @@ from tests.support.oracle.source import OracleSource
 from tests.support.oracle.values import Transaction
 from tests.support.oracle.workload import Mix, OracleWorkload
 
-from tidelog.codecs.mysql.binlog.items import pack
+from tidelog.codecs.mysql.binlog.items import pack_position
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -86,7 +86,7 @@ def make_captures_slot(source: PromotablePostgres) -> None:
 
 def check_places(truth: Sequence[Transaction], source: PromotableMySql) -> None:
     """A capture that has had a part from the first server has the rest from the second one."""
-    own = [transaction.xid >= pack(FIRST_FILE, 0) for transaction in truth]
+    own = [transaction.xid >= pack_position(FIRST_FILE, 0) for transaction in truth]
     assert own == sorted(own)
     assert {True, False} <= set(own)
     logged = source._read(source.server, source._copies_begin)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tidelog.sources.findings import ADMINISTRATOR, CAPTURE, SUPERUSER, Finding, script
+from tidelog.sources.findings import ADMINISTRATOR, CAPTURE, SUPERUSER, Finding, fix_script
 
 
 def test_parts_follow_the_order_of_what_was_found_and_name_who_runs_them() -> None:
     lines = list(
-        script(
+        fix_script(
             [
                 Finding("a", "fail", "no a", "GRANT a;", SUPERUSER),
                 Finding("b", "fail", "no b", "CREATE b;"),
@@ -31,12 +31,12 @@ def test_a_failure_without_a_fix_is_not_left_out() -> None:
         Finding("connection", "fail", "nothing answers there"),
         Finding("clock", "warn", "it differs"),
     ]
-    assert list(script(findings)) == ["", "-- by hand:", "-- connection: nothing answers there"]
+    assert list(fix_script(findings)) == ["", "-- by hand:", "-- connection: nothing answers there"]
 
 
 def test_what_a_person_should_weigh_is_never_run() -> None:
     drop = Finding("t", "fail", "it is in the way", "DROP t;\nCREATE t;", "app", by_hand=True)
-    assert list(script([drop])) == [
+    assert list(fix_script([drop])) == [
         "", "-- by hand:", "-- t: it is in the way", "--   as app:", "--   DROP t;",
         "--   CREATE t;",
     ]  # fmt: skip
@@ -47,4 +47,4 @@ def test_names_cannot_leave_a_comment() -> None:
     bad = "x\nDROP TABLE t;"
     for by_hand in (False, True):
         found = Finding(bad, "fail", bad, "CREATE t;", bad, by_hand=by_hand)
-        assert not [line for line in script([found]) if "\n" in line]
+        assert not [line for line in fix_script([found]) if "\n" in line]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.outputs.lake.delta.table import DeltaCommit, RestoreState, note, restore_state
+from tidelog.outputs.lake.delta.table import DeltaCommit, RestoreState, commit_note, restore_state
 
 APP = "tidelog/g/delta"
 
@@ -19,7 +19,7 @@ def history(*commits: dict[str, Any], first: int = 0) -> Any:
 
 
 def ours(end: int, checked: int, at: int = 0) -> dict[str, Any]:
-    return {"operation": "MERGE", "userMetadata": note(APP, end, checked), "timestamp": at}
+    return {"operation": "MERGE", "userMetadata": commit_note(APP, end, checked), "timestamp": at}
 
 
 def restore(version: int | None = None, timestamp: str | None = None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_a_restore_is_found_behind_many_commits_of_others() -> None:
 
 
 def test_notes_of_other_applications_and_removed_commits_tell_nothing() -> None:
-    read, newest = history(ours(10, -1), {"userMetadata": note("another", 20, 0)}, OTHER)
+    read, newest = history(ours(10, -1), {"userMetadata": commit_note("another", 20, 0)}, OTHER)
     assert restore_state(read, newest, APP) == RestoreState(10)
     read, newest = history(OTHER, restore(2), OTHER, first=7)
     assert restore_state(read, newest, APP) == RestoreState(None, 8)

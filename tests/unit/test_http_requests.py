@@ -12,7 +12,7 @@ from tidelog.outputs.http.requests import (
     Body,
     RequestMessages,
     build_messages,
-    key_of,
+    request_key,
     split_requests,
 )
 
@@ -76,7 +76,7 @@ def test_requests_don_t_depend_on_how_messages_come(
 def test_no_two_requests_of_a_lane_have_one_key(messages: list[tuple[int, int]], size: int) -> None:
     body = Body("array", size, 100)
     full, _ = split_requests(build_messages(rows(messages), body), body, final=True)
-    keys = [key_of("api", "g", "t", 0, each.span) for each in full]
+    keys = [request_key("api", "g", "t", 0, each.span) for each in full]
     assert len(set(keys)) == len(keys)
 
 
@@ -104,9 +104,9 @@ def test_halves_part_between_versions() -> None:
 
 
 def test_a_key_is_short_and_ascii() -> None:
-    assert key_of("api", "g", "public.t", 2, (5, 9)) == "api/g/public.t/2/5-9"
-    assert key_of("api", "g", "p.t\u00e9 x", 2, (5, 9)) == "api/g/p.t%C3%A9%20x/2/5-9"
-    assert len(key_of("api", "g", "t" * 300, 2, (5, 9))) == 64
+    assert request_key("api", "g", "public.t", 2, (5, 9)) == "api/g/public.t/2/5-9"
+    assert request_key("api", "g", "p.t\u00e9 x", 2, (5, 9)) == "api/g/p.t%C3%A9%20x/2/5-9"
+    assert len(request_key("api", "g", "t" * 300, 2, (5, 9))) == 64
 
 
 def _parsed(request: bytes, kind: str) -> list[str]:

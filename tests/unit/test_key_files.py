@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidelog.codecs.mysql.rows import keys as bytes_keys
+from tidelog.codecs.mysql.rows.keys import bytes_of_text
 from tidelog.control.key_files import parse_keys, read_key_file
 from tidelog.errors import UsageError
 from tidelog.sources.mysql.chunks.sql import key_texts as mysql_key_texts
@@ -185,7 +185,7 @@ def test_bytes_for_mysql_are_texts_or_hexadecimal_digits(kind: pa.DataType) -> N
     values = [b"\0\xff\x80", b"a\0b", b"0xf", "aé".encode()]
     texts = mysql_key_texts(pa.array(values, kind)).to_pylist()
     assert texts == ["0x00ff80", "0x610062", "0x307866", "aé"]
-    assert [bytes_keys.bytes_of(text) for text in texts] == values
+    assert [bytes_of_text(text) for text in texts] == values
     assert mysql_key_texts(pa.array([None], kind)).to_pylist() == [None]
 
 

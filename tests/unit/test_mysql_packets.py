@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.binlog_events import BinlogBytes
 
-from tidelog.codecs.mysql.binlog.items import pack
+from tidelog.codecs.mysql.binlog.items import pack_position
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.sources.mysql.stream import replication
@@ -39,7 +39,7 @@ def test_events_come_out_whole(
     stream = framed(events, 250)
     data = np.empty(buffer_bytes, np.uint8)
     offsets = np.zeros(buffer_events + 1, np.int64)
-    state = replication.new_state(250)
+    state = replication.new_packet_state(250)
     found: list[bytes] = []
     rest = b""
     at = 0
@@ -56,7 +56,7 @@ def test_events_come_out_whole(
                 continue
             for i in range(state[replication.EVENTS]):
                 found.append(data[offsets[i] : offsets[i + 1]].tobytes())
-            replication.rewind(data, offsets, state)
+            replication.rewind_events(data, offsets, state)
             if outcome != replication.FULL:
                 break
         assert outcome == replication.DRAINED
@@ -73,7 +73,7 @@ def test_an_event_of_several_packets() -> None:
     received = np.frombuffer(first + b"\x04\0\0\x02rest", np.uint8).copy()
     data = np.empty(len(event), np.uint8)
     offsets = np.zeros(3, np.int64)
-    state = replication.new_state(1)
+    state = replication.new_packet_state(1)
     assert replication.deframe(received, len(received), data, offsets, state) == replication.DRAINED
     assert state[replication.EVENTS] == 1
     assert data[: offsets[1]].tobytes() == event
@@ -86,7 +86,7 @@ def test_errors_ends_and_disorder() -> None:
         (b"\x02\0\0\x05\0x", replication.DISORDER),
     ):
         received = np.frombuffer(stream, np.uint8).copy()
-        state = replication.new_state(1)
+        state = replication.new_packet_state(1)
         data, offsets = np.empty(9, np.uint8), np.zeros(3, np.int64)
         assert replication.deframe(received, len(received), data, offsets, state) == outcome
 
@@ -114,10 +114,10 @@ def test_an_offset_is_found_whatever_32_bits_say_of_it(ahead: int) -> None:
     assert found == [
         ("RotateSeen", offset),
         ("FormatSeen", False),
-        ("GtidsSeen", pack(7, offset)),
-        ("QuerySeen", pack(7, offset)),
+        ("GtidsSeen", pack_position(7, offset)),
+        ("QuerySeen", pack_position(7, offset)),
     ]
-    assert scanner.position == pack(7, log.offset)
+    assert scanner.position == pack_position(7, log.offset)
 
 
 def place_of(item: object) -> object:

@@ -308,7 +308,7 @@ def test_a_task_asks_before_each_step(file: LeaseFile, at: str, did: list[str]) 
     batches = iter([(SimpleNamespace(source="a.b"), rows)] * 2)
     if at:
         with pytest.raises(LeaseLostError):
-            tasks.run(work, 0, batches)  # type: ignore[arg-type]
+            tasks.run_task(work, 0, batches)  # type: ignore[arg-type]
     else:
-        tasks.run(work, 0, batches)  # type: ignore[arg-type]
+        tasks.run_task(work, 0, batches)  # type: ignore[arg-type]
     assert writer.did == did

@@ -30,7 +30,7 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
 from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
-from tidelog.sources.findings import Finding, script
+from tidelog.sources.findings import Finding, fix_script
 from tidelog.state.opening import state_path
 from tidelog.system.maven import cache_directory
 from tidelog.system.private_files import free_bytes, obstacle, readable_by_others, users_of
@@ -116,7 +116,7 @@ def check(config: Config) -> list[dict[str, Any]]:
 def check_with_script(config: Config) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the findings of `check` and the script of `check_script`; checks the source once."""
     found = source_kind(config).check()
-    return _all_findings(config, found), list(script(found))
+    return _all_findings(config, found), list(fix_script(found))
 
 
 def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ def check_script(config: Config) -> tuple[list[str], bool]:
     Only the source is checked.
     """
     findings = source_kind(config).check()
-    return list(script(findings)), all(finding.level != "fail" for finding in findings)
+    return list(fix_script(findings)), all(finding.level != "fail" for finding in findings)
 
 
 def _check_store(config: Config) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from tidelog.model.records import UInt8s
 
 
 @njit(inline="always")
-def uint16_at(data: UInt8s, at: int) -> int:
+def big_uint16_at(data: UInt8s, at: int) -> int:
     """The unsigned 16-bit integer at ``at``."""
     return int((np.int64(data[at]) << 8) | np.int64(data[at + 1]))
 
 
 @njit(inline="always")
-def uint32_at(data: UInt8s, at: int) -> int:
+def big_uint32_at(data: UInt8s, at: int) -> int:
     """The unsigned 32-bit integer at ``at``."""
     return int(
         (np.int64(data[at]) << 24)
@@ -32,13 +32,13 @@ def uint32_at(data: UInt8s, at: int) -> int:
 
 
 @njit(inline="always")
-def int64_at(data: UInt8s, at: int) -> int:
+def big_int64_at(data: UInt8s, at: int) -> int:
     """The signed 64-bit integer at ``at``."""
-    return (uint32_at(data, at) << 32) | uint32_at(data, at + 4)
+    return (big_uint32_at(data, at) << 32) | big_uint32_at(data, at + 4)
 
 
 @njit(inline="always")
-def put_uint32(data: UInt8s, at: int, value: int) -> None:
+def put_big_uint32(data: UInt8s, at: int, value: int) -> None:
     """Write the low 32 bits of ``value`` at ``at``."""
     data[at] = (value >> 24) & 0xFF
     data[at + 1] = (value >> 16) & 0xFF
@@ -56,7 +56,7 @@ def little_uint16_at(data: UInt8s, at: int) -> int:
 
 
 @njit(inline="always")
-def uint24_at(data: UInt8s, at: int) -> int:
+def little_uint24_at(data: UInt8s, at: int) -> int:
     """The unsigned 24-bit integer at ``at``."""
     return int(little_uint16_at(data, at) | np.int64(data[at + 2]) << 16)
 
@@ -68,7 +68,7 @@ def little_uint32_at(data: UInt8s, at: int) -> int:
 
 
 @njit(inline="always")
-def uint48_at(data: UInt8s, at: int) -> int:
+def little_uint48_at(data: UInt8s, at: int) -> int:
     """The unsigned 48-bit integer at ``at``."""
     return little_uint32_at(data, at) | little_uint16_at(data, at + 4) << 32
 

@@ -18,7 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.codecs.cell_positions import MISSING, Image
-from tidelog.codecs.columns.times import UNREAL_IS_NULL, UNREAL_IS_TOLD, UNREAL_IS_WRONG
+from tidelog.codecs.columns.times import (
+    INVALID_DATE_IS_DISTINCT,
+    INVALID_DATE_IS_ERROR,
+    INVALID_DATE_IS_NULL,
+)
 from tidelog.codecs.columns.values import (
     CellError,
     ColumnTooLargeError,
@@ -118,8 +122,8 @@ class Projection:
 
     def _unreal_dates(self, name: str) -> int:
         if not wire_format(self.schema).has_invalid_dates:
-            return UNREAL_IS_WRONG
-        return UNREAL_IS_TOLD if name in self.keys else UNREAL_IS_NULL
+            return INVALID_DATE_IS_ERROR
+        return INVALID_DATE_IS_DISTINCT if name in self.keys else INVALID_DATE_IS_NULL
 
     def _type_name(self, output: OutputColumn) -> str:
         return self.schema.columns[self.wanted[output.row]].type_name
@@ -248,7 +252,7 @@ def decode(
     )
 
 
-def fields(schema: TableSchema, columns: Sequence[str] | None = None) -> list[pa.Field]:
+def decoded_fields(schema: TableSchema, columns: Sequence[str] | None = None) -> list[pa.Field]:
     """The Arrow fields that rows of ``schema`` decode to."""
     return project(schema, None, columns).fields
 
@@ -317,7 +321,7 @@ def expand_key_changes(moved: Bools) -> tuple[Int64s, Bools]:
     return at, first
 
 
-def ops_of(op: pa.Array, moved: Bools, at: Int64s, first: Bools) -> pa.Array:
+def expanded_ops(op: pa.Array, moved: Bools, at: Int64s, first: Bools) -> pa.Array:
     """The op of each event of `expand_key_changes`."""
     op = op.take(pa.array(at))
     return pc.if_else(pa.array(first), "d", pc.if_else(pa.array(moved[at]), "c", op))

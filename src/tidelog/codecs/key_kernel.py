@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.byte_order import put_uint32, uint16_at, uint32_at
+from tidelog.codecs.byte_order import big_uint16_at, big_uint32_at, put_big_uint32
 from tidelog.codecs.cell_positions import MISSING, NULL
 from tidelog.errors import DecodeError
 from tidelog.model.records import Bools, Int32s, Int64s, KeyEffect, Kind, UInt8s, UInt64s
@@ -93,7 +93,7 @@ def walk_tuple(
     if at + 2 > end:
         return -MALFORMED
     columns = len(key_slot)
-    if uint16_at(payload, at) != columns:
+    if big_uint16_at(payload, at) != columns:
         return -COLUMN_COUNT
     at += 2
     for column in range(columns):
@@ -105,7 +105,7 @@ def walk_tuple(
         if tag == _TEXT:
             if at + 4 > end:
                 return -MALFORMED
-            length = uint32_at(payload, at)
+            length = big_uint32_at(payload, at)
             at += 4
             if length > end - at:
                 return -MALFORMED
@@ -132,7 +132,7 @@ def put_key(
         length = lengths[slot]
         if length == UNCHANGED:
             return -1
-        put_uint32(data, at, length)
+        put_big_uint32(data, at, length)
         at += 4
         if length > 0:
             start = starts[slot]
@@ -346,7 +346,7 @@ class EncodedKeys:
 # HOT PATH. The cells of one tuple.
 
 UNKNOWN_KIND = 3
-REASONS = {
+TUPLE_FAULTS = {
     MALFORMED: "the payload is not a well-formed message",
     COLUMN_COUNT: "the payload's number of columns is not the schema's",
     UNKNOWN_KIND: "the record is not a row change",

@@ -49,7 +49,7 @@ class Finding:
         return f"-- as {self.role}:\n{self.fix}" if self.role and self.fix else self.fix
 
 
-def connections(limit: int, least: int, fix: str, role: str) -> Finding:
+def connections_finding(limit: int, least: int, fix: str, role: str) -> Finding:
     """Check how many connections the account may open.
 
     Args:
@@ -95,7 +95,7 @@ def sql_of(finding: Finding) -> str:
     return finding.fix.strip() if runs else ""
 
 
-def script(findings: Sequence[Finding]) -> Iterator[str]:
+def fix_script(findings: Sequence[Finding]) -> Iterator[str]:
     """The lines of a script: parts, each for one role, in the order of their dependencies, so a
     role may have several.
 

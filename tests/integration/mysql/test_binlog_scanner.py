@@ -21,7 +21,7 @@ from tidelog.codecs.mysql.binlog.items import (
     XaSeen,
     XaState,
 )
-from tidelog.codecs.mysql.binlog.kernels import split
+from tidelog.codecs.mysql.binlog.kernels import split_events
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
@@ -64,7 +64,7 @@ class Replay:
         self.files = [
             (number, np.frombuffer(path.read_bytes()[4:], dtype=np.uint8))
             for path in binlog_files(server)
-            if (number := items.file_number(path.name)[1]) >= first
+            if (number := items.parse_file_name(path.name)[1]) >= first
         ]
         self.first = first
         self.resume = resume
@@ -80,7 +80,7 @@ class Replay:
     def run(self, step: int = 1_000_000) -> Replay:
         for _, data in self.files:
             offsets = np.empty(len(data) // 19 + 2, dtype=np.int64)
-            offsets = offsets[: split(data, offsets) + 1]
+            offsets = offsets[: split_events(data, offsets) + 1]
             for i in range(0, len(offsets) - 1, step):
                 for item in self.scanner.feed(data, offsets[i : i + step + 1]):
                     self.take(self.scanner, item)
@@ -106,13 +106,13 @@ class Replay:
             self.reread(item if one_phase else self.prepared, item)
 
     def reread(self, group: XaSeen, decided: XaSeen) -> None:
-        number, offset = items.unpack(group.begin)
-        end = items.unpack(group.end)[1]
+        number, offset = items.unpack_position(group.begin)
+        end = items.unpack_position(group.end)[1]
         file = dict(self.files)[number]
         format_end = int.from_bytes(file[9:13].tobytes(), "little")
         data = np.concatenate([file[:format_end], file[offset - 4 : end - 4]])
         offsets = np.empty(1000, dtype=np.int64)
-        count = split(data, offsets)
+        count = split_events(data, offsets)
         again = BinlogScanner(
             self.flavor,
             self.scanner.resume,
@@ -254,7 +254,7 @@ def test_replaying_the_log_gives_the_table(server):
     seed = random.randrange(1 << 30)
     print("seed", seed)
     server.execute("FLUSH BINARY LOGS")
-    first = items.file_number(binlog_files(server)[-1].name)[1]
+    first = items.parse_file_name(binlog_files(server)[-1].name)[1]
     server.execute("DROP TABLE IF EXISTS t, other", "shop")
     server.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20), b blob)", "shop")
     server.execute("CREATE TABLE other (a int)", "shop")
@@ -274,7 +274,7 @@ def test_replaying_the_log_gives_the_table(server):
     else:
         assert whole.gtids[-1] == server.execute("SELECT @@gtid_binlog_pos")[0][0]
     number, data = whole.files[-1]
-    assert whole.scanner.position == items.pack(number, 4 + len(data))
+    assert whole.scanner.position == items.pack_position(number, 4 + len(data))
     pieces = Replay(server, first).run(step=1)
     assert (pieces.rows, pieces.records) == (whole.rows, whole.records)
     assert pieces.scanner.resume == whole.scanner.resume
@@ -288,7 +288,7 @@ def test_replaying_the_log_gives_the_table(server):
 
 
 def test_statements_in_statement_format_are_told(server):
-    first = items.file_number(binlog_files(server)[-1].name)[1]
+    first = items.parse_file_name(binlog_files(server)[-1].name)[1]
     create = "CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, v varchar(20), b blob)"
     server.execute(create, "shop")
     with server.connect("shop") as connection, connection.cursor() as cursor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.codecs.mysql.binlog.items import unpack
+from tidelog.codecs.mysql.binlog.items import unpack_position
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import TableName
@@ -148,7 +148,7 @@ def test_position_and_load_move_with_the_log(
     assert after.commits > load.commits
     assert (load.end, after.end) == (before, end)
     files = [str(row[0]) for row in mysql_family.execute("SHOW BINARY LOGS")]
-    number, offset = unpack(before)
+    number, offset = unpack_position(before)
     assert load.reached == f"{next(f for f in files if int(f[-6:]) == number)}:{offset}"
     assert load.retention.kept_s is None or load.retention.kept_s > 0
 

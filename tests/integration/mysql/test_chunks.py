@@ -29,7 +29,7 @@ from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
 from tidelog.sources.mysql.chunks.blocking import MySqlBlockingReader
 from tidelog.sources.mysql.chunks.reader import SQL_MODE, MySqlChunkReader
-from tidelog.sources.mysql.chunks.rows import cells
+from tidelog.sources.mysql.chunks.rows import row_texts
 from tidelog.sources.mysql.chunks.sql import MySqlChunkSql, key_index
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.null_registry import NullRegistry
@@ -280,7 +280,7 @@ def test_keys_of_bytes_are_hexadecimal_digits_or_texts(
 
     def read(*keys: str) -> list[tuple[str, bytes]]:
         rows = source.read(keys=tuple((key,) for key in keys)).rows
-        found = [cells(rows, place)[0] or "" for place in range(len(rows))]
+        found = [row_texts(rows, place)[0] or "" for place in range(len(rows))]
         kinds = [Kind(kind).name for kind in rows.kind.tolist()]
         values = [text.encode("utf-8", "surrogateescape") for text in found]
         return list(zip(kinds, values, strict=True))
@@ -501,7 +501,7 @@ def _walk(source: Source, limit_rows: int) -> list[tuple[str | None, ...]]:
     after, found = None, []
     for _ in range(200):
         chunk = source.read(after=after, limit_rows=limit_rows)
-        found += [tuple(cells(chunk.rows, place)) for place in range(len(chunk.rows))]
+        found += [tuple(row_texts(chunk.rows, place)) for place in range(len(chunk.rows))]
         if chunk.exhausted:
             return found
         after = chunk.last_key

@@ -15,7 +15,7 @@ from tests.integration.mysql.value_rows import ValueTable, keeps_surrogates, log
 from tidelog import app
 from tidelog.codecs.mysql.rows.keys import BinlogKeys
 from tidelog.codecs.mysql.texts import charset_texts
-from tidelog.codecs.mysql.texts.charset_texts import MARK
+from tidelog.codecs.mysql.texts.charset_texts import EXACT_TEXT_MARK
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import Kind
@@ -24,7 +24,7 @@ from tidelog.outputs.formatters.avro import Avro
 from tidelog.outputs.formatters.json_formats import CloudEvents, Flat
 from tidelog.ports import ChunkRequest
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
-from tidelog.sources.mysql.chunks.rows import cells
+from tidelog.sources.mysql.chunks.rows import row_texts
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.opening import open_state
 
@@ -110,7 +110,7 @@ def test_every_row_is_read_once_and_found_by_its_key(table: ValueTable) -> None:
             walked, keys, after = [], [], None
             while len(walked) <= count:
                 chunk = read(after=after, limit_rows=1)
-                walked += [cells(chunk.rows, i)[0] for i in range(len(chunk.rows))]
+                walked += [row_texts(chunk.rows, i)[0] for i in range(len(chunk.rows))]
                 if chunk.exhausted:
                     break
                 after = chunk.last_key
@@ -172,7 +172,7 @@ def test_dump_of_an_older_version_begins_anew(
         assert found is not None
         (progress,) = found.value["tables"]
         (read,) = progress["ranges"]
-        assert read["high"] == [f"{MARK}ed40"]
+        assert read["high"] == [f"{EXACT_TEXT_MARK}ed40"]
         read["high"] = ["\u7e8a"]
         for later in ("key_spelling", "begun_offset"):
             progress.pop(later, None)

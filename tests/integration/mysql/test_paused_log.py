@@ -58,7 +58,9 @@ def test_a_paused_log_goes_on_though_the_server_gave_the_connection_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it sends nobody takes, until its patience ends."""
-    monkeypatch.setattr(flavor, "TIMEOUTS", {**flavor.TIMEOUTS, "net_write_timeout": "1"})
+    monkeypatch.setattr(
+        flavor, "TIMEOUT_SETTINGS", {**flavor.TIMEOUT_SETTINGS, "net_write_timeout": "1"}
+    )
     name = mysql_family_database
     mysql_family.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)", name)
     config = configured(mysql_family, name, tmp_path)

@@ -13,7 +13,7 @@ import pytest
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import PreflightError
-from tidelog.sources.findings import ADMINISTRATOR, Finding, script
+from tidelog.sources.findings import ADMINISTRATOR, Finding, fix_script
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.preflight.account import CheckContext, Grants
 from tidelog.sources.mysql.preflight.binlog import _retention, _retention_size
@@ -287,11 +287,11 @@ def test_who_is_not_let_in_is_told_what_lets_them_in(
         assert found[0].fix == f"GRANT SELECT ON `{database}`.`t` TO '{user}'@'%';"
         assert {"replication", "watermark table"} <= set(faults(found))
         assert "tables" not in faults(found)  # the GRANT is told once
-        assert found[0].fix in list(script(found))
+        assert found[0].fix in list(fix_script(found))
 
         nowhere = check(server, database, **options | {"url": server.dsn("nowhere")})
         assert (nowhere[0].level, nowhere[0].fix) == ("fail", "")
-        assert "-- connection: " + nowhere[0].message in list(script(nowhere))
+        assert "-- connection: " + nowhere[0].message in list(fix_script(nowhere))
 
         for grant in grants:
             server.execute(grant)
@@ -324,7 +324,7 @@ def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(
     }
     try:
         with setting(server, "binlog_format", "MIXED"):
-            parts = "\n".join(script(check(server, database, **options))).split("\n-- as ")[1:]
+            parts = "\n".join(fix_script(check(server, database, **options))).split("\n-- as ")[1:]
             assert [part.partition(":\n")[0] for part in parts] == [ADMINISTRATOR]
             client = [str(server.program("mariadb", "mysql")), f"--socket={server.socket}"]
             done = subprocess.run(
@@ -337,8 +337,8 @@ def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(
         assert {f.name for f in left if f.level != "ok"} == {
             "row metadata", f"table {database}.old", *child,
         }  # fmt: skip
-        assert all(line.startswith("--") or not line for line in script(left))
-        assert f"--   ALTER TABLE `{database}`.`old` ENGINE = InnoDB;" in list(script(left))
+        assert all(line.startswith("--") or not line for line in fix_script(left))
+        assert f"--   ALTER TABLE `{database}`.`old` ENGINE = InnoDB;" in list(fix_script(left))
     finally:
         server.execute(f"DROP USER `{user}`")
         server.execute(f"DROP DATABASE IF EXISTS `marks_{database}`")

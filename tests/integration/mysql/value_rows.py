@@ -11,9 +11,8 @@ import pyarrow as pa
 import pymysql
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog import items as binlog_position
-from tidelog.codecs.mysql.binlog.items import TableMapSeen
-from tidelog.codecs.mysql.binlog.kernels import split
+from tidelog.codecs.mysql.binlog.items import TableMapSeen, parse_file_name
+from tidelog.codecs.mysql.binlog.kernels import split_events
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.rows.dump_rows import ResultRows
@@ -54,11 +53,11 @@ def logged_rows(
     name, offset = start
     data = np.fromfile(server.data_dir / name, dtype=np.uint8)[offset:]
     offsets = np.empty(len(data) // 19 + 2, dtype=np.int64)
-    offsets = offsets[: split(data, offsets) + 1]
+    offsets = offsets[: split_events(data, offsets) + 1]
     scanner = BinlogScanner(
         Flavor(server.flavour),
         checksum=True,
-        file_number=binlog_position.file_number(name)[1],
+        file_number=parse_file_name(name)[1],
         offset=offset,
         server_version=server.version,
     )

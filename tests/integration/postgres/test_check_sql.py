@@ -17,7 +17,7 @@ import pytest
 from tests.integration.postgres.conftest import Capture
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.sources.findings import CAPTURE, SUPERUSER, Finding, script
+from tidelog.sources.findings import CAPTURE, SUPERUSER, Finding, fix_script
 from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
@@ -223,12 +223,12 @@ def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(shop: Shop)
     }
     capture = Capture(shop.dsn("capture"), tables=["public.*"], options=options)
     preflight = Preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
-    lines = list(script(preflight.check()))
+    lines = list(fix_script(preflight.check()))
     assert lines[0].startswith("-- Fixes for what tidelog check found")
     assert set(run_as_printed(shop, lines)) >= {SUPERUSER, f"{shop.name}_app"}
     assert not_mended(preflight.check()) == []
     assert {finding.name for finding in not_sound(preflight.check())} == {"disk", "decoding memory"}
-    again = list(script(preflight.check()))
+    again = list(fix_script(preflight.check()))
     assert run_as_printed(shop, again) == []
     assert all(line.startswith("--") or not line for line in again)
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.sources.findings import Finding, script
+from tidelog.sources.findings import Finding, fix_script
 from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
@@ -102,7 +102,7 @@ def test_slot_of_another_program_is_left_alone(
                 there.execute("SELECT pg_drop_replication_slot('theirs')")
         found = faults(findings)["slot"]
         assert (found.level, found.fix) == ("fail", "name another one in source.slot"), kind
-        assert "pg_drop_replication_slot" not in "\n".join(script(findings)), kind
+        assert "pg_drop_replication_slot" not in "\n".join(fix_script(findings)), kind
     postgres.drop_database("elsewhere")
 
 
@@ -110,7 +110,7 @@ def test_what_a_person_should_weigh_is_a_comment_of_the_script(
     sql: psycopg.Connection[Any], database: str
 ) -> None:
     sql.execute("CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)")
-    lines = list(script(Preflight(database, slot="nobody").check()))
+    lines = list(fix_script(Preflight(database, slot="nobody").check()))
     assert '--   ALTER TABLE "public"."fast" SET LOGGED;' in lines
     assert any(line.startswith("--   ALTER SYSTEM SET max_slot_wal_keep_size") for line in lines)
     assert all(line.startswith("--") or not line for line in lines)

@@ -21,7 +21,7 @@ from tidelog.errors import (
     SourceError,
 )
 from tidelog.ports import IdleAt
-from tidelog.sources.findings import script
+from tidelog.sources.findings import fix_script
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.connect import lsn_value
@@ -218,7 +218,7 @@ def test_slot_whose_wal_was_removed_is_a_gap(version: int) -> None:
             slot = next(f for f in findings if f.name == "slot")
             assert (slot.level, "max_slot_wal_keep_size" in slot.message) == ("fail", True)
             assert fix in slot.fix
-            assert not [line for line in script(findings) if line.startswith("SELECT pg_drop")]
+            assert not [line for line in fix_script(findings) if line.startswith("SELECT pg_drop")]
 
 
 def test_resume_beyond_the_source_is_another_source(capture: Capture) -> None:

@@ -22,7 +22,7 @@ from tests.support.idle import is_idle
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.files.writer import DEFAULT, FileFormat
+from tidelog.outputs.files.writer import DEFAULT_LAYOUT, FileFormat
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
@@ -49,7 +49,7 @@ class Log:
         self,
         *ranges: tuple[int, int],
         file_format: FileFormat | None = None,
-        layout: str = DEFAULT,
+        layout: str = DEFAULT_LAYOUT,
         **how: Any,
     ) -> dict[str, str]:
         """The tables that it left out for their names, and why."""

@@ -16,7 +16,7 @@ import pymysql
 from tests.support.oracle.images import canonical, completed, labels, plain, text_of_bytes
 from tests.support.oracle.values import UNCHANGED, Change, Row, Transaction, Value
 
-from tidelog.codecs.mysql.binlog.items import file_number, pack
+from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name
 
 _UTF8MB4 = 45
 _MICROSECONDS = (1 << 55) - 1
@@ -112,7 +112,9 @@ class BinlogTruth:
     def _event(self, event: Any, file: str) -> Iterator[Transaction]:
         kind = type(event).__name__
         if kind in ("GtidEvent", "MariadbGtidEvent"):
-            self._position = pack(file_number(file)[1], event.packet.log_pos - _size(event))
+            self._position = pack_position(
+                parse_file_name(file)[1], event.packet.log_pos - _size(event)
+            )
             self._commit_us = event.timestamp * 1_000_000
             if kind == "GtidEvent" and event.lt_type == 2:
                 stamp = int.from_bytes(event.packet.read(7), "little") & _MICROSECONDS

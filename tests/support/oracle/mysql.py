@@ -15,7 +15,7 @@ from tests.support.oracle.binlog import BinlogTruth
 from tests.support.oracle.values import Change, Key, Row, Transaction
 from tests.support.oracle.workload import AUDIT, Table
 
-from tidelog.codecs.mysql.binlog.items import file_number, pack
+from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.model.records import ChunkMeta
@@ -41,7 +41,7 @@ class BinlogSight:
         kind, number, offset = text.split(":")
         if kind != "binlog":
             raise ValueError(f"a snapshot {text!r}")
-        return cls(pack(int(number), int(offset)))
+        return cls(pack_position(int(number), int(offset)))
 
     def sees(self, xid: int) -> bool:
         return xid < self.position
@@ -129,7 +129,7 @@ class MySqlOracle:
 
     def _end(self) -> int:
         name, offset = self.server.binlog_end()
-        return pack(file_number(name)[1], offset)
+        return pack_position(parse_file_name(name)[1], offset)
 
     def last_write(self, rng: random.Random) -> int:
         mark = self._end()

@@ -19,7 +19,7 @@ from tests.support.oracle.postgres import PostgresOracle
 from tests.support.oracle.values import Change, Transaction
 from tests.support.standby import PostgresStandby
 
-from tidelog.codecs.mysql.binlog.items import file_number, pack
+from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError
@@ -141,7 +141,7 @@ class PromotableMySql(MySqlOracle):
         _end_clients(primary)
         replica.caught_up(CAUGHT_UP_S)
         name, offset = replica.binlog_end()
-        self._copies_end = pack(file_number(name)[1], offset)
+        self._copies_end = pack_position(parse_file_name(name)[1], offset)
         primary.kill()
         replica.follow_no_more()
         replica.settings["read_only"] = False  # when it is started again

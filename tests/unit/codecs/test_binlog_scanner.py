@@ -12,7 +12,6 @@ import pytest
 from tests.support import binlog_events as build
 from tests.support.binlog_events import BinlogBytes
 
-from tidelog.codecs.mysql.binlog import items as binlog_position
 from tidelog.codecs.mysql.binlog import scan_state
 from tidelog.codecs.mysql.binlog import scanner as module
 from tidelog.codecs.mysql.binlog.items import (
@@ -28,6 +27,7 @@ from tidelog.codecs.mysql.binlog.items import (
     WatchedBinlogRow,
     XaSeen,
     XaState,
+    pack_position,
 )
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
@@ -37,7 +37,7 @@ from tidelog.sources.mysql.stream.log_parts import LogPart, prepared_groups
 
 TYPES = bytes([3, 15])  # int, varchar(20)
 METAS = struct.pack("<H", 80)
-PACKED = binlog_position.pack(1, 0)
+PACKED = pack_position(1, 0)
 
 
 def row(number: int, text: bytes | None) -> bytes:
@@ -463,7 +463,7 @@ def test_rotation_real_and_made_up():
     log.checksum = False  # the next file has none, and the made-up rotate of it neither
     log.rotate("binlog.000002", made_up=True)
     log.format_description(started=False)
-    second = one_transaction(log, 2) - PACKED + binlog_position.pack(2, 0)
+    second = one_transaction(log, 2) - PACKED + pack_position(2, 0)
     items, scanned = scan(log)
     assert [r[2] for r in rows_of(items)] == [first, second]
     assert [(r.name, r.offset, r.artificial) for r in of(items, RotateSeen)] == [
@@ -472,7 +472,7 @@ def test_rotation_real_and_made_up():
         ("binlog.000002", 4, True),
     ]
     assert [f.checksum for f in of(items, FormatSeen)] == [True, False]
-    assert scanned.resume.acknowledge == binlog_position.pack(2, log.offset)
+    assert scanned.resume.acknowledge == pack_position(2, log.offset)
 
 
 def test_group_that_a_crash_cut_off_ends_with_its_file():
@@ -483,11 +483,11 @@ def test_group_that_a_crash_cut_off_ends_with_its_file():
     log.events.pop()  # the XID
     log.rotate("binlog.000002", made_up=True)
     log.format_description()
-    after = one_transaction(log, 2) - PACKED + binlog_position.pack(2, 0)
+    after = one_transaction(log, 2) - PACKED + pack_position(2, 0)
     items, scanned = scan(log)
     assert [r[2] for r in rows_of(items)] == [begin, after]
     assert of(items, RolledBackSeen) == [RolledBackSeen(begin, 1, (("shop", "orders"),), False)]
-    assert scanned.resume.acknowledge == binlog_position.pack(2, log.offset)
+    assert scanned.resume.acknowledge == pack_position(2, log.offset)
 
 
 def test_heartbeats_move_the_position_between_transactions():

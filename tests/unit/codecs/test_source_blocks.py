@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidelog.codecs.columns.concatenation import TextCells
-from tidelog.codecs.mysql.binlog.items import pack
+from tidelog.codecs.mysql.binlog.items import pack_position
 from tidelog.codecs.source_blocks import SourceBlock, connector_of, source_block
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId
@@ -38,7 +38,7 @@ def values(block: SourceBlock, record: int) -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", ["mysql", "mariadb"])
 def test_binlog_record_has_file_and_offset_and_no_schema(kind: str) -> None:
-    block = block_of(kind, [pack(7, 4), pack(1_234_567, (1 << 39) - 1)])
+    block = block_of(kind, [pack_position(7, 4), pack_position(1_234_567, (1 << 39) - 1)])
     assert connector_of(SourceId(kind, "system", "db")) == kind
     assert values(block, 0) == {
         "db": "shop",

@@ -21,7 +21,7 @@ from tests.support.binlog_events import BinlogBytes
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
-from tidelog.codecs.mysql.binlog.kernels import split
+from tidelog.codecs.mysql.binlog.kernels import split_events
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.binlog.table_map import parse_table_map
 from tidelog.codecs.mysql.flavor import Flavor
@@ -78,7 +78,7 @@ def scanned(metadata: str, table: str) -> list[LoggedRow]:
     data = np.frombuffer(bytes.fromhex(events), dtype=np.uint8)
     offsets = np.empty(len(data) // 19 + 2, dtype=np.int64)
     rows, maps = [], []
-    for item in scanner.feed(data, offsets[: split(data, offsets) + 1]):
+    for item in scanner.feed(data, offsets[: split_events(data, offsets) + 1]):
         if isinstance(item, TableMapSeen):
             maps.append(item)
             scanner.bind(item.table_id, 1)

@@ -13,7 +13,7 @@ from tidelog.errors import KeyMissingError, OutputRefusedError
 from tidelog.outputs.base.progress import RefusedTables
 from tidelog.outputs.lake.delta.idle_check import has_whole_log
 from tidelog.outputs.lake.delta.options import DeltaOptions
-from tidelog.outputs.lake.delta.table import DeltaTable, note, path_of
+from tidelog.outputs.lake.delta.table import DeltaTable, commit_note, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.table import application_of
 from tidelog.ports import LogExtent
@@ -133,7 +133,7 @@ def test_a_copy_beyond_the_log_or_restored_is_looked_at_with_spark(copies: Copie
         [],
         operation="MERGE",
         parameters={},
-        note=note(copies.application, copies.end, copies.copy.state.version),
+        note=commit_note(copies.application, copies.end, copies.copy.state.version),
     )
     assert copies.are_idle()
     copies.copy.exists()

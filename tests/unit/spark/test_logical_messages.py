@@ -40,8 +40,8 @@ def told(path: Path, how: LogicalMessages) -> pa.RecordBatch:
     log = built(path).log
     refs = ranges.segments_with_messages(log, log.head_offset, log.latest_offset())
     assert len(refs) == 1
-    (batch,) = ranges.records(log, refs)
-    return how.format(ranges.target(log), batch)
+    (batch,) = ranges.message_records(log, refs)
+    return how.format(ranges.message_target(log), batch)
 
 
 def test_a_message_is_told_as_debezium_tells_it(tmp_path: Path) -> None:

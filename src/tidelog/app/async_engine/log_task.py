@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidelog.app.async_engine.steps import EventSteps
 from tidelog.codecs.cell_positions import missing_names
-from tidelog.codecs.decode import decode, expand_key_changes, find_key_changes, ops_of
+from tidelog.codecs.decode import decode, expand_key_changes, expanded_ops, find_key_changes
 from tidelog.engine.event_batches import EventBatch, event_schema
 from tidelog.engine.events import Events
 from tidelog.engine.options import BATCH_SIZE, WorkNotDoneError, refuse_coroutine
@@ -77,7 +77,7 @@ def _events(
     version = decoded.version
     if moved.any():
         at, first = expand_key_changes(moved)
-        op = ops_of(op, moved, at, first)
+        op = expanded_ops(op, moved, at, first)
         places = pa.array(at)
         deleted, created = pa.array(first), pa.array(moved[at] & ~first)
         before = _without(before.take(places), created)

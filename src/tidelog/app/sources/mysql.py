@@ -65,7 +65,7 @@ class MySqlKind:
         self._logged = LoggedGtids()
 
     def prepare(self) -> None:
-        replication.prepare()
+        replication.prepare_kernel()
         BinlogScanner(
             Flavor(self._source.kind), None, checksum=True, file_number=1, offset=FILE_START
         )

@@ -157,9 +157,11 @@ def _put(out, at, value, width):  # type: ignore[no-untyped-def]
 
 # Each year has 51 invalid dates: month 0 (32 days), day 0 (12 months), and days that a month may
 # lack: February's 29th to 31st, the 31st of April, June, September and November.
-OF_A_YEAR = 51
-FIRST = -1_230_000  # in days since 1970: 0000-00-00
-END = FIRST + 10_000 * OF_A_YEAR  # the first day after them
+INVALID_DATES_A_YEAR = 51
+FIRST_INVALID_DATE = -1_230_000  # in days since 1970: 0000-00-00
+END_OF_INVALID_DATES = (
+    FIRST_INVALID_DATE + 10_000 * INVALID_DATES_A_YEAR
+)  # the first day after them
 _YEAR_0, _YEAR_1 = -719_528, -719_162  # in days since 1970
 _EPOCH = date(1970, 1, 1)
 _UNREAL = re.compile(
@@ -171,10 +173,10 @@ _MONTH_OF_LACKED = np.array([0, 0, 44, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0], np.int
 
 
 @njit(cache=True, nogil=True)
-def code(year, month, day):  # type: ignore[no-untyped-def]
+def invalid_date_days(year, month, day):  # type: ignore[no-untyped-def]
     """The days since 1970 that represent an invalid date; END if there are none."""
     if month > 12 or day > 31:
-        return np.int64(END)
+        return np.int64(END_OF_INVALID_DATES)
     if month == 0:
         number = day
     elif day == 0:
@@ -183,10 +185,10 @@ def code(year, month, day):  # type: ignore[no-untyped-def]
         number = _FIRST_LACKED + day - 29
     else:
         number = _MONTH_OF_LACKED[month]
-    return np.int64(FIRST) + year * OF_A_YEAR + number
+    return np.int64(FIRST_INVALID_DATE) + year * INVALID_DATES_A_YEAR + number
 
 
-def value(text: str, kind: pa.DataType) -> pa.Array | None:
+def invalid_date_value(text: str, kind: pa.DataType) -> pa.Array | None:
     """The date or timestamp that represents such a text; None if the text is not one of them."""
     found = _UNREAL.fullmatch(text)
     if found is None or not pa.types.is_temporal(kind) or pa.types.is_time(kind):
@@ -197,7 +199,9 @@ def value(text: str, kind: pa.DataType) -> pa.Array | None:
     if month > 12 or day > 31:
         return None
     real = year == 0 and month and 0 < day <= monthrange(4, month)[1]
-    days = (date(4, month, day) - _EPOCH).days - 1461 if real else code(year, month, day)
+    days = (
+        (date(4, month, day) - _EPOCH).days - 1461 if real else invalid_date_days(year, month, day)
+    )
     if pa.types.is_date(kind):
         return pa.array([int(days)], pa.int32()).view(pa.date32())
     hour, minute, second = (int(found[n] or 0) for n in (4, 5, 6))
@@ -206,15 +210,15 @@ def value(text: str, kind: pa.DataType) -> pa.Array | None:
     return pa.array([seconds * 1_000_000 + micros], pa.int64()).view(kind)
 
 
-def any_invalid(values: pa.Array) -> bool:
+def any_invalid_date(values: pa.Array) -> bool:
     """Return True if dates or timestamps include such dates, or dates of year 0."""
     kind = pa.int32() if pa.types.is_date(values.type) else pa.int64()
     least = pc.min(values.view(kind)).as_py()
     unit = 1 if pa.types.is_date(values.type) else _DAY_US
-    return least is not None and FIRST * unit <= least < _YEAR_1 * unit
+    return least is not None and FIRST_INVALID_DATE * unit <= least < _YEAR_1 * unit
 
 
-def texts(values: pa.Array) -> pa.StringArray:
+def texts_with_invalid_dates(values: pa.Array) -> pa.StringArray:
     """Dates or timestamps as MySQL and MariaDB write them; null stays null."""
     if pa.types.is_date(values.type):
         found = date_texts(values).to_pylist()
@@ -223,7 +227,9 @@ def texts(values: pa.Array) -> pa.StringArray:
         found = timestamp_texts(values, " ").to_pylist()
         numbers = [None if n is None else n // _DAY_US for n in values.view(pa.int64()).to_pylist()]
     written = [
-        text if number is None or not FIRST <= number < END else _date_text(number) + _time(text)
+        text
+        if number is None or not FIRST_INVALID_DATE <= number < END_OF_INVALID_DATES
+        else _date_text(number) + _time(text)
         for number, text in zip(numbers, found, strict=True)
     ]
     return pa.array(written, pa.string())
@@ -236,7 +242,7 @@ def _time(text: str) -> str:
 
 
 def _date_text(days: int) -> str:
-    year, number = divmod(days - FIRST, OF_A_YEAR)
+    year, number = divmod(days - FIRST_INVALID_DATE, INVALID_DATES_A_YEAR)
     if number < _DAY_ZERO:
         month, day = 0, number
     elif number < _FIRST_LACKED:
@@ -249,8 +255,8 @@ def _date_text(days: int) -> str:
 # HOT PATH. Texts to integers.
 
 # How to convert dates that no calendar has (``0000-00-00``, ``2024-02-31``): an error, null, or a
-# distinct date (`code`).
-UNREAL_IS_WRONG, UNREAL_IS_NULL, UNREAL_IS_TOLD = 0, 1, 2
+# distinct date (`invalid_date_days`).
+INVALID_DATE_IS_ERROR, INVALID_DATE_IS_NULL, INVALID_DATE_IS_DISTINCT = 0, 1, 2
 
 # 'infinity' and '-infinity'. They are valid dates in every system downstream, in every time zone:
 # Python's datetime ends at the last hour of 9999 and begins at year 1, and PySpark shifts instants
@@ -365,15 +371,15 @@ def _unreal_day(data, position):  # type: ignore[no-untyped-def]
         days, _ = _day(scratch, 0, 10, False)
         if days != _BAD:
             return days - 1461
-    days = code(year, month, day)
-    return np.int64(_BAD) if days == END else days
+    days = invalid_date_days(year, month, day)
+    return np.int64(_BAD) if days == END_OF_INVALID_DATES else days
 
 
 @njit(cache=True, nogil=True)
 def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
     """Convert ``YYYY-MM-DD[ BC]`` or ±infinity to int32 days since 1970.
 
-    ``unreal``: `UNREAL_IS_WRONG`, `UNREAL_IS_NULL` or `UNREAL_IS_TOLD`.
+    ``unreal``: `INVALID_DATE_IS_ERROR`, `INVALID_DATE_IS_NULL` or `INVALID_DATE_IS_DISTINCT`.
     """
     for i in range(len(start)):
         out[i] = 0
@@ -386,8 +392,12 @@ def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-de
         if before_christ:
             end -= 3
         days, after = _day(data, position, end, before_christ)
-        if days == _BAD and unreal != UNREAL_IS_WRONG and _has_date_shape(data, position, end):
-            if unreal == UNREAL_IS_TOLD:
+        if (
+            days == _BAD
+            and unreal != INVALID_DATE_IS_ERROR
+            and _has_date_shape(data, position, end)
+        ):
+            if unreal == INVALID_DATE_IS_DISTINCT:
                 days = _unreal_day(data, position)
                 after = position + 10
             if days == _BAD:
@@ -423,8 +433,12 @@ def timestamps(data, start, length, unreal, out, null):  # type: ignore[no-untyp
         if before_christ:
             end -= 3
         days, after = _day(data, position, end, before_christ)
-        if days == _BAD and unreal != UNREAL_IS_WRONG and _has_date_shape(data, position, end):
-            if unreal == UNREAL_IS_TOLD:
+        if (
+            days == _BAD
+            and unreal != INVALID_DATE_IS_ERROR
+            and _has_date_shape(data, position, end)
+        ):
+            if unreal == INVALID_DATE_IS_DISTINCT:
                 days = _unreal_day(data, position)
                 after = position + 10
             if days == _BAD:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidelog.codecs.columns import json_kernels, kernels, times
-from tidelog.codecs.columns.times import UNREAL_IS_WRONG
+from tidelog.codecs.columns.times import INVALID_DATE_IS_ERROR
 from tidelog.model.records import Int32s, UInt8s, bitmap
 from tidelog.model.schema import decimal_parameters, element_of
 
@@ -107,7 +107,7 @@ def column(
     logical: str,
     target: str | None = None,
     *,
-    unreal_dates: int = UNREAL_IS_WRONG,
+    unreal_dates: int = INVALID_DATE_IS_ERROR,
 ) -> pa.Array:
     """Convert the cells at ``data[start[i] : start[i] + length[i]]``; ``length[i]`` < 0 is null.
 

@@ -42,7 +42,7 @@ def version_numbers(text: str) -> tuple[int, ...]:
 
 # Session settings.
 
-PINNED: Mapping[str, str] = {
+PINNED_SETTINGS: Mapping[str, str] = {
     "time_zone": "'+00:00'",  # timestamps are instants: their text in UTC
     "sql_mode": "''",  # no padded CHAR, no ANSI quotes, zero dates may be compared with
     "sql_auto_is_null": "0",
@@ -53,7 +53,7 @@ PINNED: Mapping[str, str] = {
     "completion_type": "0",
     "group_concat_max_len": "1048576",
 }
-TIMEOUTS: Mapping[str, str] = {
+TIMEOUT_SETTINGS: Mapping[str, str] = {
     "wait_timeout": "604800",
     "net_read_timeout": "60",
     "net_write_timeout": "600",  # capture may be slow to read what the server sends
@@ -61,7 +61,7 @@ TIMEOUTS: Mapping[str, str] = {
     "innodb_lock_wait_timeout": "10",
 }
 # For sessions that write.
-WRITES: Mapping[str, str] = {
+WRITE_SETTINGS: Mapping[str, str] = {
     "sql_mode": "'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,NO_ENGINE_SUBSTITUTION,"
     "ALLOW_INVALID_DATES'",
     "sql_notes": "0",
@@ -80,7 +80,7 @@ FLAVOR_SETTINGS: Mapping[Flavor, Mapping[str, str]] = {
 }
 # By first version of MySQL. A key that the server generated must not be hidden: the binlog has it
 # (manual, "Generated Invisible Primary Keys").
-MYSQL_SINCE: Mapping[str, tuple[tuple[int, ...], str]] = {
+MYSQL_SETTINGS_SINCE: Mapping[str, tuple[tuple[int, ...], str]] = {
     "show_gipk_in_create_table_and_information_schema": ((8, 0, 30), "1"),
 }
 
@@ -89,7 +89,13 @@ def set_statement(
     flavor: Flavor, version: tuple[int, ...], settings: Mapping[str, str] | None = None
 ) -> str:
     """The SET statement for all these settings, and for ``settings``, which override them."""
-    since = MYSQL_SINCE if flavor is Flavor.MYSQL else {}
+    since = MYSQL_SETTINGS_SINCE if flavor is Flavor.MYSQL else {}
     newer = {name: value for name, (first, value) in since.items() if version >= first}
-    values = {**PINNED, **TIMEOUTS, **FLAVOR_SETTINGS[flavor], **newer, **(settings or {})}
+    values = {
+        **PINNED_SETTINGS,
+        **TIMEOUT_SETTINGS,
+        **FLAVOR_SETTINGS[flavor],
+        **newer,
+        **(settings or {}),
+    }
     return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in values.items())

@@ -42,7 +42,9 @@ def _invalid_date(found: re.Match[str]) -> str:
     """Return a date that no calendar has, as MySQL and MariaDB write it."""
     year, month, day, rest = found.groups()
     days = np.datetime64(f"{year}-{month}-{day}", "D").astype(np.int32)
-    [text] = times.texts(pa.array([days.item()], pa.int32()).view(pa.date32())).to_pylist()
+    [text] = times.texts_with_invalid_dates(
+        pa.array([days.item()], pa.int32()).view(pa.date32())
+    ).to_pylist()
     return f"{text}{rest}"
 
 

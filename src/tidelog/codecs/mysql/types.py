@@ -428,7 +428,9 @@ KNOWN_TYPES = frozenset({*_FIXED, *_BEFORE_FRACTION, *_VARCHARS, *_BLOBS, STRING
     BIT,
     NEWDECIMAL,
 }
-"""The type codes that `walk` supports; the DECIMAL of tables older than 5.0 is not among them."""
+"""The type codes that `value_lengths` supports; the DECIMAL of tables older than 5.0 is not among
+them.
+"""
 _DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # by number of digits
 
 
@@ -442,7 +444,7 @@ OLD_FRACTIONS = {
 """
 
 
-def walk(type_code: int, meta: int, old_digits: int = 0) -> tuple[int, int]:
+def value_lengths(type_code: int, meta: int, old_digits: int = 0) -> tuple[int, int]:
     """(bytes of the length before a value, or 0; the length of values without one) of a column.
 
     ``old_digits``: as the function `old_digits` returns them.

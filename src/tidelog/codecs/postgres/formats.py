@@ -25,7 +25,7 @@ from tidelog.codecs.cell_positions import (
     payloads,
 )
 from tidelog.codecs.columns.concatenation import TextCells
-from tidelog.codecs.key_kernel import MALFORMED, REASONS, UNKNOWN_KIND, read_tuple
+from tidelog.codecs.key_kernel import MALFORMED, TUPLE_FAULTS, UNKNOWN_KIND, read_tuple
 from tidelog.codecs.source_blocks import SourceBlock, SourceBlocks
 from tidelog.codecs.wire_formats import WireFormat
 from tidelog.errors import DecodeError
@@ -108,7 +108,7 @@ def parse(
         new_image.start, new_image.length, new_image.present,
     )  # fmt: skip
     if row >= 0:
-        raise DecodeError(f"{schema.table}: version {version[row]}: {REASONS[reason]}")
+        raise DecodeError(f"{schema.table}: version {version[row]}: {TUPLE_FAULTS[reason]}")
     return CellPlaces(data, version, kind, old_image if keep_old else None, new_image, any_missing)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.byte_order import int64_at, uint32_at
+from tidelog.codecs.byte_order import big_int64_at, big_uint32_at
 from tidelog.codecs.postgres.exclusion import ExcludedCells
 from tidelog.codecs.postgres.messages import (
     MAX_MESSAGE_BYTES,
@@ -166,7 +166,7 @@ def scan(
             if tag == _U and not new_image and not old_image:
                 code = MALFORMED
                 break
-            relation = uint32_at(data, start + 1)
+            relation = big_uint32_at(data, start + 1)
             if relation != known_relation:
                 low = 0
                 high = len(relations)
@@ -213,15 +213,15 @@ def scan(
             if in_transaction:
                 code = NESTED_BEGIN
                 break
-            final_lsn = int64_at(data, start + 1)
+            final_lsn = big_int64_at(data, start + 1)
             # Transactions arrive in the order of their commits; a commit may begin where the
             # previous one ended.
             if final_lsn < commit_end:
                 code = OUT_OF_ORDER
                 break
-            transaction_ts = int64_at(data, start + 9) + POSTGRES_EPOCH_US
+            transaction_ts = big_int64_at(data, start + 9) + POSTGRES_EPOCH_US
             # The 64-bit id nearest to the newest known one: live ids span less than 2^31.
-            low_xid = uint32_at(data, start + 17)
+            low_xid = big_uint32_at(data, start + 17)
             distance = (low_xid - next_xid) & 0xFFFFFFFF
             if distance >= 1 << 31:
                 distance -= 1 << 32
@@ -239,8 +239,8 @@ def scan(
             if not in_transaction:
                 code = OUTSIDE_TRANSACTION
                 break
-            end_lsn = int64_at(data, start + 10)
-            if int64_at(data, start + 2) != final_lsn or end_lsn < final_lsn:
+            end_lsn = big_int64_at(data, start + 10)
+            if big_int64_at(data, start + 2) != final_lsn or end_lsn < final_lsn:
                 code = COMMIT_MISMATCH
                 break
             commit_end = max(commit_end, end_lsn)

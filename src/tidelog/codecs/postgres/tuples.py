@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from tidelog.codecs import key_kernel
-from tidelog.codecs.byte_order import put_uint32
+from tidelog.codecs.byte_order import put_big_uint32
 from tidelog.codecs.key_kernel import EncodedKeys
 from tidelog.codecs.postgres.pgoutput import START
 from tidelog.errors import ChunkError, DecodeError
@@ -64,7 +64,7 @@ def copy_to_inserts(
     payload_offsets[0] = 0
     while at < size:
         payload[to] = _INSERT
-        put_uint32(payload, to + 1, relation)
+        put_big_uint32(payload, to + 1, relation)
         payload[to + 5] = _NEW
         payload[to + 6] = columns >> 8
         payload[to + 7] = columns & 0xFF
@@ -103,7 +103,7 @@ def copy_to_inserts(
                     payload[to] = _UNESCAPED[data[at]]
                     at += 1
                     to += 1
-                put_uint32(payload, start - 4, to - start)
+                put_big_uint32(payload, start - 4, to - start)
             if at >= size or data[at] != ended_by:
                 return -1 - row
             at += 1

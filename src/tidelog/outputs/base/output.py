@@ -393,9 +393,9 @@ class ExecutorOutput:
         refs = ranges.segments_with_messages(self.log, batch.start, batch.end)
         if not refs:
             return []
-        target = self._current.find(ranges.MESSAGES)
+        target = self._current.find(ranges.MESSAGES_TABLE)
         if target is None:
-            target = ranges.target(self.log)
+            target = ranges.message_target(self.log)
             self.create(target)
             self._current.add(target)
         return [TablePart(target, (refs,))]

@@ -173,7 +173,7 @@ def refs_of(log: EventLog, table: TableName, start: int, end: int) -> list[Segme
 
 # Logical messages.
 
-MESSAGES: Final = TableName("", "message")
+MESSAGES_TABLE: Final = TableName("", "message")
 """The table name of logical messages, which no source can have: namespaces have names."""
 
 
@@ -183,17 +183,20 @@ def segments_with_messages(log: EventLog, start: int, end: int) -> tuple[Segment
     return tuple(
         ref
         for ref in log.segments(start, end)
-        if ref.name in holding and any(True for _ in records(log, [ref], ("kind", "schema_id")))
+        if ref.name in holding
+        and any(True for _ in message_records(log, [ref], ("kind", "schema_id")))
     )
 
 
-def target(log: EventLog) -> TargetTable:
+def message_target(log: EventLog) -> TargetTable:
     """Returns the `TargetTable` that stands for logical messages. A message's key is its prefix."""
-    schema = TableSchema(MESSAGES, 0, (), (), (), "n", "none")
-    return TargetTable(MESSAGES, "logical messages", schema, pa.schema([]), ("prefix",), log.source)
+    schema = TableSchema(MESSAGES_TABLE, 0, (), (), (), "n", "none")
+    return TargetTable(
+        MESSAGES_TABLE, "logical messages", schema, pa.schema([]), ("prefix",), log.source
+    )
 
 
-def records(
+def message_records(
     log: EventLog, refs: Sequence[SegmentRef], columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yields those records of ``refs`` that are messages, in order, as the log has them."""

@@ -24,7 +24,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableName
 from tidelog.outputs.base import ranges, tasks
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.ranges import MESSAGES
+from tidelog.outputs.base.ranges import MESSAGES_TABLE
 from tidelog.outputs.base.tasks import Item, Work, WriteCounts
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
 from tidelog.spark import transforms
@@ -193,7 +193,7 @@ def _cost(size: float, shared: int) -> float:
     return size * (_DECODED + (1 - _DECODED) / shared)
 
 
-def spread(items: Sequence[Item], count: int) -> list[list[Item]]:
+def spread_items(items: Sequence[Item], count: int) -> list[list[Item]]:
     """Distribute ``items`` to at most ``count`` tasks, about equal in bytes."""
     sizes = [_cost(sum(map(bytes_of, item.refs)), item.hash_partition[1]) for item in items]
     groups: list[list[Item]] = [[] for _ in range(min(count, len(items)))]
@@ -244,11 +244,11 @@ class JobScheduler:
             batch: the offsets that are written.
         """
         delivery, cores = self._delivery, self._cores()
-        messages = [part for part in parts if part.target.source == MESSAGES]
+        messages = [part for part in parts if part.target.source == MESSAGES_TABLE]
         rejected = 0
         if messages:
             rejected = _rejected(self._messages(work, messages[0]))
-            parts = [part for part in parts if part.target.source != MESSAGES]
+            parts = [part for part in parts if part.target.source != MESSAGES_TABLE]
             if not parts:
                 return rejected
         stepped = [p for p in parts if steps_of(delivery.steps, p.target.source)]
@@ -293,7 +293,7 @@ class JobScheduler:
                 Item(part.target, part.all_refs, (partition, count)) for partition in range(count)
             ]
         if items:
-            groups = spread(items, cores)
+            groups = spread_items(items, cores)
             todo.insert(0, lambda: run_direct(self._spark, work, groups))
         futures = [self._pool.submit(each) for each in todo]
         failures = [error for each in futures if (error := each.exception()) is not None]

@@ -431,7 +431,7 @@ class BuiltinKind(Generic[S]):
         return self.idle is not None and self.idle(section, log)
 
 
-def directory(path: str) -> str:
+def normal_directory(path: str) -> str:
     """Returns the path or URL of a directory in one normal form: ``s3a``, Hadoop's name, becomes
     ``s3``.
     """
@@ -441,7 +441,7 @@ def directory(path: str) -> str:
     return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
 
 
-def hosts(text: str, port: int) -> tuple[str, ...]:
+def normal_hosts(text: str, port: int) -> tuple[str, ...]:
     """Returns the hosts of a list separated by commas, with ``port`` where none is given."""
     found = [each.strip().lower() for each in text.split(",")]
     return tuple(sorted(each if _PORT.search(each) else f"{each}:{port}" for each in found))

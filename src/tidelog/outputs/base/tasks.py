@@ -20,7 +20,7 @@ from tidelog.errors import OutputError, OutputRefusedError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.schema import TableSchema
 from tidelog.outputs.base import hash_partitions
-from tidelog.outputs.base.ranges import records
+from tidelog.outputs.base.ranges import message_records
 from tidelog.ports import (
     DeadLetters,
     Formatter,
@@ -117,31 +117,31 @@ def armed_failpoints() -> str:
 
 def run_items(work: Work, number: int, items: Sequence[Item]) -> WriteCounts:
     """Write ``items``, one after the other, over one connection."""
-    return run(work, number, _read_items(work, items))
+    return run_task(work, number, _read_items(work, items))
 
 
 def run_messages(work: Work, number: int, items: Sequence[Item]) -> WriteCounts:
     """Write the source's logical messages, as the log has them."""
     log = _log(work)
-    found = ((item.table, batch) for item in items for batch in records(log, item.refs))
-    return run(work, number, found)
+    found = ((item.table, batch) for item in items for batch in message_records(log, item.refs))
+    return run_task(work, number, found)
 
 
 def run_in_order(
     work: Work, tables: Sequence[TargetTable], refs: Sequence[SegmentRef]
 ) -> WriteCounts:
     """Write all tables' events in the log's order, by one task."""
-    return run(work, 0, _read_in_order(work, tables, refs))
+    return run_task(work, 0, _read_in_order(work, tables, refs))
 
 
 def run_rows(
     work: Work, number: int, table: TargetTable, rows: Iterable[pa.RecordBatch]
 ) -> WriteCounts:
     """Write rows that Spark has read and transformed."""
-    return run(work, number, ((table, batch) for batch in rows))
+    return run_task(work, number, ((table, batch) for batch in rows))
 
 
-def run(work: Work, number: int, batches: Batches) -> WriteCounts:
+def run_task(work: Work, number: int, batches: Batches) -> WriteCounts:
     """Run one task from open to close. Raises OutputError; any other error becomes one, without
     values.
     """

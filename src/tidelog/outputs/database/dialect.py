@@ -408,7 +408,7 @@ def check_lengths(rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
             raise RowsRefusedError(f"too long for column {name}, {found[0]}")
 
 
-def span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | None:
+def key_span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | None:
     """Returns the least and greatest value of the key's first column, if all servers sort
     it alike.
     """
@@ -420,8 +420,8 @@ def span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | N
 
 
 def occupied_query(dialect: Dialect, layout: TableLayout) -> str:
-    """Returns a SELECT that checks whether the table or its deleted keys have any key of a `span`
-    (given twice).
+    """Returns a SELECT that checks whether the table or its deleted keys have any key of a
+    `key_span` (given twice).
     """
     first = dialect.quoted(layout.key[0])
     probes = (
@@ -434,7 +434,9 @@ def occupied_query(dialect: Dialect, layout: TableLayout) -> str:
     return f"SELECT {' OR '.join(probes)}"
 
 
-def merge(dialect: Dialect, layout: TableLayout, staged: StagedRows, stage: str) -> Iterator[str]:
+def merge_statements(
+    dialect: Dialect, layout: TableLayout, staged: StagedRows, stage: str
+) -> Iterator[str]:
     """Yields the statements, in order: whole rows, partial ones, deletes."""
     present = list(layout.types)
     if staged.wholes:
@@ -463,7 +465,7 @@ def assignments(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]
     return [*((name, f"s.{name}") for name in quoted), (VERSION, f"s.{VERSION}")]
 
 
-def by_key(dialect: Dialect, layout: TableLayout, one: str, other: str) -> str:
+def same_key(dialect: Dialect, layout: TableLayout, one: str, other: str) -> str:
     """Returns ``one.k = other.k AND …``."""
     names = [dialect.quoted(name) for name in layout.key]
     return " AND ".join(f"{one}.{name} = {other}.{name}" for name in names)

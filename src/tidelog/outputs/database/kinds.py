@@ -19,8 +19,8 @@ from tidelog.outputs.base.sections import (
     BuiltinKind,
     ExecutorSection,
     SkipOrFail,
-    hosts,
     name_field,
+    normal_hosts,
 )
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
@@ -175,7 +175,7 @@ def _mysql_place(section: MySqlSection) -> OutputPlace:
 
 def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
     parts = urlsplit(url)
-    found = hosts(parts.netloc.rpartition("@")[2], port)
+    found = normal_hosts(parts.netloc.rpartition("@")[2], port)
     return OutputPlace([parts.path.strip("/"), namespace], found)
 
 

@@ -18,7 +18,13 @@ import pymysql
 from pymysql.connections import MySQLResult
 
 from tidelog.codecs.columns import times
-from tidelog.codecs.mysql.flavor import TIMEOUTS, WRITES, Flavor, set_statement, version_numbers
+from tidelog.codecs.mysql.flavor import (
+    TIMEOUT_SETTINGS,
+    WRITE_SETTINGS,
+    Flavor,
+    set_statement,
+    version_numbers,
+)
 from tidelog.codecs.mysql.server_urls import ServerUrl, parse_url, ssl_context, unverified_context
 from tidelog.codecs.mysql.texts import charset_texts
 from tidelog.codecs.wire_formats import wire_format
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
 else:
     _Base = pymysql.connections.Connection
 
-_IDLE_S = TIMEOUTS["wait_timeout"]
+_IDLE_S = TIMEOUT_SETTINGS["wait_timeout"]
 # Independent of the server's defaults, which may show other rows or allow no writes.
 _TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _LONG_KEYS_SINCE = (8, 1)  # 8.0's temporary tables of an UPDATE allow 1024 bytes of the key
@@ -99,7 +105,7 @@ class MySqlSession:
         [(version,)] = self.rows("SELECT VERSION()")
         flavor, numbers = Flavor.of_version(version), version_numbers(version)
         self.product = flavor.product
-        self.rows(set_statement(flavor, numbers, WRITES))
+        self.rows(set_statement(flavor, numbers, WRITE_SETTINGS))
         self.rows(_TRANSACTIONS)
         found = self.rows(
             "SELECT @@local_infile, @@max_allowed_packet, (SELECT collation_name "
@@ -379,9 +385,9 @@ class MySql:
             return rows
         for name in key:
             values = rows.column(name)
-            if pa.types.is_temporal(values.type) and times.any_invalid(values):
+            if pa.types.is_temporal(values.type) and times.any_invalid_date(values):
                 place = rows.schema.get_field_index(name)
-                rows = rows.set_column(place, name, times.texts(values))
+                rows = rows.set_column(place, name, times.texts_with_invalid_dates(values))
         return rows
 
     def connect(self, purpose: str) -> MySqlSession:
@@ -416,7 +422,7 @@ class MySql:
             length = re.search(r"\((\d+)\)", named)
             wanted = int(length[1]) if length else 0
             if len(key) == 1 and source is not None and kind in ("mysql", "mariadb"):
-                wanted = max(wanted, charset_texts.longest(source))
+                wanted = max(wanted, charset_texts.longest_exact_text(source))
             size = _key_length(wanted, key, long=session.long_keys)
             if pa.types.is_binary(field.type):
                 return f"varbinary({size})"
@@ -527,8 +533,8 @@ class MySql:
         return [
             self.update(layout, changes, stage, f"{whole} AND {dialect.NEWER}"),
             f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} "
-            f"FROM {stage} s LEFT JOIN {table} t ON {dialect.by_key(self, layout, 't', 's')} "
-            f"LEFT JOIN {tombstones} g ON {dialect.by_key(self, layout, 'g', 's')} "
+            f"FROM {stage} s LEFT JOIN {table} t ON {dialect.same_key(self, layout, 't', 's')} "
+            f"LEFT JOIN {tombstones} g ON {dialect.same_key(self, layout, 'g', 's')} "
             f"WHERE {whole} AND t.{self.quoted(layout.key[0])} IS NULL "
             f"AND (g.{VERSION} IS NULL OR g.{VERSION} <= s.{VERSION})",
         ]
@@ -556,7 +562,7 @@ class MySql:
         index, the table is searched by key.
         """
         table = self.quoted(layout.namespace, layout.name)
-        return f"{stage} s STRAIGHT_JOIN {table} t ON {dialect.by_key(self, layout, 't', 's')}"
+        return f"{stage} s STRAIGHT_JOIN {table} t ON {dialect.same_key(self, layout, 't', 's')}"
 
 
 def _key_length(wanted: int, key: Sequence[pa.Field], *, long: bool) -> int:

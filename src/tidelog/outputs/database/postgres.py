@@ -437,7 +437,7 @@ class Postgres:
             f"INSERT INTO {table} AS t ({', '.join(columns)}) OVERRIDING SYSTEM VALUE "
             f"SELECT {', '.join(values)} FROM {self._newest(layout, stage, dialect.WHOLE)} s "
             f"WHERE NOT EXISTS (SELECT FROM {tombstones} g "
-            f"WHERE {dialect.by_key(self, layout, 'g', 's')} "
+            f"WHERE {dialect.same_key(self, layout, 'g', 's')} "
             f"AND g.{VERSION} > s.{VERSION}) "
             f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(updates)} "
             f"WHERE {newer}"
@@ -449,13 +449,13 @@ class Postgres:
         listed = ", ".join(f"{name} = {value}" for name, value in changes)
         return (
             f"UPDATE {self.quoted(layout.namespace, layout.name)} AS t SET {listed} "
-            f"FROM {stage} s WHERE {dialect.by_key(self, layout, 't', 's')} AND {where}"
+            f"FROM {stage} s WHERE {dialect.same_key(self, layout, 't', 's')} AND {where}"
         )
 
     def delete(self, layout: TableLayout, stage: str, where: str) -> str:
         return (
             f"DELETE FROM {self.quoted(layout.namespace, layout.name)} AS t "
-            f"USING {stage} s WHERE {dialect.by_key(self, layout, 't', 's')} AND {where}"
+            f"USING {stage} s WHERE {dialect.same_key(self, layout, 't', 's')} AND {where}"
         )
 
     def write_tombstones(self, layout: TableLayout, stage: str) -> str:

@@ -144,7 +144,7 @@ class TableWriter(Writer):
             merging.check_lengths(staged.rows, layout.types)
             if not self._append(session, layout, staged):
                 session.load(stage, staged.rows.schema.names, staged.rows)
-                for statement in merging.merge(self._dialect, layout, staged, stage):
+                for statement in merging.merge_statements(self._dialect, layout, staged, stage):
                     session.rows(statement)
         except RowsRefusedError as refused:
             session.rows("ROLLBACK TO SAVEPOINT tidelog")
@@ -163,7 +163,7 @@ class TableWriter(Writer):
         """Load rows directly into the table where no existing row can conflict, as in a
         first dump.
         """
-        span = merging.span(staged.rows, layout) if staged.plain else None
+        span = merging.key_span(staged.rows, layout) if staged.plain else None
         if span is None:
             return False
         probe = merging.occupied_query(self._dialect, layout)

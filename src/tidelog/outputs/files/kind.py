@@ -15,8 +15,8 @@ from tidelog.outputs.base.sections import (
     BuiltinKind,
     ExecutorSection,
     FileStoreSection,
-    directory,
     name_field,
+    normal_directory,
 )
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
@@ -107,7 +107,7 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
 
 def _place(section: FilesSection) -> OutputPlace:
     # Readers read directories with a common prefix together.
-    return OutputPlace([directory(section.path), section.layout.partition("{")[0]])
+    return OutputPlace([normal_directory(section.path), section.layout.partition("{")[0]])
 
 
 def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str]:

@@ -20,7 +20,13 @@ from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.base.targets import check_directory
 from tidelog.outputs.files.commits import Commits
-from tidelog.outputs.files.writer import DEFAULT, FileFormat, FilesLayout, FilesWriter, visible
+from tidelog.outputs.files.writer import (
+    DEFAULT_LAYOUT,
+    FileFormat,
+    FilesLayout,
+    FilesWriter,
+    visible_name,
+)
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 
 if TYPE_CHECKING:
@@ -57,7 +63,7 @@ class FilesOutput(ExecutorOutput):
         delivery: Delivery,
         *,
         path: str,
-        layout: str = DEFAULT,
+        layout: str = DEFAULT_LAYOUT,
         file_format: FileFormat | None = None,
     ) -> None:
         if delivery.keyed or delivery.formatter is not None:
@@ -104,6 +110,6 @@ class FilesOutput(ExecutorOutput):
         yield FilesWriter(self._store, staging, self._layout, self._format)
         newest, batch = self._commits.newest, plan.batch
         start = batch.start if newest is None else max(batch.start, newest.end)
-        prefix = f"{visible(self.name)}-"
+        prefix = f"{visible_name(self.name)}-"
         generation = batch.generation
         self._commits.publish(staging, generation, start, batch.end, prefix, self._format.suffix)

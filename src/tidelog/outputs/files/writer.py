@@ -32,7 +32,7 @@ from tidelog.spark.formats.shapes import CHANGE_MISSING
 
 # Directories.
 
-DEFAULT = "table={table}/date={date}"
+DEFAULT_LAYOUT = "table={table}/date={date}"
 _TABLE = ("table", "namespace", "name")
 _DAYS = ("date", "year", "month", "day")
 _DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
@@ -49,7 +49,7 @@ class FilesLayout:
     commit, in UTC. Raises ConfigError for anything else.
     """
 
-    pattern: str = DEFAULT
+    pattern: str = DEFAULT_LAYOUT
 
     def __post_init__(self) -> None:
         known = (*_TABLE, *_DAYS, "hour")
@@ -111,7 +111,7 @@ class FilesLayout:
             "hour": at.strftime("%H"),
         }
         found = self.pattern.format(**{name: _escaped(value) for name, value in values.items()})
-        return "/".join(map(visible, found.split("/")))
+        return "/".join(map(visible_name, found.split("/")))
 
     @property
     def _period_us(self) -> int:
@@ -124,7 +124,7 @@ class FilesLayout:
         return [name for _, name, _, _ in string.Formatter().parse(self.pattern) if name]
 
 
-def visible(name: str) -> str:
+def visible_name(name: str) -> str:
     """Returns a file's or directory's name that readers do not ignore: Spark, Hive and Hadoop hide
     names that begin with ``_`` or ``.``, or end in ``._COPYING_``. Escaped as in partition columns.
     """

@@ -137,7 +137,7 @@ def write_bytes(data, start, length, counted, state, out, at):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def decimals(values, out, start, length):  # type: ignore[no-untyped-def]
+def shortest_decimals(values, out, start, length):  # type: ignore[no-untyped-def]
     """Convert Arrow's decimal128 (uint8[n, 16], little endian) to the shortest two's complement,
     big endian.
 
@@ -257,7 +257,7 @@ class AvroRows:
         )
 
 
-def number(value: int) -> bytes:
+def encode_number(value: int) -> bytes:
     """Returns an ``int`` or ``long``."""
     value = (value << 1) ^ (value >> 63)
     found = bytearray()
@@ -267,15 +267,17 @@ def number(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def text(value: str) -> bytes:
+def encode_text(value: str) -> bytes:
     """Returns a ``string``."""
     encoded = value.encode()
-    return number(len(encoded)) + encoded
+    return encode_number(len(encoded)) + encoded
 
 
 def encode_names(values: list[str]) -> bytes:
     """Returns an array of ``string`` in one block."""
-    return (number(len(values)) + b"".join(map(text, values)) if values else b"") + b"\0"
+    return (
+        encode_number(len(values)) + b"".join(map(encode_text, values)) if values else b""
+    ) + b"\0"
 
 
 # data uint8[...], start int64[n], length int64[n]
@@ -327,7 +329,7 @@ def _decimals(values: pa.Array) -> _Cells:
     cells = cells[values.offset * _DECIMAL_BYTES : (values.offset + n) * _DECIMAL_BYTES]
     out = np.empty(n * _DECIMAL_BYTES, np.uint8)
     start, length = np.empty(n, np.int64), np.empty(n, np.int64)
-    decimals(_read_only(cells).reshape(n, _DECIMAL_BYTES), out, start, length)
+    shortest_decimals(_read_only(cells).reshape(n, _DECIMAL_BYTES), out, start, length)
     return out, start, length
 
 
@@ -368,7 +370,7 @@ class Avro:
         rows.union_branch(has_row)
         _write_row(rows, fields, found.row, has_row, found.missing)
         write_source(rows, table.origin, table.source, found.source)
-        rows.constant(number(0))  # transaction
+        rows.constant(encode_number(0))  # transaction
         rows.field("op", found.op, nullable=False)
         for values in _times(found.commit_ts):
             rows.field("ts", values, nullable=True)
@@ -402,7 +404,7 @@ class AvroFlat:
         all_of_them = np.ones(found.n, np.bool_)
         _write_row(rows, fields, found.row, all_of_them, found.missing)
         rows.field("__op", found.op, nullable=False)
-        rows.constant(text(table.name))
+        rows.constant(encode_text(table.name))
         rows.field("__version", found.version, nullable=False)
         rows.field("__schema_version", found.source.column("schema_id"), nullable=False)
         rows.field("__ts_ms", pc.divide(found.commit_ts, 1000), nullable=False)
@@ -466,13 +468,13 @@ def _write_unavailable(
     rows: AvroRows, fields: list[AvroField], missing: Bools | None, there: Bools
 ) -> None:
     if missing is None or not missing.any():
-        rows.constant(number(0))
+        rows.constant(encode_number(0))
         return
     patterns, which = np.unique(missing & there[:, None], axis=0, return_inverse=True)
     encoded = []
     for pattern in patterns:
         names = [field.name for field, is_absent in zip(fields, pattern, strict=True) if is_absent]
-        branch = number(bool(names))
+        branch = encode_number(bool(names))
         encoded.append(branch + (encode_names(names) if names else b""))
     rows.choice(encoded, which.reshape(-1))
 
@@ -537,6 +539,6 @@ def _plain(cells: TextCells, kind: str) -> pa.Array:
 
 def _encoded(value: str | int | None, optional: bool) -> bytes:
     if value is None:
-        return number(0)
-    encoded = text(value) if isinstance(value, str) else number(value)
-    return number(1) + encoded if optional else encoded
+        return encode_number(0)
+    encoded = encode_text(value) if isinstance(value, str) else encode_number(value)
+    return encode_number(1) + encoded if optional else encoded

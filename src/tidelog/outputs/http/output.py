@@ -15,7 +15,7 @@ from tidelog.errors import ConfigError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.writer import StopAtRejection
-from tidelog.outputs.http.requests import Body, Endpoint, authorities, url_of
+from tidelog.outputs.http.requests import Body, Endpoint, request_url, trusted_authorities
 from tidelog.outputs.http.writer import HttpWriter
 from tidelog.ports import StateStore, TargetTable, TaskWriter
 
@@ -56,7 +56,7 @@ class HttpOutput(ExecutorOutput):
     ) -> None:
         if delivery.keyed or delivery.formatter is None or delivery.order == "none":
             raise ConfigError("an http output delivers every change, as messages, in order")
-        authorities(endpoint.ca_file)
+        trusted_authorities(endpoint.ca_file)
         self._endpoint = endpoint
         self._body = body or Body()
         self._lanes = lanes
@@ -65,7 +65,7 @@ class HttpOutput(ExecutorOutput):
         super().__init__(spark, log_path, state, replace(delivery, part_bytes=_ONE_TASK))
 
     def create(self, table: TargetTable) -> None:
-        url_of(self._endpoint.url, table)
+        request_url(self._endpoint.url, table)
 
     def writer(self) -> TaskWriter:
         return HttpWriter(

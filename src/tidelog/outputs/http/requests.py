@@ -134,7 +134,7 @@ def split_requests(
     return found, min(start, n)
 
 
-def key_of(output: str, generation: str, table: str, lane: int, span: Sequence[int]) -> str:
+def request_key(output: str, generation: str, table: str, lane: int, span: Sequence[int]) -> str:
     """Returns the request's key: the same for the same messages."""
     key = f"{output}/{generation}/{quote(table, safe='.*')}/{lane}/{span[0]}-{span[1]}"
     if len(key) > _LONGEST_KEY:
@@ -179,7 +179,7 @@ class Endpoint:
     """The address and form of requests. ``headers`` and ``url`` may be secret.
 
     Attributes:
-        url: a pattern, see `url_of`.
+        url: a pattern, see `request_url`.
         timeout_s: seconds for the connection, and for each part of the answer.
         retry_for_s: seconds to retry a request before the whole batch fails and is left to the
             pipeline's retries; pauses that the API requests may exceed it.
@@ -237,7 +237,7 @@ class HttpSender:
         self._client = httpx.Client(
             timeout=endpoint.timeout_s,
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-            verify=authorities(endpoint.ca_file),
+            verify=trusted_authorities(endpoint.ca_file),
         )
 
     def send(self, url: str, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
@@ -334,7 +334,7 @@ class HttpSender:
         raise RejectedError(status)
 
 
-def url_of(pattern: str, table: TargetTable) -> str:
+def request_url(pattern: str, table: TargetTable) -> str:
     """Fill in ``{table}``, ``{namespace}`` and ``{name}``, as a part of a path. Raises ConfigError
     for any other name.
     """
@@ -352,7 +352,7 @@ def url_of(pattern: str, table: TargetTable) -> str:
         ) from None
 
 
-def authorities(ca_file: str | None) -> ssl.SSLContext | bool:
+def trusted_authorities(ca_file: str | None) -> ssl.SSLContext | bool:
     """Returns the trusted authorities. Raises ConfigError if the file can't be read."""
     if ca_file is None:
         return True

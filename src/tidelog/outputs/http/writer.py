@@ -28,9 +28,9 @@ from tidelog.outputs.http.requests import (
     RequestMessages,
     StoppedError,
     build_messages,
-    key_of,
+    request_key,
+    request_url,
     split_requests,
-    url_of,
 )
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
@@ -82,7 +82,7 @@ class HttpWriter(Writer):
     def write(self, table: TargetTable, rows: pa.RecordBatch) -> Iterable[Rejection]:
         if rows.column("value").null_count:  # tombstones
             rows = rows.filter(rows.column("value").is_valid())
-        target = (url_of(self._endpoint.url, table), "*" if self._total else table.name)
+        target = (request_url(self._endpoint.url, table), "*" if self._total else table.name)
         if target != self._target:
             self._drain()
             self._target = target
@@ -228,7 +228,9 @@ class _Lane:
         """
         task, (first, last) = self._task, messages.span
         headers = {
-            KEY_HEADER: key_of(task.output, task.generation, table, self._number, (first, last)),
+            KEY_HEADER: request_key(
+                task.output, task.generation, table, self._number, (first, last)
+            ),
             VERSIONS_HEADER: f"{first}-{last}",
         }
         if table.isascii() and table.isprintable():

@@ -23,8 +23,8 @@ from tidelog.outputs.base.sections import (
     Order,
     SkipOrFail,
     SkippedOperations,
-    hosts,
     name_field,
+    normal_hosts,
 )
 from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputPlace, TargetTable
@@ -161,7 +161,7 @@ def _messages(section: KafkaSection) -> Formatter | None:
 
 def _place(section: KafkaSection) -> OutputPlace:
     messages = () if section.messages_topic is None else (section.messages_topic,)
-    return OutputPlace([section.topic], hosts(section.servers, 9092), also=messages)
+    return OutputPlace([section.topic], normal_hosts(section.servers, 9092), also=messages)
 
 
 def _names(section: KafkaSection, tables: Sequence[TargetTable]) -> Iterator[str]:

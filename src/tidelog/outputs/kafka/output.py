@@ -34,7 +34,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
-from tidelog.outputs.base.ranges import MESSAGES, whole_dumps
+from tidelog.outputs.base.ranges import MESSAGES_TABLE, whole_dumps
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.targets import missing_key_error, route_step
 from tidelog.outputs.base.writer import StopAtRejection
@@ -137,7 +137,7 @@ class KafkaOutput(ExecutorOutput):
     def create(self, table: TargetTable) -> None:
         topic = self.subject(table)
         other = self._topics.setdefault(topic, str(table.source))
-        if other != str(table.source) and table.source == MESSAGES:
+        if other != str(table.source) and table.source == MESSAGES_TABLE:
             raise OutputRefusedError(
                 f"output {self.name}: the topic {topic} of logical messages is that of {other}: "
                 "set `messages_topic`"
@@ -145,7 +145,7 @@ class KafkaOutput(ExecutorOutput):
         try:
             if topic not in self._administration.client.list_topics(timeout=_TIMEOUT_S).topics:
                 policy = "compact" if self._compact else None
-                self._create_topic(topic, "delete" if table.source == MESSAGES else policy)
+                self._create_topic(topic, "delete" if table.source == MESSAGES_TABLE else policy)
             self._describe(topic)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_EXCEPTION:
@@ -155,7 +155,7 @@ class KafkaOutput(ExecutorOutput):
                     f"({error.args[0].str()}). {route_step(table.source)}"
                 ) from None
             raise failed(f"topic {topic} can't be created", error) from None
-        if topic in self._compacted and table.source == MESSAGES:
+        if topic in self._compacted and table.source == MESSAGES_TABLE:
             raise OutputRefusedError(
                 f"output {self.name}: topic {topic} is compacted, which keeps only the last "
                 "message of each prefix: give messages_topic a topic that is not"
@@ -193,7 +193,7 @@ class KafkaOutput(ExecutorOutput):
 
     def subject(self, table: TargetTable) -> str:
         """Returns the topic, as in Confluent's TopicNameStrategy."""
-        if table.source == MESSAGES:
+        if table.source == MESSAGES_TABLE:
             return topic_name(self._messages_topic)
         return table_topic(self.name, self._topic, table)
 
@@ -271,7 +271,7 @@ class KafkaOutput(ExecutorOutput):
             {
                 str(each.source): self._schema_ids(each.source)
                 for each in self._current.all()
-                if each.source != MESSAGES
+                if each.source != MESSAGES_TABLE
             }
             if self._shares_topics
             else {},
@@ -376,7 +376,7 @@ class KafkaOutput(ExecutorOutput):
         if found is None:
             known = self.log.schemas.tables()
             tables = [each for each in known if matches(self.delivery.tables, each)]
-            tables += [] if self.delivery.messages is None else [MESSAGES]
+            tables += [] if self.delivery.messages is None else [MESSAGES_TABLE]
         elif not self._tried_before:
             return
         count = max(self._cores(), found.value["slots"] if found else 0)

@@ -79,7 +79,7 @@ class ColumnPlan:
     readded: list[str]
 
 
-def plan(
+def plan_columns(
     copy: CopyColumns, target: TargetTable, wanted: Mapping[str, str], policy: str
 ) -> ColumnPlan:
     """Returns the plan from the columns of ``copy`` to those ``wanted`` (SQL types) of ``target``,
@@ -218,7 +218,7 @@ def source_columns_of(columns: StructType, layout: LakeLayout) -> list[StructFie
     return _members(columns, "after") or []
 
 
-def edits(
+def column_edits(
     plan: ColumnPlan, target: TargetTable, columns: StructType, layout: LakeLayout
 ) -> list[ColumnEdit]:
     """Returns the edits that turn ``columns`` of a table into the planned ones."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidelog.outputs.base.sections import BuiltinKind, directory
+from tidelog.outputs.base.sections import BuiltinKind, normal_directory
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
@@ -77,13 +77,13 @@ def _lake_options(section: DeltaSection | IcebergSection) -> dict[str, Any]:
 
 
 def _delta_place(section: DeltaSection) -> OutputPlace:
-    return OutputPlace([directory(section.path)])
+    return OutputPlace([normal_directory(section.path)])
 
 
 def _iceberg_place(section: IcebergSection) -> OutputPlace:
     found = section.catalog_properties()
     place = [found.get(name, "") for name in ("type", "catalog-impl", "uri")]
-    return OutputPlace([*place, directory(found.get("warehouse", ""))])
+    return OutputPlace([*place, normal_directory(found.get("warehouse", ""))])
 
 
 def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:

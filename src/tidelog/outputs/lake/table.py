@@ -31,7 +31,7 @@ from tidelog.outputs.lake.contents import (
     LakeLayout,
     columns_of,
     fields_of,
-    plan,
+    plan_columns,
 )
 from tidelog.ports import TargetTable
 from tidelog.system.version import check_format
@@ -254,7 +254,7 @@ class LakeTable(ABC):
         current, types = self.column_types(), self.row_types()
         dropped = json.loads(self.property(DROPPED_PROPERTY) or "[]")
         copy = CopyColumns(self.location, self.product, types, dropped, self.wider, self.rescales)
-        columns = plan(copy, target, wanted, policy)
+        columns = plan_columns(copy, target, wanted, policy)
         deleted = self.layout.deleted
         if deleted and deleted.lower() not in {name.lower() for name in current}:
             columns = replace(columns, added={**columns.added, deleted: "boolean"})

@@ -217,7 +217,7 @@ JOINED_MAPPING: dict[str, Any] = {
 
 # p: part, "" for the root's; k: key of a list's element, or null; v: version; d: deleted; u: update
 # only; f: floor; c: columns; n: the root's columns; t: now, ms.
-SCRIPT = """
+JOIN_SCRIPT = """
 Map s = ctx._source;
 if (s._tidelog?.parts == null) { s.clear(); s._tidelog = ['parts': [:]]; }
 Map m = s._tidelog;
@@ -312,7 +312,7 @@ def script_id(script: str) -> str:
     return "tidelog-" + hashlib.sha256(script.encode()).hexdigest()[:16]
 
 
-def lines(
+def joined_lines(
     table: TargetTable,
     part: JoinedPart,
     rows: pa.RecordBatch,
@@ -332,7 +332,7 @@ def lines(
         at_ms: now.
     """
     same = {"p": part.name, "f": floor, "n": list(table.columns.names), "t": at_ms}
-    opened = {"script": {"id": script_id(SCRIPT), "params": same}}
+    opened = {"script": {"id": script_id(JOIN_SCRIPT), "params": same}}
     text = json.dumps(opened, ensure_ascii=False, separators=(",", ":"))[:-3]
     deleted = pc.equal(rows.column(CHANGE_OP), "d")
     keys: str | pa.Array = "null"
@@ -378,7 +378,7 @@ def _known_columns(rows: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray
     return pc.replace_with_mask(whole, partial, pa.array(spelled, pa.string()))
 
 
-def properties(part: JoinedPart, columns: dict[str, Any]) -> dict[str, Any]:
+def joined_properties(part: JoinedPart, columns: dict[str, Any]) -> dict[str, Any]:
     """Returns the mapping of a table's columns, at their place in the document."""
     if not part.name:
         return columns

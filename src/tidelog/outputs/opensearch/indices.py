@@ -20,12 +20,12 @@ from tidelog.outputs.opensearch.client import (
 )
 from tidelog.outputs.opensearch.documents import (
     DELETED,
+    JOIN_SCRIPT,
     META,
     NOTES,
     NOTES_ID,
     REMOVE_SCRIPT,
     ROOT,
-    SCRIPT,
     VERSION,
     script_id,
 )
@@ -185,7 +185,7 @@ class Indices:
         )
 
     def put_scripts(self) -> None:
-        for script in (SCRIPT, REMOVE_SCRIPT):
+        for script in (JOIN_SCRIPT, REMOVE_SCRIPT):
             body = {"script": {"lang": "painless", "source": script}}
             self._cluster.request("PUT", path("_scripts", script_id(script)), body)
 

@@ -22,8 +22,8 @@ from tidelog.outputs.base.sections import (
     Headers,
     HeaderValue,
     SkipOrFail,
-    hosts,
     name_field,
+    normal_hosts,
 )
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
@@ -202,7 +202,7 @@ def _probe(section: OpenSearchSection) -> str:
 
 
 def _place(section: OpenSearchSection) -> OutputPlace:
-    found = [hosts(urlsplit(url).netloc.rpartition("@")[2], 9200)[0] for url in section.urls]
+    found = [normal_hosts(urlsplit(url).netloc.rpartition("@")[2], 9200)[0] for url in section.urls]
     return OutputPlace([section.index], tuple(found))
 
 

@@ -313,7 +313,7 @@ class OpenSearchOutput(ExecutorOutput):
         properties = documents.mapping(columns, table, own)
         if known.part is None:
             return properties | {META: META_MAPPING}
-        return documents.properties(known.part, properties) | {META: JOINED_MAPPING}
+        return documents.joined_properties(known.part, properties) | {META: JOINED_MAPPING}
 
 
 def _log_count(notes: Mapping[str, Any]) -> int:

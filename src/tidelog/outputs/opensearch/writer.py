@@ -357,7 +357,7 @@ class OpenSearchWriter(Writer):
         if not rows.num_rows:
             return
         now = int(time.time() * 1000)
-        lines = documents.lines(table, part, rows, floor=index.floor, only=only, at_ms=now)
+        lines = documents.joined_lines(table, part, rows, floor=index.floor, only=only, at_ms=now)
         versions = rows.column(CHANGE_VERSION).to_numpy()
         self._bulk.send(index.alias, table.name, lines, versions, conflicts_again=True)
 

@@ -12,7 +12,7 @@ import struct
 from dataclasses import replace
 
 from tidelog.codecs.mysql.binlog.events import HEADER_BYTES, EventType
-from tidelog.codecs.mysql.binlog.items import text, unpack
+from tidelog.codecs.mysql.binlog.items import position_text, unpack_position
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import (
@@ -59,8 +59,8 @@ def check_log(
     """
     if resume is None:
         return
-    number, offset = unpack(resume.acknowledge)
-    known = f"the event log ends at {text(resume.acknowledge)}"
+    number, offset = unpack_position(resume.acknowledge)
+    known = f"the event log ends at {position_text(resume.acknowledge)}"
     if resume.acknowledge > end:
         raise SourceChangedError(
             f"{known}, beyond the end of the source's binlog at {files.describe(end)}: its binlog "

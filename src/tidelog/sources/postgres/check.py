@@ -13,7 +13,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tidelog.errors import ConfigError, PreflightError, TidelogError
 from tidelog.model.patterns import EXCLUDE
-from tidelog.sources.findings import SPARE_CONNECTIONS, SUPERUSER, Finding, Level, connections
+from tidelog.sources.findings import (
+    SPARE_CONNECTIONS,
+    SUPERUSER,
+    Finding,
+    Level,
+    connections_finding,
+)
 from tidelog.sources.postgres.catalogue import ddl_trigger
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
@@ -340,7 +346,9 @@ class Preflight:
             for what, limit in ((f"ROLE {user}", of_role), (f"DATABASE {database}", of_database))
             if 0 <= limit < enough
         ]
-        yield connections(min(limits, default=-1), LEAST_CONNECTIONS, " ".join(fixes), SUPERUSER)
+        yield connections_finding(
+            min(limits, default=-1), LEAST_CONNECTIONS, " ".join(fixes), SUPERUSER
+        )
 
     def _clock(self, connection: Connection) -> Iterator[Finding]:
         before = time.time()

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from tidelog.codecs.cell_positions import missing_flags, missing_indices
-from tidelog.codecs.decode import decode, expand_key_changes, find_key_changes, ops_of
+from tidelog.codecs.decode import decode, expand_key_changes, expanded_ops, find_key_changes
 from tidelog.codecs.fold import fold
 from tidelog.errors import DecodeError, TidelogError
 from tidelog.eventlog.reader import EventLog, SegmentRef
@@ -141,7 +141,7 @@ def events_batch(
     at = None
     if moved.any():  # such a record twice: its old key's delete, then its new key's creation
         at, first = expand_key_changes(moved)
-        op = ops_of(op, moved, at, first)
+        op = expanded_ops(op, moved, at, first)
         use_old = pc.or_(use_old.take(pa.array(at)), pa.array(first))
     places = None if at is None else pa.array(at)
 

@@ -359,7 +359,7 @@ def _equal(cells: pa.Array, value: Any, column: Column) -> pa.BooleanArray:
             elif base in _PADDED and pa.types.is_string(kind):
                 text = text.rstrip(" ")
                 cells = pc.utf8_rtrim(cells, characters=" ")
-            wanted = times.value(text, kind)
+            wanted = times.invalid_date_value(text, kind)
             if wanted is None:
                 wanted = pa.array([text], pa.string()).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, ValueError):

@@ -16,7 +16,7 @@ from tests.unit.lake.delta_log.tables import Table, file, seen
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.lake.delta.vacuum import TableFiles
 from tidelog.outputs.lake.delta_log.actions import DeletionVector, add, remove, transaction
-from tidelog.outputs.lake.delta_log.commits import is_due, write_checkpoint
+from tidelog.outputs.lake.delta_log.commits import is_checkpoint_due, write_checkpoint
 from tidelog.outputs.lake.delta_log.table_state import TableState, duration_ms, stats_text
 
 NOW_MS = 1_800_000_000_000
@@ -183,24 +183,24 @@ def test_when_a_checkpoint_is_due(table: Table) -> None:
     due = []
     for _ in range(9):
         table.fill(state, 1)
-        if is_due(state):
+        if is_checkpoint_due(state):
             due.append(state.version)
             write_checkpoint(table.store, state)
-            assert not is_due(state)
+            assert not is_checkpoint_due(state)
     assert due == [4, 8]
     theirs = table.state()
     table.fill(theirs, 8)  # without a checkpoint
     assert theirs.version == 17
-    assert is_due(theirs)
+    assert is_checkpoint_due(theirs)
 
 
 def test_by_default_every_tenth_commit_has_one(table: Table) -> None:
     state = table.create()
-    assert not is_due(state)
+    assert not is_checkpoint_due(state)
     table.fill(state, 9)
-    assert not is_due(state)
+    assert not is_checkpoint_due(state)
     table.fill(state, 1)
-    assert is_due(state)
+    assert is_checkpoint_due(state)
 
 
 @pytest.mark.parametrize("hint", [b"", b"{}", b'{"version":1}', b'{"version":99}', None])

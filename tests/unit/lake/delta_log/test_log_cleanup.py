@@ -8,7 +8,7 @@ import pytest
 from tests.unit.lake.delta_log.tables import PROTOCOL, Table, seen
 
 from tidelog.outputs.lake.delta_log.commits import write_checkpoint
-from tidelog.outputs.lake.delta_log.table_state import TableState, clean_up
+from tidelog.outputs.lake.delta_log.table_state import TableState, clean_up_log
 
 DAY_MS = 24 * 3_600_000
 FIRST_DAY = 20_000
@@ -67,7 +67,7 @@ def test_commits_stay_from_a_checkpoint_on(
     for version in range(10):
         table.store.put(f"_delta_log/{version:020d}.crc", b"{}")
     table.store.put(f"_delta_log/{0:020d}.{2:020d}.compacted.json", b"")
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
     assert sorted(set(versions(table))) == list(range(first, 10))
     assert versions(table, ".crc") == list(range(first, 10))
     assert min(versions(table, ".parquet")) == max(first, 3)
@@ -77,10 +77,10 @@ def test_commits_stay_from_a_checkpoint_on(
 
 def test_by_default_thirty_days_stay(tmp_path: Path, days: Days) -> None:
     table, state = table_of(tmp_path, days)
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
     assert versions(table) == list(range(10))
     days.day += 31
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
     assert versions(table) == [9]
 
 
@@ -93,7 +93,7 @@ def test_nothing_goes_where_the_table_says_so(
 ) -> None:
     table, state = table_of(tmp_path, days, **{name: value})
     days.day += 400
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
     assert versions(table) == list(range(10))
 
 
@@ -102,7 +102,7 @@ def test_nothing_goes_where_checkpoints_are_protected(tmp_path: Path, days: Days
     protected = PROTOCOL.to_json()
     protected["writerFeatures"].append("checkpointProtection")
     table.commit(state, {"protocol": protected})
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
     assert versions(table) == list(range(11))
 
 
@@ -113,11 +113,11 @@ def test_a_state_cleans_up_once_a_day(
     listed = []
     whole = table.store.names
     monkeypatch.setattr(table.store, "names", lambda *a: listed.append(a) or whole(*a))
-    clean_up(table.store, state)
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
+    clean_up_log(table.store, state)
     assert len(listed) == 1
     days.day += 1
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
     assert len(listed) == 2
 
 
@@ -126,7 +126,7 @@ def test_without_a_checkpoint_nothing_goes(tmp_path: Path, days: Days) -> None:
     state = table.create({"delta.logRetentionDuration": "interval 0 days"})
     table.fill(state, 3)
     days.day += 100
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
     assert versions(table) == list(range(4))
 
 
@@ -135,5 +135,5 @@ def test_commits_that_tell_no_time_stay(tmp_path: Path, days: Days) -> None:
     for version in (3, 6, 9):
         table.foreign(version, [])
     state = table.state()
-    clean_up(table.store, state)
+    clean_up_log(table.store, state)
     assert versions(table) == list(range(10))

@@ -63,7 +63,7 @@ class Fields:
         return self.take(self.left())
 
 
-def variable(fields: Fields) -> int:
+def packed_unsigned(fields: Fields) -> int:
     """An unsigned integer of 1 to 9 bytes: the trailing ones of the first byte count the following
     bytes.
     """
@@ -74,15 +74,15 @@ def variable(fields: Fields) -> int:
     return (fields.integer(more) << 8 | first) >> more + 1
 
 
-def signed(fields: Fields) -> int:
+def packed_signed(fields: Fields) -> int:
     """A signed integer of 1 to 9 bytes: the sign is in the lowest bit."""
-    value = variable(fields)
+    value = packed_unsigned(fields)
     return -(value >> 1) - 1 if value & 1 else value >> 1
 
 
 def short_text(fields: Fields) -> str:
     """An ASCII text that follows its length."""
-    return fields.take(variable(fields)).decode("ascii")
+    return fields.take(packed_unsigned(fields)).decode("ascii")
 
 
 # An event's frame: its type, the header before its body, the checksum after it.
@@ -196,7 +196,7 @@ COMPRESSED_ROWS = {
 """MariaDB's compressed rows events, and their types once decompressed."""
 
 
-def inflate(packed: bytes) -> bytes:
+def inflate_mariadb(packed: bytes) -> bytes:
     """Decompress MariaDB's format: a byte (0x80 | length of the next), the length
     big-endian, zlib.
     """
@@ -223,7 +223,7 @@ def inflated_rows(event: bytes) -> bytes:
     updates = event[4] == EventType.UPDATE_ROWS_COMPRESSED_V1
     fields.take((columns + 7) // 8 * (2 if updates else 1))
     kind = bytes([COMPRESSED_ROWS[EventType(event[4])]])
-    return b"".join([event[:4], kind, event[5 : fields.at], inflate(event[fields.at :])])
+    return b"".join([event[:4], kind, event[5 : fields.at], inflate_mariadb(event[fields.at :])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,7 @@ def parse_query(body: bytes, *, load: bool = False, compressed: bool = False) ->
         raise ValueError("database name")
     sql = fields.rest()
     if compressed:
-        sql = inflate(sql)
+        sql = inflate_mariadb(sql)
     return Query(database, sql, error_code, _status(status), thread)
 
 
@@ -635,32 +635,32 @@ def parse_tagged_gtid(body: bytes) -> Gtid:
     number. Variable-length integers have their length in the first byte's trailing ones.
     """
     fields = Fields(body)
-    version = variable(fields)
+    version = packed_unsigned(fields)
     if version != 1 and version != 0:
         raise ValueError("serialization version")
-    variable(fields)
-    variable(fields)
+    packed_unsigned(fields)
+    packed_unsigned(fields)
     uuid, gno, tag, commit_us = b"", 0, "", 0
     for field_id in range(len(_TAGGED_FIELDS)):
         if not fields.left():
             break
         before = fields.at
-        if variable(fields) != field_id:
+        if packed_unsigned(fields) != field_id:
             fields.at = before
             continue
         name = _TAGGED_FIELDS[field_id]
         if name == "flags":
-            variable(fields)
+            packed_unsigned(fields)
         elif name == "uuid":
-            uuid = bytes(variable(fields) for _ in range(16))
+            uuid = bytes(packed_unsigned(fields) for _ in range(16))
         elif name == "tag":
             tag = short_text(fields)
         elif name == "immediate_commit_timestamp":
-            commit_us = variable(fields)
+            commit_us = packed_unsigned(fields)
         elif name == "gno":
-            gno = signed(fields)
+            gno = packed_signed(fields)
         else:
-            signed(fields)
+            packed_signed(fields)
     if len(uuid) != 16 or gno <= 0:
         raise ValueError("GTID")
     return Gtid(BinlogServer(UUID(bytes=uuid), tag), gno, commit_us)

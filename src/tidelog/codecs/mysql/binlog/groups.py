@@ -14,7 +14,6 @@ from collections.abc import Generator, Iterator
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog import items as binlog_position
 from tidelog.codecs.mysql.binlog import kernels as kernel
 from tidelog.codecs.mysql.binlog.events import (
     CHECKSUM_BYTES,
@@ -47,6 +46,8 @@ from tidelog.codecs.mysql.binlog.items import (
     RowsOfPreparedTransaction,
     XaSeen,
     XaState,
+    pack_position,
+    parse_file_name,
 )
 from tidelog.codecs.mysql.binlog.scan_state import BATCH_BYTES, FAULTS, ScanState
 from tidelog.codecs.mysql.binlog.tables import ScannedTables
@@ -377,7 +378,7 @@ class FileEvents:
         if header.type == EventType.HEARTBEAT_V2:
             name_of, exact = parse_heartbeat_v2(body)
             if name_of is not None and self._is_here(name_of) and exact is not None:
-                state[kernel.OFFSET] = max(here, binlog_position.pack(0, exact))
+                state[kernel.OFFSET] = max(here, pack_position(0, exact))
         elif self._flavor is Flavor.MARIADB and not header.log_pos:
             # Beyond 4 GiB: the offset precedes the name (sql_repl.cc, send_heartbeat_event).
             fields = Fields(body)
@@ -394,8 +395,8 @@ class FileEvents:
 
     def _file(self, name: str) -> int:
         """The position of the file's beginning."""
-        _, number = binlog_position.file_number(name)
-        return binlog_position.pack(number + self._shift, 0)
+        _, number = parse_file_name(name)
+        return pack_position(number + self._shift, 0)
 
 
 # MariaDB's compressed rows events, and the events between them.

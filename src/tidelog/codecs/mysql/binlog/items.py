@@ -306,7 +306,7 @@ OFFSET_BITS = 39
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
-def pack(file_number: int, offset: int) -> int:
+def pack_position(file_number: int, offset: int) -> int:
     """The position of ``offset`` in file ``file_number``; raises ValueError if it is
     out of range.
     """
@@ -315,18 +315,18 @@ def pack(file_number: int, offset: int) -> int:
     return file_number << OFFSET_BITS | offset
 
 
-def unpack(position: int) -> tuple[int, int]:
+def unpack_position(position: int) -> tuple[int, int]:
     """(file number, offset)."""
     return position >> OFFSET_BITS, position & _OFFSET_MASK
 
 
-def text(position: int) -> str:
+def position_text(position: int) -> str:
     """The position for messages: ``000123:4567``."""
-    number, offset = unpack(position)
+    number, offset = unpack_position(position)
     return f"{number:06}:{offset}"
 
 
-def file_number(name: str) -> tuple[str, int]:
+def parse_file_name(name: str) -> tuple[str, int]:
     """(base, number) of a file name such as ``binlog.000123``; raises ValueError if it has none."""
     base, dot, suffix = name.rpartition(".")
     if not dot or not suffix.isdigit():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.byte_order import little_uint16_at, little_uint32_at, uint24_at
+from tidelog.codecs.byte_order import little_uint16_at, little_uint24_at, little_uint32_at
 from tidelog.codecs.mysql.binlog.events import HEADER_BYTES
 from tidelog.model.records import Int32s, Int64s, UInt8s
 
@@ -103,7 +103,7 @@ def _value_end(data: UInt8s, at: int, end: int, prefix: int, fixed: int) -> int:
     if prefix == 2:
         return at + 2 + little_uint16_at(data, at)
     if prefix == 3:
-        return at + 3 + uint24_at(data, at)
+        return at + 3 + little_uint24_at(data, at)
     return at + 4 + little_uint32_at(data, at)
 
 
@@ -156,7 +156,7 @@ def image_end(
 
 
 @njit(nogil=True)
-def rekeyed(
+def images_differ(
     data: UInt8s,
     before: int,
     before_bits: int,
@@ -215,7 +215,7 @@ def present_count(data: UInt8s, at: int, columns: int) -> int:
 
 
 @njit(nogil=True)
-def write_kept(
+def write_kept_columns(
     data: UInt8s,
     bits: int,
     at: int,
@@ -370,7 +370,7 @@ def crc32(data: UInt8s, start: int, end: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def split(data: UInt8s, offsets: Int64s) -> int:
+def split_events(data: UInt8s, offsets: Int64s) -> int:
     """Find the events of ``data`` by the lengths in their headers.
 
     Writes their begins, and the end of the last, to ``offsets``; returns their number, -1 if they
@@ -402,7 +402,7 @@ def may_repeat(typed: int) -> bool:
 
 
 @njit(nogil=True)
-def place_of(data: UInt8s, start: int, offset: int) -> tuple[bool, int, int]:
+def event_place(data: UInt8s, start: int, offset: int) -> tuple[bool, int, int]:
     """Whether the event at ``start`` is in order, and its begin and end in its file.
 
     ``offset``: the end of the last event; an event that is not in the file gets this position.

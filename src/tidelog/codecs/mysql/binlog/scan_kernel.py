@@ -14,9 +14,9 @@ from numba import njit
 from tidelog.codecs.byte_order import (
     little_int64_at,
     little_uint16_at,
+    little_uint24_at,
     little_uint32_at,
-    uint24_at,
-    uint48_at,
+    little_uint48_at,
 )
 from tidelog.codecs.mysql.binlog import kernels as kernel
 from tidelog.codecs.mysql.binlog.events import HEADER_BYTES
@@ -27,12 +27,12 @@ from tidelog.codecs.mysql.binlog.kernels import (
     MAP_END,
     MAP_START,
     crc32,
+    event_place,
     image_end,
+    images_differ,
     may_repeat,
-    place_of,
     present_count,
-    rekeyed,
-    write_kept,
+    write_kept_columns,
 )
 from tidelog.model.records import Int32s, Int64s, UInt8s
 
@@ -151,10 +151,12 @@ def write_payload(
     payload[used + 3] = kept >> 8
     used += 4
     if table[LEFT_OUT]:
-        used = write_kept(data, bits, row, False, table, walks, payload, used)
+        used = write_kept_columns(data, bits, row, False, table, walks, payload, used)
         if row_flags & _BEFORE_AND_AFTER == _BEFORE_AND_AFTER:
             partial = row_flags & _PARTIAL != 0
-            used = write_kept(data, bits + width, middle, partial, table, walks, payload, used)
+            used = write_kept_columns(
+                data, bits + width, middle, partial, table, walks, payload, used
+            )
         return used
     _copy_few(data, bits, width, payload, used)
     used += width
@@ -224,7 +226,7 @@ def commit_ts_of(data: UInt8s, start: int, body_end: int, mariadb: bool) -> int:
     body = start + HEADER_BYTES
     if not mariadb and body + 49 <= body_end and data[body + 25] == 2:
         # The commit time on this server, microseconds in 55 bits.
-        told_ts = little_uint32_at(data, body + 42) | uint24_at(data, body + 46) << 32
+        told_ts = little_uint32_at(data, body + 42) | little_uint24_at(data, body + 46) << 32
         told_ts &= (1 << 55) - 1
         if told_ts:
             return int(told_ts)
@@ -340,7 +342,7 @@ def scan(
             event_start = state[kernel.EVENT_START]
             event_end = state[kernel.EVENT_END]
         else:
-            in_order, event_start, event_end = place_of(data, start, offset)
+            in_order, event_start, event_end = event_place(data, start, offset)
             if not in_order:
                 code = kernel.OUT_OF_ORDER
                 break
@@ -354,7 +356,7 @@ def scan(
                 break
             rows_flags = little_uint16_at(data, body + 6)
             if not held:
-                table_id = uint48_at(data, body)
+                table_id = little_uint48_at(data, body)
                 at, columns = columns_of(data, typed, body + 8, body_end)
                 if columns < 0:
                     code = kernel.MALFORMED
@@ -462,9 +464,13 @@ def scan(
                             if table[kernel.NOTICE] & ~table[kernel.NOTICED]:
                                 if row_kind == _D:
                                     table[kernel.NOTICED] |= table[kernel.NOTICE] & kernel.DELETED
-                                elif updates and table[kernel.NOTICE] & kernel.REKEYED and rekeyed(
-                                    data, row, first_bits, first_present,
-                                    after_at, second_bits, second_present, at, table, walks,
+                                elif (
+                                    updates
+                                    and table[kernel.NOTICE] & kernel.REKEYED
+                                    and images_differ(
+                                        data, row, first_bits, first_present,
+                                        after_at, second_bits, second_present, at, table, walks,
+                                    )
                                 ):  # fmt: skip
                                     table[kernel.NOTICED] |= kernel.REKEYED
                             last_position = record_position
@@ -488,7 +494,7 @@ def scan(
                 code = kernel.MALFORMED
                 break
             if not held:
-                number = table_number(uint48_at(data, body), ids, numbers)
+                number = table_number(little_uint48_at(data, body), ids, numbers)
                 if number < 0:
                     code = kernel.SPECIAL
                     break

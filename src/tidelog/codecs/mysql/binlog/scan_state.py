@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog import items as binlog_position
 from tidelog.codecs.mysql.binlog import kernels as kernel
 from tidelog.codecs.mysql.binlog.events import HEADER_BYTES, EventType
-from tidelog.codecs.mysql.binlog.items import GtidSource, GtidsSeen, WatchedBinlogRow
+from tidelog.codecs.mysql.binlog.items import (
+    GtidSource,
+    GtidsSeen,
+    WatchedBinlogRow,
+    pack_position,
+    position_text,
+)
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, Kind, LogBatch, Resume, UInt8s
 
@@ -43,7 +48,7 @@ class ScanState:
         server_version: tuple[int, ...],
     ) -> None:
         slots: Int64s = np.zeros(kernel.STATE_SLOTS, dtype=np.int64)
-        slots[kernel.FILE] = binlog_position.pack(file_number, 0)
+        slots[kernel.FILE] = pack_position(file_number, 0)
         slots[kernel.OFFSET] = offset
         slots[kernel.LAST_POSITION] = begin.position
         slots[kernel.LAST_ORDINAL] = begin.ordinal
@@ -91,10 +96,10 @@ class ScanState:
     def where(self) -> str:
         """The beginning of the current event as text: the file's number and the offset in it."""
         state = self.slots
-        at = binlog_position.text(int(state[kernel.FILE] | max(0, int(state[kernel.EVENT_START]))))
+        at = position_text(int(state[kernel.FILE] | max(0, int(state[kernel.EVENT_START]))))
         if not self.in_transaction:
             return at
-        group = binlog_position.text(int(state[kernel.GROUP_START]))
+        group = position_text(int(state[kernel.GROUP_START]))
         return f"{at}, in the transaction at {group}, record {int(state[kernel.NEXT_ORDINAL])}"
 
     def fault(self, what: str) -> DecodeError:

@@ -48,7 +48,7 @@ from tidelog.codecs.mysql.binlog.items import (
     RowsOfPreparedTransaction,
     Scanned,
 )
-from tidelog.codecs.mysql.binlog.kernels import split
+from tidelog.codecs.mysql.binlog.kernels import split_events
 from tidelog.codecs.mysql.binlog.scan_kernel import scan
 from tidelog.codecs.mysql.binlog.scan_state import FAULTS, TORN, ScannedRecords, ScanState, name_of
 from tidelog.codecs.mysql.binlog.table_map import parse_table_map
@@ -405,7 +405,7 @@ class BinlogScanner:
         for piece in payload_slices(inner, payload.compressed, SLICE_BYTES):
             events = np.frombuffer(piece, dtype=np.uint8)
             offsets = np.empty(len(events) // HEADER_BYTES + 2, dtype=np.int64)
-            count = split(readonly(events, np.uint8), offsets)
+            count = split_events(readonly(events, np.uint8), offsets)
             if count < 0:
                 raise ValueError("events")
             state[kernel.EVENT_START], state[kernel.EVENT_END] = start, end

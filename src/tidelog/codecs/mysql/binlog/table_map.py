@@ -14,7 +14,7 @@ from tidelog.codecs.mysql.binlog.events import Fields
 from tidelog.codecs.mysql.binlog.items import TableMapMetadata, TableMapSeen
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.codecs.mysql.types import KNOWN_TYPES, walk
+from tidelog.codecs.mysql.types import KNOWN_TYPES, value_lengths
 
 MAX_COLUMNS = 4096
 
@@ -97,7 +97,7 @@ def _metas(types: bytes, fields: Fields) -> tuple[int, ...]:
     if fields.left():
         raise ValueError("metadata")
     for code, meta in zip(types, metas, strict=True):
-        walk(code, meta)  # raises ValueError for metadata that the type can't have
+        value_lengths(code, meta)  # raises ValueError for metadata that the type can't have
     return metas
 
 

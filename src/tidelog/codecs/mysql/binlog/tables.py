@@ -9,7 +9,7 @@ import numpy as np
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog import kernels as kernel
 from tidelog.codecs.mysql.binlog.items import TableMapSeen
-from tidelog.codecs.mysql.types import OLD_FRACTIONS, walk
+from tidelog.codecs.mysql.types import OLD_FRACTIONS, value_lengths
 from tidelog.errors import DecodeError
 from tidelog.model.records import Int32s, Int64s, UInt8s
 
@@ -56,7 +56,7 @@ class ScannedTables:
         if seen.has_readable_rows:
             digits = old_digits or {}
             walks = [
-                walk(code, meta, digits.get(i, 0))
+                value_lengths(code, meta, digits.get(i, 0))
                 for i, (code, meta) in enumerate(zip(seen.types, seen.metas, strict=True))
             ]
             columns = len(walks)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.codecs.cell_positions import MISSING, CellPlaces, Image, integers, matrices, payloads
-from tidelog.codecs.key_kernel import REASONS
+from tidelog.codecs.key_kernel import TUPLE_FAULTS
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.rows.cell_kernel import any_old_or_partial, locate
 from tidelog.codecs.mysql.texts.texts import BadCellError, Texts, TooMuchTextError
@@ -61,7 +61,7 @@ def walk(schema: TableSchema) -> Walk:
 def _layout(schema: TableSchema, column: Column) -> tuple[int, int]:
     """(bytes of the length, bytes of the value if there is no length)."""
     try:
-        return types.walk(column.type_id, types.metadata(column), types.old_digits(column))
+        return types.value_lengths(column.type_id, types.metadata(column), types.old_digits(column))
     except ValueError:
         raise DecodeError(
             f"{schema.table}: column {column.name}: {column.type_name} is not a type of the binlog"
@@ -173,7 +173,7 @@ def read_rows(
         new_image.start, new_image.length, new_image.present,
     )  # fmt: skip
     if row >= 0:
-        raise RowError(int(row), None, REASONS[reason])
+        raise RowError(int(row), None, TUPLE_FAULTS[reason])
     data = raw
     if binary.any():
         images = [new_image, old_image] if fill_old else [new_image]

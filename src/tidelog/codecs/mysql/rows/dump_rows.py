@@ -22,10 +22,10 @@ import struct
 import numpy as np
 from numba import njit
 
-from tidelog.codecs.byte_order import put_uint32
+from tidelog.codecs.byte_order import put_big_uint32
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import charset_of
-from tidelog.codecs.mysql.texts.charset_texts import SURROGATES
+from tidelog.codecs.mysql.texts.charset_texts import CHARSETS_WITH_SURROGATES
 from tidelog.codecs.postgres.tuples import dump_batch
 from tidelog.errors import ChunkError, DecodeError
 from tidelog.model.records import Int64s, Kind, LogBatch, UInt8s
@@ -59,7 +59,7 @@ def put_row(data, at, end, forms, payload, to):  # type: ignore[no-untyped-def]
     """
     columns = len(forms)
     payload[to] = _INSERT
-    put_uint32(payload, to + 1, 0)
+    put_big_uint32(payload, to + 1, 0)
     payload[to + 5] = _NEW
     payload[to + 6] = columns >> 8
     payload[to + 7] = columns & 0xFF
@@ -128,7 +128,7 @@ def put_row(data, at, end, forms, payload, to):  # type: ignore[no-untyped-def]
             payload[to + i] = data[at + i]
         to += stop - at
         at = stop
-        put_uint32(payload, start - 4, to - start)
+        put_big_uint32(payload, start - 4, to - start)
     return to if at == end else -1
 
 
@@ -203,7 +203,7 @@ def form_of(column: Column) -> int:
         return BIT_BOOL if column.logical == "bool" else BIT
     if column.type_id in types.NUMERIC and column.type_id not in (types.FLOAT, types.DOUBLE):
         return NUMBER
-    if charset_of(types.collation(column)) in SURROGATES:
+    if charset_of(types.collation(column)) in CHARSETS_WITH_SURROGATES:
         return WIDE
     return AS_IS
 

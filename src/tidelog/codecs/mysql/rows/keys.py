@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidelog.codecs.byte_order import put_uint32
+from tidelog.codecs.byte_order import put_big_uint32
 from tidelog.codecs.cell_positions import MISSING, Image
 from tidelog.codecs.columns import kernels
 from tidelog.codecs.key_kernel import EncodedKeys, hash64
@@ -36,35 +36,35 @@ from tidelog.model.schema import TableSchema
 
 # Keys of bytes.
 
-BEGINS = "0x"
-LOGICAL = "bytes"
+HEX_PREFIX = "0x"
+BYTES_LOGICAL = "bytes"
 """The logical type of columns with such keys."""
 
 _HEX = re.compile(r"0x((?:[0-9A-Fa-f]{2})*)")
 
 
-def text_of(value: bytes) -> str:
+def bytes_text(value: bytes) -> str:
     """The text in the form that Tidelog writes."""
-    return BEGINS + value.hex()
+    return HEX_PREFIX + value.hex()
 
 
-def shortest(value: bytes) -> str:
-    """The bytes as text if `bytes_of` reads the same bytes from it, else `text_of`.
+def shortest_bytes_text(value: bytes) -> str:
+    """The bytes as text if `bytes_of_text` reads the same bytes from it, else `bytes_text`.
 
     It is for values whose column is only known to have bytes.
     """
     try:
         text = value.decode()
     except UnicodeDecodeError:
-        return text_of(value)
-    return text_of(value) if text.startswith(BEGINS) or "\0" in text else text
+        return bytes_text(value)
+    return bytes_text(value) if text.startswith(HEX_PREFIX) or "\0" in text else text
 
 
-def bytes_of(text: str) -> bytes:
+def bytes_of_text(text: str) -> bytes:
     """The bytes of a text. Raises ValueError if ``0x`` is not followed by pairs of hexadecimal
     digits.
     """
-    if not text.startswith(BEGINS):
+    if not text.startswith(HEX_PREFIX):
         return text.encode("utf-8", "surrogateescape")
     match = _HEX.fullmatch(text)
     if match is None:
@@ -86,7 +86,7 @@ def _put_key(out, at, data, start, length, i):  # type: ignore[no-untyped-def]
         size = length[slot, i]
         if size == MISSING:
             return np.int64(-1)
-        put_uint32(out, at, size)
+        put_big_uint32(out, at, size)
         at += 4
         begin = np.int64(start[slot, i])
         for k in range(size):
@@ -175,7 +175,7 @@ _MAX_BYTES = int(np.iinfo(np.int32).max)
 
 
 def _is_bytes(schema: TableSchema, name: str) -> bool:
-    return schema.columns[schema.column_index(name)].logical == LOGICAL
+    return schema.columns[schema.column_index(name)].logical == BYTES_LOGICAL
 
 
 def lacks_key(batch: LogBatch, schema_of: Callable[[int], TableSchema]) -> Bools:
@@ -254,9 +254,9 @@ class BinlogKeys(EncodedKeys):
         return self._entries(batch, indices, schema, kind, rows, old)
 
     def texts(self, key: bytes, schema: TableSchema) -> tuple[str | None, ...]:
-        """Like `EncodedKeys.texts`; bytes are in the form of `text_of`."""
+        """Like `EncodedKeys.texts`; bytes are in the form of `bytes_text`."""
         return tuple(
-            text_of(text.encode("utf-8", "surrogateescape"))
+            bytes_text(text.encode("utf-8", "surrogateescape"))
             if text is not None and _is_bytes(schema, name)
             else text
             for name, text in zip(schema.match_key, self._texts(key), strict=True)

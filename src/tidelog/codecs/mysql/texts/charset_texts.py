@@ -8,7 +8,7 @@ Keys have exact texts. Some sets have characters without a text (surrogates in `
 ``utf32``, codes that ``gbk`` does not define), or two characters with the same text (``cp932`` has
 NEC's and IBM's). For other columns the server's question mark is good enough, but two keys must not
 become one. So a key's value that does not survive the conversion to UTF-8 and back is written as
-`MARK` and the hexadecimal digits of its bytes, both from the log and from a dump.
+`EXACT_TEXT_MARK` and the hexadecimal digits of its bytes, both from the log and from a dump.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tidelog.model.schema import Column
 
 # Multi-byte character sets.
 
-WIDE = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
+WIDE_CHARSETS = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 """The character sets whose ASCII characters take several bytes too."""
 
-SURROGATES = frozenset({"ucs2", "utf32"})
+CHARSETS_WITH_SURROGATES = frozenset({"ucs2", "utf32"})
 """The character sets that store a surrogate as a character of its own."""
 
 _WIDE_CODECS = {
@@ -76,13 +76,13 @@ _MULTIBYTE_PATCHES: dict[str, dict[bytes, str]] = {
 }
 
 
-def decode(charset: str, text: bytes) -> str:
+def decode_multibyte(charset: str, text: bytes) -> str:
     """Decode the text; raises LookupError for any other character set."""
     if charset == "ucs2":  # it has no surrogate pairs
         units = np.frombuffer(text[: len(text) // 2 * 2], ">u2").copy()
         units[(units >= 0xD800) & (units < 0xE000)] = ord("?")
         text = units.tobytes() + text[len(units) * 2 :]
-    if charset in WIDE:
+    if charset in WIDE_CHARSETS:
         return text.decode(_WIDE_CODECS[charset], _QUESTION_MARK)
     codec = _MULTIBYTE_CODECS[charset]
     patches = _MULTIBYTE_PATCHES.get(charset, {})
@@ -104,7 +104,7 @@ def decode(charset: str, text: bytes) -> str:
     return "".join(character(match) for match in pattern.finditer(text))
 
 
-def characters(charset: str, text: bytes) -> list[bytes]:
+def multibyte_codes(charset: str, text: bytes) -> list[bytes]:
     """The codes of a text in a set that includes ASCII; a run of ASCII counts as one."""
     return [match[0] for match in _CHARACTERS.get(charset, _TWO).finditer(text)]
 
@@ -198,7 +198,7 @@ def is_single_byte(charset: str) -> bool:
 
 def keeps_ascii(charset: str) -> bool:
     """Return True if a text of bytes below 0x80 is ASCII."""
-    return charset not in WIDE
+    return charset not in WIDE_CHARSETS
 
 
 def decode_text(text: bytes, charset: str | None) -> str:
@@ -210,7 +210,7 @@ def decode_text(text: bytes, charset: str | None) -> str:
         return text.decode("utf-8", "replace")
     if is_single_byte(charset):
         return codecs.charmap_decode(text, "strict", _characters(charset))[0]
-    return decode(charset, text)
+    return decode_multibyte(charset, text)
 
 
 @cache
@@ -219,7 +219,7 @@ def _characters(charset: str) -> str:
 
 
 @cache
-def table(charset: str) -> tuple[UInt8s, UInt8s]:
+def single_byte_table(charset: str) -> tuple[UInt8s, UInt8s]:
     """(uint8[256, 3], uint8[256]): each byte's UTF-8, and its length."""
     codes = np.zeros((256, 3), dtype=np.uint8)
     sizes = np.zeros(256, dtype=np.uint8)
@@ -241,7 +241,7 @@ def _character(charset: str, byte: int) -> str:
 
 
 @njit(cache=True, nogil=True)
-def by_table(data, start, length, binary, codes, sizes, to):  # type: ignore[no-untyped-def]
+def convert_single_byte(data, start, length, binary, codes, sizes, to):  # type: ignore[no-untyped-def]
     """Write the cells that are not ASCII as UTF-8; returns the end of ``data``.
 
     From ``to`` on, ``data`` has room for three bytes for each byte of the cells.
@@ -286,7 +286,7 @@ def not_ascii(data, start, length, binary, out):  # type: ignore[no-untyped-def]
 
 # Exact texts of keys.
 
-MARK = "\U0010ffff"
+EXACT_TEXT_MARK = "\U0010ffff"
 """The prefix of such a text: a code point that is never a character."""
 
 _WHOLE = frozenset({"utf16", "utf16le"})
@@ -312,15 +312,15 @@ _ODD = {
 }
 
 
-def needs_exact(column: Column) -> bool:
+def needs_exact_text(column: Column) -> bool:
     """Return True if the column is text in such a set."""
     charset = charset_of(types.collation(column))
     return column.type_id in types.CHARACTER and is_lossy(charset)
 
 
-def longest(column: Column) -> int:
+def longest_exact_text(column: Column) -> int:
     """The most characters of such a text of the column; 0 if it needs none."""
-    if not needs_exact(column):
+    if not needs_exact_text(column):
         return 0
     size = types.metadata(column)
     return 1 + 2 * (types.string_bytes(size) if column.type_id == types.STRING else size)
@@ -339,33 +339,33 @@ def is_plain_ascii(charset: str) -> bool:
     return keeps_ascii(charset) and charset != "swe7"
 
 
-def exact(charset: str, value: bytes) -> str | None:
+def exact_text(charset: str, value: bytes) -> str | None:
     """The text of a value that does not survive the conversion; None if it does. ``charset``: a
     lossy set.
     """
-    return MARK + value.hex() if _is_odd(charset, value) else None
+    return EXACT_TEXT_MARK + value.hex() if _is_odd(charset, value) else None
 
 
-def value_of(charset: str | None, text: str) -> bytes | None:
-    """The bytes from which `exact` made this text; None if it did not, or the text is spelled
+def bytes_of_exact_text(charset: str | None, text: str) -> bytes | None:
+    """The bytes from which `exact_text` made this text; None if it did not, or the text is spelled
     differently.
     """
-    if charset is None or not text.startswith(MARK) or not is_lossy(charset):
+    if charset is None or not text.startswith(EXACT_TEXT_MARK) or not is_lossy(charset):
         return None
-    digits = text[len(MARK) :]
+    digits = text[len(EXACT_TEXT_MARK) :]
     value = bytes.fromhex(digits) if _HEX.fullmatch(digits) else b""
-    return value if exact(charset, value) == text else None
+    return value if exact_text(charset, value) == text else None
 
 
-def sql(name: str, charset: str) -> str:
+def exact_text_sql(name: str, charset: str) -> str:
     """SQL for the text of column ``name``, quoted, in a lossy set."""
     plain = f"CONVERT({name} USING utf8mb4)"
-    marked = f"CONCAT(_utf8mb4 X'{MARK.encode().hex()}', LOWER(HEX({name})))"
+    marked = f"CONCAT(_utf8mb4 X'{EXACT_TEXT_MARK.encode().hex()}', LOWER(HEX({name})))"
     return f"IF({_odd_sql(name, charset)}, {marked}, {plain})"
 
 
 def _odd_sql(name: str, charset: str) -> str:
-    if charset in SURROGATES:
+    if charset in CHARSETS_WITH_SURROGATES:
         return _ODD[charset].format(k=name)
     back = f"CONVERT(CONVERT({name} USING utf8mb4) USING {charset})"
     if charset != "sjis":
@@ -381,20 +381,20 @@ def _count(value: str, digits: str) -> str:
 
 
 def _is_odd(charset: str, value: bytes) -> bool:
-    if charset in SURROGATES:
+    if charset in CHARSETS_WITH_SURROGATES:
         size = 2 if charset == "ucs2" else 4
         units = (int.from_bytes(value[at : at + size]) for at in range(0, len(value), size))
-        marked = size == 4 and value[:4] == ord(MARK).to_bytes(4)
+        marked = size == 4 and value[:4] == ord(EXACT_TEXT_MARK).to_bytes(4)
         return marked or any(0xD800 <= unit < 0xE000 for unit in units)
     if is_single_byte(charset):
         return bool(value.translate(None, _plain_bytes(charset)))
     if value.isascii():
         return False
-    if decode(charset, value).count("?") > value.count(b"?"):
+    if decode_multibyte(charset, value).count("?") > value.count(b"?"):
         return True
     again = _AGAIN.get(charset)
     return again is not None and any(
-        re.fullmatch(again, code, re.DOTALL) for code in characters(charset, value)
+        re.fullmatch(again, code, re.DOTALL) for code in multibyte_codes(charset, value)
     )
 
 

@@ -28,7 +28,7 @@ POWERS = np.array([10**k for k in range(10)], dtype=np.int64)
 
 
 @njit(cache=True, nogil=True)
-def put(data, to, value, digits):  # type: ignore[no-untyped-def]
+def put_digits(data, to, value, digits):  # type: ignore[no-untyped-def]
     """Write ``value`` with leading zeros."""
     for k in range(to + digits - 1, to - 1, -1):
         rest = value // 10
@@ -164,7 +164,7 @@ def put_decimal(data, at, precision, scale, to):  # type: ignore[no-untyped-def]
                 return np.int64(-1)
             any_digit |= value != 0
             if part == 1 or begun:
-                to = put(data, to, value, digits)
+                to = put_digits(data, to, value, digits)
             elif value:
                 to = put_unsigned(data, to, np.uint64(value))
                 begun = True
@@ -192,7 +192,7 @@ def decimals(data, start, length, binary, precision, scale, to):  # type: ignore
 
 
 @njit(cache=True, nogil=True)
-def numbers(data, start, length, binary, out):  # type: ignore[no-untyped-def]
+def little_endian_numbers(data, start, length, binary, out):  # type: ignore[no-untyped-def]
     """Fill uint64[n] ``out`` with the little-endian numbers of up to eight bytes."""
     for i in range(len(start)):
         out[i] = 0
@@ -223,7 +223,7 @@ _ZERO_SECONDS = 838 * 3600 + 59 * 60 + 59 + 1
 _EPOCH = dt.datetime(1970, 1, 1)
 
 
-def old_text(type_id: int, digits: int, cell: bytes) -> bytes:
+def old_temporal_text(type_id: int, digits: int, cell: bytes) -> bytes:
     """The text that a SELECT shows of a value with ``digits`` of a fraction. Raises ValueError for
     an invalid value.
     """
@@ -262,26 +262,26 @@ def years(data, start, length, binary, to):  # type: ignore[no-untyped-def]
         value = np.int64(data[start[i]])
         start[i] = to
         length[i] = 4
-        to = put(data, to, value + 1900 if value else np.int64(0), 4)
+        to = put_digits(data, to, value + 1900 if value else np.int64(0), 4)
     return to
 
 
 @njit(cache=True, nogil=True)
 def _put_date(data, to, year, month, day):  # type: ignore[no-untyped-def]
-    to = put(data, to, year, 4)
+    to = put_digits(data, to, year, 4)
     data[to] = MINUS
-    to = put(data, to + 1, month, 2)
+    to = put_digits(data, to + 1, month, 2)
     data[to] = MINUS
-    return put(data, to + 1, day, 2)
+    return put_digits(data, to + 1, day, 2)
 
 
 @njit(cache=True, nogil=True)
 def _put_time(data, to, hour, minute, second):  # type: ignore[no-untyped-def]
-    to = put(data, to, hour, 3 if hour > 99 else 2)
+    to = put_digits(data, to, hour, 3 if hour > 99 else 2)
     data[to] = COLON
-    to = put(data, to + 1, minute, 2)
+    to = put_digits(data, to + 1, minute, 2)
     data[to] = COLON
-    return put(data, to + 1, second, 2)
+    return put_digits(data, to + 1, second, 2)
 
 
 @njit(cache=True, nogil=True)
@@ -292,7 +292,7 @@ def _put_fraction(data, to, value, digits):  # type: ignore[no-untyped-def]
     if digits & 1:  # stored as hundredths instead of tenths, and so on
         value //= 10
     data[to] = DOT
-    return put(data, to + 1, value, digits)
+    return put_digits(data, to + 1, value, digits)
 
 
 @njit(cache=True, nogil=True)

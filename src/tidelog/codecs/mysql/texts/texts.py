@@ -19,7 +19,7 @@ from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.rows.cell_kernel import PARTIAL_JSON
 from tidelog.codecs.mysql.texts import charset_texts, json_texts, kernels, texts
-from tidelog.codecs.mysql.texts.kernels import little_endian, old_text
+from tidelog.codecs.mysql.texts.kernels import little_endian, old_temporal_text
 from tidelog.codecs.mysql.texts.network_texts import inet4_text, inet6_text, uuid_text
 from tidelog.model.records import Bools, Int32s, UInt8s
 from tidelog.model.schema import Column
@@ -139,7 +139,9 @@ class Texts:
         code, meta = column.type_id, types.metadata(column)
         data, to = self._room(_width(column) * len(start))
         if digits := types.old_digits(column):
-            self._convert_each(lambda cell: old_text(code, digits, cell), start, length, binary)
+            self._convert_each(
+                lambda cell: old_temporal_text(code, digits, cell), start, length, binary
+            )
         elif code in _INTEGER_SIZES:
             self._fill(
                 kernels.integers(
@@ -248,7 +250,7 @@ class Texts:
 
     def _sets(self, labels: Sequence[str], start: Int32s, length: Int32s, binary: Bools) -> None:
         values = np.empty(len(start), dtype=np.uint64)
-        _require_valid(kernels.numbers(self._data, start, length, binary, values))
+        _require_valid(kernels.little_endian_numbers(self._data, start, length, binary, values))
         rows = np.flatnonzero(binary & (length >= 0))
         distinct, which = np.unique(values[rows], return_inverse=True)
         places = np.empty(len(distinct), dtype=np.int32)
@@ -296,15 +298,18 @@ class Texts:
         if charset_texts.is_single_byte(charset):
             sizes = np.where(binary & (length > 0), length, 0)
             data, to = self._room(3 * int(sizes.sum(dtype=np.int64)))
-            codes = charset_texts.table(charset)
-            self._fill(charset_texts.by_table(data, start, length, binary, *codes, to))
+            codes = charset_texts.single_byte_table(charset)
+            self._fill(charset_texts.convert_single_byte(data, start, length, binary, *codes, to))
             return
         chosen = binary & (length > 0)
         if charset_texts.keeps_ascii(charset):
             chosen = np.empty(len(start), dtype=np.bool_)
             charset_texts.not_ascii(self._data, start, length, binary, chosen)
         self._convert_each(
-            lambda text: charset_texts.decode(charset, text).encode(), start, length, chosen
+            lambda text: charset_texts.decode_multibyte(charset, text).encode(),
+            start,
+            length,
+            chosen,
         )
 
     def _exact(self, charset: str, start: Int32s, length: Int32s, binary: Bools) -> Bools:
@@ -315,7 +320,7 @@ class Texts:
         for row in np.flatnonzero(odd):
             begin = int(start[row])
             cell = self._data[begin : begin + int(length[row])].tobytes()
-            text = charset_texts.exact(charset, cell)
+            text = charset_texts.exact_text(charset, cell)
             odd[row] = text is not None
             if text is not None:
                 encoded = text.encode()

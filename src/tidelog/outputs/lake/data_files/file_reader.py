@@ -144,19 +144,19 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
     names = []
     for column in columns:
         value = values[column]
-        last = _NULL_FOLDER if value is None else escaped(value)
-        names.append(f"{escaped(column)}={last}")
+        last = _NULL_FOLDER if value is None else folder_text(value)
+        names.append(f"{folder_text(column)}={last}")
         if len(names[-1].encode()) > _MOST_NAME_BYTES:
             return None
     return "/".join(names)
 
 
-def escaped(text: str) -> str:
+def folder_text(text: str) -> str:
     """Returns a column or a value as it appears in the name of a folder."""
     return _NOT_IN_FOLDERS.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
-def path_of(name: str) -> str:
+def encoded_path(name: str) -> str:
     """Returns a file's name as its path in the log: percent-encoded."""
     return quote(name, safe="/!$&'()*+,;=@~")
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.file_store import file_errors
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.data_files.file_reader import format_of, path_of, to_file
+from tidelog.outputs.lake.data_files.file_reader import encoded_path, format_of, to_file
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, index_keys
 from tidelog.outputs.lake.delta_log.actions import DataFile
@@ -246,7 +246,7 @@ class ParquetFileWriter:
                 group = min(_GROUP_ROWS, max(1, _GROUP_BYTES // _row_bytes(table)))
                 writer.write_table(table, row_group_size=group)
             size = sink.tell()
-        path = path_of(name)
+        path = encoded_path(name)
         if self._cache is not None and self._layout.file_key:
             index = index_keys(rows, self._layout)
             self._cache.keep(self._store.path, path, self._layout, index)

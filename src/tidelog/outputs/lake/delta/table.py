@@ -24,7 +24,7 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.outputs.lake.contents import ColumnPlan, edits, source_columns_of
+from tidelog.outputs.lake.contents import ColumnPlan, column_edits, source_columns_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import (
     delta_layout,
@@ -92,7 +92,7 @@ class RestoreState:
     restored: int | None = None
 
 
-def note(application: str, end: int, checked: int) -> str:
+def commit_note(application: str, end: int, checked: int) -> str:
     """Returns the note for a commit after which the rows are those of offset ``end``. Nothing was
     restored between version ``checked`` and the commit's start.
     """
@@ -114,7 +114,7 @@ def restore_state(
             break
         if commit.operation == "RESTORE":
             restored = at if restored is None else restored
-            at = _target(read, commit)
+            at = _restored_version(read, commit)
             continue
         if commit.note is not None and commit.note["tidelog"] == application:
             between = _restored_in(read, int(commit.note["checked"]), at)
@@ -138,7 +138,7 @@ def _restored_in(
     return None
 
 
-def _target(read: Callable[[int], DeltaCommit | None], restore: DeltaCommit) -> int:
+def _restored_version(read: Callable[[int], DeltaCommit | None], restore: DeltaCommit) -> int:
     """Returns the version that was restored, or one before it."""
     named = restore.parameters.get("version")
     if named is not None:
@@ -304,7 +304,7 @@ class DeltaTable(SettledTable):
         self._null_readded_columns(columns)
 
         def change(table: TableDefinition) -> TableDefinition:
-            found = edits(columns, target, _columns_of(table.metadata), self.layout)
+            found = column_edits(columns, target, _columns_of(table.metadata), self.layout)
             names = self._names(table, target)
             if needs_mapping(renamed(each.field, names).name for each in found if not each.widens):
                 table = table.with_column_mapping()
@@ -423,7 +423,7 @@ class DeltaTable(SettledTable):
             [*actions, *own],
             operation="WRITE" if self.layout.holds == "changes" else "MERGE",
             parameters={"mode": "Append"} if self.layout.holds == "changes" else {},
-            note=note(application, end, checked),
+            note=commit_note(application, end, checked),
         )
         self._expected = (before + 1, end) if before == checked and not again else None
         self._checked = checked
@@ -434,9 +434,9 @@ class DeltaTable(SettledTable):
         unless another writer replaced a commit of ours.
         """
         try:
-            if commits.is_due(self.state):
+            if commits.is_checkpoint_due(self.state):
                 commits.write_checkpoint(self.store, self.state)
-                table_state.clean_up(self.store, self.state)
+                table_state.clean_up_log(self.store, self.state)
         except TableLeftOutError:
             raise
         except TidelogError as error:

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from tidelog.errors import OutputError, OutputRefusedError, StateError, TidelogError
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.data_files.file_reader import escaped
+from tidelog.outputs.lake.data_files.file_reader import folder_text
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta_log.actions import DataFile, TableMetadata
 from tidelog.outputs.lake.delta_log.commits import tombstones
@@ -113,7 +113,7 @@ def partition_folders(metadata: TableMetadata) -> tuple[str, ...]:
     for each in metadata.schema["fields"]:
         if each["name"] in metadata.partition_columns:
             names.append((each.get("metadata") or {}).get(_PHYSICAL, each["name"]))
-    return tuple(f"{escaped(name)}=" for name in names)
+    return tuple(f"{folder_text(name)}=" for name in names)
 
 
 def is_hidden(name: str, partitions: tuple[str, ...]) -> bool:

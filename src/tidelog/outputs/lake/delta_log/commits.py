@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 from tidelog.errors import ConflictError, TidelogError
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.delta_log.table_state import (
-    FOLDER,
     IN_COMMIT_TIMESTAMPS,
     LAST_CHECKPOINT,
+    LOG_FOLDER,
     CheckpointFiles,
     TableState,
     commit_name,
@@ -111,7 +111,7 @@ class CommitWriter:
         """
         if version:
             return self._store.tag(commit_name(version - 1)) is not None
-        return all(version_of(name) <= 0 for name in self._store.names(FOLDER))
+        return all(version_of(name) <= 0 for name in self._store.names(LOG_FOLDER))
 
     def _read_after_error(self, name: str, error: TidelogError) -> bytes:
         """Returns the file's content after an error; raises the error if there is no file or it
@@ -232,7 +232,7 @@ _OTHERS: Final = {
 _OF_V2: Final = pa.struct([("version", pa.int64()), ("tags", _TEXTS)])
 
 
-def is_due(state: TableState) -> bool:
+def is_checkpoint_due(state: TableState) -> bool:
     """Returns True if a checkpoint of the table is due by ``delta.checkpointInterval``.
 
     Every writer checkpoints its own commits; if another writer did not, we do.
@@ -268,7 +268,7 @@ def write_checkpoint(store: FileStore, state: TableState) -> None:
     pq.write_table(_stack_kinds(arrays), sink, compression="zstd", use_dictionary=False)
     data = sink.getvalue()
     files = CheckpointFiles(state.version, (f"{state.version:020d}.checkpoint.parquet",))
-    store.put(f"{FOLDER}/{files.names[0]}", data.to_pybytes())
+    store.put(f"{LOG_FOLDER}/{files.names[0]}", data.to_pybytes())
     failpoints.hit("delta.checkpoint.written")
     hint = {
         "version": state.version,

@@ -36,9 +36,9 @@ from tidelog.outputs.lake.delta_log.features import features_of
 
 # Files in ``_delta_log``.
 
-FOLDER: Final = "_delta_log"
-SIDECARS: Final = f"{FOLDER}/_sidecars"
-LAST_CHECKPOINT: Final = f"{FOLDER}/_last_checkpoint"
+LOG_FOLDER: Final = "_delta_log"
+SIDECARS: Final = f"{LOG_FOLDER}/_sidecars"
+LAST_CHECKPOINT: Final = f"{LOG_FOLDER}/_last_checkpoint"
 
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(
@@ -51,7 +51,7 @@ _EXPIRING: Final = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\..+|\d{20}\.com
 
 def commit_name(version: int) -> str:
     """Returns the name of a commit's file, below the table."""
-    return f"{FOLDER}/{version:020d}.json"
+    return f"{LOG_FOLDER}/{version:020d}.json"
 
 
 def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
@@ -139,7 +139,7 @@ def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
     """Read a checkpoint. Raises TableLeftOutError for one in an unknown format."""
     checkpoint = Checkpoint()
     for name in found.names:
-        _read(store, f"{FOLDER}/{name}", checkpoint)
+        _read(store, f"{LOG_FOLDER}/{name}", checkpoint)
     for name in checkpoint.sidecars:
         _read(store, name, checkpoint)
     return checkpoint
@@ -148,7 +148,7 @@ def read_checkpoint(store: FileStore, found: CheckpointFiles) -> Checkpoint:
 def read_tombstones(store: FileStore, found: CheckpointFiles) -> list[pa.Array]:
     """Returns struct arrays of the ``remove`` actions in the checkpoint, as it has them."""
     arrays = []
-    names = [f"{FOLDER}/{name}" for name in found.names]
+    names = [f"{LOG_FOLDER}/{name}" for name in found.names]
     for name in names:  # the list grows by sidecars
         if name.endswith(".json"):
             actions = _lines(store, name)
@@ -195,7 +195,7 @@ def _lines(store: FileStore, name: str) -> list[dict[str, Any]]:
     try:
         return list(parse_actions(store.read(name)))
     except ValueError:
-        raise unreadable(store, name) from None
+        raise damaged_log_file(store, name) from None
 
 
 class _open_parquet:  # noqa: N801 - used as a function
@@ -209,16 +209,16 @@ class _open_parquet:  # noqa: N801 - used as a function
             source = self._store.open_input(self._name)
             self._file = pq.ParquetFile(source, pre_buffer=True)
         except pa.ArrowInvalid:
-            raise unreadable(self._store, self._name) from None
+            raise damaged_log_file(self._store, self._name) from None
         return self._file
 
     def __exit__(self, kind: Any, error: BaseException | None, _trace: Any) -> None:
         self._file.close(force=True)
         if isinstance(error, pa.ArrowInvalid):
-            raise unreadable(self._store, self._name) from None
+            raise damaged_log_file(self._store, self._name) from None
 
 
-def unreadable(store: FileStore, name: str) -> TableLeftOutError:
+def damaged_log_file(store: FileStore, name: str) -> TableLeftOutError:
     """Returns the error for a damaged file of the log."""
     return TableLeftOutError(
         f"{store.path}/{name} can't be read: it is damaged. Restore the file, or move the table "
@@ -468,9 +468,9 @@ class TableState:
                 after = f"{int(json.loads(hint)['version']):020d}"
             except (ValueError, KeyError, TypeError):
                 after = ""  # only a hint
-        found = LogListing.of(self._store.names(FOLDER, after=after))
+        found = LogListing.of(self._store.names(LOG_FOLDER, after=after))
         if after and not found.checkpoints:
-            found = LogListing.of(self._store.names(FOLDER))
+            found = LogListing.of(self._store.names(LOG_FOLDER))
         return found
 
     def _load_from(self, found: LogListing) -> bool:
@@ -519,7 +519,7 @@ class TableState:
         try:
             return list(parse_actions(data, kind))
         except ValueError:
-            raise unreadable(self._store, name) from None
+            raise damaged_log_file(self._store, name) from None
 
     def _replay(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
         info: dict[str, Any] = {}
@@ -568,7 +568,7 @@ class TableState:
     def _damaged(self, why: str) -> TableLeftOutError:
         return TableLeftOutError(
             f"{self._store.path}: the table's log can't be read: {why}. Restore the files of "
-            f"{FOLDER}, or move the table away and dump it again."
+            f"{LOG_FOLDER}, or move the table away and dump it again."
         )
 
 
@@ -617,7 +617,7 @@ _DAY_MS: Final = 24 * 3_600_000
 _RETENTION: Final = "interval 30 days"  # where the table has no delta.logRetentionDuration
 
 
-def clean_up(store: FileStore, state: TableState) -> None:
+def clean_up_log(store: FileStore, state: TableState) -> None:
     """Delete expired commits and checkpoints, by ``delta.logRetentionDuration`` and
     ``delta.enableExpiredLogCleanup``; once a day for each state. Sidecars of other writers'
     checkpoints are kept.
@@ -638,13 +638,13 @@ def clean_up(store: FileStore, state: TableState) -> None:
         return
     state.cleaned_on = today
     until_ms = (time.time_ns() // 1_000_000 - kept_ms) // _DAY_MS * _DAY_MS
-    names = store.names(FOLDER)
+    names = store.names(LOG_FOLDER)
     found = LogListing.of(names)
     commits = set(found.commits)
     versions = sorted({each.version for each in found.checkpoints if each.version in commits})
     oldest = _newest_before(state, versions, until_ms)
     if oldest is not None:
-        store.delete(f"{FOLDER}/{name}" for name in names if -1 < version_of(name) < oldest)
+        store.delete(f"{LOG_FOLDER}/{name}" for name in names if -1 < version_of(name) < oldest)
 
 
 def _newest_before(state: TableState, versions: list[int], until_ms: int) -> int | None:

@@ -30,7 +30,7 @@ from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapMetadata, TableMapSeen
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.codecs.mysql.texts.charset_texts import SURROGATES, decode_text
+from tidelog.codecs.mysql.texts.charset_texts import CHARSETS_WITH_SURROGATES, decode_text
 from tidelog.codecs.mysql.types import OLD_FRACTIONS, WIRE_FORMAT, binlog_column, column_of_map
 from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
 from tidelog.model.patterns import exclusion
@@ -134,7 +134,7 @@ def check_key(connection: Connection, table: TableName, schema: TableSchema) -> 
 
 
 def _has_surrogates(connection: Connection, table: TableName, column: Column) -> bool:
-    if charset_of(types.collation(column)) not in SURROGATES:
+    if charset_of(types.collation(column)) not in CHARSETS_WITH_SURROGATES:
         return False
     places = [place for place, label in enumerate(types.labels(column)) if "?" in label]
     for at in range(0, len(places), _AT_ONCE):

@@ -12,10 +12,10 @@ from contextlib import suppress
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.codecs.mysql.binlog.items import unpack
+from tidelog.codecs.mysql.binlog.items import unpack_position
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
-from tidelog.codecs.mysql.texts.charset_texts import needs_exact
+from tidelog.codecs.mysql.texts.charset_texts import needs_exact_text
 from tidelog.errors import TableRefusedError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
@@ -165,7 +165,7 @@ class MySqlCatalogue:
             log = log_end(connection)
             end = log.position
             lag = end - reached
-            if unpack(end)[0] != unpack(reached)[0]:
+            if unpack_position(end)[0] != unpack_position(reached)[0]:
                 lag = log_files(connection).bytes_between(reached, end)
             return SourceLoad(
                 max(0, lag),
@@ -246,7 +246,7 @@ def _key_spelling(schema: TableSchema) -> str:
     write.
     """
     columns = (schema.columns[schema.column_index(name)] for name in schema.match_key)
-    return EXACT_KEYS if any(map(needs_exact, columns)) else ""
+    return EXACT_KEYS if any(map(needs_exact_text, columns)) else ""
 
 
 def _seconds_behind(connection: Connection) -> float | None:

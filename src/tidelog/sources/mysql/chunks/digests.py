@@ -91,7 +91,7 @@ def _key_days(name: str) -> str:
     `tidelog.codecs.columns.times`.
     """
     year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
-    first, of_a_year = times.FIRST, times.OF_A_YEAR
+    first, of_a_year = times.FIRST_INVALID_DATE, times.INVALID_DATES_A_YEAR
     of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"
     number = f"IF({month} = 0, {day}, IF({day} = 0, 31 + {month}, {of_month}))"
     # These servers' year 0 has no February 29th: earlier days of it are a day too late.

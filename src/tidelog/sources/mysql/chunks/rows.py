@@ -24,9 +24,9 @@ from pymysql.constants import COMMAND, CR
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
-from tidelog.codecs.mysql.rows import keys as bytes_keys
 from tidelog.codecs.mysql.rows.dump_rows import ResultError, ResultRows
-from tidelog.codecs.mysql.texts.charset_texts import value_of
+from tidelog.codecs.mysql.rows.keys import BYTES_LOGICAL, bytes_text
+from tidelog.codecs.mysql.texts.charset_texts import bytes_of_exact_text
 from tidelog.codecs.mysql.texts.network_texts import inet4_text, inet6_text, uuid_text
 from tidelog.codecs.postgres.tuples import absent_rows, concatenate
 from tidelog.errors import ChunkError, ChunkRefusedError
@@ -74,7 +74,7 @@ def normalize_keys(
 
 
 def _value(column: Column, text: str | None) -> str | None:
-    if text is None or column.logical == bytes_keys.LOGICAL:
+    if text is None or column.logical == BYTES_LOGICAL:
         return text
     try:
         return _normalize(column, text)
@@ -513,7 +513,7 @@ class MySqlChunkSelect:
                 continue
             texts = [key[place] for key in keys]
             odd = [t for t in dict.fromkeys(texts) if t is not None and not t.isascii()]
-            odd = [t for t in odd if value_of(charset, t) is None]
+            odd = [t for t in odd if bytes_of_exact_text(charset, t) is None]
             for at in range(0, len(odd), KEYS_AT_ONCE):
                 some = odd[at : at + KEYS_AT_ONCE]
                 tests = ", ".join(_round_trip_sql(text, charset) for text in some)
@@ -544,7 +544,7 @@ def _cells_of(key: Key, schema: TableSchema, columns: Sequence[str]) -> Key:
     """The texts of a row's cells; a cell of bytes holds the bytes with their padding."""
     return tuple(
         text
-        if text is None or column.logical != bytes_keys.LOGICAL
+        if text is None or column.logical != BYTES_LOGICAL
         else bytes_value(column, text).decode("utf-8", "surrogateescape")
         for column, text in zip(
             (schema.columns[schema.column_index(name)] for name in columns), key, strict=True
@@ -559,17 +559,17 @@ def _round_trip_sql(text: str, charset: str) -> str:
 
 
 def _key_of(rows: LogBatch, place: int, schema: TableSchema, key: Sequence[str]) -> Key:
-    texts = cells(rows, place)
+    texts = row_texts(rows, place)
     return tuple(_key_text(schema.columns[at], texts[at]) for at in map(schema.column_index, key))
 
 
 def _key_text(column: Column, text: str | None) -> str | None:
-    if text is None or column.logical != bytes_keys.LOGICAL:
+    if text is None or column.logical != BYTES_LOGICAL:
         return text
-    return bytes_keys.text_of(text.encode("utf-8", "surrogateescape"))
+    return bytes_text(text.encode("utf-8", "surrogateescape"))
 
 
-def cells(rows: LogBatch, place: int) -> list[str | None]:
+def row_texts(rows: LogBatch, place: int) -> list[str | None]:
     """The texts of one dump row."""
     start, end = rows.payload_offsets[place], rows.payload_offsets[place + 1]
     data = rows.payload[start:end].tobytes()

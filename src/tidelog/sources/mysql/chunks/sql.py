@@ -26,10 +26,9 @@ import pyarrow as pa
 from tidelog.codecs.columns import times
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
-from tidelog.codecs.mysql.rows import keys as bytes_keys
+from tidelog.codecs.mysql.rows.keys import bytes_of_text, shortest_bytes_text
 from tidelog.codecs.mysql.texts import charset_texts
-from tidelog.codecs.mysql.texts.charset_texts import needs_exact
-from tidelog.codecs.mysql.texts.charset_texts import sql as exact_sql
+from tidelog.codecs.mysql.texts.charset_texts import exact_text_sql, needs_exact_text
 from tidelog.errors import ChunkRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources import ranges as shared
@@ -246,7 +245,7 @@ def literal(column: Column, text: str) -> str:
 
 
 def _text_literal(charset: str | None, text: str) -> str:
-    value = charset_texts.value_of(charset, text)
+    value = charset_texts.bytes_of_exact_text(charset, text)
     if value is None and charset == "sjis" and "\\" in text:
         with suppress(UnicodeEncodeError):  # the server would read another backslash
             value = text.encode("shift_jis")
@@ -260,7 +259,7 @@ def bytes_value(column: Column, text: str) -> bytes:
     its padding.
     """
     try:
-        value = bytes_keys.bytes_of(text)
+        value = bytes_of_text(text)
     except ValueError:
         raise ChunkRefusedError(
             f"a key's value for column {column.name}, of bytes, begins with 0x, but is not pairs "
@@ -455,14 +454,14 @@ def selected(column: Column, key: bool = False) -> str:
     """
     name = quote_name(column.name)
     charset = charset_of(types.collation(column))
-    if key and charset is not None and needs_exact(column):
-        return exact_sql(name, charset)
+    if key and charset is not None and needs_exact_text(column):
+        return exact_text_sql(name, charset)
     return f"{name} * 1e0" if column.type_id in (types.FLOAT, types.DOUBLE) else name
 
 
 # Texts of key columns.
 
-_SPELLING = shared.KeySpelling(true="1", false="0", utc="", binary=bytes_keys.shortest)
+_SPELLING = shared.KeySpelling(true="1", false="0", utc="", binary=shortest_bytes_text)
 
 
 def key_texts(values: pa.Array) -> pa.StringArray:
@@ -472,6 +471,6 @@ def key_texts(values: pa.Array) -> pa.StringArray:
     kind = values.type
     if pa.types.is_timestamp(kind):
         values = values.cast(pa.timestamp("us", kind.tz), safe=False)
-    if (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and times.any_invalid(values):
-        return times.texts(values)
+    if (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)) and times.any_invalid_date(values):
+        return times.texts_with_invalid_dates(values)
     return shared.key_texts(values, _SPELLING)

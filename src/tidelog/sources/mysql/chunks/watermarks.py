@@ -31,7 +31,7 @@ import numpy as np
 import pymysql
 from pymysql.constants import ER
 
-from tidelog.codecs.mysql.binlog.items import text
+from tidelog.codecs.mysql.binlog.items import position_text
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import ChunkDeniedError, ChunkRefusedError, PreflightError
 from tidelog.model.records import Bools, Int64s, XidRanges
@@ -69,7 +69,7 @@ class BinlogSnapshot:
         return self.position >= earlier.position
 
     def to_text(self) -> str:
-        return f"binlog:{text(self.position)}"
+        return f"binlog:{position_text(self.position)}"
 
 
 Strategy = Literal["table", "gtid"]

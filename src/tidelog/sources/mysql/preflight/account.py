@@ -273,7 +273,7 @@ def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
     yield Finding("blocking dumps", "warn" if asked else "ok", text, fix, ADMINISTRATOR)
 
 
-def narrowest(pattern: str) -> tuple[str | None, str | None]:
+def narrowest_grant(pattern: str) -> tuple[str | None, str | None]:
     """Return database and table of a grant for what the pattern matches; None: every one."""
     database, _, table = pattern.partition(".")
     if "*" in database:
@@ -285,7 +285,7 @@ def read_grants(grants: Grants, database: str, patterns: Sequence[str]) -> list[
     """Return the statements that let the account use ``database``, and read in each database that
     a pattern names.
     """
-    places = [narrowest(pattern) for pattern in patterns if not pattern.startswith(EXCLUDE)]
+    places = [narrowest_grant(pattern) for pattern in patterns if not pattern.startswith(EXCLUDE)]
     named = [place for place in places if place[0] is not None]
     if database and database not in {place[0] for place in named}:
         named.append((database, None))

@@ -19,7 +19,7 @@ from tidelog.sources.findings import (
     SPARE_CONNECTIONS,
     Finding,
     Level,
-    connections,
+    connections_finding,
 )
 from tidelog.sources.mysql.connect import SESSION_FIX, Connection, connect, session_fault
 from tidelog.sources.mysql.errors import translate_errors
@@ -244,7 +244,7 @@ def _connections(context: CheckContext) -> Iterator[Finding]:
     account = Grants.of(context.connection).account
     enough = LEAST_CONNECTIONS + SPARE_CONNECTIONS
     fix = f"ALTER USER {account} WITH MAX_USER_CONNECTIONS {enough};"
-    yield connections(int(limit), LEAST_CONNECTIONS, fix, ADMINISTRATOR)
+    yield connections_finding(int(limit), LEAST_CONNECTIONS, fix, ADMINISTRATOR)
 
 
 def _clock(context: CheckContext) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from tidelog.sources.mysql.catalogue.schemas import (
 from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL, check_row_image
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
-from tidelog.sources.mysql.preflight.account import Grants, narrowest
+from tidelog.sources.mysql.preflight.account import Grants, narrowest_grant
 from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
             (
                 "-- correct source.tables, create the tables, or let the account read them:",
                 *dict.fromkeys(
-                    grants.statement(["SELECT"], *narrowest(pattern))
+                    grants.statement(["SELECT"], *narrowest_grant(pattern))
                     for pattern in context.tables
                     if not pattern.startswith(EXCLUDE)
                 ),

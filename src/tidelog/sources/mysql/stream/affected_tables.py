@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tidelog.codecs.mysql.binlog.events import first_words
-from tidelog.codecs.mysql.binlog.items import Alter, QuerySeen, RolledBackSeen, text
+from tidelog.codecs.mysql.binlog.items import Alter, QuerySeen, RolledBackSeen, position_text
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
@@ -511,7 +511,7 @@ def _statement_error(seen: QuerySeen, what: str, objection: str | None = None) -
     """
     why = "" if objection is None else f", which may have changed captured tables: {objection}"
     return SourceError(
-        f"at {text(seen.position)} the binlog has a {seen.keyword} of {what} as a "
+        f"at {position_text(seen.position)} the binlog has a {seen.keyword} of {what} as a "
         f"statement, not as rows{why}: SET GLOBAL binlog_format = ROW (in the server's "
         "configuration as well; sessions that are open keep theirs), then start a new event log "
         "after it, which dumps the tables again"

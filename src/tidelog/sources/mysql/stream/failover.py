@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tidelog.codecs.mysql.binlog.items import GtidsSeen, unpack
+from tidelog.codecs.mysql.binlog.items import GtidsSeen, unpack_position
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConnectionLostError, GapError, SourceChangedError
@@ -49,8 +49,8 @@ def file_shift(files: LogFiles, last: Resume) -> int:
 
     ``files``: the files with the server's own numbers.
     """
-    newest = max(unpack(last.acknowledge)[0], unpack(last.position)[0])
-    return max(0, newest + 1 - unpack(files.first)[0])
+    newest = max(unpack_position(last.acknowledge)[0], unpack_position(last.position)[0])
+    return max(0, newest + 1 - unpack_position(files.first)[0])
 
 
 def find_resume_position(

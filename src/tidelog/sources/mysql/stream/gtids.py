@@ -21,7 +21,7 @@ from tidelog.codecs.mysql.binlog.items import (
     GtidStateSeen,
     MariaDbSource,
     TableMapSeen,
-    unpack,
+    unpack_position,
 )
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
@@ -357,7 +357,7 @@ def read_gtids(
 
     ``begin``: the beginning of a file. Errors as `read_part`.
     """
-    number, offset = unpack(begin)
+    number, offset = unpack_position(begin)
     scanner: BinlogScanner | None = None
     for stream, part in read_part(url, files, begin, end):
         scanner = scanner or BinlogScanner(
@@ -388,7 +388,7 @@ def executed_before_file(
 def executed_before(url: ServerUrl, files: LogFiles, position: int, flavor: Flavor) -> Gtids | None:
     """The transactions executed before a position; None if its file does not list earlier ones."""
     found: Gtids | None = None
-    begin = files.begin(unpack(position)[0])
+    begin = files.begin(unpack_position(position)[0])
     for item in read_gtids(url, files, begin, position, flavor):
         if isinstance(item, GtidStateSeen):
             found = parse(flavor, item.text)

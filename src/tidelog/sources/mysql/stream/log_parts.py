@@ -36,8 +36,8 @@ from tidelog.codecs.mysql.binlog.items import (
     WatchedBinlogRow,
     XaSeen,
     XaState,
-    pack,
-    unpack,
+    pack_position,
+    unpack_position,
 )
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
@@ -95,7 +95,7 @@ def read_part(
     """The events of ``[begin, end)``; both are positions between groups. Errors as
     `BinlogStream.start`.
     """
-    number, offset = unpack(begin)
+    number, offset = unpack_position(begin)
     stream = BinlogStream(url, None, purpose="log-part")
     with contextlib.closing(stream):
         stream.start(files.name(number), offset, wait=False)
@@ -190,11 +190,11 @@ def _events_before(
     log_pos, in_file = log_positions(data, offsets)
     first = 0
     for rotate in [*np.flatnonzero(types == EventType.ROTATE).tolist(), count]:
-        number, here = unpack(at)
+        number, here = unpack_position(at)
         told = first + np.flatnonzero(in_file[first:rotate])
         # The header has only the low 32 bits of the offset; no batch is long enough to confuse
         # them.
-        ends[told] = pack(number, 0) | (here + (log_pos[told] - here & 0xFFFF_FFFF))
+        ends[told] = pack_position(number, 0) | (here + (log_pos[told] - here & 0xFFFF_FFFF))
         if len(told):
             if ends[told[-1]] > end:
                 cut = int(told[np.argmax(ends[told] > end)])
@@ -204,7 +204,7 @@ def _events_before(
             break
         event = data[offsets[rotate] : offsets[rotate + 1]].tobytes()
         name, offset = parse_rotate(without_checksum(event)[HEADER_BYTES:])
-        place = pack(files.number(name), offset)
+        place = pack_position(files.number(name), offset)
         if place >= end:
             return LogPart(data, offsets[: rotate + 1], ends[:rotate], checksum), end
         at = max(at, place)
@@ -332,10 +332,10 @@ def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
 
     Raises GapError if the log no longer has it.
     """
-    last, _ = unpack(seen.begin)
+    last, _ = unpack_position(seen.begin)
     for number in sorted((n for n in files.sizes if n <= last), reverse=True):
         begin = files.begin(number)
-        end = seen.begin if number == last else pack(number, files.sizes[number])
+        end = seen.begin if number == last else pack_position(number, files.sizes[number])
         parts = (part for _, part in read_part(url, files, begin, end))
         found = [
             Group(first, last) for first, last, xid in prepared_groups(parts) if xid == seen.xid
@@ -408,7 +408,7 @@ class XaRows:
         if not known:
             acknowledge = resume.acknowledge
         resume_at = Resume(acknowledge, resume.position, resume.ordinal)
-        number, offset = unpack(group.begin)
+        number, offset = unpack_position(group.begin)
         again: BinlogScanner | None = None
         for events in self._group_events(group):
             if again is None:

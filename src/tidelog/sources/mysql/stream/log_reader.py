@@ -25,9 +25,9 @@ from tidelog.codecs.mysql.binlog.items import (
     TableMapSeen,
     WatchedBinlogRow,
     XaSeen,
-    file_number,
-    text,
-    unpack,
+    parse_file_name,
+    position_text,
+    unpack_position,
 )
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor, version_numbers
@@ -98,8 +98,8 @@ class StallWatch:
             end = log_end(self._get_connection()).position
         if end < position:
             raise ConnectionLostError(
-                f"the binlog ends at {text(end)}, but was read up to {text(position)}: it was "
-                f"reset ({RESET}), or the server is another one"
+                f"the binlog ends at {position_text(end)}, but was read up to "
+                f"{position_text(position)}: it was reset ({RESET}), or the server is another one"
             )
 
 
@@ -241,8 +241,8 @@ class MySqlLogReader:
         )
         self._stream = stream
         at = self._stream_from(files, begin)
-        self._check_file(files, unpack(at)[0], fresh=resume is None)
-        number, offset = unpack(at)
+        self._check_file(files, unpack_position(at)[0], fresh=resume is None)
+        number, offset = unpack_position(at)
         stream.start(files.name(number), offset)
         self._source = source
         schemas = LogSchemas(
@@ -381,7 +381,7 @@ class MySqlLogReader:
             event = received.data[received.offsets[index] : received.offsets[index + 1]].tobytes()
             if types[index] == EventType.ROTATE:
                 name, _ = parse_rotate(without_checksum(event)[HEADER_BYTES:])
-                self._number = file_number(name)[1] + self._url.pin.shift
+                self._number = parse_file_name(name)[1] + self._url.pin.shift
             else:
                 header = parse_header(event)
                 if not header.artificial:

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.events import first_words
-from tidelog.codecs.mysql.binlog.items import TableMapSeen, text
+from tidelog.codecs.mysql.binlog.items import TableMapSeen, position_text
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import SourceError, TableRefusedError
@@ -142,7 +142,7 @@ class DdlLookahead:
         self._begin = begin
 
 
-def fix(table: TableName, where: str) -> str:
+def unknown_columns_advice(table: TableName, where: str) -> str:
     """What to do where a table's columns can't be known."""
     return (
         f"stop capture, `tidelog schema CONFIG --table '{table}' --at {where} --columns FILE` "
@@ -226,9 +226,9 @@ class LogSchemas:
         if seen.malformed is not None:
             raise TableRefusedError(
                 table,
-                f"at {text(seen.position)} of the binlog: {seen.malformed} can't be read, so it is "
-                "not known what its rows hold: it may be that the server is newer than Tidelog. "
-                f"Install a newer version of Tidelog, or {exclusion(table)}",
+                f"at {position_text(seen.position)} of the binlog: {seen.malformed} can't be read, "
+                "so it is not known what its rows hold: it may be that the server is newer than "
+                f"Tidelog. Install a newer version of Tidelog, or {exclusion(table)}",
             )
         with translate_errors(f"looking up {table}"):
             check_row_image(self._get_connection(), table, self._finder.surrogate)
@@ -322,7 +322,7 @@ class LogSchemas:
     def _find_schema(
         self, seen: TableMapSeen, table: TableName, group: int, unlike: str
     ) -> TableSchema:
-        where = text(seen.position)
+        where = position_text(seen.position)
         name: TableName | None = table
         for _ in range(ATTEMPTS):
             assert name is not None
@@ -389,7 +389,7 @@ class LogSchemas:
                 table,
                 f"at {where} of the binlog its columns differ from information_schema, "
                 f"although there is no DDL in between ({reason})",
-                fix(table, where),
+                unknown_columns_advice(table, where),
             )
         return found.schema
 
@@ -409,8 +409,8 @@ class LogSchemas:
             self._finder.find(self._get_connection(), table)  # which may name the column
         raise TableRefusedError(
             table,
-            f"at {text(seen.position)} of the binlog: Tidelog does not know the binlog's type "
-            f"{seen.unknown}: change the column's type, or {exclusion(table)}",
+            f"at {position_text(seen.position)} of the binlog: Tidelog does not know the binlog's "
+            f"type {seen.unknown}: change the column's type, or {exclusion(table)}",
         )
 
     def _refuse_hidden(self, seen: TableMapSeen, table: TableName) -> None:
@@ -420,5 +420,6 @@ class LogSchemas:
                 return
             indexes = expression_indexes(connection, table)
         raise TableRefusedError(
-            table, f"at {text(seen.position)} of the binlog: {hidden_columns(table, indexes)}"
+            table,
+            f"at {position_text(seen.position)} of the binlog: {hidden_columns(table, indexes)}",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.codecs.mysql.binlog.items import file_number, pack, unpack
+from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name, unpack_position
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import PreflightError
 from tidelog.sources.mysql.connect import Connection
@@ -29,11 +29,11 @@ class LogEnd:
 
     @property
     def position(self) -> int:
-        return pack(file_number(self.file)[1] + self.shift, self.offset)
+        return pack_position(parse_file_name(self.file)[1] + self.shift, self.offset)
 
     def describe(self, position: int) -> str:
         """See `LogFiles.describe`."""
-        base, _ = file_number(self.file)
+        base, _ = parse_file_name(self.file)
         return _position_text(base, len(self.file) - len(base) - 1, position, self.shift)
 
 
@@ -58,11 +58,11 @@ class LogFiles:
 
     def number(self, name: str) -> int:
         """The file's number in positions."""
-        return file_number(name)[1] + self.shift
+        return parse_file_name(name)[1] + self.shift
 
     def begin(self, number: int) -> int:
         """The position where the file begins."""
-        return pack(number, FILE_START)
+        return pack_position(number, FILE_START)
 
     @property
     def first(self) -> int:
@@ -73,11 +73,11 @@ class LogFiles:
     def end(self) -> int:
         """The end of the newest file when the list was read."""
         number, size = list(self.sizes.items())[-1]
-        return pack(number, size)
+        return pack_position(number, size)
 
     def bytes_between(self, start: int, end: int) -> int:
         """The bytes of the binlog between two positions, as far as the files exist."""
-        (first, begin), (last, stop) = unpack(start), unpack(end)
+        (first, begin), (last, stop) = unpack_position(start), unpack_position(end)
         return sum(
             (stop if number == last else size) - (begin if number == first else 0)
             for number, size in self.sizes.items()
@@ -94,7 +94,7 @@ def _name(base: str, digits: int, number: int) -> str:
 
 
 def _position_text(base: str, digits: int, position: int, shift: int) -> str:
-    number, offset = unpack(position)
+    number, offset = unpack_position(position)
     return f"{_name(base, digits, number - shift)}:{offset}"
 
 
@@ -126,11 +126,11 @@ def log_files(connection: Connection) -> LogFiles:
     if not rows:
         raise PreflightError(NO_BINLOG)
     names = [_text(row["Log_name"]) for row in rows]
-    base, _ = file_number(names[0])
+    base, _ = parse_file_name(names[0])
     digits = len(names[0]) - len(base) - 1
     shift = connection.pin.shift
     sizes = {
-        file_number(name)[1] + shift: int(row["File_size"])
+        parse_file_name(name)[1] + shift: int(row["File_size"])
         for name, row in zip(names, rows, strict=True)
     }
     return LogFiles(base, digits, sizes, shift)

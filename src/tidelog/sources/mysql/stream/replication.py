@@ -81,17 +81,17 @@ STATE_SIZE = 8
 _EVENT, _END, _ERROR = 0x00, 0xFE, 0xFF
 
 
-def new_state(sequence: int) -> Int64s:
+def new_packet_state(sequence: int) -> Int64s:
     """The state before the first packet; ``sequence`` is that packet's number."""
     state = np.zeros(STATE_SIZE, dtype=np.int64)
     state[SEQUENCE] = sequence
     return state
 
 
-def prepare() -> None:
+def prepare_kernel() -> None:
     """Compile or load the kernel in advance."""
     nothing = np.empty(0, dtype=np.uint8)
-    deframe(nothing, 0, nothing, np.zeros(2, dtype=np.int64), new_state(1))
+    deframe(nothing, 0, nothing, np.zeros(2, dtype=np.int64), new_packet_state(1))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -168,7 +168,7 @@ def deframe(received: UInt8s, length: int, data: UInt8s, offsets: Int64s, state:
         offsets[state[EVENTS]] = used
 
 
-def rewind(data: UInt8s, offsets: Int64s, state: Int64s) -> None:
+def rewind_events(data: UInt8s, offsets: Int64s, state: Int64s) -> None:
     """Drop the whole events; an unfinished one moves to the beginning."""
     begin, used = int(offsets[state[EVENTS]]), int(state[USED])
     if begin:
@@ -402,8 +402,8 @@ class BinlogStream:
         self._received: UInt8s = np.empty(min(RECEIVE_BYTES, buffer_bytes), dtype=np.uint8)
         self._view = self._received.data
         self._length = 0
-        self._state = new_state(1)
-        prepare()
+        self._state = new_packet_state(1)
+        prepare_kernel()
         self._heard_at = 0.0
         self._broken: TidelogError | None = None
         self._seeker: OffsetSeeker | None = None
@@ -463,7 +463,7 @@ class BinlogStream:
 
     def _receive(self, timeout_s: float) -> ReceivedEvents | None:
         state = self._state
-        rewind(self._buffer, self._offsets, state)
+        rewind_events(self._buffer, self._offsets, state)
         self._shrink()
         deadline = time.monotonic() + timeout_s
         naps, outcome = NAPS, DRAINED
@@ -574,7 +574,7 @@ class BinlogStream:
         sock = connection.raw_socket
         sock.settimeout(0)
         self._poller.register(sock.fileno(), select.POLLIN)
-        self._state = new_state(1)
+        self._state = new_packet_state(1)
         self._length = 0
         self._heard_at = time.monotonic()
 

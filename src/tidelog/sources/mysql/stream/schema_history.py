@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.codecs.mysql import types
-from tidelog.codecs.mysql.binlog.items import file_number, pack, text
+from tidelog.codecs.mysql.binlog.items import pack_position, parse_file_name, position_text
 from tidelog.codecs.mysql.charsets import bytes_per_character
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConfigError, EventLogError, SourceError, UsageError
@@ -307,7 +307,7 @@ class MySqlSchemaNotes:
         """(position, version) pairs: the version of the table from the position on; None: not
         known.
         """
-        return [(text(at), number or None) for at, number in self._history.of(table)]
+        return [(position_text(at), number or None) for at, number in self._history.of(table)]
 
     def describe(self, column: Column) -> dict[str, Any]:
         """The column in the form that `fix` takes."""
@@ -365,8 +365,8 @@ def _position(text_: str) -> int:
     """Parse ``000012:4711`` or ``binlog.000012:4711``."""
     file, _, offset = text_.rpartition(":")
     try:
-        number = int(file) if file.isdigit() else file_number(file)[1]
-        return pack(number, int(offset))
+        number = int(file) if file.isdigit() else parse_file_name(file)[1]
+        return pack_position(number, int(offset))
     except ValueError:
         raise UsageError(
             f"--at: {text_!r} is no position; expected the one that the error names, e.g. "

@@ -3,8 +3,8 @@
 Whether the catalogue changed, and for which tables, is checked often and must be cheap. Every
 catalogue row carries the transaction that wrote it (``xmin``), which neither VACUUM nor a rewrite
 of the catalogue changes. So sums of hashes of ``xmin`` differ once a row was added, altered or
-dropped: over whole catalogues (`stamp`, one scan of each and one row of result), and by table
-(`versions`). Both only show that something changed;
+dropped: over whole catalogues (`catalogue_stamp`, one scan of each and one row of result), and by
+table (`table_versions`). Both only show that something changed;
 `tidelog.sources.postgres.catalogue.storage` finds out what it was and whether it matters.
 """
 
@@ -118,7 +118,7 @@ GROUP BY captured.oid, captured.nspname, captured.relname, captured.readable
 _OF_NAMESPACES = "+ (SELECT coalesce(sum({members}), 0) FROM pg_catalog.pg_publication_namespace s)"
 
 
-def stamp(connection: Connection) -> str:
+def catalogue_stamp(connection: Connection) -> str:
     """A text that stays equal only while no row of these catalogues changes."""
     catalogues = list(_STAMPED)
     if connection.info.server_version >= _NAMESPACES_SINCE:
@@ -136,14 +136,14 @@ def stamp(connection: Connection) -> str:
     return str(row[0])
 
 
-def versions(
+def table_versions(
     connection: Connection, patterns: Sequence[str], hidden_schemas: Sequence[str]
 ) -> dict[TableName, str]:
     """The permanent tables that match and are in none of the hidden schemas, sorted.
 
     Each has a text that stays equal only while its catalogue rows are the same.
     """
-    query = _query(connection.info.server_version)
+    query = _versions_query(connection.info.server_version)
     # A plan for the catalogues' usual size is good enough, and JIT compilation costs more than the
     # query.
     with connection.transaction():
@@ -153,7 +153,7 @@ def versions(
     return {name: found[name] for name in sorted(found) if matches(patterns, name)}
 
 
-def _query(server_version: int) -> str:
+def _versions_query(server_version: int) -> str:
     parts: Mapping[str, str] = {
         name: _xmin(alias, seed)
         for seed, (name, alias) in enumerate(
@@ -311,13 +311,13 @@ class PostgresCatalogue:
     def stamp(self) -> str | None:
         """See `tidelog.ports.Catalogue`."""
         with self._lock, translate_errors("reading the catalogue"):
-            return stamp(self._get_connection())
+            return catalogue_stamp(self._get_connection())
 
     def versions(self, patterns: Sequence[str]) -> dict[TableName, str]:
         """See `tidelog.ports.Catalogue`."""
         with self._lock, translate_errors("reading the catalogue"):
             connection = self._get_connection()
-            found = versions(connection, patterns, self._hidden)
+            found = table_versions(connection, patterns, self._hidden)
             listed = self._listed(connection, list(found))
             excluded = self._finder.exclusion.version
             return {name: f"{found[name]}{excluded}" for name in listed}

@@ -247,7 +247,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 SAMPLED_PAGES = 200  # read from a table that was never analysed: about 1.6 MB
 SAMPLED_LEAVES = 10  # partitions read of such a table; the others count as equally dense
-SETTINGS = {
+ESTIMATE_SETTINGS = {
     "default_transaction_read_only": "on",
     "lock_timeout": "2000",
     "statement_timeout": "5000",
@@ -315,7 +315,7 @@ class PostgresEstimates:
 
     def _get_connection(self) -> Connection:
         if self._connection is None or self._connection.closed or self._connection.broken:
-            self._connection = connect(self._dsn, purpose="plan", settings=SETTINGS)
+            self._connection = connect(self._dsn, purpose="plan", settings=ESTIMATE_SETTINGS)
         return self._connection
 
 

@@ -48,7 +48,7 @@ class CopyReader:
     def __init__(self, buffer_bytes: int = 4 << 20) -> None:
         self._initial_bytes = buffer_bytes
         self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
-        self._functions = replication.find_functions()
+        self._functions = replication.find_libpq_functions()
         self.cut = False
         """True if the last statement was ended at its limit; its transaction then needs a
         savepoint.
@@ -98,7 +98,7 @@ class CopyReader:
             return self._drain_in_python(pgconn, keep, limit, silence_s)
         state: Int64s = np.zeros(replication.STATE_SIZE, dtype=np.int64)
         state[replication.BYTES] = keep
-        replication.wait_for(state, pgconn.socket)
+        replication.wait_for_socket(state, pgconn.socket)
         silence_ms = 0 if silence_s is None else max(1, round(silence_s * 1000))
         buffer, used, rows = self._limited(limit), 0, 0
         while True:
@@ -240,7 +240,7 @@ class HeapRanges:
         of the part, address). Of about ``limit_rows`` rows and at most ``limit_bytes``, but at
         least one row unless no row follows.
         """
-        part, address = _address(request)
+        part, address = _address_of(request)
         parts = connection.execute(_PARTS.encode(), (schema.relation_id, part)).fetchall()
         data: UInt8s = np.empty(0, np.uint8)
         rows, exhausted = 0, True
@@ -280,7 +280,7 @@ class HeapRanges:
     ) -> tuple[UInt8s, int]:
         """COPY's text and the number of rows; a `cut` result is to be dropped."""
         columns = ", ".join(quote_ident(column.name) for column in schema.columns)
-        where = f"ctid >= '{_text(begin)}' AND ctid < '{_text(upto)}'"
+        where = f"ctid >= '{_address_text(begin)}' AND ctid < '{_address_text(upto)}'"
         if request.where:
             where += f" AND ({request.where}\n)"  # the newline ends a comment
         query = f"COPY (SELECT {columns} FROM ONLY {table} WHERE {where}) TO STDOUT"  # noqa: S608
@@ -299,7 +299,7 @@ class HeapRanges:
         self._step = max(1, min(int(self._step / used), _MOST_PAGES * _PAGE))
 
 
-def _address(request: ChunkRequest) -> tuple[int, int]:
+def _address_of(request: ChunkRequest) -> tuple[int, int]:
     if request.after is None:
         return 0, 0
     try:
@@ -311,7 +311,7 @@ def _address(request: ChunkRequest) -> tuple[int, int]:
         ) from None
 
 
-def _text(address: int) -> str:
+def _address_text(address: int) -> str:
     return f"({address // _PAGE},{address % _PAGE})"
 
 

@@ -361,7 +361,7 @@ class PostgresLogReader:
             begin = self._prepare_slot(sql, resume)
             next_xid = one_value(sql, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8")
             slots.take_over(sql, self._slot, self._owner)
-            slots.prepare(sql, self.dsn, self._slot)
+            slots.prepare_failover(sql, self.dsn, self._slot)
         stream.start(self._slot, begin.acknowledge, self._publications.names)
         self._scanner = PgoutputScanner(begin, next_xid)
         self._bound.clear()

@@ -66,7 +66,7 @@ SENT_AT = 4  # server's clock at the newest message, microseconds since 2000-01-
 PENDING_ADDRESS = 5  # a message that was taken from libpq but not yet copied
 PENDING_LENGTH = 6
 SCRATCH = 7  # where PQgetCopyData writes the message's address
-POLLED = 8  # what poll() waits for: see `wait_for`
+POLLED = 8  # what poll() waits for: see `wait_for_socket`
 STATE_SIZE = 9
 
 _MANY_MORE = 4
@@ -95,7 +95,7 @@ class LibpqFunctions:
     poll: int
 
 
-def find_functions() -> LibpqFunctions | None:
+def find_libpq_functions() -> LibpqFunctions | None:
     """The functions of the libpq that psycopg uses; None if they are not available (not fatal)."""
     for library in _candidates():
         try:
@@ -111,12 +111,12 @@ def find_functions() -> LibpqFunctions | None:
     return None
 
 
-def free(functions: LibpqFunctions, address: int) -> None:
+def free_libpq_memory(functions: LibpqFunctions, address: int) -> None:
     """Call PQfreemem."""
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(functions.free_memory)(address)
 
 
-def wait_for(state: Int64s, socket: int) -> None:
+def wait_for_socket(state: Int64s, socket: int) -> None:
     """Let `drain_copy` wait until ``socket`` is readable (a struct pollfd)."""
     state[POLLED : POLLED + 1].view(np.int32)[0] = socket
     state[POLLED : POLLED + 1].view(np.int16)[2] = select.POLLIN
@@ -455,7 +455,7 @@ class ReplicationStream:
         self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
         self._offsets: Int64s = np.zeros(buffer_messages + 1, dtype=np.int64)
         self._state: Int64s = np.zeros(STATE_SIZE, dtype=np.int64)
-        self._functions = find_functions()
+        self._functions = find_libpq_functions()
         self._pending: bytes | None = None  # like PENDING_ADDRESS, for the loop without libpq
         self._acknowledged = 0
         self._reported = 0
@@ -586,7 +586,7 @@ class ReplicationStream:
                 self._pgconn.flush()
         self._streaming = False
         if self._state[PENDING_ADDRESS] and self._functions is not None:
-            free(self._functions, int(self._state[PENDING_ADDRESS]))
+            free_libpq_memory(self._functions, int(self._state[PENDING_ADDRESS]))
             self._state[PENDING_ADDRESS] = 0
         self._pgconn.finish()
 

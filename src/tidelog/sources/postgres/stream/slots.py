@@ -288,7 +288,7 @@ def can_fail_over(connection: Connection) -> bool:
     )
 
 
-def prepare(connection: Connection, dsn: str, slot: str) -> None:
+def prepare_failover(connection: Connection, dsn: str, slot: str) -> None:
     """Set the slot's property ``failover`` if it was created without it. The slot must have no
     reader.
     """

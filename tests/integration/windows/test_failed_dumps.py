@@ -8,7 +8,7 @@ import pytest
 from tests.integration.windows.live import Live
 from tests.support.undumpable import undumpable
 
-from tidelog import app, capture
+from tidelog import app
 from tidelog.capture.dumps import automatic, store
 
 pytestmark = pytest.mark.integration
@@ -31,7 +31,7 @@ def test_failed_dump_is_asked_for_again(
     live: Make, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
     monkeypatch.setattr(automatic, "REPEAT_EVERY_S", 0.1)
-    monkeypatch.setattr(capture.failed_dumps, "FIRST_MS", 500)
+    monkeypatch.setattr(automatic, "FIRST_MS", 500)
     one = live(snapshot="initial")
     one.sql.execute(BROKEN)
     one.start()

@@ -17,7 +17,9 @@ from pyspark.errors import PySparkException
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
+from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.spark.datasource.source import tidelog_reader
 from tidelog.spark.sessions.errors import find_error
 from tidelog.spark.sessions.versions import STREAMS_ARE_LIMITED
 
@@ -388,3 +390,19 @@ def test_a_plain_session_finds_the_source_by_its_module(built: BuiltLog) -> None
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout.strip().endswith("8"), done.stderr[-2000:]
+
+
+def test_the_source_has_the_options_of_stores_that_this_process_has_now(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second pipeline of the process may read an event log on another store."""
+    monkeypatch.setitem(spark.sparkContext.environment, OPTIONS_VARIABLE, "{}")
+    session = spark.newSession()
+    sources = session._jsparkSession.sessionState().dataSourceManager()
+    found = []
+    for options in ("{}", '{"s3://one": {}}', '{"s3://one": {}}', '{"s3://other": {}}'):
+        monkeypatch.setenv(OPTIONS_VARIABLE, options)
+        tidelog_reader(session)
+        function = sources.lookupDataSource("tidelog").dataSourceCls()
+        found.append(function.envVars().get(OPTIONS_VARIABLE))
+    assert found == ["{}", '{"s3://one": {}}', '{"s3://one": {}}', '{"s3://other": {}}']

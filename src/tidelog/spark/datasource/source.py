@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -156,7 +156,8 @@ _OF_STREAMS = {
     "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
 }
 _registration = threading.Lock()
-_registered: WeakSet[SparkSession] = WeakSet()
+_registered: WeakKeyDictionary[SparkSession, str | None] = WeakKeyDictionary()
+"""By session, the options of object stores that its source got."""
 _POLL_S = 0.2
 """Spark polls the newest offset, ten milliseconds after each answer. If polling has a cost, an
 answer without anything new is delayed by this time."""
@@ -178,12 +179,13 @@ def prepare_workers(spark: SparkSession) -> SparkContext | None:
 
 
 def tidelog_reader(spark: SparkSession) -> DataFrameReader:
-    """Returns ``spark.read.format("tidelog")``, which is registered now if it was not.
+    """Returns ``spark.read.format("tidelog")``, which is registered now if it was not, or not with
+    the options of object stores that this process has now.
 
     Before it has a first Python source, Spark searches for others by processes: a second of CPU,
     which a pipeline that does not read by this source does without.
     """
-    if spark not in _registered:
+    if _registered.get(spark, "") != os.environ.get(OPTIONS_VARIABLE):
         register(spark)
     return spark.read.format("tidelog")
 
@@ -198,7 +200,7 @@ def register(spark: SparkSession) -> None:
             # Spark 4.0 keeps the source that it has found by itself (pyspark_tidelog).
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
-    _registered.add(spark)
+    _registered[spark] = os.environ.get(OPTIONS_VARIABLE)
 
 
 def _choose_python(context: SparkContext) -> None:

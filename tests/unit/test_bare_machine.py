@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.errors import UsageError
+from tidelog.errors import MissingProgramError, UsageError
 from tidelog.spark.sessions.installation import check_java, java_program, use_java
 from tidelog.system import java as java_of_system
 from tidelog.system.java import find_java
@@ -177,6 +177,15 @@ def test_the_java_of_the_package_is_started_without_the_module_that_it_lacks(
     )
     assert done.stdout.splitlines() == ["-Xmx1g", "-cp", "a b", "Main", ""]
     assert java_program() == f"{os.environ['JAVA_HOME']}/bin/java"
+
+
+def test_the_java_of_the_package_needs_a_home_that_can_be_written(
+    packaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    with pytest.raises(MissingProgramError, match=r"tidelog\[java\] .* set HOME to a directory"):
+        check_java()
 
 
 @pytest.mark.parametrize(

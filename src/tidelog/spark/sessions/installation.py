@@ -108,6 +108,12 @@ def check_java() -> None:
     on it.
     """
     home, java = os.environ.get("JAVA_HOME"), java_program()
+    if java is None and _java() is not None:
+        raise MissingProgramError(
+            "the Java of tidelog[java] is started by a script in ~/.cache/tidelog/java, which "
+            "can't be written or run there: set HOME to a directory where it can, or JAVA_HOME to "
+            f"another Java, {JAVA_MIN} or later"
+        )
     if java is None:
         raise MissingProgramError(
             f"Spark needs Java {JAVA_MIN} or later, there is none on the PATH, and JAVA_HOME is "

@@ -195,7 +195,7 @@ def test_dumps_that_share_their_stored_keys(make: Make) -> None:
 @ways(READERS)
 def test_keys_that_are_stored_no_more_fail_the_table(make: Make) -> None:
     dumped = make(chunk_rows=3)
-    dumped.patch.setattr(table_dump, "PIECE_KEYS", 6)  # those that are read at once
+    dumped.patch.setattr(table_dump, "KEYS_PER_DOCUMENT", 6)  # those that are read at once
     dumped.table(rows=20)
     dumped.start()
     keys, _count = store_keys(dumped.config, [(str(i),) for i in range(1, 21)])

@@ -25,7 +25,6 @@ from tests.support.kafka import KafkaServer
 
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.base import output as executing
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
@@ -244,10 +243,7 @@ def test_messages_of_others_do_not_end_the_reading_back(kafka: KafkaServer, topi
 
 
 @pytest.mark.parametrize("order", ["key", "none"])
-def test_a_compacted_topic_wants_order(
-    kafka: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
-) -> None:
-    monkeypatch.setattr(executing, "register", lambda spark: None)
+def test_a_compacted_topic_wants_order(kafka: KafkaServer, tmp_path: Path, order: str) -> None:
     spark = MagicMock()
     spark.newSession.return_value = spark
     spark.sparkContext.master, spark.sparkContext.defaultParallelism = "local[2]", 2

@@ -18,7 +18,7 @@ import psycopg
 
 from benchmarks.bench_capture import Bench, bench, result
 from benchmarks.table import Row, show
-from tidelog.capture.dumps.missing_rows import REFETCH
+from tidelog.capture.dumps.missing_rows import REFETCH_DUMP_ID
 from tidelog.eventlog.reader import EventLog
 
 DOCUMENT_BYTES = 2_100
@@ -52,7 +52,7 @@ def read_again(here: Bench, since: int) -> tuple[int, int]:
     """How many keys were asked for from this offset on, and where the log ends."""
     log = EventLog.open(str(here.config.log.path))
     chunks = [(meta, chunk) for meta, chunk in log.chunks() if meta.first >= since]
-    return sum(c.keys_requested for _, c in chunks if c.dump_id == REFETCH), log.tail.next
+    return sum(c.keys_requested for _, c in chunks if c.dump_id == REFETCH_DUMP_ID), log.tail.next
 
 
 def run(rows: int) -> list[Row]:

@@ -91,7 +91,7 @@ def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
     SchemaStore(path).register(
         TableSchema(TableName("public", "t"), 1, (column,), ("c0",), ("c0",), "d", "pgoutput")
     )
-    encode, encoding = writer_module.encode, []
+    encode, encoding = writer_module.encode_segment, []
     stored_bytes = []
 
     def timed_encode(*arguments: object) -> object:
@@ -101,7 +101,7 @@ def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
         stored_bytes.append(data.size)
         return data
 
-    writer_module.encode = timed_encode  # type: ignore[assignment]
+    writer_module.encode_segment = timed_encode  # type: ignore[assignment]
     appending, cpu = [], []
     for index in range(segments):
         one = batches[index % 4]
@@ -111,7 +111,7 @@ def bench_size(path: str, pool: list[bytes], size: int, segments: int) -> None:
         before = time.process_time()
         appending.append(timed(lambda one=one, resume=resume: writer.append_log([one], resume)))
         cpu.append((time.process_time() - before) * 1e6 / count)
-    writer_module.encode = encode
+    writer_module.encode_segment = encode
     storage = storage_at(f"{path}/floor")
     data = os.urandom(int(median(stored_bytes)))
     floor = [

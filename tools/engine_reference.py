@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidelog import AsyncEngine, Committer, Event, Events, EventStream, Happened, Message
-from tidelog.engine.core import NEXT
+from tidelog.engine.core import NEXT_STATES
 from tidelog.engine.event_batches import EventBatch
 from tidelog.ext import OffsetStore, RecordProcessor, RecordService, Serializer, StoredOffset
 from tidelog.testing import TestingEngine
@@ -31,8 +31,8 @@ def engine() -> Iterator[str]:
     for shown in SHOWN:
         yield from _class(shown)
     yield "\n## EngineState\n\n| state | next |\n|---|---|\n"
-    for state, following in NEXT.items():
-        names = ", ".join(f"`{each.name}`" for each in NEXT if each in following)
+    for state, following in NEXT_STATES.items():
+        names = ", ".join(f"`{each.name}`" for each in NEXT_STATES if each in following)
         yield f"| `{state.name}` | {names or 'none: make a new engine'} |\n"
 
 

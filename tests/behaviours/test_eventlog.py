@@ -29,7 +29,7 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
-from tidelog.eventlog.segments import RECORD_SCHEMA, encode, to_record_batches
+from tidelog.eventlog.segments import RECORD_SCHEMA, encode_segment, to_record_batches
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Kind, Resume, ranges_of
 from tidelog.ports import SourceId
@@ -624,7 +624,7 @@ def forge(path, meta, **changes):
     """A segment at ``meta``'s name as a late writer of this log would leave it."""
     records, _ = to_record_batches([batch([b"forged"] * meta.rows, 10)], meta.first)
     forged = replace(meta, nonce="another", **changes)
-    (path / meta.name).write_bytes(encode(forged, records))
+    (path / meta.name).write_bytes(encode_segment(forged, records))
 
 
 def test_a_stray_under_a_name_planned_before_is_not_read(writer, path, log, place):

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.kafka_jars import KAFKA_JARS, KAFKA_VERSION
 
-from tidelog.demo.servers.embedded import EmbeddedServer, free_port, identity
+from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity
 from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.errors import TidelogError
 
@@ -141,7 +141,7 @@ class KafkaServer(EmbeddedServer):
             capture_output=True,
             text=True,
             check=False,
-            **identity(self._account),
+            **process_identity(self._account),
         )
         if done.returncode:
             raise TidelogError(f"Kafka's storage could not be formatted:\n{done.stderr[-2000:]}")
@@ -149,7 +149,7 @@ class KafkaServer(EmbeddedServer):
     def _start_once(self) -> bool:
         with self.log_file.open("wb") as log:
             command = self._java("kafka.Kafka", str(self._properties))
-            self._spawn(command, log, identity(self._account))
+            self._spawn(command, log, process_identity(self._account))
         # The broker opens its port before it is part of its own cluster.
         return self._is_ready(lambda: "Kafka Server started" in self.log_tail(200))
 

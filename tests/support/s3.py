@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 from tests.support.s3_jars import S3PROXY_JARS, S3PROXY_VERSION
 
-from tidelog.demo.servers.embedded import EmbeddedServer, free_port, identity
+from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity
 from tidelog.demo.servers.opensearch import install_jars, java
 from tidelog.errors import TidelogError
 from tidelog.eventlog.local_storage import provide_options
@@ -99,7 +99,7 @@ class S3Server(EmbeddedServer):
         for attempt in range(5):
             self.port = fixed or free_port()
             with self.log_file.open("wb") as log:
-                self._spawn(self._command(), log, identity(self._account))
+                self._spawn(self._command(), log, process_identity(self._account))
             if self._is_ready(self._answers):
                 break
             # Another process may have taken the port between our choice and the server's bind.

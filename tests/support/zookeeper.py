@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 
-from tidelog.demo.servers.embedded import EmbeddedServer, free_port, identity, server_cache
+from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity, server_cache
 from tidelog.demo.servers.mysql import write_certificates
 from tidelog.demo.servers.opensearch import java
 from tidelog.errors import TidelogError
@@ -55,7 +55,7 @@ class ZooKeeperServer(EmbeddedServer):
             if not fixed:
                 self.port, self.tls_port = free_port(), free_port()
             with self.log_file.open("wb") as log:
-                self._spawn(self._command(), log, identity(self._account))
+                self._spawn(self._command(), log, process_identity(self._account))
             if self._is_ready(self._answers):
                 break
             # Another process may have taken the port between our choice and the server's bind.

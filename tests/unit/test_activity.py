@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tidelog.app.overview import overview
 from tidelog.capture.activity import (
     ACTIVITY_KEY,
-    BEFORE,
     BUCKET_S,
     BUCKETS,
+    BUCKETS_BEFORE,
     BUSY,
-    TABLES,
+    TABLES_COUNTED,
     Activity,
     CountingAppender,
     Day,
@@ -100,8 +100,8 @@ def test_a_busy_table_that_does_less_has_no_drop(seed: int, level: int, rest: fl
 @given(series=st.lists(st.none() | st.integers(0, 10**7), max_size=80))
 def test_any_series_is_judged_and_only_by_what_is_known(series: list[int | None]) -> None:
     for fall in find_drops(series):
-        assert fall.start >= BEFORE + 1
-        hour = series[fall.start - 1 - BEFORE : fall.start - 1]
+        assert fall.start >= BUCKETS_BEFORE + 1
+        hour = series[fall.start - 1 - BUCKETS_BEFORE : fall.start - 1]
         assert None not in hour
         assert fall.before >= BUSY
         assert None not in series[fall.start : fall.start + 2]
@@ -133,7 +133,7 @@ def test_a_day_is_bounded_whatever_there_is() -> None:
         counts = {f"shop.t{(at * 7 + n) % 1000}": [n, 0, 1, 0] for n in range(200)}
         day.add(at * BUCKET_S, BUCKET_S, counts)
     assert len(day.buckets) == BUCKETS
-    assert len(day.since) == TABLES
+    assert len(day.since) == TABLES_COUNTED
     for bucket in day.buckets:
         told = [*bucket.tables.values(), bucket.rest]
         assert sum(map(sum, told)) == sum(range(200)) + 200  # nothing is lost, or counted twice
@@ -143,7 +143,7 @@ def test_a_day_is_bounded_whatever_there_is() -> None:
 
 def test_a_table_that_becomes_busy_takes_the_place_of_the_least_busy_one() -> None:
     day = Day()
-    day.add(0, BUCKET_S, {f"t{n:02}": [10 * n + 1, 0, 0, 0] for n in range(TABLES)})
+    day.add(0, BUCKET_S, {f"t{n:02}": [10 * n + 1, 0, 0, 0] for n in range(TABLES_COUNTED)})
     day.add(BUCKET_S, BUCKET_S, {"quiet": [1, 0, 0, 0]})  # not more than any has had
     assert "quiet" not in day.since
     day.add(2 * BUCKET_S, BUCKET_S, {"busy": [9, 9, 9, 0]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.app.alerts import LINES, AlertHistory, AlertReport, message_of
+from tidelog.app.alerts import PROBLEMS_NAMED, AlertHistory, AlertReport, message_of
 from tidelog.app.overview.document import Problem, Severity
 
 
@@ -82,14 +82,14 @@ def test_the_next_leader_tells_only_what_is_new_and_what_ended() -> None:
 
 
 def test_the_text_names_the_first_and_counts_the_others() -> None:
-    many = [problem(about=f"t{n}") for n in range(LINES + 5)]
+    many = [problem(about=f"t{n}") for n in range(PROBLEMS_NAMED + 5)]
     news = AlertHistory(Severity.WARNING, 0).update(many, 0, 0)
     message = message_of("shop", "host:1", news, 7)
     lines = message["text"].splitlines()
     assert lines[0] == "Tidelog shop"
     assert lines[1] == "warning: late t0. Mend it."
     assert lines[-1] == "… and 5 more: tidelog status"
-    assert len(message["begun"]) == LINES + 5
+    assert len(message["begun"]) == PROBLEMS_NAMED + 5
 
 
 def test_a_problem_that_blinks_is_one_that_lasts() -> None:

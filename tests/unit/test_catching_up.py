@@ -11,7 +11,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.pipeline import session
 from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import Config, load_config
-from tidelog.control.commands import ExecuteSnapshot, from_json
+from tidelog.control.commands import ExecuteSnapshot, command_from_json
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -52,7 +52,7 @@ def asked(of: Config) -> list[tuple[str, ...]]:
         found = [state.get(key) for key in state.keys("commands/")]
     finally:
         state.close()
-    commands = [from_json(each.value) for each in found if each is not None]
+    commands = [command_from_json(each.value) for each in found if each is not None]
     assert all(isinstance(each, ExecuteSnapshot) for each in commands)
     return [each.tables for each in commands if isinstance(each, ExecuteSnapshot)]
 

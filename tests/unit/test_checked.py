@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tidelog.app import last_results
-from tidelog.app.last_results import store_check_result, summary
+from tidelog.app.last_results import check_summary, store_check_result
 from tidelog.app.web import instance
 from tidelog.app.web.instance import Checks
 from tidelog.config import Config, parse_config
@@ -43,22 +43,22 @@ def config(tmp_path: Path) -> Config:
 def kept(config: Config) -> dict[str, Any] | None:
     state = open_state(config.state.place)
     try:
-        return last_results.stored_result(state, config)
+        return last_results.stored_check_summary(state, config)
     finally:
         state.close()
 
 
 def test_the_worst_findings_are_kept_and_counted() -> None:
     many = [finding("ok")] * 500 + [finding("warning", "x" * 5000), finding("error")]
-    found = summary(many)
+    found = check_summary(many)
     assert found["counts"] == {"error": 1, "warning": 1, "ok": 500}
     assert [each["level"] for each in found["findings"][:3]] == ["error", "warning", "ok"]
-    assert len(found["findings"]) == last_results.FINDINGS
-    assert len(found["findings"][1]["message"]) == last_results.TEXT
+    assert len(found["findings"]) == last_results.FINDINGS_KEPT
+    assert len(found["findings"][1]["message"]) == last_results.TEXT_CHARACTERS
 
 
 def test_what_is_kept_holds_no_passwords_whoever_checked(config: Config) -> None:
-    far = "x" * (last_results.TEXT - 30)  # the cut comes after the password's beginning
+    far = "x" * (last_results.TEXT_CHARACTERS - 30)  # the cut comes after the password's beginning
     message = f"{far} http://ann:hunter2{'2' * 50}@proxy fails"
     fix = "password=hunter2 host=h; postgresql://u:hunter2@h/shop"
     kept(config)  # which makes the store
@@ -76,7 +76,7 @@ def test_a_check_by_root_leaves_no_files_of_root(config: Config, tmp_path: Path)
         os.chown(place, 65534, 65534)
     with closing(open_state(config.state.place)) as state:  # then SQLite's other files stay
         store_check_result(config, [finding("ok")])
-        assert last_results.stored_result(state, config) is not None
+        assert last_results.stored_check_summary(state, config) is not None
         assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
         assert len(list(tmp_path.iterdir())) > 1
     assert {each.stat().st_uid for each in tmp_path.iterdir()} == {65534}
@@ -118,8 +118,8 @@ def test_a_check_of_another_configuration_is_not_shown(config: Config, tmp_path:
         assert (kept(mistyped) or {})["counts"]["error"] == 1
     assert (kept(config) or {})["counts"] == {"error": 0, "warning": 0, "ok": 1}
     # With another password it is the same configuration, if it works.
-    assert last_results.key_of(configured(tmp_path, url="postgresql://u:a@h/shop")) == (
-        last_results.key_of(configured(tmp_path, url="postgresql://u:b@h/shop"))
+    assert last_results.check_key(configured(tmp_path, url="postgresql://u:a@h/shop")) == (
+        last_results.check_key(configured(tmp_path, url="postgresql://u:b@h/shop"))
     )
 
 
@@ -131,10 +131,10 @@ def test_a_check_that_can_not_connect_is_not_stored(config: Config) -> None:
 
 def test_results_of_the_last_configurations_alone_are_kept(config: Config, tmp_path: Path) -> None:
     kept(config)
-    for number in range(last_results.CONFIGURATIONS + 3):
+    for number in range(last_results.CHECKS_KEPT + 3):
         store_check_result(configured(tmp_path, tables=f"t{number}.*"), [finding("ok")])
     with closing(open_state(config.state.place)) as state:
-        assert len(state.keys(last_results.PREFIX)) == last_results.CONFIGURATIONS
+        assert len(state.keys(last_results.CHECK_PREFIX)) == last_results.CHECKS_KEPT
 
 
 def wait_for_end(running: Checks) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.cli.client import sentences
+from tidelog.cli.client import result_sentences
 from tidelog.control.commands import _TYPES
 
 ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
@@ -59,7 +59,7 @@ ANSWERS: list[tuple[str, dict[str, Any], list[str]]] = [
 def test_outcome_of_a_command_is_a_sentence(
     kind: str, details: dict[str, Any], told: list[str]
 ) -> None:
-    assert sentences(kind, details) == told
+    assert result_sentences(kind, details) == told
 
 
 def test_every_command_has_its_sentence() -> None:
@@ -67,7 +67,7 @@ def test_every_command_has_its_sentence() -> None:
 
 
 def test_many_tables_are_counted() -> None:
-    [told] = sentences(
+    [told] = result_sentences(
         "execute-snapshot", {"dump_id": "d", "tables": [f"s.t{i}" for i in range(25)]}
     )
     assert told.startswith("dump d is requested: 25 tables: s.t0, ")
@@ -75,5 +75,5 @@ def test_many_tables_are_counted() -> None:
 
 
 def test_names_of_tables_move_no_cursor() -> None:
-    [told] = sentences("execute-snapshot", {"dump_id": "d", "tables": ["s.\x1b[2J"]})
+    [told] = result_sentences("execute-snapshot", {"dump_id": "d", "tables": ["s.\x1b[2J"]})
     assert "\x1b" not in told

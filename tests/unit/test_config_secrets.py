@@ -34,4 +34,4 @@ def test_no_value_of_a_secret_option_is_ever_shown() -> None:
     }
     assert {"token", "schema_token", "metrics_token", "viewer_token"} <= secret
     assert {"url", "password"} <= secret
-    assert secret <= loading.SECRET
+    assert secret <= loading.SECRET_OPTIONS

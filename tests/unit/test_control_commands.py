@@ -14,8 +14,8 @@ from tidelog.control.commands import (
     ResumeSnapshot,
     SetDumpOptions,
     StopSnapshot,
-    build,
-    from_json,
+    build_command,
+    command_from_json,
 )
 from tidelog.errors import UsageError
 
@@ -35,7 +35,7 @@ from tidelog.errors import UsageError
     ],
 )
 def test_command_survives_json(command: Command) -> None:
-    assert from_json(json.loads(json.dumps(command.to_json()))) == command
+    assert command_from_json(json.loads(json.dumps(command.to_json()))) == command
 
 
 @pytest.mark.parametrize(
@@ -89,12 +89,12 @@ def test_command_survives_json(command: Command) -> None:
 )
 def test_bad_command_is_refused(document: Any, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
-        from_json(document)
+        command_from_json(document)
 
 
 def test_refusal_does_not_show_values() -> None:
     with pytest.raises(UsageError) as caught:
-        from_json(
+        command_from_json(
             {
                 "type": "execute-snapshot",
                 "data": {"dump_id": "d", "tables": ["a.b"], "keys": ["s3cret"], "where": 7},
@@ -106,5 +106,5 @@ def test_refusal_does_not_show_values() -> None:
 @pytest.mark.parametrize("name", ["initial", "reread", "auto-1", "gap-1", "start-2", "missing-x"])
 def test_capture_alone_names_dumps_so(name: str) -> None:
     with pytest.raises(UsageError, match="used by capture itself"):
-        build(ExecuteSnapshot, {"dump_id": name})
+        build_command(ExecuteSnapshot, {"dump_id": name})
     assert StopSnapshot(dump_id=name).dump_id == name

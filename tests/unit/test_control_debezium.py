@@ -17,7 +17,7 @@ from tidelog.control.commands import (
     ResumeSnapshot,
     StopSnapshot,
     TableSelection,
-    from_json,
+    command_from_json,
 )
 from tidelog.control.debezium import (
     Signal,
@@ -45,7 +45,7 @@ def execute(data: Any, signal_id: str = "ad-hoc-1") -> ExecuteSnapshot:
     text = data if isinstance(data, str) else json.dumps(data)
     command = parse(Signal(signal_id, "execute-snapshot", text))
     assert isinstance(command, ExecuteSnapshot)
-    assert from_json(json.loads(json.dumps(command.to_json()))) == command
+    assert command_from_json(json.loads(json.dumps(command.to_json()))) == command
     return command
 
 

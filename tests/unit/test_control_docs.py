@@ -14,7 +14,7 @@ from tidelog import cli
 from tidelog.cli import client
 from tidelog.config import parse_config
 from tidelog.control.channels.rest import ROUTES, DumpBody
-from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build
+from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, build_command
 from tidelog.control.debezium import Signal, parse, parse_line
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/control.md").read_text(encoding="utf-8")
@@ -61,9 +61,9 @@ def test_bodies_of_requests_are_commands() -> None:
     assert {path for path, _body in bodies} == {"dumps", "options"}
     for path, body in bodies:
         if path == "dumps":
-            build(ExecuteSnapshot, DumpBody.model_validate_json(body).command("x"))
+            build_command(ExecuteSnapshot, DumpBody.model_validate_json(body).command("x"))
         else:
-            build(SetDumpOptions, json.loads(body))
+            build_command(SetDumpOptions, json.loads(body))
 
 
 def test_every_route_is_on_the_page() -> None:

@@ -7,7 +7,7 @@ from typer.main import get_command
 
 from tidelog import cli
 from tidelog.config import Config
-from tidelog.control.commands import SetDumpOptions, build
+from tidelog.control.commands import SetDumpOptions, build_command
 from tidelog.control.option_texts import parse_conditions, parse_options, typed_name
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import RunTimeOptions
@@ -77,7 +77,7 @@ def test_configuration_and_command_have_the_same_options() -> None:
 
 def test_null_changes_nothing() -> None:
     """As clients send it that write every field of theirs."""
-    command = build(SetDumpOptions, {"delay_ms": None, "chunk_rows": 5})
+    command = build_command(SetDumpOptions, {"delay_ms": None, "chunk_rows": 5})
     assert command.to_json() == {"type": "set-dump-options", "data": {"chunk_rows": 5}}
     assert repr(command) == "SetDumpOptions(chunk_rows=5)"
 

@@ -11,10 +11,10 @@ import pytest
 from tidelog.capture.dumps.state import (
     CHUNKS,
     DUMPS,
-    FINISHED,
+    FINISHED_TABLES,
     TABLE_RUNS,
     TABLES,
-    UNFINISHED,
+    UNFINISHED_DUMPS,
     ChunkStatus,
     DumpInput,
     DumpState,
@@ -91,11 +91,11 @@ def test_every_input_means_something(table: Transitions[Enum, Enum]) -> None:
 
 
 def test_what_has_ended_stays_ended() -> None:
-    assert DUMPS.ends() == set(DumpStatus) - UNFINISHED
+    assert DUMPS.ends() == set(DumpStatus) - UNFINISHED_DUMPS
     assert CHUNKS.ends() == {ChunkStatus.DURABLE, ChunkStatus.LEFT_OUT, ChunkStatus.DROPPED}
     assert WINDOWS.ends() == {WindowStatus.CLOSED, WindowStatus.VOID, WindowStatus.DISCARDED}
     # A blocking dump that is tried again reads all of its tables again.
-    assert TABLES.ends() == FINISHED - {TableStatus.DONE}
+    assert TABLES.ends() == FINISHED_TABLES - {TableStatus.DONE}
 
 
 def test_what_stands_in_no_table_is_refused() -> None:

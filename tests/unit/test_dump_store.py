@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.capture.dumps import store as store_module
-from tidelog.capture.dumps.automatic import last_failed, to_repeat
+from tidelog.capture.dumps.automatic import dumps_to_repeat, last_failed
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
 from tidelog.capture.dumps.missing_rows import KeySets
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress, TableStatus
@@ -178,7 +178,7 @@ def test_what_ended_a_failed_initial_dump_is_never_forgotten(
     ended("auto-1", "the last dump failed", answer)
     for number in range(10):
         ended(f"mine-{number}", "requested", TableStatus.DONE, "public.other")
-    assert to_repeat(store.all()) == []
+    assert dumps_to_repeat(store.all()) == []
     assert last_failed(store.all()) == {}
     assert {dump.dump_id for dump in store.all()} == {
         "initial", "auto-1", "mine-7", "mine-8", "mine-9",

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.capture.dumps.automatic import FIRST_MS, LAST_MS, REST, DueDump, to_repeat
+from tidelog.capture.dumps.automatic import (
+    FIRST_REPEAT_MS,
+    LAST_REPEAT_MS,
+    REST_FACTOR,
+    DueDump,
+    dumps_to_repeat,
+)
 from tidelog.capture.dumps.state import DumpState, TableProgress, TableStatus
 
 FAILED, DONE = TableStatus.FAILED, TableStatus.DONE
@@ -24,34 +30,36 @@ def again(pause: int) -> list[DueDump]:
 
 def test_pauses_grow_to_an_hour() -> None:
     failed = [dump(number, FAILED) for number in range(30)]
-    pauses = [to_repeat(failed[:count])[0].at_ms - ENDED for count in range(1, 31)]
-    assert pauses[:3] == [FIRST_MS, 2 * FIRST_MS, 4 * FIRST_MS]
+    pauses = [dumps_to_repeat(failed[:count])[0].at_ms - ENDED for count in range(1, 31)]
+    assert pauses[:3] == [FIRST_REPEAT_MS, 2 * FIRST_REPEAT_MS, 4 * FIRST_REPEAT_MS]
     assert pauses == sorted(pauses)
-    assert set(pauses[7:]) == {LAST_MS}
+    assert set(pauses[7:]) == {LAST_REPEAT_MS}
 
 
 def test_table_that_took_long_rests_for_longer() -> None:
-    assert to_repeat([dump(1, FAILED, started_ms=1)]) == again(REST * (ENDED - 1))
+    assert dumps_to_repeat([dump(1, FAILED, started_ms=1)]) == again(REST_FACTOR * (ENDED - 1))
 
 
 @pytest.mark.parametrize("status", [s for s in TableStatus if s is not FAILED])
 def test_dump_after_it_ends_the_matter(status: TableStatus) -> None:
     after = dump(2, status, "mine")
-    assert to_repeat([dump(1, FAILED), after]) == []
-    assert to_repeat([dump(3, FAILED), after]) == again(FIRST_MS)
+    assert dumps_to_repeat([dump(1, FAILED), after]) == []
+    assert dumps_to_repeat([dump(3, FAILED), after]) == again(FIRST_REPEAT_MS)
 
 
 def test_dump_of_a_user_is_the_users() -> None:
-    assert to_repeat([dump(1, FAILED, "mine")]) == []
-    assert to_repeat([dump(1, FAILED, "mine", due="it is new")]) == again(FIRST_MS)
-    assert to_repeat([dump(1, FAILED), dump(2, FAILED, "mine")]) == again(2 * FIRST_MS)
+    assert dumps_to_repeat([dump(1, FAILED, "mine")]) == []
+    assert dumps_to_repeat([dump(1, FAILED, "mine", due="it is new")]) == again(FIRST_REPEAT_MS)
+    assert dumps_to_repeat([dump(1, FAILED), dump(2, FAILED, "mine")]) == again(2 * FIRST_REPEAT_MS)
 
 
 @pytest.mark.parametrize("part", [{"where": "id > 1"}, {"key_set": "k"}])
 def test_dump_of_some_rows_tells_nothing(part: dict[str, str]) -> None:
-    assert to_repeat([dump(1, FAILED), dump(2, DONE, "mine", **part)]) == again(FIRST_MS)
+    assert dumps_to_repeat([dump(1, FAILED), dump(2, DONE, "mine", **part)]) == again(
+        FIRST_REPEAT_MS
+    )
 
 
 def test_what_the_catalogue_will_show_to_be_mended_is_not_repeated() -> None:
     """A table without a key would fail every hour for ever."""
-    assert to_repeat([dump(1, FAILED), dump(2, FAILED, may_pass=False)]) == []
+    assert dumps_to_repeat([dump(1, FAILED), dump(2, FAILED, may_pass=False)]) == []

@@ -22,7 +22,7 @@ from tidelog.eventlog.log_files import to_checksummed_json
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import MessageSchemaStore
-from tidelog.eventlog.segments import SegmentFile, encode, segment_name
+from tidelog.eventlog.segments import SegmentFile, encode_segment, segment_name
 from tidelog.outputs.base.progress import OutputProgress
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.files.commits import Commits
@@ -57,7 +57,7 @@ def built(tmp_path: Path) -> BuiltLog:
     Consumers(storage).register("shop", 0)
     MessageSchemaStore(storage).register("t-value", '"string"')
     state = SqliteState(tmp_path / "state.db")
-    log_files.claim(storage, built.log.generation, state, "here")
+    log_files.claim_log(storage, built.log.generation, state, "here")
     state.close()
     return built
 
@@ -77,7 +77,7 @@ def renumber(path: Path, number: int | None, *, checksummed: bool = True) -> Non
 def read_owner(path: Path) -> None:
     log, state = EventLog.open(path), SqliteState(path.parent / "state.db")
     try:
-        log_files.claim(log.storage, log.generation, state, "here")
+        log_files.claim_log(log.storage, log.generation, state, "here")
     finally:
         state.close()
 
@@ -118,7 +118,7 @@ def as_newer_segment(path: Path) -> None:
         def to_bytes(self) -> bytes:
             return bytes(raw)
 
-    path.write_bytes(encode(Meta(), batches))  # type: ignore[arg-type]
+    path.write_bytes(encode_segment(Meta(), batches))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("place", ["newest", "oldest"])

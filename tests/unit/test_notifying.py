@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tidelog import Capture, CaptureGroup
-from tidelog.app.capture.channels import HISTORY, Notifier
+from tidelog.app.capture.channels import NOTIFICATIONS_KEPT, Notifier
 from tidelog.app.capture.run import capture
 from tidelog.app.pipeline.run import run as run_both
 from tidelog.capture.notifications import Notification, NotificationType
@@ -142,12 +142,15 @@ def test_slow_channel_does_not_hold_up_the_dump() -> None:
 
 def test_history_is_bounded_and_may_be_followed() -> None:
     notifier = Notifier([], connector="shop")
-    for number in range(1, HISTORY + 11):
+    for number in range(1, NOTIFICATIONS_KEPT + 11):
         notifier.notify(note(number))
     found = notifier.history()
-    assert [entry["number"] for entry in found] == list(range(11, HISTORY + 11))
-    assert [e["id"] for e in notifier.history(HISTORY + 7, limit=2)] == ["d1008", "d1009"]
-    assert notifier.history(HISTORY + 10) == []
+    assert [entry["number"] for entry in found] == list(range(11, NOTIFICATIONS_KEPT + 11))
+    assert [e["id"] for e in notifier.history(NOTIFICATIONS_KEPT + 7, limit=2)] == [
+        "d1008",
+        "d1009",
+    ]
+    assert notifier.history(NOTIFICATIONS_KEPT + 10) == []
 
 
 async def _told(*_told: object) -> None: ...

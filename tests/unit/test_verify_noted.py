@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tidelog.app.last_results import KEPT, KEY, store_results
+from tidelog.app.last_results import COPIES_KEPT, VERIFY_KEY, store_results
 from tidelog.state.sqlite import SqliteState
 
 
@@ -18,7 +18,7 @@ def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path)
 
     def noted(*reports: dict[str, object], whole: bool = False) -> list[str]:
         store_results(state, reports, whole=whole)
-        document = state.get(KEY)
+        document = state.get(VERIFY_KEY)
         assert document is not None
         assert document.value["compared"] == len(reports)
         found: list[str] = document.value["differ"]
@@ -40,7 +40,7 @@ def test_a_copy_is_repaired_if_all_its_keys_are_dumped_again(tmp_path: Path) -> 
     def noted(**more: object) -> tuple[list[str], list[str]]:
         differs = {**report("public.a", equal=False), "missing": 2, "keys": [["1"], ["2"]]}
         store_results(state, [{**differs, "repair": repair} | more], whole=False)
-        document = state.get(KEY)
+        document = state.get(VERIFY_KEY)
         assert document is not None
         return document.value["differ"], document.value["repaired"]
 
@@ -58,16 +58,16 @@ def test_the_result_of_each_copy_is_kept_without_keys(tmp_path: Path) -> None:
     differs = {**report("public.a", equal=False), "rows": 9, "missing": 2, "keys": [["secret"]]}
     store_results(state, [differs, report("public.b", equal=True)], whole=True)
     store_results(state, [report("public.c", equal=True)], whole=False)
-    document = state.get(KEY)
+    document = state.get(VERIFY_KEY)
     assert document is not None
     assert "secret" not in json.dumps(document.value)
     copies = {each["copy"]: each for each in document.value["copies"]}
     assert next(iter(copies)) == "public.a in lake"  # what differs comes first
     assert (copies["public.a in lake"]["missing"], copies["public.a in lake"]["rows"]) == (2, 9)
     assert copies["public.c in lake"]["equal"]
-    store_results(state, [report(f"t{n}", equal=True) for n in range(KEPT + 9)], whole=False)
-    document = state.get(KEY)
+    store_results(state, [report(f"t{n}", equal=True) for n in range(COPIES_KEPT + 9)], whole=False)
+    document = state.get(VERIFY_KEY)
     assert document is not None
-    assert len(document.value["copies"]) == KEPT
+    assert len(document.value["copies"]) == COPIES_KEPT
     assert document.value["copies"][0]["copy"] == "public.a in lake"
     state.close()

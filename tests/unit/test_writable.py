@@ -15,7 +15,7 @@ from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError, UsageError
 from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.state.sqlite import SqliteState
-from tidelog.system.private_files import obstacle
+from tidelog.system.private_files import obstacle_to_files
 
 TEXT = """
 source: {{kind: postgres, url: 'postgresql://127.0.0.1:1/none'}}
@@ -48,7 +48,7 @@ def found(config: Config) -> dict[str, tuple[str, str]]:
 
 
 def test_a_missing_directory_is_no_obstacle_and_is_not_made(tmp_path: Path) -> None:
-    assert obstacle(tmp_path / "a" / "b") == ""
+    assert obstacle_to_files(tmp_path / "a" / "b") == ""
     assert found(configured(tmp_path)) == {}
     assert list(tmp_path.iterdir()) == []
 
@@ -56,13 +56,15 @@ def test_a_missing_directory_is_no_obstacle_and_is_not_made(tmp_path: Path) -> N
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert obstacle(file) == obstacle(file / "below" / "it") == f"{file} is a file"
+    assert (
+        obstacle_to_files(file) == obstacle_to_files(file / "below" / "it") == f"{file} is a file"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_of_somebody_else_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    assert obstacle(tmp_path / "log") == f"this user may not write to {tmp_path}"
+    assert obstacle_to_files(tmp_path / "log") == f"this user may not write to {tmp_path}"
     tmp_path.chmod(0o700)
 
 

@@ -123,7 +123,7 @@ def _as_json(problem: Problem, since_ms: int) -> dict[str, Any]:
 
 # Messages, and how they are sent.
 
-LINES = 10
+PROBLEMS_NAMED = 10
 """How many problems the text names."""
 
 Send = Callable[[dict[str, Any]], None]
@@ -145,8 +145,8 @@ def message_of(connector: str, holder: str, news: AlertReport, now_ms: int) -> d
     """Return the alert's JSON; ``text`` is for people, and for services that show only that."""
     lines = [f"{_SIGNS[each['severity']]} {_line(each)}" for each in news.begun]
     lines += [f"over: {each['sentence']}" for each in news.ended]
-    if len(lines) > LINES:
-        lines[LINES:] = [f"… and {len(lines) - LINES} more: tidelog status"]
+    if len(lines) > PROBLEMS_NAMED:
+        lines[PROBLEMS_NAMED:] = [f"… and {len(lines) - PROBLEMS_NAMED} more: tidelog status"]
     return {
         "version": 1,
         "capture": connector,
@@ -208,7 +208,7 @@ def _run(alert: CommandAlert, message: dict[str, Any]) -> None:
 
 logger = logging.getLogger(__name__)
 
-KEY: Final = "alerts"
+REPORTED_KEY: Final = "alerts"
 """Key of what was reported, so that the next leader reports only news and ends."""
 POLL_EVERY_S: Final = 5.0
 PAID_POLL_EVERY_S: Final = 120.0
@@ -322,7 +322,7 @@ class AlertWatch:
         return bool(others) and others[0] == self._holder
 
     def _load(self) -> None:
-        document = self._state.get(KEY)
+        document = self._state.get(REPORTED_KEY)
         reported = {} if document is None else document.value
         for key, history in self._histories.items():
             history.load(reported.get(key, ()))
@@ -330,7 +330,7 @@ class AlertWatch:
     def _save(self) -> None:
         value = {key: history.reported for key, history in self._histories.items()}
         with suppress(StateError, StateConflictError):  # then it may be sent twice
-            self._state.put(KEY, value, None)
+            self._state.put(REPORTED_KEY, value, None)
 
     def _log_failure(self, key: str, failure: str | None) -> None:
         """Log the first of consecutive failures."""

@@ -18,19 +18,24 @@ from typing import Any, Final
 from tidelog.app.elections import AnotherLeaderError
 from tidelog.app.instances import this_holder
 from tidelog.config import Config
-from tidelog.config.loading import SECRET
+from tidelog.config.loading import SECRET_OPTIONS
 from tidelog.errors import StateConflictError, StateError, TidelogError
 from tidelog.kinds.sections import SecretUrl
 from tidelog.ports import StateStore
 from tidelog.state.opening import open_state, state_exists
 
+TEXT_CHARACTERS: Final = 1000
+"""The longest text that is kept."""
+PATIENCE_S: Final = 5.0
+"""How long a process waits for the state store."""
+
 # Results of `verify`, which may run at night.
 
-KEY: Final = "verified"
-NAMED: Final = 100
+VERIFY_KEY: Final = "verified"
+COPIES_NAMED: Final = 100
 """How many of the differing copies are named."""
 _COUNTS: Final = ("rows", "missing", "surplus", "different", "unsettled")
-KEPT: Final = 1000
+COPIES_KEPT: Final = 1000
 """How many results are kept: of the copies that differ, then of the newest."""
 
 
@@ -45,26 +50,26 @@ def store_results(state: StateStore, reports: Iterable[Mapping[str, Any]], *, wh
     reports, now_ms = list(reports), int(time.time() * 1000)
     compared = {f"{report['table']} in {report['output']}": report for report in reports}
     with suppress(StateError, StateConflictError):
-        before = state.get(KEY)
+        before = state.get(VERIFY_KEY)
         kept = {} if before is None or whole else before.value
         differ = set(kept.get("differ") or ()) - compared.keys()
         repaired = set(kept.get("repaired") or ()) - compared.keys()
         for name, report in compared.items():
             if not report["equal"]:
                 (repaired if _is_repaired(report) else differ).add(name)
-        copies = {} if before is None or whole else _copies(before.value)
+        copies = {} if before is None or whole else _stored_copies(before.value)
         copies |= {
-            f"{each['table']} in {each['output']}": _result(each, now_ms) for each in reports
+            f"{each['table']} in {each['output']}": _copy_result(each, now_ms) for each in reports
         }
         newest = sorted(copies.items(), key=lambda item: (item[1]["equal"], -item[1]["at_ms"]))
         value = {
             "at_ms": now_ms,
             "compared": len(compared),
-            "differ": sorted(differ)[:NAMED],
-            "repaired": sorted(repaired)[:NAMED],
-            "copies": [{"copy": name, **result} for name, result in newest[:KEPT]],
+            "differ": sorted(differ)[:COPIES_NAMED],
+            "repaired": sorted(repaired)[:COPIES_NAMED],
+            "copies": [{"copy": name, **result} for name, result in newest[:COPIES_KEPT]],
         }
-        state.put(KEY, value, None)
+        state.put(VERIFY_KEY, value, None)
 
 
 def _is_repaired(report: Mapping[str, Any]) -> bool:
@@ -75,7 +80,7 @@ def _is_repaired(report: Mapping[str, Any]) -> bool:
     return bool(accepted) and len(report["keys"]) >= differing
 
 
-def _result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
+def _copy_result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     counts = {name: report.get(name) or 0 for name in _COUNTS}
     return {
         "at_ms": now_ms,
@@ -85,7 +90,7 @@ def _result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
     }
 
 
-def _copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _stored_copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the stored results."""
     copies = {}
     for each in value.get("copies", ()):
@@ -96,27 +101,25 @@ def _copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 # Texts without passwords.
 
 _USER_PASSWORD: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@\s]*):\S*@")
-_KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)
+_URL_KEY: Final = re.compile(r"(https?://)[^:/?#@\s]+@", re.IGNORECASE)
 
 
 def redacted(text: str) -> str:
     """Return the text without the passwords and keys of URLs in it."""
-    return _KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))
+    return _URL_KEY.sub(r"\1***@", _USER_PASSWORD.sub(r"\1:***@", SecretUrl(text).redacted))
 
 
 # Results of `check`.
 
-PREFIX: Final = "checked/"
-CONFIGURATIONS: Final = 4
+CHECK_PREFIX: Final = "checked/"
+CHECKS_KEPT: Final = 4
 """The number of configurations whose results are kept, the newest."""
-FINDINGS: Final = 200
+FINDINGS_KEPT: Final = 200
 """The number of findings to keep, the worst first; there may be one for each table."""
-TEXT: Final = 1000
-PATIENCE_S: Final = 5.0
 _WORST_FIRST: Final = ("error", "warning", "ok")
 
 
-def summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def check_summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return ``at_ms``, the number of findings of each level, and the worst of them, `redacted`."""
     ranked = sorted(findings, key=lambda each: _WORST_FIRST.index(each["level"]))
     return {
@@ -126,47 +129,47 @@ def summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         },
         "findings": [
             {
-                name: redacted(str(each[name]))[:TEXT]
+                name: redacted(str(each[name]))[:TEXT_CHARACTERS]
                 for name in ("check", "level", "message", "fix")
             }
-            for each in ranked[:FINDINGS]
+            for each in ranked[:FINDINGS_KEPT]
         ],
     }
 
 
-def key_of(config: Config) -> str:
+def check_key(config: Config) -> str:
     """Return the key of the last result of this configuration.
 
     It depends on what `check` reads: source, log, state and outputs, without their secrets.
     """
     sections = config.model_dump(mode="json", include={"source", "log", "state", "outputs"})
     text = json.dumps(_without_secrets(sections), sort_keys=True, default=str)
-    return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return CHECK_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
-        kept = {name: each for name, each in value.items() if name not in SECRET - {"url"}}
+        kept = {name: each for name, each in value.items() if name not in SECRET_OPTIONS - {"url"}}
         return {name: _without_secrets(each) for name, each in kept.items()}
     if isinstance(value, list):
         return [_without_secrets(each) for each in value]
     return redacted(value) if isinstance(value, str) else value
 
 
-def store_result(config: Config, result: Mapping[str, Any]) -> None:
-    """Store a `summary`, if there is a state store; check creates none. Raises StateError."""
+def store_check_summary(config: Config, result: Mapping[str, Any]) -> None:
+    """Store a `check_summary`, if there is a state store; check creates none. Raises StateError."""
     if not state_exists(config.state.place):
         return
     with closing(open_state(config.state.place)) as state:
-        state.put(key_of(config), dict(result), None)
-        stored = {key: state.get(key) for key in state.keys(PREFIX)}
+        state.put(check_key(config), dict(result), None)
+        stored = {key: state.get(key) for key in state.keys(CHECK_PREFIX)}
         ages = {key: each.value["at_ms"] for key, each in stored.items() if each is not None}
-        for key in sorted(ages, key=lambda each: -ages[each])[CONFIGURATIONS:]:
+        for key in sorted(ages, key=lambda each: -ages[each])[CHECKS_KEPT:]:
             state.delete(key)
 
 
 def store_check_result(config: Config, findings: Sequence[Mapping[str, Any]]) -> None:
-    """As `store_result`, but ignores a state store that fails, hangs, or can't be written to.
+    """As `store_check_summary`, but ignores a store that fails, hangs, or can't be written to.
 
     A check that could not connect is not stored: the password may be mistyped, and capture itself
     reports that it can't connect.
@@ -176,16 +179,16 @@ def store_check_result(config: Config, findings: Sequence[Mapping[str, Any]]) ->
 
     def keep() -> None:
         with suppress(TidelogError, OSError):
-            store_result(config, summary(findings))
+            store_check_summary(config, check_summary(findings))
 
     thread = threading.Thread(target=keep, name="tidelog-note-check", daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
 
 
-def stored_result(state: StateStore, config: Config) -> dict[str, Any] | None:
+def stored_check_summary(state: StateStore, config: Config) -> dict[str, Any] | None:
     """Return the summary that was stored last for this configuration."""
-    stored = state.get(key_of(config))
+    stored = state.get(check_key(config))
     return None if stored is None else stored.value
 
 
@@ -194,9 +197,7 @@ def stored_result(state: StateStore, config: Config) -> dict[str, Any] | None:
 CAPTURE: Final = "capture"
 PIPELINE: Final = "pipeline/"
 """The part of a pipeline, before its name."""
-_PREFIX: Final = "ended/"
-_TEXT: Final = 1000
-_PATIENCE_S: Final = 5.0
+_END_PREFIX: Final = "ended/"
 
 
 @contextmanager
@@ -220,12 +221,12 @@ def storing_end(config: Config, part: str) -> Iterator[None]:
         value = {
             "at_ms": time.time_ns() // 1_000_000,
             "holder": this_holder(),
-            "reason": redacted(" ".join(text.split()))[:_TEXT],
+            "reason": redacted(" ".join(text.split()))[:TEXT_CHARACTERS],
         }
-        _in_state(config, lambda state: state.put(_PREFIX + part, value, None))
+        _in_state(config, lambda state: state.put(_END_PREFIX + part, value, None))
         raise
     else:
-        _in_state(config, lambda state: _forget(state, _PREFIX + part))
+        _in_state(config, lambda state: _forget(state, _END_PREFIX + part))
 
 
 def _forget(state: StateStore, key: str) -> None:
@@ -242,7 +243,7 @@ def _in_state(config: Config, work: Callable[[StateStore], object]) -> None:
 
     thread = threading.Thread(target=run, name="tidelog-store-end", daemon=True)
     thread.start()
-    thread.join(_PATIENCE_S)
+    thread.join(PATIENCE_S)
 
 
 def last_end(
@@ -257,7 +258,7 @@ def last_end(
         holder: the last process that led.
         since_ms: a time at which it led.
     """
-    stored = state.get(_PREFIX + part)
+    stored = state.get(_END_PREFIX + part)
     if stored is None:
         return None
     end: dict[str, Any] = stored.value

@@ -25,7 +25,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.option_values import is_url
 from tidelog.ports import StateStore
 from tidelog.state.opening import state_path
-from tidelog.system.private_files import obstacle
+from tidelog.system.private_files import obstacle_to_files
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def check_local_paths(config: Config) -> None:
     A disk that is full is no such error: space may come back.
     """
     for option, path in local_directories(config).items():
-        if why := obstacle(path):
+        if why := obstacle_to_files(path):
             raise UsageError(
                 f"{option}: no file can be created at {path}: {why}. Name another directory, or "
                 "let this user write there"

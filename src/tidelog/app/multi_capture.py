@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from tidelog.app.capture.run import capture
 from tidelog.app.pipeline.run import run
-from tidelog.app.remote_control import OnStatus, ignore
+from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import databases_of, of_each_database
 from tidelog.engine.options import refuse_coroutine_function
@@ -146,7 +146,7 @@ class CaptureGroup:
 
 
 def capture_databases(
-    config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event
+    config: Config, *, on_status: OnStatus = ignore_status, stop_event: threading.Event
 ) -> None:
     """Capture every one of ``source.databases`` until ``stop_event``, or until one fails.
 

@@ -33,7 +33,7 @@ from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceI
 from tidelog.sources.findings import Finding, fix_script
 from tidelog.state.opening import state_path
 from tidelog.system.maven import cache_directory
-from tidelog.system.private_files import free_bytes, obstacle, readable_by_others, users_of
+from tidelog.system.private_files import free_bytes, obstacle_to_files, readable_by_others, users_of
 
 
 def check_names(config: Config, schemas: Sequence[TableSchema]) -> Iterator[dict[str, Any]]:
@@ -173,7 +173,7 @@ def check_paths(config: Config) -> Iterator[dict[str, Any]]:
     Capture can't start without log and state, which are errors.
     """
     for name, option, path, level in _local_paths(config):
-        why = obstacle(path)
+        why = obstacle_to_files(path)
         free = None if why else free_bytes(path)
         if free == 0:
             why = "its file system has no space left"

@@ -14,7 +14,7 @@ from tidelog.app.elections import LEASE_NAME, pipeline_lease_name, request_hando
 from tidelog.app.instances import pipeline_prefix
 from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.build import overview
-from tidelog.app.overview.problems import reasons, reported_blocks
+from tidelog.app.overview.problems import block_reasons, reported_blocks
 from tidelog.app.overview.reader import StatusReader
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
@@ -41,7 +41,7 @@ _LOG_EVERY_S = 1.0
 OnStatus = Callable[[dict[str, Any]], None]
 
 
-def ignore(_status: dict[str, Any]) -> None:
+def ignore_status(_status: dict[str, Any]) -> None:
     """The default of callbacks: does nothing."""
 
 
@@ -201,7 +201,7 @@ def dump_wait(
     config: Config,
     dump_id: str,
     *,
-    on_progress: OnStatus = ignore,
+    on_progress: OnStatus = ignore_status,
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
     """Wait until the dump has finished; return its summary.
@@ -237,7 +237,7 @@ def dump_wait(
             time.sleep(0.1)
     finally:
         state.close()
-    why = f" {reasons(blocks)}" if blocks else ""
+    why = f" {block_reasons(blocks)}" if blocks else ""
     raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it continues.{why}")
 
 

@@ -15,7 +15,7 @@ from tidelog.app.last_results import store_results
 from tidelog.app.log_location import event_log_path
 from tidelog.app.pipeline.outputs import check_installed, check_spark, make_output
 from tidelog.app.pipeline.run import session
-from tidelog.app.remote_control import OnStatus, ignore, send_command
+from tidelog.app.remote_control import OnStatus, ignore_status, send_command
 from tidelog.app.sources.kinds import SourceKind, source_kind
 from tidelog.app.table_patterns import choose_tables
 from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
@@ -91,7 +91,7 @@ def is_compared(section: OutputSection, table: TableName) -> bool:
     return matches(section.tables, table)
 
 
-def copies(config: Config, section: OutputSection, spark: SparkSession) -> Copies:
+def copies_of(config: Config, section: OutputSection, spark: SparkSession) -> Copies:
     """Return the copies of an output that `has_copies`."""
     if isinstance(section, DeltaSection | IcebergSection):
         return _LakeCopies(config, section, spark)
@@ -306,8 +306,8 @@ def verify_outputs(
     *,
     tables: Sequence[str] = (),
     repair: bool = False,
-    on_progress: OnStatus = ignore,
-    on_partial: OnStatus = ignore,
+    on_progress: OnStatus = ignore_status,
+    on_partial: OnStatus = ignore_status,
 ) -> dict[str, Any]:
     """Compare source and outputs; with ``repair``, dump the keys that differ.
 
@@ -351,7 +351,7 @@ def verify_outputs(
             ]
             of, number = len(planned), 0
             for section in sections:
-                output_copies = copies(config, section, spark)
+                output_copies = copies_of(config, section, spark)
                 try:
                     documents: dict[TableName, dict[str, Any]] = {}
                     for table in chosen:

@@ -1,9 +1,9 @@
 """Operations by table and kind over the last day: the activity log of the DBLog paper.
 
 Records that are appended to the event log are counted in buckets of five minutes, and the leader
-stores the counts every five minutes. Memory is bounded: the `TABLES` busiest tables have counts of
-their own for 26 hours; all others share one. Before the bucket in which a table gets its own
-counts, its operations are in the shared ones.
+stores the counts every five minutes. Memory is bounded: the `TABLES_COUNTED` busiest tables
+have counts of their own for 26 hours; all others share one. Before the bucket in which a table gets
+its own counts, its operations are in the shared ones.
 
 A sudden drop of a table's operations begins with a bucket if
 
@@ -40,7 +40,7 @@ from tidelog.ports import StateStore
 BUCKET_S: Final = 300
 BUCKETS: Final = 312
 """More than a day, so that an hour can be compared with that of the day before."""
-TABLES: Final = 20
+TABLES_COUNTED: Final = 20
 KINDS: Final = ("insert", "update", "delete", "dump")
 WHOLE: Final = 0.9
 """A table's count in a bucket is known only if capture followed the log for this share of it."""
@@ -101,7 +101,7 @@ class Day:
         others = [table for table in counts if table not in self.since and counts[table]]
         totals = {table: self.total(table) for table in self.since} if others else {}
         for table in sorted(others, key=lambda each: (-counts[each], each)):
-            if len(totals) >= TABLES:
+            if len(totals) >= TABLES_COUNTED:
                 least = min(totals, key=lambda each: (totals[each], each))
                 if totals[least] >= counts[table]:
                     return  # no later one is busier
@@ -169,14 +169,14 @@ def _add_counts(into: Counts, more: Sequence[int]) -> None:
 
 # Sudden drops. Pure.
 
-BEFORE: Final = 12
+BUCKETS_BEFORE: Final = 12
 BUSY: Final = 100
 STEADY: Final = 0.4
 LOW: Final = 0.1
 LASTING: Final = 2
 BACK: Final = 0.5
 A_DAY: Final = 86_400 // BUCKET_S
-ABOUT: Final = 3
+BUCKETS_ABOUT: Final = 3
 """Buckets before and after the same time of the previous day."""
 
 Series = Sequence[int | None]
@@ -218,9 +218,9 @@ def find_drops(series: Series) -> Iterator[DropSpan]:
 
 def _level(series: Series, at: int) -> int | None:
     """The median bucket of the hour before; None if the table was not busy and steady."""
-    hour = series[max(0, at - 1 - BEFORE) : max(0, at - 1)]
+    hour = series[max(0, at - 1 - BUCKETS_BEFORE) : max(0, at - 1)]
     known = [count for count in hour if count is not None]
-    if len(known) < BEFORE:
+    if len(known) < BUCKETS_BEFORE:
         return None
     level = int(statistics.median(known))
     return level if level >= BUSY and min(known) >= STEADY * level else None
@@ -232,7 +232,7 @@ def _still(counts: Series, level: int) -> bool:
 
 def _usual(series: Series, at: int, level: int) -> bool:
     """Was the table as idle at about this time on the previous day?"""
-    then = range(at - A_DAY - ABOUT, at - A_DAY + LASTING + ABOUT)
+    then = range(at - A_DAY - BUCKETS_ABOUT, at - A_DAY + LASTING + BUCKETS_ABOUT)
     return any(
         _still(series[each : each + LASTING], level)
         for each in then
@@ -247,7 +247,7 @@ GAP_S: Final = 10.0
 """After a longer time between two polls, capture may have stood still."""
 LATE_S: Final = 60.0
 """With a longer lag, changes are counted at another time than they happened."""
-DROPS: Final = 20
+DROPS_SHOWN: Final = 20
 _OTHER: Final = len(KINDS)
 _PLACES = np.full(256, _OTHER, np.int64)
 for _place, _kind in enumerate((Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP_ROW)):
@@ -333,7 +333,9 @@ def _drops(day: Day) -> list[dict[str, Any]]:
         for drop in find_drops(day.series(table, kind))
     ]
     drops.sort(key=lambda each: each[:4])
-    return [_drop_document(day, table, kind, drop) for _, _, table, kind, drop in drops[:DROPS]]
+    return [
+        _drop_document(day, table, kind, drop) for _, _, table, kind, drop in drops[:DROPS_SHOWN]
+    ]
 
 
 def _drop_document(day: Day, table: str, kind: str, drop: DropSpan) -> dict[str, Any]:

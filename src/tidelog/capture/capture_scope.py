@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 SCOPE_KEY = "captured-tables"
 TABLE_AGGREGATE = "Table"
-SHOWN = 20
+TABLES_SHOWN = 20
 """Tables that one log message names."""
 
 
@@ -128,7 +128,9 @@ class CaptureScope:
     def _report(self, names: Sequence[str]) -> None:
         if not names:
             return
-        listed = ", ".join(islice(names, SHOWN)) + (", …" if len(names) > SHOWN else "")
+        listed = ", ".join(islice(names, TABLES_SHOWN)) + (
+            ", …" if len(names) > TABLES_SHOWN else ""
+        )
         logger.warning(
             "no longer captured, as source.tables says: %s. The event log holds no changes of them "
             "from here on; once source.tables selects them again, they are dumped",

@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 from tidelog.capture.capture_scope import RELATIONS_KEY, SCOPE_KEY
 from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY
-from tidelog.capture.dumps.coordinator import DUMP_PREFIX, REFETCH_KEY
-from tidelog.capture.dumps.missing_rows import KEY_SETS
+from tidelog.capture.dumps.missing_rows import KEY_SETS, REFETCH_KEY
+from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.unsupported_tables import REFUSED_KEY, UnsupportedTables
 from tidelog.errors import PreflightError
 from tidelog.ports import StateStore

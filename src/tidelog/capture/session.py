@@ -80,7 +80,7 @@ class SessionMaintenance:
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-AGAIN_S: Final = 0.5
+STATE_RETRY_S: Final = 0.5
 
 
 class RetryingStateStore:
@@ -128,7 +128,7 @@ class RetryingStateStore:
             except StateConflictError:
                 raise
             except StateError as error:
-                if self._ended is None or self._ended.wait(AGAIN_S):
+                if self._ended is None or self._ended.wait(STATE_RETRY_S):
                     raise
                 if not logged:
                     logger.info("dumps wait for the state store: %s", error)
@@ -144,7 +144,7 @@ END_S = 0.3
 """Time for other threads to end, and to store what they know, before the lease is released."""
 ACT_S = 5.0
 """The same, while a command is executed."""
-COMMANDS = "tidelog-commands"
+COMMANDS_THREAD = "tidelog-commands"
 FINISHED_SHOWN = 20
 POLL_EVERY_S = 5.0
 POLL_SHARE = 0.01
@@ -249,7 +249,7 @@ class CaptureSession:
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for name, work in (
                 ("tidelog-dumps", lambda: self.coordinator.run(self._ended)),
-                (COMMANDS, self._act_on_commands),
+                (COMMANDS_THREAD, self._act_on_commands),
                 ("tidelog-status", self._report_status),
                 ("tidelog-source-polls", self._run_periodic_work),
                 ("tidelog-maintenance", self._maintain),
@@ -277,7 +277,7 @@ class CaptureSession:
             self._reader.close()  # the next leader reads from where this one does
         _join(threads, END_S)
         if self._acts:  # else the next leader would execute the command again
-            _join((each for each in threads if each.name == COMMANDS), ACT_S)
+            _join((each for each in threads if each.name == COMMANDS_THREAD), ACT_S)
         failure = self._failure
         try:
             if isinstance(failure, LogInDangerError):

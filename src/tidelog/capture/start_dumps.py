@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidelog.capture.dumps.automatic import tables_failed
-from tidelog.capture.dumps.coordinator import DumpCoordinator, in_order
+from tidelog.capture.dumps.coordinator import DumpCoordinator, tables_in_order
 from tidelog.capture.dumps.state import Mode
 from tidelog.capture.generation import GAP_KEY
 from tidelog.errors import IncompleteDumpError
@@ -86,7 +86,7 @@ class StartDumps:
         tables = self._catalogue.tables(self._patterns)
         known = {dump.dump_id for dump in self._coordinator.dumps()}
         if any(dump_id not in known for dump_id, _ in wanted):
-            tables = in_order(tables, self._catalogue.estimated_rows)
+            tables = tables_in_order(tables, self._catalogue.estimated_rows)
         for dump_id, reason in wanted if tables else ():
             self._coordinator.request(
                 dump_id, tables, mode=at_start.mode, reason=reason, now_ms=now_ms

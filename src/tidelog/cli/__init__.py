@@ -15,7 +15,7 @@ import typer
 
 from tidelog.cli import client, dump, init, inspect, terminal
 from tidelog.cli import run as running
-from tidelog.cli.terminal import FORMATS, exit_code_of
+from tidelog.cli.terminal import LOG_FORMATS, exit_code_of
 from tidelog.system.version import __version__
 
 COMMANDS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
@@ -109,10 +109,10 @@ def _options(
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise typer.BadParameter(f"{log_level!r} is not a level", param_hint="--log-level")
-    if log_format not in FORMATS:
+    if log_format not in LOG_FORMATS:
         raise typer.BadParameter(f"{log_format!r} is not a format", param_hint="--log-format")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(FORMATS[log_format])
+    handler.setFormatter(LOG_FORMATS[log_format])
     logging.basicConfig(level=level, handlers=[handler])
     for noisy in ("py4j", "numba"):
         logging.getLogger(noisy).setLevel(max(level, logging.WARNING))

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tidelog.config import Config
     from tidelog.control.commands import Command
 
-NAMED = 20
+TABLES_NAMED = 20
 """How many tables to name; ``--json`` has all."""
 
 Details = Mapping[str, Any]
 
 
-def sentences(kind: str, details: Details) -> list[str]:
+def result_sentences(kind: str, details: Details) -> list[str]:
     """Return sentences about a command's result, or else a line for each detail.
 
     Args:
@@ -48,10 +48,10 @@ def _dump_requested(details: Details) -> Iterator[str]:
 
 
 def _name_tables(tables: Sequence[str]) -> str:
-    named = ", ".join(tables[:NAMED])
+    named = ", ".join(tables[:TABLES_NAMED])
     if len(tables) == 1:
         return f"table {named}"
-    more = f", and {len(tables) - NAMED} more" if len(tables) > NAMED else ""
+    more = f", and {len(tables) - TABLES_NAMED} more" if len(tables) > TABLES_NAMED else ""
     return f"{len(tables)} tables: {named}{more}"
 
 
@@ -182,7 +182,7 @@ def send(
             "the next leader will"
         )
     elif not quiet:
-        for line in sentences(command.type, result["details"]):
+        for line in result_sentences(command.type, result["details"]):
             terminal.print_sentence(line)
 
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from tidelog.cli import terminal
-from tidelog.cli.live import DownloadLines, LiveArea, StderrLines, can_be_redrawn, with_bar
+from tidelog.cli.live import DownloadLines, LiveArea, StderrLines, can_be_redrawn, download_bar
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.lines import (
-    NAME,
+    NAME_COLUMNS,
     ScreenSection,
     bar,
     fact,
@@ -58,7 +58,7 @@ def _clock(at_s: float) -> str:
 
 
 def _step(document: Document) -> str:
-    return with_bar(_download(document)) if "fetching" in document else str(document["step"])
+    return download_bar(_download(document)) if "fetching" in document else str(document["step"])
 
 
 def _download(document: Document) -> Download:
@@ -70,11 +70,13 @@ def _tables(document: Document, report: Document | None) -> list[Text]:
     tables = document.get("tables")
     if not tables:
         return []
-    lines = [Text(f"{'rows':<{NAME + 4}}{document['source']:>12}{'Delta Lake':>14}", style="dim")]
+    lines = [
+        Text(f"{'rows':<{NAME_COLUMNS + 4}}{document['source']:>12}{'Delta Lake':>14}", style="dim")
+    ]
     results = {row["table"].rpartition(".")[2]: row for row in (report or {}).get("tables", ())}
     for row in tables:
         same = row["lake"] == row["source"]
-        line = Text(f"{row['table']:<{NAME + 4}}{row['source']:>12,}")
+        line = Text(f"{row['table']:<{NAME_COLUMNS + 4}}{row['source']:>12,}")
         line.append(f"{row['lake']:>14,}  ", style="green" if same else "")
         its = results.get(row["table"])
         if its is None:
@@ -102,7 +104,9 @@ def _current_lines(document: Document, width: int) -> list[Text]:
     lines = [*fact("source", written, width), *_capture(capture, width)]
     if lags := document.get("lags"):
         lag = brief_span(1000 * lags[-1])
-        text = Text(f"{'lag':<{NAME}}", style="dim").append_text(sparks(lags[-30:], "yellow"))
+        text = Text(f"{'lag':<{NAME_COLUMNS}}", style="dim").append_text(
+            sparks(lags[-30:], "yellow")
+        )
         lines.append(text.append(f" {lag} from source to event log", style="default"))
     if dump := document.get("dump"):
         lines.append(_dump(dump))
@@ -125,7 +129,7 @@ def _capture(capture: Document, width: int) -> list[Text]:
 
 def _dump(dump: Document) -> Text:
     share = 1.0 if dump["status"] == "completed" else dump["rows"] / max(1, dump["of_rows"])
-    text = Text(f"{'dump':<{NAME}}", style="dim").append_text(bar(share, _CELLS))
+    text = Text(f"{'dump':<{NAME_COLUMNS}}", style="dim").append_text(bar(share, _CELLS))
     text.append(f" {min(share, 1):4.0%} of {dump['dump_id']}: {dump['rows']:,} rows", "default")
     return text.append(f", {dump['superseded']:,} superseded", style="blue")
 
@@ -135,12 +139,12 @@ def _story(moments: Sequence[Document], width: int) -> ScreenSection:
     lines = []
     for moment in moments:
         first = f"{SIGNS[moment['kind']][1]} {_clock(moment['at_s'])}  "
-        its = wrap_lines(moment["text"], width, first=first, rest=" " * NAME)
-        its[0].stylize("dim", 2, NAME - 2)
+        its = wrap_lines(moment["text"], width, first=first, rest=" " * NAME_COLUMNS)
+        its[0].stylize("dim", 2, NAME_COLUMNS - 2)
         its[0].stylize(STYLES[moment["kind"]], 0, 1)
         if moment["kind"] == "critical":
             for line in its:
-                line.stylize(STYLES["critical"], NAME)
+                line.stylize(STYLES["critical"], NAME_COLUMNS)
         lines += its
     return ScreenSection(
         3, len(lines), min(len(lines), 6), lambda room: lines[max(0, len(lines) - room) :]

@@ -76,7 +76,7 @@ def dump(
     as_json: Json = False,
 ) -> None:
     """Dump all captured tables, some, or some of a table's rows, while the log is read on."""
-    from tidelog.control.commands import ExecuteSnapshot, build
+    from tidelog.control.commands import ExecuteSnapshot, build_command
     from tidelog.control.key_files import parse_keys
     from tidelog.control.mailbox import new_id
     from tidelog.control.option_texts import parse_conditions
@@ -100,13 +100,13 @@ def dump(
         data["keys"], data["key_columns"] = parse_keys(keys)
     elif keys_file is not None:
         data["key_set"] = str(keys_file)  # checked with the rest, before the file is read
-    command = build(ExecuteSnapshot, data, "dump")
+    command = build_command(ExecuteSnapshot, data, "dump")
     loaded = client.load(config, unread=client.STATE_ALONE)
     if keys_file is not None:
         from tidelog import app
 
         data |= app.store_key_file(loaded, keys_file, data["tables"])
-        command = build(ExecuteSnapshot, data, "dump")
+        command = build_command(ExecuteSnapshot, data, "dump")
     shows_report = wait and (as_json or sys.stdout.isatty())
     client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shows_report)
     if wait:
@@ -204,15 +204,17 @@ def pause(
     """Pause a dump, or all; or the reading of the log, or the pipeline. It stays paused over
     restarts.
     """
-    from tidelog.control.commands import PauseLog, PausePipeline, PauseSnapshot, build
+    from tidelog.control.commands import PauseLog, PausePipeline, PauseSnapshot, build_command
 
     _check_only_one(dump, log, pipeline)
     loaded, by = client.load(config, unread=client.STATE_ALONE), _caller()
-    command = build(PauseSnapshot, {"dump_id": dump, "by": by}, "pause")
+    command = build_command(PauseSnapshot, {"dump_id": dump, "by": by}, "pause")
     if log:
-        command = build(PauseLog, {"by": by}, "pause")
+        command = build_command(PauseLog, {"by": by}, "pause")
     elif pipeline:
-        command = build(PausePipeline, {"pipeline": loaded.pipeline.name, "by": by}, "pause")
+        command = build_command(
+            PausePipeline, {"pipeline": loaded.pipeline.name, "by": by}, "pause"
+        )
     client.send(loaded, command, timeout, as_json=as_json)
 
 
@@ -238,15 +240,15 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Resume a paused dump, or all; or the reading of the log, or the pipeline."""
-    from tidelog.control.commands import ResumeLog, ResumePipeline, ResumeSnapshot, build
+    from tidelog.control.commands import ResumeLog, ResumePipeline, ResumeSnapshot, build_command
 
     _check_only_one(dump, log, pipeline)
     loaded = client.load(config, unread=client.STATE_ALONE)
-    command = build(ResumeSnapshot, {"dump_id": dump}, "resume")
+    command = build_command(ResumeSnapshot, {"dump_id": dump}, "resume")
     if log:
         command = ResumeLog()
     elif pipeline:
-        command = build(ResumePipeline, {"pipeline": loaded.pipeline.name}, "resume")
+        command = build_command(ResumePipeline, {"pipeline": loaded.pipeline.name}, "resume")
     client.send(loaded, command, timeout, as_json=as_json)
 
 
@@ -265,14 +267,14 @@ def cancel(
     Without a dump's id it asks for one; where nobody can answer, and with --json, it lists them and
     exits 2.
     """
-    from tidelog.control.commands import StopSnapshot, build
+    from tidelog.control.commands import StopSnapshot, build_command
 
     loaded = client.load(config, unread=client.STATE_ALONE)
     if dump is None and not every and not table:
         dump = _choose_dump(loaded, config, as_json=as_json)
         if dump is None:
             return
-    command = build(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
+    command = build_command(StopSnapshot, {"dump_id": dump, "tables": table or []}, "cancel")
     client.send(loaded, command, timeout, as_json=as_json)
 
 

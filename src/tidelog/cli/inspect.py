@@ -15,7 +15,7 @@ import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.client import ConfigFile, Json, Tables, exit_unless, load
-from tidelog.cli.live import progress
+from tidelog.cli.live import progress_text
 from tidelog.cli.terminal import stop_on_signals
 from tidelog.errors import UsageError
 from tidelog.model.printable import printable
@@ -35,7 +35,7 @@ def verify_facts(document: Mapping[str, Any]) -> list[tuple[str, str, float | No
     if isinstance(fetching, Download):
         if fetching.done:
             return [("verify", f"has {fetching.what}", None)]
-        text, share = progress(fetching), fetching.share
+        text, share = progress_text(fetching), fetching.share
         return [("verify", f"fetches {fetching.what}", None), ("", text, share)]
     if "number" not in document:
         return [("verify", document["stage"], None)]
@@ -300,7 +300,7 @@ def verify(
     """
     loaded = client.load(config, unread=("control",))
     from tidelog import app
-    from tidelog.cli.live import live_facts, to_stderr
+    from tidelog.cli.live import downloads_to_stderr, live_facts
     from tidelog.system.download_progress import report_downloads
 
     piped = not sys.stdout.isatty()  # a pipe gets the report alone
@@ -309,7 +309,9 @@ def verify(
     try:
         with live as given, ExitStack() as to:
             if not as_json:
-                on_fetch = to_stderr("verify") if piped else lambda now: given({"fetching": now})
+                on_fetch = (
+                    downloads_to_stderr("verify") if piped else lambda now: given({"fetching": now})
+                )
                 to.enter_context(report_downloads(on_fetch))
             report = app.verify(
                 loaded,

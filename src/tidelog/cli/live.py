@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 _CELLS = 20
 
 
-def start_line(now: Download) -> str:
+def download_start(now: Download) -> str:
     """Return the line for the start of a download."""
     return f"fetches {now.what}" + (f", {format_bytes(now.size)}" if now.size else "")
 
 
-def progress(now: Download) -> str:
+def progress_text(now: Download) -> str:
     """Return the size so far, and the whole size if it is known."""
     come = format_bytes(now.come)
     return f"{come} of {format_bytes(now.size)}" if now.size else come
 
 
-def with_bar(now: Download) -> str:
+def download_bar(now: Download) -> str:
     """Return the name and the progress on one line."""
     if now.share is None:
-        return f"fetches {now.what}: {progress(now)}"
+        return f"fetches {now.what}: {progress_text(now)}"
     from tidelog.cli.watch.lines import bar
 
-    return f"fetches {now.what}: {bar(now.share, _CELLS).plain} {progress(now)}"
+    return f"fetches {now.what}: {bar(now.share, _CELLS).plain} {progress_text(now)}"
 
 
 class DownloadLines:
@@ -60,13 +60,13 @@ class DownloadLines:
     def __call__(self, now: Download) -> None:
         if not now.done and now.what not in self._started:
             self._started.add(now.what)
-            self._say(f"{self._title}: {start_line(now)}")
+            self._say(f"{self._title}: {download_start(now)}")
         elif now.done and now.what in self._started:
             self._started.discard(now.what)
             self._say(f"{self._title}: has {now.what}")
 
 
-def to_stderr(title: str) -> OnFetch:
+def downloads_to_stderr(title: str) -> OnFetch:
     """Return a callback that prints downloads to stderr, for commands whose stdout is a report."""
 
     def print_line(line: str) -> None:

@@ -377,7 +377,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(document, ensure_ascii=False)
 
 
-FORMATS: dict[str, logging.Formatter] = {
+LOG_FORMATS: dict[str, logging.Formatter] = {
     "text": OneLineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"),
     "json": JsonFormatter(),
 }

@@ -280,7 +280,7 @@ _EXPLANATIONS = {
 }
 
 # Options that may have secrets, or mappings whose values may, if the file has them in plain text.
-SECRET = frozenset(
+SECRET_OPTIONS = frozenset(
     (
         *(
             "api_key",
@@ -319,7 +319,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
         explanation = details["msg"]
     given = details["input"]
     shown = isinstance(given, (str, int, float)) and location not in marked.interpolated
-    if shown and location and not SECRET.intersection(location):
+    if shown and location and not SECRET_OPTIONS.intersection(location):
         explanation += f", not {given!r}"
     return f"{name}: {explanation}" if name else explanation
 

@@ -53,7 +53,7 @@ from tidelog.state.opening import checked_url, pays_per_request
 
 # The section ``engine``.
 
-DEFAULTS = EngineOptions()
+ENGINE_DEFAULTS = EngineOptions()
 
 
 class EngineSection(Section):
@@ -72,13 +72,13 @@ class EngineSection(Section):
         examples=[4],
     )
     record_processing_on: ProcessingOn = Field(
-        default=DEFAULTS.record_processing_on,
+        default=ENGINE_DEFAULTS.record_processing_on,
         description="`processes`: for transforms in Python that cost more than to send an event "
         "there and back; they, and a consumer in parallel, must be functions of a module. `spark`: "
         "on executors, in the session that runs or one of `pipeline.master` and `pipeline.conf`.",
     )
     concurrent_coroutines: int = Field(
-        default=DEFAULTS.concurrent_coroutines,
+        default=ENGINE_DEFAULTS.concurrent_coroutines,
         ge=1,
         description="Where transforms, or with `consume_records_async` the consumer, are coroutine "
         "functions (`async def`): so many of their coroutines at once.",
@@ -93,31 +93,31 @@ class EngineSection(Section):
     )
     batch_size: int = Field(default=BATCH_SIZE, ge=1, description="The most records of a batch.")
     task_management_timeout_ms: Milliseconds = Field(
-        default=DEFAULTS.task_management_timeout_ms,
+        default=ENGINE_DEFAULTS.task_management_timeout_ms,
         ge=1,
         description="For all tasks to start; again for all to stop.",
     )
     polling_shutdown_timeout_ms: Milliseconds = Field(
-        default=DEFAULTS.polling_shutdown_timeout_ms,
+        default=ENGINE_DEFAULTS.polling_shutdown_timeout_ms,
         ge=0,
         description="How long events may still be processed when the engine stops. 0: not at all.",
     )
     errors_max_retries: int = Field(
-        default=DEFAULTS.errors_max_retries,
+        default=ENGINE_DEFAULTS.errors_max_retries,
         ge=-1,
         description="How often a transient error is retried, also one that capture meets at the "
         "source or the state store. -1: without limit.",
     )
     errors_retry_delay_initial_ms: Milliseconds = Field(
-        default=DEFAULTS.errors_retry_delay_initial_ms,
+        default=ENGINE_DEFAULTS.errors_retry_delay_initial_ms,
         ge=1,
         description="Before the first retry; doubled before each further one.",
     )
     errors_retry_delay_max_ms: Milliseconds = Field(
-        default=DEFAULTS.errors_retry_delay_max_ms, ge=1, description="The longest delay."
+        default=ENGINE_DEFAULTS.errors_retry_delay_max_ms, ge=1, description="The longest delay."
     )
     errors_tolerance: Tolerance = Field(
-        default=DEFAULTS.errors_tolerance,
+        default=ENGINE_DEFAULTS.errors_tolerance,
         description="What to do with an event for which a transform, the serializer or a consumer "
         "of single events raises. `none`: the engine ends. `dead_letter`: it is written to "
         "`dead_letter`, and skipped.",
@@ -129,12 +129,12 @@ class EngineSection(Section):
         examples=["./data/dead-letters"],
     )
     offset_commit_policy: CommitPolicy = Field(
-        default=DEFAULTS.offset_commit_policy,
+        default=ENGINE_DEFAULTS.offset_commit_policy,
         description="`always`: after every batch. `periodic`: every `offset_commit_interval_ms`. "
         "In either case, done events are committed at the end.",
     )
     offset_commit_interval_ms: Milliseconds = Field(
-        default=DEFAULTS.offset_commit_interval_ms, ge=1, description="For `periodic`."
+        default=ENGINE_DEFAULTS.offset_commit_interval_ms, ge=1, description="For `periodic`."
     )
 
 
@@ -160,7 +160,7 @@ class EngineArguments(TypedDict, total=False):
 
 # The section ``dumps``: dumps that are requested at given times.
 
-FIELDS = 5
+CRON_FIELDS = 5
 
 
 class ScheduledDump(Section):
@@ -220,7 +220,7 @@ class ScheduledDump(Section):
     @classmethod
     def _check_cron(cls, cron: str) -> str:
         try:
-            if len(cron.split()) != FIELDS:
+            if len(cron.split()) != CRON_FIELDS:
                 raise CronSimError("wrong number of fields")
             next(CronSim(cron, datetime.now(UTC)))
         except CronSimError as error:

@@ -169,7 +169,7 @@ class Command(BaseModel):
     type: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
-        """The document that `from_json` reads."""
+        """The document that `command_from_json` reads."""
         return {"type": self.type, "data": self.model_dump(mode="json", exclude_none=True)}
 
 
@@ -410,7 +410,7 @@ _TYPES: dict[str, type[Command]] = {
 }
 
 
-def from_json(document: Any) -> Command:
+def command_from_json(document: Any) -> Command:
     """The command that ``document`` describes.
 
     Raises:
@@ -421,12 +421,12 @@ def from_json(document: Any) -> Command:
     command = _TYPES.get(document["type"])
     if command is None:
         raise UsageError(f"unknown command; known are {', '.join(_TYPES)}")
-    return build(command, document.get("data", {}))
+    return build_command(command, document.get("data", {}))
 
 
-def build(command: type[Command], data: Any, called: str | None = None) -> Command:
-    """``command`` with the values of ``data``. Raises UsageError like `from_json`; its message uses
-    the name ``called``, which the user knows.
+def build_command(command: type[Command], data: Any, called: str | None = None) -> Command:
+    """``command`` with the values of ``data``. Raises UsageError like `command_from_json`; its
+    message uses the name ``called``, which the user knows.
     """
     try:
         return command.model_validate(data)

@@ -26,7 +26,7 @@ from tidelog.control.commands import (
     ResumeSnapshot,
     StopSnapshot,
     any_case,
-    build,
+    build_command,
 )
 from tidelog.errors import UsageError
 
@@ -113,7 +113,7 @@ def _execute(signal: Signal, data: Mapping[str, Any], _coordinates: str) -> Comm
         parts = (part.strip() for text in collections for part in re.split(r"(?<!\\),", text))
         collections = [any_case(part) for part in parts if part]
     surrogate = data.get("surrogate-key")
-    return build(
+    return build_command(
         ExecuteSnapshot,
         {
             "dump_id": dump_id_of(signal.signal_id),
@@ -133,7 +133,7 @@ def _execute(signal: Signal, data: Mapping[str, Any], _coordinates: str) -> Comm
 def _stop(signal: Signal, data: Mapping[str, Any], _coordinates: str) -> Command:
     tables = _collections(signal, data)
     mode = _mode(signal, data)
-    return build(StopSnapshot, {"tables": tables, "matching": "regex", "mode": mode})
+    return build_command(StopSnapshot, {"tables": tables, "matching": "regex", "mode": mode})
 
 
 def _log(_signal: Signal, data: Mapping[str, Any], coordinates: str) -> Command:
@@ -141,7 +141,7 @@ def _log(_signal: Signal, data: Mapping[str, Any], coordinates: str) -> Command:
     if not isinstance(message, str) or not message:
         raise UsageError("log: message is missing")
     text = message.replace("{}", coordinates or "<none>")
-    return build(LogMessage, {"message": text[:MAX_MESSAGE]})
+    return build_command(LogMessage, {"message": text[:MAX_MESSAGE]})
 
 
 _READ: dict[str, Callable[[Signal, Mapping[str, Any], str], Command]] = {

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidelog.capture.dumps.coordinator import DumpCoordinator, in_order
+from tidelog.capture.dumps.coordinator import DumpCoordinator, tables_in_order
 from tidelog.capture.dumps.missing_rows import KEY_SETS, KeySets
 from tidelog.capture.dumps.state import NO_KEY, DumpState, Key, Rejected
 from tidelog.capture.notifications import Notify, TableScanStatus
@@ -224,7 +224,7 @@ class CommandHandler:
                 rejected.append(Rejected(str(table), wrong, TableScanStatus.SQL_EXCEPTION.value))
             else:
                 shapes[table] = shape.schema
-        ordered = in_order(list(shapes), self._catalogue.estimated_rows)
+        ordered = tables_in_order(list(shapes), self._catalogue.estimated_rows)
         return {table: shapes[table] for table in ordered}, rejected
 
     def _condition_error(self, table: TableName, condition: str) -> str | None:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.control.commands import Command, from_json
+from tidelog.control.commands import Command, command_from_json
 from tidelog.errors import Policy, StateConflictError, StateError, TidelogError, UsageError
 from tidelog.ports import Document, StateStore
 from tidelog.system import failpoints
@@ -240,7 +240,7 @@ class Mailbox:
     def _handle(self, command_id: str, document: Any, handler: Handler) -> Outcome:
         try:
             failpoints.hit("command.begun")
-            return Outcome(command_id, handler(command_id, from_json(document)))
+            return Outcome(command_id, handler(command_id, command_from_json(document)))
         except TidelogError as error:
             if error.policy in (Policy.RETRY, Policy.RESTART):
                 raise

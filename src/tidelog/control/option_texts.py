@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog.control.commands import SetDumpOptions, build
+from tidelog.control.commands import SetDumpOptions, build_command
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import RunTimeOptions
 from tidelog.model.units import parse_bytes, parse_milliseconds
@@ -45,7 +45,7 @@ def parse_options(texts: Sequence[str]) -> SetDumpOptions:
         except ValueError as error:
             reason = "expected a whole number" if read is int else error
             raise UsageError(f"{name}: {reason}") from None
-    command = build(SetDumpOptions, data)
+    command = build_command(SetDumpOptions, data)
     assert isinstance(command, SetDumpOptions)
     return command
 

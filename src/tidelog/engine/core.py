@@ -78,7 +78,7 @@ class EngineState(Enum):
     STOPPED = "stopped"
 
 
-NEXT: Final = {
+NEXT_STATES: Final = {
     EngineState.CREATING: {EngineState.INITIALIZING, EngineState.STOPPING},
     EngineState.INITIALIZING: {EngineState.CREATING_TASKS, EngineState.STOPPING},
     EngineState.CREATING_TASKS: {EngineState.STARTING_TASKS, EngineState.STOPPING},
@@ -90,7 +90,7 @@ NEXT: Final = {
 
 
 class StateCell:
-    """The state of one engine. Thread-safe: each change is one atomic step along `NEXT`."""
+    """The state of one engine. Thread-safe: each change is one atomic step along `NEXT_STATES`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -105,9 +105,9 @@ class StateCell:
         another one by now.
 
         Raises:
-            EngineStateError: if the step is not in `NEXT`.
+            EngineStateError: if the step is not in `NEXT_STATES`.
         """
-        if to not in NEXT[expected]:
+        if to not in NEXT_STATES[expected]:
             raise EngineStateError(f"an engine does not go from {expected.value} to {to.value}")
         with self._lock:
             if self._state is not expected:
@@ -119,7 +119,7 @@ class StateCell:
         """Change to STOPPING, unless it is there or beyond; returns the state before."""
         with self._lock:
             before = self._state
-            if EngineState.STOPPING in NEXT[before]:
+            if EngineState.STOPPING in NEXT_STATES[before]:
                 self._state = EngineState.STOPPING
             return before
 

@@ -159,7 +159,7 @@ def _refuse(returned: Any, also: bool) -> None:
         raise WorkNotDoneError("returned a coroutine or a generator, which nobody runs")
 
 
-def name_of(given: Any) -> str:
+def function_name(given: Any) -> str:
     """The function's name in the program, e.g. ``shop.mail.send``."""
     form, call = _forms(given)
     named = getattr(form, "__wrapped__", form)

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 from tidelog.engine.chain import Lane, ProcessorChain
 from tidelog.engine.events import Event, Events
-from tidelog.engine.options import StoppingError, name_of, refuse_coroutine
+from tidelog.engine.options import StoppingError, function_name, refuse_coroutine
 from tidelog.engine.ports import (
     ChangeConsumer,
     Committer,
@@ -117,7 +117,7 @@ class BatchProcessor:
     ) -> None:
         self._chain, self._service = chain, service
         self._committer, self._consumer = committer, consumer
-        self.consumer_name = name_of(consumer)
+        self.consumer_name = function_name(consumer)
 
     def process_records(self, records: Events) -> None:
         chain = self._chain
@@ -153,7 +153,7 @@ class InOrderProcessor:
     ) -> None:
         self._chain, self._service, self._committer = chain, service, committer
         self._consumer, self._stopping = consumer, stopping
-        self.consumer_name = name_of(consumer)
+        self.consumer_name = function_name(consumer)
         self._commit_at = 0.0
 
     def process_records(self, records: Events) -> None:
@@ -204,7 +204,7 @@ class ParallelProcessor:
         by_key: bool,
     ) -> None:
         self._chain, self._service, self._committer = chain, service, committer
-        self.consumer_name = name_of(consumer)
+        self.consumer_name = function_name(consumer)
         self._consumer, self._stopping, self._by_key = consumer, stopping, by_key
 
     def process_records(self, records: Events) -> None:

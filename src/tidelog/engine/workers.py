@@ -255,7 +255,7 @@ def _not_sent(error: Exception) -> ConsumerError:
 
 _JOIN_S: Final = 5.0
 
-_Result = tuple[Any, BaseException | None]
+_CoroutineResult = tuple[Any, BaseException | None]
 """The result of a coroutine, or an exception that must end the program."""
 
 
@@ -277,7 +277,7 @@ class ConsumerLoop:
         self._loop = loop
         self._lock = threading.Lock()
         self._closed = False
-        self._under_way: set[Future[_Result]] = set()
+        self._under_way: set[Future[_CoroutineResult]] = set()
         self._thread: threading.Thread | None = None
         self._end: asyncio.Event | None = None
 
@@ -355,7 +355,7 @@ class ConsumerLoop:
 
     def _begin(
         self, function: Callable[..., Awaitable[object]], given: Sequence[Any]
-    ) -> Future[_Result]:
+    ) -> Future[_CoroutineResult]:
         assert self._loop is not None, "open first"
         coroutine = _awaited(function, given)
         try:
@@ -370,7 +370,9 @@ class ConsumerLoop:
         await self._end.wait()
 
 
-async def _awaited(function: Callable[..., Awaitable[object]], given: Sequence[Any]) -> _Result:
+async def _awaited(
+    function: Callable[..., Awaitable[object]], given: Sequence[Any]
+) -> _CoroutineResult:
     """Return exceptions that must end the program: raised here they would only end the loop."""
     try:
         returned = await function(*given)

@@ -28,8 +28,8 @@ from tidelog.eventlog.log_files import (
     LOG_FILE,
     ChainState,
     LogInfo,
+    load_chain_state,
     load_log,
-    load_state,
 )
 from tidelog.eventlog.segments import SegmentFile, SegmentMeta, is_segment_name, segment_name
 from tidelog.eventlog.storage_port import Storage, Tag
@@ -268,7 +268,7 @@ class ChainReader:
         revision = None
         for attempt in range(_WALK_ATTEMPTS):
             state_tag = self.storage.tag(CHAIN_FILE)
-            state = load_state(self.storage, self.info)
+            state = load_chain_state(self.storage, self.info)
             if state.revision == revision and attempt > 2:
                 break  # nothing was freed since the last attempt: the log is damaged
             revision = state.revision

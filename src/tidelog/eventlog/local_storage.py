@@ -27,7 +27,7 @@ from tidelog.system import failpoints
 from tidelog.system.extras import check_installed
 from tidelog.system.private_files import create_directory, create_file, fsync_directory
 
-PROBE = ".tmp-probe-"
+PROBE_PREFIX = ".tmp-probe-"
 """Prefix of the probe's files; remains of a crash are swept like temporary files."""
 
 
@@ -38,7 +38,7 @@ _TRANSIENT = frozenset((
 """Errors that are not due to the kind of file system: a StorageError, which is retried."""
 
 
-def probe(root: Path) -> None:
+def probe_directory(root: Path) -> None:
     """Check that the directory can hold an event log. Raises UsageError if it can't; StorageError
     if the probe's files vanished: a new leader has swept them.
     """
@@ -49,12 +49,12 @@ def probe(root: Path) -> None:
 
 
 def _probe(root: Path) -> None:
-    base = PROBE + secrets.token_hex(8)
+    base = PROBE_PREFIX + secrets.token_hex(8)
     one, other, name = (root / f"{base}-{part}" for part in ("one", "other", "name"))
     try:
         with _require(root, "makes no files with O_EXCL, or can't make them durable"):
             for path, content in ((one, b"1"), (other, b"2")):
-                _write(path, content)
+                _write_probe(path, content)
             fsync_directory(root)
         _check_links(root, one, other, name)
         with _require(root, "does not rename over a file"):
@@ -68,7 +68,7 @@ def _probe(root: Path) -> None:
                 path.unlink()
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_probe(path: Path, content: bytes) -> None:
     descriptor = create_file(path, os.O_EXCL | os.O_WRONLY)
     try:
         os.write(descriptor, content)
@@ -280,7 +280,7 @@ class LocalStorage:
                 for path in place.iterdir() if place.is_dir() else ():
                     if path.name.startswith(_TEMPORARY):
                         path.unlink(missing_ok=True)
-            probe(self.root)
+            probe_directory(self.root)
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[bool]:
@@ -388,19 +388,19 @@ def provide_options(place: str | Path, options: Mapping[str, str]) -> None:
         return
     with _providing:
         known = _all_options()
-        known[_key(place)] = dict(options)
+        known[_place_key(place)] = dict(options)
         os.environ[OPTIONS_VARIABLE] = json.dumps(known)
 
 
 def options_of(url: str) -> dict[str, str]:
     """The options that `provide_options` got for the place, or for the nearest one above it."""
     options = _all_options()
-    url = _key(url)
+    url = _place_key(url)
     above = [place for place in options if f"{url}/".startswith(f"{place}/")]
     return options[max(above, key=len)] if above else {}
 
 
-def _key(place: str | Path) -> str:
+def _place_key(place: str | Path) -> str:
     """The place's key; ``s3a``, as Hadoop calls it, is ``s3``."""
     text = str(place).rstrip("/")
     return "s3" + text.removeprefix("s3a") if text.startswith("s3a://") else text

@@ -180,7 +180,7 @@ def check_source(storage: Storage, ours: SourceId, theirs: SourceId) -> None:
         )
 
 
-def load_state(storage: Storage, info: LogInfo) -> ChainState:
+def load_chain_state(storage: Storage, info: LogInfo) -> ChainState:
     """Read ``chain.json``; returns the state of a new log if there is none."""
     try:
         data = from_checksummed_json(storage.read(CHAIN_FILE), f"{storage!r} {CHAIN_FILE}")
@@ -201,7 +201,7 @@ def _why(error: Exception) -> str:
     return f": {error}" if type(error) is ValueError else ""
 
 
-def store_state(storage: Storage, state: ChainState, expected: Tag | None) -> Tag:
+def store_chain_state(storage: Storage, state: ChainState, expected: Tag | None) -> Tag:
     """Store ``chain.json``, durably. For maintenance only; ``expected``: `Chain.state_tag`."""
     data: dict[str, Any] = asdict(state)
     if state.merging is None:
@@ -225,7 +225,7 @@ STORE_KEY: Final = "event-log-led"
 store gets another id: the original must not be used any more."""
 
 
-def claim(storage: Storage, generation: str, state: StateStore, about: str) -> None:
+def claim_log(storage: Storage, generation: str, state: StateStore, about: str) -> None:
     """Register this state store as the owner of the log of this generation.
 
     Args:

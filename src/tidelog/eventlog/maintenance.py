@@ -27,11 +27,11 @@ from tidelog.errors import EventLogError, StorageError
 from tidelog.eventlog.chain import Chain, ChainReader
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.local_storage import storage_at
-from tidelog.eventlog.log_files import ChainState, Merging, load_log, store_state
+from tidelog.eventlog.log_files import ChainState, Merging, load_log, store_chain_state
 from tidelog.eventlog.segments import (
     SegmentFile,
     SegmentMeta,
-    encode,
+    encode_segment,
     first_offset_of,
     is_segment_name,
     payload_bytes,
@@ -97,11 +97,11 @@ class EventLogMaintenance:
             state, tag = chain.state, chain.state_tag
             for run in _runs(chain, target_bytes, youngest_ms, min_segments):
                 merged = _merged_meta(run, token_hex(8))
-                data = encode(merged, self._records(run))
+                data = encode_segment(merged, self._records(run))
                 self._check_lease()
                 merging = Merging(merged.first, merged.next, merged.nonce)
                 state = ChainState(state.head, state.revision + 1, merging)
-                tag = store_state(self._storage, state, tag)
+                tag = store_chain_state(self._storage, state, tag)
                 failpoints.hit("rollup.before_replace")
                 self._merge(run, merged, data)
                 removed += len(run) - 1
@@ -150,7 +150,7 @@ class EventLogMaintenance:
             head = chain.segments[count].first
             self._check_lease()
             state = ChainState(head, chain.state.revision + 1)
-            store_state(self._storage, state, chain.state_tag)
+            store_chain_state(self._storage, state, chain.state_tag)
             failpoints.hit("retention.after_head")
             # Oldest first: what a crash leaves then is still linked to the head and recognized.
             for segment in chain.segments[:count]:
@@ -220,7 +220,7 @@ class EventLogMaintenance:
                 f"{self._storage!r}: offsets {merging.first} to {merging.next} were to be rolled "
                 "up, but segments begin or end inside of them. Do two captures write one log?"
             )
-        self._merge(run, merged, encode(merged, self._records(run)))
+        self._merge(run, merged, encode_segment(merged, self._records(run)))
         return self._reader.walk()
 
     def _merge(self, run: Sequence[SegmentMeta], merged: SegmentMeta, data: pa.Buffer) -> None:

@@ -30,7 +30,7 @@ _FILE = re.compile(r"schemas/(\d{8})\.json")
 _ATTEMPTS: Final = 1000
 
 
-def _name(schema_id: int) -> str:
+def _schema_name(schema_id: int) -> str:
     return f"{_FOLDER}/{schema_id:08d}.json"
 
 
@@ -65,7 +65,7 @@ class SchemaStore:
                     return known
                 numbered = schema.numbered(max(self._schemas, default=0) + 1)
                 data = to_checksummed_json(numbered.to_json(), indent=1)
-                if self._storage.put_if_absent(_name(numbered.schema_id), data):
+                if self._storage.put_if_absent(_schema_name(numbered.schema_id), data):
                     self._schemas[numbered.schema_id] = numbered
                     self._durable.add(numbered.schema_id)
                     return numbered
@@ -107,7 +107,7 @@ class SchemaStore:
 
     def newest(self) -> int:
         """The greatest number of a version; 0: there is none. One listing; no file is read."""
-        return max(new_numbers(self._storage, _FOLDER, _FILE, _name, ()), default=0)
+        return max(new_numbers(self._storage, _FOLDER, _FILE, _schema_name, ()), default=0)
 
     def tables(self) -> list[TableName]:
         """Every table that has a schema, sorted."""
@@ -121,13 +121,13 @@ class SchemaStore:
 
     def _make_durable(self, schema_id: int) -> None:
         try:
-            self._storage.make_durable(_name(schema_id))
+            self._storage.make_durable(_schema_name(schema_id))
         except FileNotFoundError:
             raise self._missing_error(schema_id) from None
 
     def _missing_error(self, schema_id: int) -> EventLogError:
         return EventLogError(
-            f"{self._storage!r} has no schema {schema_id} ({_name(schema_id)} is missing). "
+            f"{self._storage!r} has no schema {schema_id} ({_schema_name(schema_id)} is missing). "
             "Restore the file from a backup."
         )
 
@@ -140,11 +140,11 @@ class SchemaStore:
         return next(same, None)
 
     def _load_new(self) -> None:
-        for number in new_numbers(self._storage, _FOLDER, _FILE, _name, self._schemas):
+        for number in new_numbers(self._storage, _FOLDER, _FILE, _schema_name, self._schemas):
             self._load(number)
 
     def _load(self, schema_id: int) -> TableSchema | None:
-        name = _name(schema_id)
+        name = _schema_name(schema_id)
         try:
             raw = from_checksummed_json(self._storage.read(name), f"{self._storage!r} {name}")
             schema = TableSchema.from_json(raw)

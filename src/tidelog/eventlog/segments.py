@@ -317,7 +317,7 @@ def _concatenate(batches: list[LogBatch]) -> LogBatch:
     )
 
 
-def encode(meta: SegmentMeta, batches: Iterable[pa.RecordBatch]) -> pa.Buffer:
+def encode_segment(meta: SegmentMeta, batches: Iterable[pa.RecordBatch]) -> pa.Buffer:
     """The segment's file as one buffer."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("lz4", _LZ4_LEVEL))

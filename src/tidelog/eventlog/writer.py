@@ -30,7 +30,7 @@ from tidelog.eventlog.schemas import SchemaStore
 from tidelog.eventlog.segments import (
     Identity,
     SegmentMeta,
-    encode,
+    encode_segment,
     payload_bytes,
     segment_name,
     to_record_batches,
@@ -308,7 +308,7 @@ class EventLogWriter:
         meta = self._describe(kind, records, resume, chunks, first, max(following, first + 1, upto))
         if upto > first:
             meta = replace(meta, unused=((first, upto),))
-        self._put(meta, encode(meta, records))
+        self._put(meta, encode_segment(meta, records))
         try:
             self._check_on_chain(meta)
         except AppendRaceLostError:

@@ -47,10 +47,10 @@ def matches(patterns: Iterable[str | TableName], table: TableName) -> bool:
         if isinstance(pattern, TableName):
             selected = selected or pattern == table
         elif pattern.startswith(EXCLUDE):
-            if _matches_one(pattern[1:], table):
+            if _matches_table(pattern[1:], table):
                 return False
         else:
-            selected = selected or _matches_one(pattern, table)
+            selected = selected or _matches_table(pattern, table)
     return selected
 
 
@@ -62,7 +62,7 @@ def exclusion(*tables: TableName, of: str = "source.tables") -> str:
 
 def excludes(patterns: Iterable[str], table: TableName) -> bool:
     """Return whether a pattern with ``!`` matches the table."""
-    return any(_matches_one(p[1:], table) for p in patterns if p.startswith(EXCLUDE))
+    return any(_matches_table(p[1:], table) for p in patterns if p.startswith(EXCLUDE))
 
 
 def all_but(patterns: Iterable[str]) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def unmatched(patterns: Iterable[str], tables: Iterable[TableName]) -> list[str]
     return [
         pattern
         for pattern in dict.fromkeys(patterns)
-        if not any(_matches_one(pattern.removeprefix(EXCLUDE), table) for table in known)
+        if not any(_matches_table(pattern.removeprefix(EXCLUDE), table) for table in known)
     ]
 
 
@@ -255,22 +255,22 @@ def _words(pattern: str) -> tuple[str, ...]:
     return tuple(f"{pattern[:at]}{_SEPARATOR}{pattern[at + 1 :]}" for at in dots)
 
 
-def _matches_one(pattern: str, table: TableName) -> bool:
+def _matches_table(pattern: str, table: TableName) -> bool:
     if pattern in ("*", str(table)):
         return True
     if _QUOTED_NAMESPACE.match(pattern):
         named = TableName.parse(pattern)
-        if named.namespace == table.namespace and glob(named.name, table.name):
+        if named.namespace == table.namespace and matches_glob(named.name, table.name):
             return True
     pieces = pattern.split(".")
     for cut in range(1, len(pieces)):
         namespace, name = ".".join(pieces[:cut]), ".".join(pieces[cut:])
-        if glob(namespace, table.namespace) and glob(name, table.name):
+        if matches_glob(namespace, table.namespace) and matches_glob(name, table.name):
             return True
     return False
 
 
-def glob(pattern: str, text: str) -> bool:
+def matches_glob(pattern: str, text: str) -> bool:
     """Return whether the text matches, with ``*`` for any text.
 
     No regular expression: that of ``*a*a*a*b`` takes exponential time on ``aaaa…``.
@@ -324,7 +324,7 @@ def matching_columns(
 def columns_of_any_table(patterns: Sequence[str], names: Iterable[str]) -> tuple[str, ...]:
     """Return the names that a pattern without ``!`` matches in some table, whichever it is."""
     cuts = [cut for p in patterns if not p.startswith(EXCLUDE) for cut in _cuts(p)]
-    return tuple(name for name in names if any(glob(column, name) for _, column in cuts))
+    return tuple(name for name in names if any(matches_glob(column, name) for _, column in cuts))
 
 
 def unmatched_columns(
@@ -368,7 +368,9 @@ def check_column_pattern(pattern: str) -> str:
 
 
 def _matches_column(pattern: str, table: TableName, column: str) -> bool:
-    return any(glob(name, column) and matches([tables], table) for tables, name in _cuts(pattern))
+    return any(
+        matches_glob(name, column) and matches([tables], table) for tables, name in _cuts(pattern)
+    )
 
 
 def _cuts(pattern: str) -> Iterable[tuple[str, str]]:

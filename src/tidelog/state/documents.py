@@ -34,7 +34,7 @@ from tidelog.system.version import check_format
 WRITERS: Final = 8
 """How many writes after a swap without an answer may follow before it can't be recognised."""
 
-REMEMBERED: Final = 1024
+WRITES_REMEMBERED: Final = 1024
 _PLAIN = re.compile(rb"[a-z0-9_-]")
 
 
@@ -207,7 +207,7 @@ class Documents:
         with self._lock:
             self._cache[key] = stored
             self._cache.move_to_end(key)
-            if len(self._cache) > REMEMBERED:
+            if len(self._cache) > WRITES_REMEMBERED:
                 self._cache.popitem(last=False)
 
     def _forget(self, key: str) -> None:
@@ -237,7 +237,7 @@ def _text(stored: _Stored, value: Any) -> bytes:
 
 # The lease, in any store with compare-and-set.
 
-MARGIN: Final = 0.2
+LEASE_MARGIN: Final = 0.2
 """The share at the end of a lease in which its holder no longer acts, and nobody else starts."""
 
 _SLACK_S: Final = 2.0
@@ -468,7 +468,7 @@ class LeaseElection:
         self._written = epoch
 
     def _lease(self, epoch: int, begun: float) -> Lease:
-        return Lease(self.holder, epoch, begun + self.ttl_s * (1 - MARGIN))
+        return Lease(self.holder, epoch, begun + self.ttl_s * (1 - LEASE_MARGIN))
 
     def _lost(self, lease: Lease, document: Document | None) -> LeaseLostError:
         if document is None:

@@ -97,12 +97,12 @@ def fsync_directory(path: Path) -> None:
 # Why no file can be created at a path; this creates none.
 
 
-def obstacle(directory: Path) -> str:
+def obstacle_to_files(directory: Path) -> str:
     """Return why no file can be created in the directory, which may be missing; empty: one can.
 
     Whether there is space is another question: it may come back.
     """
-    place = nearest(directory)
+    place = nearest_existing(directory)
     try:
         is_directory = stat.S_ISDIR(place.stat().st_mode)
     except OSError as error:
@@ -116,7 +116,7 @@ def obstacle(directory: Path) -> str:
     return f"this user may not write to {place}"
 
 
-def nearest(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
     """Return the path, or the nearest one above it that exists."""
     for place in (path, *path.parents):
         try:
@@ -131,4 +131,4 @@ def nearest(path: Path) -> Path:
 
 def free_bytes(path: Path) -> int:
     """Return the free space of the file system that has the path, or will have it."""
-    return shutil.disk_usage(nearest(path)).free
+    return shutil.disk_usage(nearest_existing(path)).free

@@ -180,7 +180,7 @@ def remember(state: StateStore, config: Config) -> None:
     ]
     last_results.store_results(state, reports, whole=True)
     found = [{"check": "wal_level", "level": "ok", "message": "is logical", "fix": ""}]
-    state.put(last_results.key_of(config), last_results.summary(found), None)
+    state.put(last_results.check_key(config), last_results.check_summary(found), None)
 
 
 def taken(page: Page, file: Path, width: int, height: int, *, whole: bool = False) -> None:

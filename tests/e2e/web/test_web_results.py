@@ -53,7 +53,7 @@ def fill(state: StateStore, config: Config) -> None:
     last_results.store_results(state, reports, whole=True)
     fix = "-- as a superuser:\nALTER SYSTEM SET wal_level = logical;\nThen restart the server."
     finding = {"check": "wal_level", "level": "error", "message": HOSTILE, "fix": fix}
-    state.put(last_results.key_of(config), last_results.summary([finding]), None)
+    state.put(last_results.check_key(config), last_results.check_summary([finding]), None)
 
 
 @pytest.fixture

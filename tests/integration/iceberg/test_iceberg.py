@@ -25,7 +25,7 @@ from tests.integration.spark.test_delta_layouts import (  # noqa: F401
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.pipeline.run import pipeline
-from tidelog.app.verification import copies
+from tidelog.app.verification import copies_of
 from tidelog.config import load_config
 from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError
 from tidelog.spark.datasource.segment_rows import batch_of
@@ -394,7 +394,7 @@ def test_the_documented_example_runs_and_can_be_compared(
     )
     config = load_config(tmp_path / "tidelog.yaml", {})
     pipeline(config, once=True, stop_event=threading.Event())
-    kept = copies(config, config.outputs[0], lake.spark)
+    kept = copies_of(config, config.outputs[0], lake.spark)
     copy = kept.of(table)
     frame = copy.frame((None, None))
     assert frame is not None

@@ -12,7 +12,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.async_engine.log_task import LogTask
-from tidelog.app.async_engine.steps import split
+from tidelog.app.async_engine.steps import split_transforms
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.datasource.executor import events_batch
 from tidelog.spark.formats import shapes
@@ -40,7 +40,7 @@ def test_rows_are_those_that_spark_makes(spark: Any, tmp_path: Path) -> None:
     log = EventLog.open(built.path)
     for count in range(len(STEPS) + 1):
         given = STEPS[:count]
-        task = LogTask(built.path, "engine", steps=split(given)[0])
+        task = LogTask(built.path, "engine", steps=split_transforms(given)[0])
         task.start(threading.Event())
         events = task.poll(1.0)
         assert events is not None
@@ -51,7 +51,7 @@ def test_rows_are_those_that_spark_makes(spark: Any, tmp_path: Path) -> None:
         frame = spark.createDataFrame(pa.Table.from_batches([shaped]))
         steps = [
             Step(each.action, getattr(each, each.action), salt=each.salt.get_secret_value())
-            for each in split(given)[0]
+            for each in split_transforms(given)[0]
         ]
         theirs = apply(frame, steps, table, keyed=False).orderBy(shapes.CHANGE_VERSION).collect()
         names = list(schema.column_names)

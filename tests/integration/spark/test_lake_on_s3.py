@@ -27,7 +27,7 @@ READ = """
 import sys
 from pathlib import Path
 from tidelog.app.pipeline.run import session
-from tidelog.app.verification import copies
+from tidelog.app.verification import copies_of
 from tidelog.config import load_config
 from tidelog.eventlog.reader import EventLog
 from tidelog.spark.datasource.partitions import schemas_now
@@ -36,7 +36,7 @@ from tests.support.build_log import SOURCE
 config = load_config(Path(sys.argv[1]))
 spark = session(config)
 (schema,) = schemas_now(EventLog.open(config.log.path)).values()
-lake = copies(config, config.outputs[0], spark)
+lake = copies_of(config, config.outputs[0], spark)
 found = lake.of(schema).frame((None, None))
 print(sorted(row.id for row in found.collect()))
 shown = found._jdf.queryExecution().toString() + str(spark.sparkContext.getConf().getAll())

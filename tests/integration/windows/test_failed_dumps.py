@@ -31,7 +31,7 @@ def test_failed_dump_is_asked_for_again(
     live: Make, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
     monkeypatch.setattr(automatic, "REPEAT_EVERY_S", 0.1)
-    monkeypatch.setattr(automatic, "FIRST_MS", 500)
+    monkeypatch.setattr(automatic, "FIRST_REPEAT_MS", 500)
     one = live(snapshot="initial")
     one.sql.execute(BROKEN)
     one.start()

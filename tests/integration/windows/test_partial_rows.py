@@ -200,7 +200,7 @@ def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
     live: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A label of an enum is torn out of the catalogue."""
-    monkeypatch.setattr(missing_rows, "AGAIN_S", 0.2)
+    monkeypatch.setattr(missing_rows, "RETRY_KEY_S", 0.2)
     enum = "CREATE TYPE mood AS ENUM ('good', 'bad')"
     capture = ten_big_rows(live(), enum, "ALTER TABLE t ADD mood mood")
 

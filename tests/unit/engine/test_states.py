@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.engines import Running, engine, no_threads_left, until
 
-from tidelog.engine.core import NEXT, EngineState, StateCell
+from tidelog.engine.core import NEXT_STATES, EngineState, StateCell
 from tidelog.engine.events import Events
 from tidelog.engine.ports import SourceTask
 from tidelog.errors import EngineStateError, TidelogError
@@ -258,12 +258,12 @@ TestLife = Life.TestCase
 @pytest.mark.parametrize("to", list(S))
 def test_every_step_that_is_not_in_the_table_is_refused(now: S, to: S) -> None:
     cell = StateCell()
-    if to in NEXT[now]:
+    if to in NEXT_STATES[now]:
         assert cell.advance(now, to) is (now is S.CREATING)
     else:
         with pytest.raises(EngineStateError, match="does not go"):
             cell.advance(now, to)
-    assert cell.now is (to if now is S.CREATING and to in NEXT[now] else S.CREATING)
+    assert cell.now is (to if now is S.CREATING and to in NEXT_STATES[now] else S.CREATING)
 
 
 def test_of_many_that_advance_at_once_one_does() -> None:

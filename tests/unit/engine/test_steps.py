@@ -15,7 +15,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.app.async_engine.engine import AsyncEngine
 from tidelog.app.async_engine.log_task import LogTask
-from tidelog.app.async_engine.steps import FormatSerializer, routes, split
+from tidelog.app.async_engine.steps import FormatSerializer, message_routes, split_transforms
 from tidelog.engine.events import Events
 from tidelog.errors import ConfigError
 from tidelog.outputs.base.sections import StepSection
@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def polled(log: Path, *steps: Any) -> Events:
-    task = LogTask(str(log), "engine", steps=split(steps)[0])
+    task = LogTask(str(log), "engine", steps=split_transforms(steps)[0])
     task.start(threading.Event())
     events = task.poll(1.0)
     assert events is not None
@@ -83,7 +83,7 @@ def test_a_key_that_is_hashed_is_the_key_still(log: Path) -> None:
 
 
 def test_functions_and_offsets_go_on_behind_steps(log: Path) -> None:
-    steps, functions = split(
+    steps, functions = split_transforms(
         [{"rename": {"email": "mail"}}, lambda e: e.replace(after={**e.after, "mail": "-"})]
     )
     seen: list[Any] = []
@@ -109,8 +109,10 @@ def test_functions_and_offsets_go_on_behind_steps(log: Path) -> None:
 
 def test_messages_are_of_what_steps_left_and_go_where_routes_say(log: Path) -> None:
     given = [{"rename": {"email": "mail"}}, {"tables": ["*.people"], "route": "to.{name}"}]
-    steps, _ = split(given)
-    messages = FormatSerializer("debezium", routes=routes(steps)).serialize(polled(log, *given))
+    steps, _ = split_transforms(given)
+    messages = FormatSerializer("debezium", routes=message_routes(steps)).serialize(
+        polled(log, *given)
+    )
     assert [m.topic for m in messages][:3] == ["to.people", "public.other", "to.people"]
     value = json.loads(messages[0].value or b"")
     assert value["payload" if "payload" in value else "after"]["mail"] == "a@b.c"
@@ -139,7 +141,7 @@ def test_a_step_that_can_not_be_done_is_refused_at_once(
 
 def test_a_step_behind_a_function_is_refused() -> None:
     with pytest.raises(ConfigError, match="step drop comes after a function"):
-        split([lambda event: event, {"drop": ["a"]}])
+        split_transforms([lambda event: event, {"drop": ["a"]}])
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_a_step_behind_a_function_is_refused() -> None:
 def test_a_step_that_does_not_fit_a_table_ends_the_engine(
     log: Path, step: dict[str, Any], told: str
 ) -> None:
-    steps, _ = split([step])
+    steps, _ = split_transforms([step])
     with running(engine(Gates(log, steps=steps), consumer=print)) as run:
         error = run.join()
     assert isinstance(error, ConfigError)

@@ -14,7 +14,7 @@ from tests.unit.eventlog.records import SOURCE
 
 from tidelog.errors import EventLogError, StorageError, UsageError
 from tidelog.eventlog import local_storage
-from tidelog.eventlog.local_storage import LocalStorage, probe
+from tidelog.eventlog.local_storage import LocalStorage, probe_directory
 from tidelog.eventlog.writer import EventLogWriter
 
 Patch = pytest.MonkeyPatch
@@ -75,7 +75,7 @@ def test_what_a_file_system_lacks_is_told(
 ) -> None:
     lacks(monkeypatch)
     with pytest.raises(UsageError, match=told):
-        probe(tmp_path)
+        probe_directory(tmp_path)
     monkeypatch.undo()
     assert not list(tmp_path.iterdir()), "it leaves nothing behind"
 
@@ -101,6 +101,6 @@ def test_a_full_disk_is_no_reason_to_give_up(tmp_path: Path, monkeypatch: Patch)
 
 
 def test_this_file_system_and_a_memory_one_serve(tmp_path: Path, small_disk: Path) -> None:
-    probe(tmp_path)
-    probe(small_disk)
+    probe_directory(tmp_path)
+    probe_directory(small_disk)
     assert not list(small_disk.iterdir())

@@ -14,7 +14,7 @@ from tidelog.eventlog.segments import (
     Identity,
     SegmentFile,
     SegmentMeta,
-    encode,
+    encode_segment,
     first_offset_of,
     is_segment_name,
     record_offsets,
@@ -126,7 +126,7 @@ def test_slices_and_column_subsets_are_verified(tmp_path):
     storage = LocalStorage(tmp_path)
     records, following = to_record_batches([batch([b"abc"] * 10, 10)], 5)
     meta = example_meta(next=following, rows=4)
-    storage.put_if_absent(meta.name, encode(meta, [records[0].slice(3, 4)]))
+    storage.put_if_absent(meta.name, encode_segment(meta, [records[0].slice(3, 4)]))
     (read,) = SegmentFile(storage, meta.name, ["offset", "payload"]).batches()
     assert read.column_names == ["offset", "payload"]
     assert read.column("offset").to_pylist() == [14, 17, 20, 23]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.spark.datasource.executor import combine
+from tidelog.spark.datasource.executor import merge_batches
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 SCHEMA = TableSchema(
@@ -75,7 +75,7 @@ def test_combining_blocks_gives_the_last_told_value_of_every_column(
     blocks: list[list[Any]],
 ) -> None:
     batches = [batch(block, 100 * index) for index, block in enumerate(blocks)]
-    combined = combine(batches, SCHEMA)
+    combined = merge_batches(batches, SCHEMA)
     found = {}
     for row in [] if combined is None else combined.to_pylist():
         unknown = row[CHANGE_MISSING] or []
@@ -87,6 +87,6 @@ def test_combining_blocks_gives_the_last_told_value_of_every_column(
 
 def test_versions_are_the_newest() -> None:
     blocks = [[("1", False, "x", "z")], [("1", False, "y", "?")], [("2", False, "x", "z")]]
-    combined = combine([batch(b, 10 * i) for i, b in enumerate(blocks)], SCHEMA)
+    combined = merge_batches([batch(b, 10 * i) for i, b in enumerate(blocks)], SCHEMA)
     assert combined is not None
     assert combined.column(CHANGE_VERSION).to_pylist() == [10, 20]

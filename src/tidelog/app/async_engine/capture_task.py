@@ -28,8 +28,8 @@ from tidelog.app.async_engine.log_task import LogTask, OffsetStore, StartingOffs
 from tidelog.app.capture.run import Capture
 from tidelog.app.instances import this_holder
 from tidelog.app.log_location import event_log_path
-from tidelog.app.overview.reader import GROUPS, process_of
-from tidelog.app.remote_control import OnStatus, ignore
+from tidelog.app.overview.reader import ENGINE_GROUPS, process_of
+from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.config import Config
 from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.events import Events
@@ -74,7 +74,7 @@ class GroupMembers:
     def __init__(self, open_state: Callable[[], StateStore], name: str, lease_s: float) -> None:
         self._open_state = open_state
         self._store: StateStore | None = None
-        self._name, self._key, self._lease_s = name, f"{GROUPS}{name}", lease_s
+        self._name, self._key, self._lease_s = name, f"{ENGINE_GROUPS}{name}", lease_s
         self.holder = f"{this_holder()}-{secrets.token_hex(4)}"
         self._last_heartbeats: dict[str, tuple[int, float]] = {}
         self._expires_at = 0.0
@@ -493,7 +493,7 @@ class CaptureTask:
         exclusive: bool = True,
         group: int | None = None,
         most_retries: int = -1,
-        on_status: OnStatus = ignore,
+        on_status: OnStatus = ignore_status,
     ) -> None:
         self.name = name
         self.capture = Capture(config, on_status=self._on_status)

@@ -17,10 +17,10 @@ from pydantic import ValidationError
 
 from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
-from tidelog.app.async_engine.steps import FormatSerializer, routes, split
+from tidelog.app.async_engine.steps import FormatSerializer, message_routes, split_transforms
 from tidelog.app.pipeline.outputs import check_spark
 from tidelog.app.pipeline.run import session
-from tidelog.app.remote_control import OnStatus, ignore
+from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.app.service import BackgroundService
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import label_of, of_each_database
@@ -263,8 +263,8 @@ class AsyncEngine(BackgroundService):
         _check_starting_offset(starting_offset, self.config)
         if group is not None:
             _check_group(group, exclusive, offsets, self.config)
-        steps, functions = split(transforms)
-        to = routes(steps)
+        steps, functions = split_transforms(transforms)
+        to = message_routes(steps)
         if to and format is None:
             raise ConfigError(
                 "transforms: step route says where messages go: it needs a format, events go "
@@ -281,7 +281,7 @@ class AsyncEngine(BackgroundService):
                 exclusive=exclusive,
                 group=group,
                 most_retries=section.errors_max_retries,
-                on_status=on_status or ignore,
+                on_status=on_status or ignore_status,
             )
             for database, config in of_each_database(self.config).items()
         }

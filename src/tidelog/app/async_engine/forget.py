@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from tidelog.app.log_location import event_log_path
-from tidelog.app.overview.reader import GROUPS, RUNS_S, process_of
+from tidelog.app.overview.reader import ENGINE_GROUPS, RUNS_S, process_of
 from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.eventlog.consumers import Consumers
@@ -26,7 +26,7 @@ def forget_engine(config: Config, name: str) -> dict[str, Any]:
     consumers = Consumers(EventLog.open(event_log_path(config)).storage)
     consumer = consumers.find(name)
     with closing(open_state(config.state.place)) as state:
-        document = state.get(f"{GROUPS}{name}")
+        document = state.get(f"{ENGINE_GROUPS}{name}")
         if consumer is None and document is None:
             known = ", ".join(each.name for each in consumers.all() if each.engine) or "none"
             raise UsageError(f"no engine named {name} has progress in this event log: {known}")
@@ -44,7 +44,7 @@ def forget_engine(config: Config, name: str) -> dict[str, Any]:
                     " End it first"
                 )
         if document is not None:
-            state.delete(f"{GROUPS}{name}")
+            state.delete(f"{ENGINE_GROUPS}{name}")
     consumers.forget(name)
     return {"engine": name, "offset": None if consumer is None else consumer.offset}
 

@@ -47,7 +47,7 @@ _HASHED: Final = (
 )
 
 
-def split(
+def split_transforms(
     transforms: Sequence[Transform | StepSection | Mapping[str, Any]],
 ) -> tuple[list[StepSection], list[Transform]]:
     """Return the steps, and the functions after them.
@@ -71,7 +71,7 @@ def split(
     return steps, functions
 
 
-def routes(steps: Sequence[StepSection]) -> tuple[Route, ...]:
+def message_routes(steps: Sequence[StepSection]) -> tuple[Route, ...]:
     """Return the destinations of messages."""
     return tuple((s.route, tuple(s.tables)) for s in steps if s.route is not None)
 

@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 notification_lines = logging.getLogger("tidelog.notifications")
 notification_lines.setLevel(logging.INFO)  # the channel `log` needs them, whatever --log-level
 
-HISTORY = 1_000
-WAITING = 10_000
+NOTIFICATIONS_KEPT = 1_000
+NOTIFICATIONS_WAITING = 10_000
 JOIN_S = 5.0
 
 OnNotification = Callable[[Notification], None]
@@ -83,7 +83,7 @@ class Notifier:
         self._callbacks = tuple(callbacks)
         self._condition = threading.Condition()
         self._waiting: deque[Notification] = deque()
-        self._history: deque[tuple[int, Notification]] = deque(maxlen=HISTORY)
+        self._history: deque[tuple[int, Notification]] = deque(maxlen=NOTIFICATIONS_KEPT)
         self._count = 0
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -99,7 +99,7 @@ class Notifier:
         with self._condition:
             self._count += 1
             self._history.append((self._count, ready))
-            full = len(self._waiting) >= WAITING
+            full = len(self._waiting) >= NOTIFICATIONS_WAITING
             if not full:
                 self._waiting.append(ready)
             self._condition.notify()
@@ -107,7 +107,7 @@ class Notifier:
             "the queue of notifications", "it is full; one is dropped" if full else None
         )
 
-    def history(self, after: int = 0, limit: int = HISTORY) -> list[dict[str, Any]]:
+    def history(self, after: int = 0, limit: int = NOTIFICATIONS_KEPT) -> list[dict[str, Any]]:
         """Return the newest notifications with a ``number`` above ``after``, the oldest first.
 
         At most ``limit`` of them. Numbers start at 1 in each leadership.

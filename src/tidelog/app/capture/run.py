@@ -27,7 +27,7 @@ from tidelog.app.log_location import (
     retry_until_available,
     start_offset,
 )
-from tidelog.app.remote_control import OnStatus, ignore
+from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.app.service import BackgroundService
 from tidelog.app.sources.kinds import SourceKind, snapshotter_of, source_kind
 from tidelog.app.state_copy import check_whole
@@ -60,7 +60,7 @@ from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import GapError
-from tidelog.eventlog.log_files import STORE_KEY, claim
+from tidelog.eventlog.log_files import STORE_KEY, claim_log
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EmittedTransactions, EventLog
 from tidelog.eventlog.schemas import SchemaStore
@@ -145,7 +145,7 @@ class Capture(BackgroundService):
         config: AnyConfig,
         *,
         on_notification: OnNotification | None = None,
-        on_status: OnStatus = ignore,
+        on_status: OnStatus = ignore_status,
     ) -> None:
         super().__init__("tidelog-capture")
         refuse_coroutine_function("on_notification", on_notification)
@@ -415,7 +415,7 @@ class Capture(BackgroundService):
         identity = reader.identify()
         epoch = keeper.lease.epoch
         if log is not None:  # before the fence: it would shut out whom this is to spare
-            claim(log.storage, log.generation, state, self._store)
+            claim_log(log.storage, log.generation, state, self._store)
             writer = EventLogWriter(
                 log.storage,
                 identity,
@@ -437,7 +437,7 @@ class Capture(BackgroundService):
             )
             log = log_handle.log()
             assert log is not None
-            claim(log.storage, log.generation, state, self._store)
+            claim_log(log.storage, log.generation, state, self._store)
         reader.belongs_to(log.generation, log.last_transaction)
         resume = self._gaps.start(state, reader, writer)
         return OpenLog(reader, identity, registry, log, writer, resume)
@@ -460,6 +460,8 @@ class Capture(BackgroundService):
         return f"{self.config.state.place.reveal().partition(':')[0]} as of {self.holder}"
 
 
-def capture(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
+def capture(
+    config: Config, *, on_status: OnStatus = ignore_status, stop_event: threading.Event
+) -> None:
     """Capture alone, until ``stop_event``."""
     Capture(config, on_status=on_status)._run(stop_event)

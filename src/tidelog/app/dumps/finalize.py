@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidelog.app.log_location import event_log_path
-from tidelog.app.overview.problems import reasons, reported_blocks
-from tidelog.app.remote_control import OnStatus, ignore
-from tidelog.capture.dumps.coordinator import DUMP_PREFIX
+from tidelog.app.overview.problems import block_reasons, reported_blocks
+from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.capture.dumps.state import NO_KEY
+from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.pauses import PIPELINE_KEYS, pause_of
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.mailbox import Mailbox
@@ -32,7 +32,7 @@ def wait_finalized(
     output: str | None = None,
     timeout_s: float | None = None,
     *,
-    on_progress: OnStatus = ignore,
+    on_progress: OnStatus = ignore_status,
 ) -> dict[str, Any]:
     """Wait until outputs have a dump's tables completely: all rows and changes at its end.
 
@@ -142,7 +142,7 @@ class _DeliveryProgress:
     def _obstacle(self, dump: dict[str, Any]) -> str:
         """Return why nothing moves, in sentences; empty: it moves, as far as is known."""
         if blocks := reported_blocks(self._state, dump):
-            return reasons(blocks)
+            return block_reasons(blocks)
         paused = pause_of(self._state, PIPELINE_KEYS + self._pipeline)
         if paused is None or self._consumer != self._pipeline:
             return ""

@@ -14,8 +14,8 @@ from typing import Any
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import choose_tables
-from tidelog.capture.dumps.coordinator import DUMP_PREFIX
 from tidelog.capture.dumps.missing_rows import KEYS_PER_DOCUMENT, KeySets
+from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import Command, ExecuteSnapshot, Key
 from tidelog.control.key_files import read_key_file

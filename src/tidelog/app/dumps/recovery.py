@@ -19,7 +19,7 @@ from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.generation import CONSENT_KEY, GAP_KEY, GENERATION_KEY, STATUS_KEY
 from tidelog.capture.log_guard import GIVEN_UP_KEY, with_its_cause
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.control.commands import ExecuteSnapshot, Key, build
+from tidelog.control.commands import ExecuteSnapshot, Key, build_command
 from tidelog.control.mailbox import new_id
 from tidelog.errors import GapError, TableRefusedError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
@@ -254,7 +254,7 @@ def repair(
         return {"dump_id": None, "status": "completed", "keys": 0, "tables": []}
     dump_id = f"repair-{new_id().lower()}"
     data = {"tables": (str(scope.table),), "key_set": name, "key_columns": columns}
-    command = build(ExecuteSnapshot, {"dump_id": dump_id, "missing": missing, **data})
+    command = build_command(ExecuteSnapshot, {"dump_id": dump_id, "missing": missing, **data})
     until = deadline - time.monotonic() if wait else COMMAND_TIMEOUT_S
     outcome = send_command(config, command, timeout_s=until)
     if outcome["error"] is not None:

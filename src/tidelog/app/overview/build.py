@@ -31,10 +31,10 @@ from tidelog.app.overview.problems import (
     STALE_S,
     STARTING,
     as_blocked,
+    block_reasons,
     blocks_of,
     is_dump_unfinished,
     problems_of,
-    reasons,
     table_has_ended,
     verify_result,
 )
@@ -45,11 +45,11 @@ from tidelog.model.units import brief_span, counted, format_bytes
 
 # Answers to what an operator asks first. The lags of source and outputs are elsewhere.
 
-NAMED = 2
+ITEMS_NAMED = 2
 """How many tables, copies and pauses an answer names."""
-NAME = 48
+NAME_CHARACTERS = 48
 """The longest table name, in characters; tables of one kind differ at their end."""
-REASON = 90
+REASON_CHARACTERS = 90
 """The longest reason, in characters; the problem has all of it."""
 NEVER = "never"
 _KINDS = {
@@ -81,11 +81,11 @@ def answers_of(
 ) -> Iterator[SummaryLine]:
     """Yield the answers in the order of a first screen; without data there is no answer."""
     answers = [
-        _log(status, source, now_ms),
-        _tables(tables),
-        _dump(status, dumps, now_ms),
-        _paused(source, pipelines, dumps),
-        _verify(verified),
+        _log_answer(status, source, now_ms),
+        _tables_answer(tables),
+        _dump_answer(status, dumps, now_ms),
+        _paused_answer(source, pipelines, dumps),
+        _verify_answer(verified),
     ]
     for name, (brief, text, at_ms) in zip(_KINDS, answers, strict=True):
         if text:
@@ -98,7 +98,7 @@ _Answer = tuple[str, str, int | None]
 _NOTHING: _Answer = ("", "", None)
 
 
-def _log(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Answer:
+def _log_answer(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Answer:
     """Return when what capture needs is lost: at the current rate, or if capture stopped now."""
     kept_s = (status.get("source") or {}).get("kept_s")
     lost_ms = None if source.lost_in_s is None else now_ms + source.lost_in_s * 1000
@@ -126,7 +126,7 @@ def _log(status: Mapping[str, Any], source: SourceHealth, now_ms: int) -> _Answe
     return "safe", keeps, None
 
 
-def _tables(tables: Sequence[Table]) -> _Answer:
+def _tables_answer(tables: Sequence[Table]) -> _Answer:
     if not tables:
         return _NOTHING
     keyless = [each for each in tables if _lacks_key(each)]
@@ -140,16 +140,16 @@ def _tables(tables: Sequence[Table]) -> _Answer:
         if excluding:
             named = [
                 f"{_brief_name(each.table)} ({_list(each.excluded_columns, each.excluded_columns)})"
-                for each in excluding[:NAMED]
+                for each in excluding[:ITEMS_NAMED]
             ]
             text = f"{counted(len(tables), 'table')}; excluded columns: {_list(named, excluding)}"
         if keyless:
-            named = [_brief_name(each.table) for each in keyless[:NAMED]]
+            named = [_brief_name(each.table) for each in keyless[:ITEMS_NAMED]]
             text += f"; not dumped, as it has no primary key: {_list(named, keyless)}"
         return f"{len(tables):,}", text, None
     named = [
         f"{_brief_name(each.table)} ({_LABELS[each.state]}: {_cut(each.reason)})"
-        for each in problematic[:NAMED]
+        for each in problematic[:ITEMS_NAMED]
     ]
     text = f"{len(problematic):,} of {len(tables):,} with a problem: {_list(named, problematic)}"
     return counted(len(problematic), "problem"), text, None
@@ -160,7 +160,7 @@ def _lacks_key(table: Table) -> bool:
     return table.state == TableCaptureState.DUMP_FAILED and table.reason == NO_KEY
 
 
-def _dump(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) -> _Answer:
+def _dump_answer(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) -> _Answer:
     """Return what the first running dump still needs."""
     if not dumps:
         return ("none", "none runs", None) if status.get("capture") is not None else _NOTHING
@@ -177,7 +177,7 @@ def _dump(status: Mapping[str, Any], dumps: Sequence[RunningDump], now_ms: int) 
     return f"{left} left", f"{to_go}, about {left}, until", at_ms
 
 
-def _paused(
+def _paused_answer(
     source: SourceHealth, pipelines: Sequence[PipelineOverview], dumps: Sequence[RunningDump]
 ) -> _Answer:
     pauses: list[tuple[str, str, int | None]] = []
@@ -196,21 +196,21 @@ def _paused(
     if not pauses:
         return _NOTHING
     named = [f"{what} by {by}" if by else what for what, by, _ in pauses]
-    text, at_ms = _list(named[:NAMED], named), pauses[0][2] if len(pauses) == 1 else None
+    text, at_ms = _list(named[:ITEMS_NAMED], named), pauses[0][2] if len(pauses) == 1 else None
     brief = pauses[0][0] if len(pauses) == 1 else f"{len(pauses):,} things"
     return brief, f"{text} since" if at_ms is not None else text, at_ms
 
 
-def _verify(result: VerifyResult | None) -> _Answer:
+def _verify_answer(result: VerifyResult | None) -> _Answer:
     if result is None:
         return NEVER, "nothing was compared yet (tidelog verify CONFIG)", None
     copies = "1 copy" if result.compared == 1 else f"{result.compared:,} copies"
     if not result.differ and result.repaired:
-        text = f"{_list(result.repaired[:NAMED], result.repaired)} repaired, and not compared since"
-        return "repaired", text, result.at_ms
+        named = _list(result.repaired[:ITEMS_NAMED], result.repaired)
+        return "repaired", f"{named} repaired, and not compared since", result.at_ms
     if not result.differ:
         return "equal", f"{copies}, equal to the source, compared at", result.at_ms
-    named = _list(result.differ[:NAMED], result.differ)
+    named = _list(result.differ[:ITEMS_NAMED], result.differ)
     text = f"{len(result.differ):,} differed: {named}; {copies} compared at"
     return f"{len(result.differ):,} differed", text, result.at_ms
 
@@ -221,13 +221,17 @@ def _list(named: Sequence[str], of: Sequence[object]) -> str:
 
 
 def _brief_name(table: str) -> str:
-    end = NAME // 2
-    return table if len(table) <= NAME else f"{table[: NAME - end - 1]}…{table[-end:]}"
+    end = NAME_CHARACTERS // 2
+    return (
+        table
+        if len(table) <= NAME_CHARACTERS
+        else f"{table[: NAME_CHARACTERS - end - 1]}…{table[-end:]}"
+    )
 
 
 def _cut(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= REASON else f"{line[: REASON - 1]}…"
+    return line if len(line) <= REASON_CHARACTERS else f"{line[: REASON_CHARACTERS - 1]}…"
 
 
 def _span(seconds: float) -> str:
@@ -238,7 +242,7 @@ def _span(seconds: float) -> str:
 
 # The timeline of dump chunks: when their windows began, were read and ended.
 
-ENDS = frozenset({"closed", "durable", "voided", "failed"})
+WINDOW_ENDS = frozenset({"closed", "durable", "voided", "failed"})
 
 
 def lanes_of(status: Mapping[str, Any]) -> list[ChunkSpan]:
@@ -255,7 +259,7 @@ def lanes_of(status: Mapping[str, Any]) -> list[ChunkSpan]:
             lane.superseded = event.get("superseded", lane.superseded)
             if kind == "read":
                 lane.read_ms = at_ms
-            elif kind in ENDS and lane.ended_ms is None:
+            elif kind in WINDOW_ENDS and lane.ended_ms is None:
                 lane.ended_ms, lane.end = at_ms, str(kind)
     for window in status.get("windows") or ():
         chunk = str(window.get("chunk", ""))
@@ -581,7 +585,7 @@ def dump_progress(
             if table.get("status") == "running"
         ),
         failed=sum(table.get("status") == "failed" for table in tables),
-        held=reasons(dump.get("held") or ()),
+        held=block_reasons(dump.get("held") or ()),
     )
 
 

@@ -17,7 +17,7 @@ from tidelog.app.overview.document import (
     VerifyResult,
     problem,
 )
-from tidelog.capture.dumps.state import FINISHED, NO_KEY, UNFINISHED, DumpStatus
+from tidelog.capture.dumps.state import FINISHED_TABLES, NO_KEY, UNFINISHED_DUMPS, DumpStatus
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.log_guard import (
     NEARLY_FULL,
@@ -63,19 +63,19 @@ def reported_blocks(state: StateStore, dump: Mapping[str, Any]) -> list[dict[str
     return [] if document is None else blocks_of(dump, document.value)
 
 
-def reasons(blocks: Sequence[Mapping[str, Any]]) -> str:
+def block_reasons(blocks: Sequence[Mapping[str, Any]]) -> str:
     """Return the reasons as one text; empty: nothing blocks it."""
     return " ".join(str(block["reason"]) for block in blocks)
 
 
 def is_dump_unfinished(dump: Mapping[str, Any]) -> bool:
     """Return whether the dump is queued, running or paused."""
-    return dump.get("status") in UNFINISHED
+    return dump.get("status") in UNFINISHED_DUMPS
 
 
 def table_has_ended(table: Mapping[str, Any]) -> bool:
     """Return whether the dump's table is done, failed or cancelled."""
-    return table.get("status") in FINISHED
+    return table.get("status") in FINISHED_TABLES
 
 
 UNANSWERED_S = 10.0
@@ -187,12 +187,12 @@ def paused_problems(
     now_ms: int,
 ) -> Iterator[Problem]:
     """Yield what is paused, by whom and since when, and what waits because of it."""
-    yield from _log(status, source, retained, now_ms)
-    yield from _pipelines(status, outputs, now_ms)
+    yield from _log_pause(status, source, retained, now_ms)
+    yield from _pipeline_pauses(status, outputs, now_ms)
     yield from _blocked_dumps(status, now_ms)
 
 
-def _log(
+def _log_pause(
     status: Mapping[str, Any], source: SourceHealth, retained: RetainedLog, now_ms: int
 ) -> Iterator[Problem]:
     """Yield the pause of the log; its severity grows with the log that the server keeps."""
@@ -226,7 +226,7 @@ def _log(
     )
 
 
-def _pipelines(
+def _pipeline_pauses(
     status: Mapping[str, Any], outputs: Sequence[OutputHealth], now_ms: int
 ) -> Iterator[Problem]:
     for name, pause in sorted((status.get("paused_pipelines") or {}).items()):

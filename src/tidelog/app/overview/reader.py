@@ -22,7 +22,7 @@ from tidelog.app.instances import (
     starting_processes,
 )
 from tidelog.app.last_results import CAPTURE, PIPELINE, last_end
-from tidelog.app.last_results import KEY as VERIFIED_KEY
+from tidelog.app.last_results import VERIFY_KEY as VERIFIED_KEY
 from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.document import EngineHealth, Problem, Severity
 from tidelog.capture.activity import ACTIVITY_KEY
@@ -159,7 +159,7 @@ def _times(log: EventLog, start: int, end: int) -> Int64s:
 
 # Engines in programs: which processes run them, and which have not run for long.
 
-GROUPS: Final = "engine-group/"
+ENGINE_GROUPS: Final = "engine-group/"
 """The key prefix of the documents of `tidelog.app.async_engine.capture_task`."""
 RUNS_S: Final = 120.0
 """A running engine reports more often than this."""
@@ -178,11 +178,11 @@ def owners_of(state: StateStore) -> dict[str, dict[str, Any]]:
     them; ``seen_ms``: when one last reported that it runs.
     """
     result = {}
-    for key in state.keys(GROUPS):
+    for key in state.keys(ENGINE_GROUPS):
         if (document := state.get(key)) is not None:
             owners = sorted(set(map(process_of, document.value["owners"].values())))
             fields = {name: document.value.get(name) for name in ("partitions", "seen_ms")}
-            result[key.removeprefix(GROUPS)] = {**fields, "owners": owners}
+            result[key.removeprefix(ENGINE_GROUPS)] = {**fields, "owners": owners}
     return result
 
 
@@ -350,7 +350,7 @@ class StatusReader:
         verified = self._state.get(VERIFIED_KEY)
         return {
             "verified": None if verified is None else verified.value,
-            "checked": last_results.stored_result(self._state, self._config),
+            "checked": last_results.stored_check_summary(self._state, self._config),
         }
 
     def from_log(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from tidelog.app.log_location import (
 from tidelog.app.pipeline.destinations import check_apart, check_places
 from tidelog.app.pipeline.idle_check import PipelinePause, nothing_to_deliver
 from tidelog.app.pipeline.outputs import check_installed, check_spark
-from tidelog.app.remote_control import OnStatus, ignore
+from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.app.service import BackgroundService
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import AnyConfig, Config, as_config
@@ -75,7 +75,7 @@ class Pipeline(BackgroundService):
     """
 
     def __init__(
-        self, config: AnyConfig, *, once: bool = False, on_status: OnStatus = ignore
+        self, config: AnyConfig, *, once: bool = False, on_status: OnStatus = ignore_status
     ) -> None:
         super().__init__("tidelog-pipeline")
         refuse_coroutine_function("on_status", on_status)
@@ -142,7 +142,7 @@ def pipeline(
     config: Config,
     *,
     once: bool = False,
-    on_progress: OnStatus = ignore,
+    on_progress: OnStatus = ignore_status,
     stop_event: threading.Event,
     ends_when_all_stop: bool = True,
 ) -> None:
@@ -292,7 +292,9 @@ def _may_start(
     return ask() if once else retry_until_available(ask, stop_event, on_state)
 
 
-def run(config: Config, *, on_status: OnStatus = ignore, stop_event: threading.Event) -> None:
+def run(
+    config: Config, *, on_status: OnStatus = ignore_status, stop_event: threading.Event
+) -> None:
     """Run capture and pipeline together until either ends; raise the error that ended it. Outputs
     that stop are retried, and end nothing.
 

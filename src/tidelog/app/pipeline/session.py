@@ -28,7 +28,7 @@ from tidelog.app.remote_control import OnStatus, send_command
 from tidelog.capture.leadership import Leader, LeaseKeeper, end_later
 from tidelog.codecs.wire_formats import source_spellings
 from tidelog.config import Config
-from tidelog.control.commands import ExecuteSnapshot, build
+from tidelog.control.commands import ExecuteSnapshot, build_command
 from tidelog.control.mailbox import new_id
 from tidelog.errors import (
     ConfigError,
@@ -186,7 +186,7 @@ def _send(config: Config, tables: Collection[TableName]) -> str | None:
     """Send the command with a new dump id: an earlier dump does not count."""
     dump_id = f"catch-up-{new_id().lower()}"
     named = tuple(str(table) for table in sorted(tables))
-    command = build(ExecuteSnapshot, {"dump_id": dump_id, "tables": named})
+    command = build_command(ExecuteSnapshot, {"dump_id": dump_id, "tables": named})
     error: str | None = send_command(config, command, timeout_s=_COMMAND_TIMEOUT_S)["error"]
     return error
 
@@ -257,7 +257,7 @@ class FilteredRows:
             "key_columns": schema.match_key,
             "missing": "list",  # the log has their deletes
         }
-        command = build(ExecuteSnapshot, data)
+        command = build_command(ExecuteSnapshot, data)
         error = send_command(self._config, command, timeout_s=_COMMAND_TIMEOUT_S)["error"]
         subject = f"output {output}: {count} rows of {schema.table} may pass its filter by records"
         if error is None:

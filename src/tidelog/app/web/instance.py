@@ -21,7 +21,7 @@ from tidelog.app.preflight import check
 from tidelog.app.schema_versions import schemas
 from tidelog.app.web.poller import History, Poller, PollResult
 from tidelog.config import Config
-from tidelog.config.loading import SECRET
+from tidelog.config.loading import SECRET_OPTIONS
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import StateConflictError, TidelogError, UsageError
@@ -33,7 +33,7 @@ from tidelog.state.wrappers import ReadOnlyStateStore
 
 HIDDEN: Final = "(hidden)"
 FROM_VARIABLE: Final = "(from a variable)"
-_HIDDEN_TOO: Final = SECRET | {"command"}
+_HIDDEN_TOO: Final = SECRET_OPTIONS | {"command"}
 """Arguments of commands may be tokens, which viewers must not see."""
 
 Place = tuple[str | int, ...]
@@ -80,7 +80,7 @@ class _Settings:
             if not value:
                 yield name, "{}"
             for key, each in value.items():
-                hidden = secret or str(key) in SECRET
+                hidden = secret or str(key) in SECRET_OPTIONS
                 yield from self._lines((*place, str(key)), each, secret=hidden)
         elif isinstance(value, (list, tuple)) and any(
             isinstance(each, (BaseModel, dict)) for each in value
@@ -150,8 +150,8 @@ class Checks:
 
     def _run(self) -> None:
         try:
-            self._result, self._trouble = last_results.summary(check(self._config)), ""
-            last_results.store_result(self._config, self._result)
+            self._result, self._trouble = last_results.check_summary(check(self._config)), ""
+            last_results.store_check_summary(self._config, self._result)
         except Exception as error:  # noqa: BLE001 - others' messages may have values
             text = str(error) if isinstance(error, TidelogError) else type(error).__name__
             self._trouble = redacted(text)

@@ -50,7 +50,7 @@ from tidelog.control.commands import (
     ResumeSnapshot,
     SetDumpOptions,
     StopSnapshot,
-    build,
+    build_command,
 )
 from tidelog.control.mailbox import new_id
 from tidelog.errors import Policy, TidelogError, UsageError
@@ -161,7 +161,7 @@ _TYPES: Final = {
     "md": "text/markdown; charset=utf-8",
 }
 _HELP: Final = "failure-modes.md"
-HEADERS: Final[Mapping[str, str]] = {
+PAGE_HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -205,13 +205,13 @@ def _entries() -> Iterator[Traversable]:
 
 # The stream of the overview: once a second if it has changed; tables less often.
 
-EVERY_S: Final = 1.0
+OVERVIEW_EVERY_S: Final = 1.0
 TURN_S: Final = 0.2
 BEAT_EVERY_S: Final = 4.0
 """A page that gets no event for a while says so, and reconnects."""
 TABLES_EVERY_S: Final = 3.0
 MOST_STREAMS: Final = 64
-THREADS: Final = 4
+STREAM_THREADS: Final = 4
 """Threads that read for all pages."""
 
 
@@ -251,7 +251,7 @@ class OverviewStream:
             for event in await self._read(now):
                 yield event
             all_sent = len(self._sent) == len(self._sites)
-            due = now + (EVERY_S if all_sent else TURN_S)
+            due = now + (OVERVIEW_EVERY_S if all_sent else TURN_S)
         if not closed():
             yield _event("ended", {})
 
@@ -327,16 +327,16 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
         self.message = message
 
 
-def answer(document: Any, status: int = 200) -> JSONResponse:
+def json_answer(document: Any, status: int = 200) -> JSONResponse:
     """Return a JSON answer with the page's headers."""
-    return JSONResponse(document, status, headers=dict(HEADERS))
+    return JSONResponse(document, status, headers=dict(PAGE_HEADERS))
 
 
-def refusal(refused: Refused) -> Response:
+def refusal_answer(refused: Refused) -> Response:
     """Return the answer to a refused request."""
     body = {"error": {"kind": refused.kind, "message": refused.message}}
     headers = {"Retry-After": "60"} if refused.status == 429 else {}
-    return JSONResponse(body, refused.status, headers={**HEADERS, **headers})
+    return JSONResponse(body, refused.status, headers={**PAGE_HEADERS, **headers})
 
 
 def cookie_names(request: Request, sessions: Sessions) -> dict[Role, str]:
@@ -417,22 +417,22 @@ def command_of(document: Any, by: str) -> tuple[Command, str]:
         raise UsageError("dump is a text")
     about = dump_id or "all dumps"
     if action == "dump":
-        tables = texts(document, "tables")
-        command = build(ExecuteSnapshot, {"dump_id": new_id().lower(), "tables": tables})
+        tables = texts_of(document, "tables")
+        command = build_command(ExecuteSnapshot, {"dump_id": new_id().lower(), "tables": tables})
         return command, ", ".join(tables) or "all tables"
     if action == "pause":
-        return build(PauseSnapshot, {"dump_id": dump_id, "by": by}), about
+        return build_command(PauseSnapshot, {"dump_id": dump_id, "by": by}), about
     if action == "resume":
-        return build(ResumeSnapshot, {"dump_id": dump_id}), about
+        return build_command(ResumeSnapshot, {"dump_id": dump_id}), about
     if action == "cancel":
-        return build(StopSnapshot, {"dump_id": dump_id}), about
+        return build_command(StopSnapshot, {"dump_id": dump_id}), about
     if action == "limits":
         options = document.get("options")
-        limits = build(SetDumpOptions, options, "limits")
+        limits = build_command(SetDumpOptions, options, "limits")
         assert isinstance(limits, SetDumpOptions)
         return limits, ", ".join(f"{name}={value}" for name, value in limits.changes.items())
     if action == "pause-log":
-        return build(PauseLog, {"by": by}), THE_LOG
+        return build_command(PauseLog, {"by": by}), THE_LOG
     if action == "resume-log":
         return ResumeLog(), THE_LOG
     if action in ("pause-pipeline", "resume-pipeline"):
@@ -440,15 +440,15 @@ def command_of(document: Any, by: str) -> tuple[Command, str]:
         if not isinstance(name, str):
             raise UsageError("pipeline is a text")
         if action == "pause-pipeline":
-            return build(PausePipeline, {"pipeline": name, "by": by}), f"pipeline {name}"
-        return build(ResumePipeline, {"pipeline": name}), f"pipeline {name}"
+            return build_command(PausePipeline, {"pipeline": name, "by": by}), f"pipeline {name}"
+        return build_command(ResumePipeline, {"pipeline": name}), f"pipeline {name}"
     raise UsageError(
         "action is one of dump, pause, resume, cancel, limits, pause-log, resume-log, "
         "pause-pipeline, resume-pipeline"
     )
 
 
-def texts(document: Mapping[str, Any], name: str) -> list[str]:
+def texts_of(document: Mapping[str, Any], name: str) -> list[str]:
     """Return a list of texts in ``document``; absent: none."""
     found = document.get(name, [])
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
@@ -495,7 +495,7 @@ class Web:
         self._files = page_files()
         self._closed = threading.Event()
         self._streams = 0
-        self._limiter = anyio.CapacityLimiter(THREADS)
+        self._limiter = anyio.CapacityLimiter(STREAM_THREADS)
 
     def start(self) -> None:
         """Start to poll and to collect the history."""
@@ -562,7 +562,7 @@ class Web:
         file = self._files.get(name)
         if file is None:
             raise Refused(404, "NotFound", "there is no such file")
-        headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": file.etag}
+        headers = {**PAGE_HEADERS, "Cache-Control": "no-cache", "ETag": file.etag}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
         return Response(file.body, headers=headers, media_type=file.media_type)
@@ -583,7 +583,7 @@ class Web:
                 raise Refused(429, "TooMany", TOO_MANY_MESSAGE)
             raise Refused(403, "WrongToken", "this token is wrong")
         role, value = cookie
-        response = answer({})
+        response = json_answer({})
         names = cookie_names(request, self._sessions)
         response.set_cookie(
             names.pop(role),
@@ -601,14 +601,14 @@ class Web:
         session = session_of(request, self._sessions)
         check_same_site(request)
         self._sessions.close(session)
-        response = answer({})
+        response = json_answer({})
         for name in cookie_names(request, self._sessions).values():
             response.delete_cookie(name, httponly=True, samesite="strict")
         return response
 
     async def _session(self, request: Request) -> Response:
         session = session_of(request, self._sessions)
-        return answer(
+        return json_answer(
             {
                 "role": session.role,
                 "name": session.name,
@@ -639,7 +639,7 @@ class Web:
             finally:
                 self._streams -= 1
 
-        headers = {**HEADERS, "X-Accel-Buffering": "no"}
+        headers = {**PAGE_HEADERS, "X-Accel-Buffering": "no"}
         return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
 
     def _memory_endpoint(self, get: Callable[[Instance], Any]) -> Endpoint:
@@ -647,7 +647,7 @@ class Web:
 
         async def endpoint(request: Request) -> Response:
             session_of(request, self._sessions)
-            return answer(get(self._site(request)))
+            return json_answer(get(self._site(request)))
 
         return endpoint
 
@@ -656,7 +656,9 @@ class Web:
 
         async def endpoint(request: Request) -> Response:
             session_of(request, self._sessions)
-            return answer(await self._run_work(request, lambda site: get(site, request), READ_S))
+            return json_answer(
+                await self._run_work(request, lambda site: get(site, request), READ_S)
+            )
 
         return endpoint
 
@@ -672,12 +674,12 @@ class Web:
     async def _check(self, request: Request) -> Response:
         operator_of(request, self._sessions)
         self._site(request).check()
-        return answer({}, 202)
+        return json_answer({}, 202)
 
     async def _plan(self, request: Request) -> Response:
         operator_of(request, self._sessions)
-        tables = texts(await body_of(request), "tables")
-        return answer(await self._run_work(request, lambda site: site.plan(tables), PLAN_S))
+        tables = texts_of(await body_of(request), "tables")
+        return json_answer(await self._run_work(request, lambda site: site.plan(tables), PLAN_S))
 
     async def _command(self, request: Request) -> Response:
         session = operator_of(request, self._sessions)
@@ -689,7 +691,7 @@ class Web:
         )
         if outcome["state"] == "failed":
             raise Refused(400 if outcome["usage"] else 500, "Failed", outcome["error"])
-        return answer(outcome, 202)
+        return json_answer(outcome, 202)
 
     def _site(self, request: Request) -> Instance:
         return self._sites[self._number(request.path_params["site"])]
@@ -720,18 +722,18 @@ def _with_error_answers(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except Refused as refused:
-            return refusal(refused)
+            return refusal_answer(refused)
         except BusyError as busy:
-            return refusal(Refused(503, "Busy", str(busy)))
+            return refusal_answer(Refused(503, "Busy", str(busy)))
         except SilentError:
-            return refusal(Refused(504, "NoAnswer", SILENT))
+            return refusal_answer(Refused(504, "NoAnswer", SILENT))
         except UsageError as error:
-            return refusal(Refused(400, "UsageError", str(error)))
+            return refusal_answer(Refused(400, "UsageError", str(error)))
         except TidelogError as error:
             waits = error.policy in (Policy.RETRY, Policy.RESTART)
-            return refusal(Refused(503 if waits else 500, type(error).__name__, str(error)))
+            return refusal_answer(Refused(503 if waits else 500, type(error).__name__, str(error)))
         except Exception as error:  # noqa: BLE001 - its text may have values
             logger.error("%s failed: %s", request.scope.get("path"), type(error).__name__)
-            return refusal(Refused(500, "InternalError", type(error).__name__))
+            return refusal_answer(Refused(500, "InternalError", type(error).__name__))
 
     return guarded

@@ -56,9 +56,9 @@ from tidelog.ports import Catalogue, RelationNamed, RowsUnlogged, SchemaSeen, St
 
 # Failed dumps. Pure.
 
-FIRST_MS = 60_000
-LAST_MS = 3_600_000
-REST = 20
+FIRST_REPEAT_MS = 60_000
+LAST_REPEAT_MS = 3_600_000
+REST_FACTOR = 20
 """A failed table rests for this many times the time that reading it took."""
 
 
@@ -75,7 +75,7 @@ class DueDump:
         return {"table": self.table, "at_ms": self.at_ms, "failed": self.failed}
 
 
-def to_repeat(dumps: Iterable[DumpState]) -> list[DueDump]:
+def dumps_to_repeat(dumps: Iterable[DumpState]) -> list[DueDump]:
     """The dumps to request again, now or later, from each table's last dumps. A table is left out
     if a later dump reads all of it, if its last dump was cancelled by a user, or if the catalogue
     will show that the cause has gone.
@@ -117,7 +117,9 @@ def _due_dump(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -
         return None
     ended = last.finished_ms or 0
     took = ended - (last.started_ms or ended)
-    pause = max(min(FIRST_MS * 2 ** min(len(failures) - 1, 10), LAST_MS), REST * took)
+    pause = max(
+        min(FIRST_REPEAT_MS * 2 ** min(len(failures) - 1, 10), LAST_REPEAT_MS), REST_FACTOR * took
+    )
     return DueDump(table, ended + pause, last.reason)
 
 
@@ -308,7 +310,7 @@ class AutomaticDumps:
         if not self._repeats:
             return
         reported = {(again.table, again.at_ms) for again in self.to_repeat}
-        self.to_repeat = [again for again in to_repeat(dumps) if again.table in known]
+        self.to_repeat = [again for again in dumps_to_repeat(dumps) if again.table in known]
         now_ms = int(time.time() * 1000)
         for again in self.to_repeat:
             if (again.table, again.at_ms) not in reported:

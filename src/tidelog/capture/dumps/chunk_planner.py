@@ -16,7 +16,7 @@ from tidelog.capture.dumps.missing_rows import (
 )
 from tidelog.capture.dumps.state import (
     CHUNKS,
-    FINISHED,
+    FINISHED_TABLES,
     ChunkInput,
     ChunkStatus,
     DumpState,
@@ -78,7 +78,7 @@ class ChunkTask:
     @property
     def ended(self) -> bool:
         """Was its table cancelled, or did it fail?"""
-        return self.progress is not None and self.progress.status in FINISHED
+        return self.progress is not None and self.progress.status in FINISHED_TABLES
 
 
 @dataclass(slots=True)

@@ -265,18 +265,17 @@ def _taken(task: ChunkTask) -> KeysToRead:
 # Where chunks end.
 
 SMOOTHING = 0.2
-AIM = 0.75
+ROOM_SHARE = 0.75
 """The share of a chunk's room to plan for, because row sizes differ; a chunk that needs more ends
 early.
 """
 TURN_S = 0.2
-MAX_FAILURES = 3
+MAX_QUERY_FAILURES = 3
 """Failures of one query. After these a reader cuts the chunk, and finds what can't be read in
 it.
 """
-"""A lock will be released, or the reader reconnects."""
 PLAN_S = 0.5  # about the longest time of one query for several ends: readers wait for them
-AHEAD = 4  # chunks planned for each reader
+CHUNKS_AHEAD = 4  # chunks planned for each reader
 
 
 class KeyPlanner:
@@ -334,7 +333,7 @@ class KeyPlanner:
         with self._actions.lock:
             stuck, options, plan = self._queue.stuck[:1], self._store.options, None
             if not stuck and options.parallelism > 1:
-                ahead, now = AHEAD * options.parallelism, time.monotonic()
+                ahead, now = CHUNKS_AHEAD * options.parallelism, time.monotonic()
                 plan = self._queue.next_plan(options.chunk_rows, ahead, now)
         if stuck:
             self._find_stuck_key(reader, stuck[0])
@@ -363,7 +362,7 @@ class KeyPlanner:
                     cursor.plan_halvings += 1
                 if isinstance(error, (ChunkRefusedError, ChunkVoidError)):
                     self._tables.fail(cursor.dump, cursor.progress, str(error))
-                elif failures >= MAX_FAILURES:
+                elif failures >= MAX_QUERY_FAILURES:
                     self._queue.plan_unknown(cursor, request)
             return
         each_s = max(1e-6, time.monotonic() - begun) / count
@@ -408,4 +407,4 @@ class RowWidths:
     def rows(self, table: TableName, most: int, room: int) -> int:
         """The number of rows to read, at most ``most``, so that they take less than ``room``."""
         width = self._widths.get(table)
-        return most if not width else max(1, min(most, int(AIM * room / width)))
+        return most if not width else max(1, min(most, int(ROOM_SHARE * room / width)))

@@ -20,7 +20,7 @@ import numpy as np
 
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults, RowWidths
-from tidelog.capture.dumps.missing_rows import REFETCH
+from tidelog.capture.dumps.missing_rows import REFETCH_DUMP_ID
 from tidelog.capture.dumps.state import ChunkInput, ChunkStatus, Key
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.thread_messages import Actions
@@ -276,7 +276,7 @@ def _timed(work: Callable[[], None]) -> float:
 
 def _meta(task: ChunkTask, closed: ClosedWindow) -> ChunkMeta:
     return ChunkMeta(
-        dump_id=task.dump.dump_id if task.dump else REFETCH,
+        dump_id=task.dump.dump_id if task.dump else REFETCH_DUMP_ID,
         table=str(closed.window.table),
         chunk_id=closed.window.chunk_id,
         low_key=_list(task.request.after),

@@ -19,10 +19,10 @@ from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkT
 from tidelog.capture.dumps.chunk_results import ChunkResults, KeyPlanner
 from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.missing_rows import REFETCH_KEY, MissingRowsQueue
+from tidelog.capture.dumps.missing_rows import MissingRowsQueue
 from tidelog.capture.dumps.snapshot_dumps import BlockingDumps, KeylessDumps
 from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
-from tidelog.capture.dumps.store import DUMP_PREFIX, DumpStore, LogView
+from tidelog.capture.dumps.store import DumpStore, LogView
 from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.dumps.thread_messages import Actions, DumpLog
 from tidelog.capture.dumps.throttle import Throttle, ThrottleSettings
@@ -41,11 +41,11 @@ from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, 
 
 logger = logging.getLogger(__name__)
 
-SMALL: Final = 1024
+SMALL_TABLE_ROWS: Final = 1024
 """Rows: below this, statistics say little, and a few round trips are most of the time."""
 
 
-def in_order(
+def tables_in_order(
     tables: Sequence[TableName],
     estimates: Callable[[Sequence[TableName]], Mapping[TableName, int]],
 ) -> list[TableName]:
@@ -67,13 +67,13 @@ def smallest_first(
     tables: Iterable[TableName], estimated_rows: Mapping[TableName, int]
 ) -> list[TableName]:
     """The tables by size, so that most are done soon and none waits for one that takes hours.
-    Tables of similar size (less than twice as large, or less than `SMALL` rows) keep their order;
-    those without statistics come last.
+    Tables of similar size (less than twice as large, or less than `SMALL_TABLE_ROWS` rows) keep
+    their order; those without statistics come last.
     """
 
     def size(table: TableName) -> tuple[bool, int]:
         rows = estimated_rows.get(table)
-        return rows is None, max(rows or 0, SMALL - 1).bit_length()
+        return rows is None, max(rows or 0, SMALL_TABLE_ROWS - 1).bit_length()
 
     return sorted(tables, key=size)
 
@@ -111,8 +111,6 @@ class DumpTurns:
     def _is_urgent(self, dump: DumpState) -> bool:
         return dump.priority == self._most
 
-
-__all__ = ["DUMP_PREFIX", "REFETCH_KEY", "DumpCoordinator"]
 
 # The coordinator.
 

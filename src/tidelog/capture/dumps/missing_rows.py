@@ -19,8 +19,8 @@ from tidelog.model.schema import TableSchema
 from tidelog.ports import KeyExtractor, StateStore
 
 REFETCH_KEY = "dump-reread"
-REFETCH = "reread"  # the dump id of chunks that read missing rows
-AGAIN_S = 10.0
+REFETCH_DUMP_ID = "reread"  # the dump id of chunks that read missing rows
+RETRY_KEY_S = 10.0
 """Seconds between two attempts to read a quarantined key of a table."""
 PIECE_KEYS = 5_000
 OPEN_KEYS = 500
@@ -169,7 +169,7 @@ class MissingRowsQueue:
                 quarantined = self._quarantined.get(refetch_table)
                 if quarantined and now >= self._again_at[refetch_table]:
                     key, piece = next(iter(quarantined.items()))
-                    self._again_at[refetch_table] = now + AGAIN_S
+                    self._again_at[refetch_table] = now + RETRY_KEY_S
                     return KeysToRead(refetch_table, (piece,), (key,))
                 taken = self._take(refetch_table, limit)
                 if taken is not None:
@@ -247,7 +247,7 @@ class MissingRowsQueue:
                 self._remove(refetch_table, piece, taken.keys)
             if alone is not None:
                 quarantined[key] = alone
-            self._again_at[refetch_table] = time.monotonic() + AGAIN_S
+            self._again_at[refetch_table] = time.monotonic() + RETRY_KEY_S
 
     def done(self, taken: KeysToRead, unread: Collection[Key] = ()) -> None:
         """Remove the keys that were read; ``unread`` ones keep waiting."""
@@ -401,9 +401,9 @@ class KeySets:
         return tuple(keys)
 
     def put_piece(self, set_id: str, number: int, keys: Iterable[Key], covers: int = 1) -> None:
-        """Store a piece of `PIECE_KEYS` keys; one that is only read by `all` may have another size
-        and stand for ``covers`` numbers: it replaces all pieces with these numbers, even if it is
-        empty.
+        """Store a piece of `KEYS_PER_DOCUMENT` keys; one that is only read by `all` may have
+        another size and stand for ``covers`` numbers: it replaces all pieces with these numbers,
+        even if it is empty.
         """
         piece = [list(key) for key in keys]
         for name in self._state.keys(f"{KEY_SETS}{set_id}/") if covers > 1 or not piece else ():

@@ -34,7 +34,7 @@ import numpy as np
 from tidelog.capture.dumps.chunk_results import RowWidths
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.state import (
-    FINISHED,
+    FINISHED_TABLES,
     DumpState,
     DumpStatus,
     TableInput,
@@ -161,7 +161,7 @@ logger = logging.getLogger(__name__)
 
 PAUSE_S = 60.0  # for the log to reach a boundary between transactions, or the snapshot
 SNAPSHOT_S = 60.0
-ATTEMPTS = 3
+BLOCKING_ATTEMPTS = 3
 TURN_S = 0.05
 STORE_WAIT_S, MOST_TIMES = 5.0, 5
 """How long the snapshot is kept while the state store does not answer: the log and DDL of the
@@ -194,7 +194,7 @@ class BlockingDumps:
         """Run until every table of the dump has ended. The log is resumed in any case."""
         error: SourceError | None = None
         attempt = self._given_up = 0
-        while attempt < ATTEMPTS:
+        while attempt < BLOCKING_ATTEMPTS:
             try:
                 self._wait_for_store()
                 waiting = self._begin(dump)
@@ -213,7 +213,7 @@ class BlockingDumps:
                     self._given_up += 1
                     continue
                 attempt += 1
-                if attempt < ATTEMPTS:
+                if attempt < BLOCKING_ATTEMPTS:
                     stop.wait(0.5 * 2 ** (attempt - 1))
         with self._actions.lock:
             for progress in self._unfinished(dump):
@@ -257,7 +257,7 @@ class BlockingDumps:
             log_pause.move(position)
             self._wait_for_pause(log_pause, stop)
             for progress in waiting:
-                if stop.is_set() or progress.status in FINISHED:
+                if stop.is_set() or progress.status in FINISHED_TABLES:
                     continue
                 try:
                     self._read_table(dump, progress, reader, position, stop)
@@ -286,7 +286,7 @@ class BlockingDumps:
         request = progress.request(self._store.options.chunk_rows)
         waits: list[threading.Event] = []
         widths = RowWidths()
-        while progress.status not in FINISHED and not stop.is_set():
+        while progress.status not in FINISHED_TABLES and not stop.is_set():
             options = self._store.options
             most = widths.rows(request.table, options.chunk_rows, options.chunk_bytes)
             request = replace(request, limit_rows=most, limit_bytes=options.chunk_bytes)
@@ -308,7 +308,7 @@ class BlockingDumps:
             if upto is None:
                 break
             request = replace(request, after=upto)
-        if progress.status in FINISHED or stop.is_set():
+        if progress.status in FINISHED_TABLES or stop.is_set():
             return
         completed = completed_record(dump, progress, None if progress.key_columns else offset)
         offset = self._append_control(completed, stop)
@@ -375,18 +375,18 @@ class BlockingDumps:
 
     @staticmethod
     def _unfinished(dump: DumpState) -> list[TableProgress]:
-        return [progress for progress in dump.tables if progress.status not in FINISHED]
+        return [progress for progress in dump.tables if progress.status not in FINISHED_TABLES]
 
 
 def _read(reader: BlockingReader, request: ChunkRequest, stop: threading.Event) -> ChunkRows:
     """Read a chunk, again under the same snapshot if a retry may help."""
-    for attempt in range(ATTEMPTS):
+    for attempt in range(BLOCKING_ATTEMPTS):
         try:
             return reader.read(request)
         except (ChunkLostError, ChunkRefusedError, ChunkVoidError):
             raise
         except ChunkError:
-            if attempt + 1 == ATTEMPTS or stop.wait(0.2 * 2**attempt):
+            if attempt + 1 == BLOCKING_ATTEMPTS or stop.wait(0.2 * 2**attempt):
                 raise
     raise AssertionError("unreachable")
 
@@ -428,7 +428,7 @@ class _Keyless:
         self.failures += not passes or (lost and self.losses % LOSSES_A_FAILURE == 0)
         self.tries += 1
         self.not_before = time.monotonic() + min(LONGEST_WAIT_S, 0.25 * 2 ** min(self.tries, 8))
-        return isinstance(error, ChunkRefusedError) or self.failures == ATTEMPTS
+        return isinstance(error, ChunkRefusedError) or self.failures == BLOCKING_ATTEMPTS
 
 
 class KeylessDumps:
@@ -644,5 +644,5 @@ class KeylessDumps:
             self._check(run)
 
     def _check(self, run: TableRun) -> None:
-        if self._stop.is_set() or run.progress.status in FINISHED or self._is_held(run.dump):
+        if self._stop.is_set() or run.progress.status in FINISHED_TABLES or self._is_held(run.dump):
             raise _StoppedError

@@ -65,7 +65,7 @@ DUMPS = Transitions(
 )
 
 
-UNFINISHED = frozenset({DumpStatus.QUEUED, DumpStatus.RUNNING, DumpStatus.PAUSED})
+UNFINISHED_DUMPS = frozenset({DumpStatus.QUEUED, DumpStatus.RUNNING, DumpStatus.PAUSED})
 
 
 class TableStatus(StrEnum):
@@ -109,7 +109,7 @@ TABLES = Transitions(
         (TableStatus.DONE, (TableInput.COMPLETE, TableInput.FAIL)),
     ),
 )
-FINISHED = frozenset({TableStatus.DONE, TableStatus.FAILED, TableStatus.CANCELLED})
+FINISHED_TABLES = frozenset({TableStatus.DONE, TableStatus.FAILED, TableStatus.CANCELLED})
 
 
 class TableRunStatus(Enum):
@@ -283,7 +283,7 @@ NO_KEY = (
     "the table has no primary key, and its replica identity is an index: add a primary key, or "
     "name the index's columns in source.keys"
 )
-HIDDEN = frozenset({
+HIDDEN_FIELDS = frozenset({
     "ranges", "failed", "keys_done", "where", "where_names", "may_pass", "begun_offset",
     "key_spelling",
 })  # fmt: skip
@@ -548,7 +548,9 @@ class DumpState:
         """For status: without keys, ranges and conditions, which hold cell values."""
         tables = []
         for table in self.tables:
-            shown = {f.name: getattr(table, f.name) for f in fields(table) if f.name not in HIDDEN}
+            shown = {
+                f.name: getattr(table, f.name) for f in fields(table) if f.name not in HIDDEN_FIELDS
+            }
             shown["ranges"] = len(table.ranges)
             shown["failed_ranges"] = len(table.failed)
             shown["keys_read"] = table.keys_read

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidelog.capture.dumps.missing_rows import REFETCH, KeySets, missing_set
+from tidelog.capture.dumps.missing_rows import REFETCH_DUMP_ID, KeySets, missing_set
 from tidelog.capture.dumps.state import (
-    FINISHED,
+    FINISHED_TABLES,
     TABLE_GONE,
-    UNFINISHED,
+    UNFINISHED_DUMPS,
     DumpInput,
     DumpState,
     DumpStatus,
@@ -113,7 +113,7 @@ class DumpStore:
                 dump.reset_progress(end.holds if end is not None else lambda _: True)
                 changed[dump.dump_id] = dump
         for offset, meta in chunks:
-            found = None if meta.dump_id == REFETCH else self._dumps.get(meta.dump_id)
+            found = None if meta.dump_id == REFETCH_DUMP_ID else self._dumps.get(meta.dump_id)
             if found is None or found.finished or found.mode == "blocking":
                 continue
             for progress in found.tables:
@@ -202,7 +202,7 @@ class DumpStore:
         ]
 
     def pause(self, dump_id: str | None, by: str, now_ms: int) -> list[DumpState]:
-        selected = self.selected(dump_id, UNFINISHED - {DumpStatus.PAUSED})
+        selected = self.selected(dump_id, UNFINISHED_DUMPS - {DumpStatus.PAUSED})
         if dump_id is not None and any(dump.mode == "blocking" for dump in selected):
             raise UsageError(
                 f"dump {dump_id!r} is blocking: the log waits for it, so it can't be paused; "
@@ -231,7 +231,7 @@ class DumpStore:
 
     def finish_if_done(self, dump: DumpState) -> bool:
         """Finish the dump if all its tables have ended, and delete the oldest finished ones."""
-        finishes = not dump.finished and all(t.status in FINISHED for t in dump.tables)
+        finishes = not dump.finished and all(t.status in FINISHED_TABLES for t in dump.tables)
         if finishes:
             done = any(t.status is TableStatus.DONE for t in dump.tables)
             dump.transition(DumpInput.TABLES_ENDED if done else DumpInput.NONE_DONE)

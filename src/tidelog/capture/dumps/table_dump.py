@@ -12,10 +12,10 @@ from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, DumpTable
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.missing_rows import KEYS_PER_DOCUMENT, MissingRowsQueue
 from tidelog.capture.dumps.state import (
-    FINISHED,
+    FINISHED_TABLES,
     NO_KEY,
     TABLE_GONE,
-    UNFINISHED,
+    UNFINISHED_DUMPS,
     DumpInput,
     DumpState,
     DumpStatus,
@@ -88,7 +88,7 @@ class DumpTables:
         self.begin(dump)
         under_way = 0
         for progress in dump.tables:
-            if progress.status in FINISHED:
+            if progress.status in FINISHED_TABLES:
                 continue
             dump_table = (dump.dump_id, progress.table)
             run = self._runs.setdefault(dump_table, TableRun(dump, progress))
@@ -142,7 +142,7 @@ class DumpTables:
 
     def admit(self, dump: DumpState, progress: TableProgress, found: LookupResult) -> bool:
         """Begin the table as it was ``found``; False if it can't be dumped."""
-        if progress.status in FINISHED:  # cancelled while it was looked up
+        if progress.status in FINISHED_TABLES:  # cancelled while it was looked up
             return False
         if isinstance(found, TableRefusedError):
             self.refuse(dump, progress, found)
@@ -313,7 +313,7 @@ class DumpTables:
     def complete(self, dump: DumpState, progress: TableProgress, offset: int) -> None:
         """Complete the table; its last record has this ``offset``."""
         run = self._runs.get((dump.dump_id, progress.table))
-        ended = progress.status in FINISHED
+        ended = progress.status in FINISHED_TABLES
         progress.transition(TableInput.COMPLETE)
         if not ended:
             progress.finalized_until = offset + 1
@@ -334,10 +334,12 @@ class DumpTables:
         """
         reason = "source.tables no longer selects it" if left_out else "cancelled"
         changed, due = [], []
-        for dump in self._store.selected(dump_id, UNFINISHED):
+        for dump in self._store.selected(dump_id, UNFINISHED_DUMPS):
             stopped = []
             for progress in dump.tables:
-                if progress.status not in FINISHED and (not tables or progress.table in tables):
+                if progress.status not in FINISHED_TABLES and (
+                    not tables or progress.table in tables
+                ):
                     changed.append(dump.dump_id)
                     stopped.append(progress.table)
                     own = dump.dump_id.startswith(AUTOMATIC)
@@ -361,7 +363,7 @@ class DumpTables:
         status: TableScanStatus = TableScanStatus.SQL_EXCEPTION,
     ) -> None:
         """End a table that can't be dumped; the others continue."""
-        if progress.status in FINISHED:  # cancelled in the meantime
+        if progress.status in FINISHED_TABLES:  # cancelled in the meantime
             return
         self._end(dump, progress, TableInput.FAIL, reason)
         self._finish(dump, lambda: self._notices.scanned(dump, progress, status))
@@ -370,7 +372,7 @@ class DumpTables:
         """End a table that can't be dumped as it is. If capture needs the dump, it is owed before
         the end is stored.
         """
-        if progress.status not in FINISHED and (progress.due or is_own(dump)):
+        if progress.status not in FINISHED_TABLES and (progress.due or is_own(dump)):
             table = TableName.parse(progress.table)
             if isinstance(error, ChunkDeniedError):
                 self._unsupported.on_dump_failed(table, str(error))

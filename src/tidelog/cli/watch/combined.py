@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live import DownloadLines, with_bar
+from tidelog.cli.live import DownloadLines, download_bar
 from tidelog.cli.status_lines import ChangedFacts
 from tidelog.cli.watch.feed import TURN_S
 from tidelog.cli.watch.picture import KeyCommands, Picture, StatusHistory, picture
@@ -172,7 +172,7 @@ class _SingleView(_StatusView):
         elif now.done:
             self._shown.view.here.pop("fetching", None)
         else:
-            self._shown.view.here["fetching"] = with_bar(now)
+            self._shown.view.here["fetching"] = download_bar(now)
 
     def last_sentence(self) -> str:
         documents = self._shown.history.documents

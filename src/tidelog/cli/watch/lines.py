@@ -15,7 +15,7 @@ from tidelog.app.overview.problems import is_dump_unfinished, table_has_ended
 from tidelog.model.printable import printable
 from tidelog.model.units import brief_span
 
-NAME = 9
+NAME_COLUMNS = 9
 """Columns of the name at the start of a line."""
 SPARKS = " ▁▂▃▄▅▆▇█"
 _UNBROKEN = "\u00a0"
@@ -41,9 +41,9 @@ def wrap_lines(
 
 def fact(name: str, text: str, width: int, *, style: str = "") -> list[Text]:
     """Return ``name`` in its own column, in grey, and the text beside it."""
-    lines = wrap_lines(text, width, first=" " * NAME, rest=" " * NAME, style=style)
+    lines = wrap_lines(text, width, first=" " * NAME_COLUMNS, rest=" " * NAME_COLUMNS, style=style)
     if lines:
-        lines[0] = Text(f"{name:<{NAME}}", style="dim").append_text(lines[0][NAME:])
+        lines[0] = Text(f"{name:<{NAME_COLUMNS}}", style="dim").append_text(lines[0][NAME_COLUMNS:])
     return lines
 
 
@@ -90,7 +90,7 @@ def section(rank: int, lines: Sequence[Text], least: int, more: str = "lines") -
             return lines[:1]
         return [
             *lines[: room - 1],
-            Text(f"{'':<{NAME}}… {len(lines) - room + 1} more {more}", "dim"),
+            Text(f"{'':<{NAME_COLUMNS}}… {len(lines) - room + 1} more {more}", "dim"),
         ]
 
     return ScreenSection(rank, len(lines), min(least, len(lines)), cut)
@@ -153,7 +153,7 @@ def total_line(
         share = read / total if total else sum(known) / max(1, len(shares))
     if is_dump_unfinished(dump):
         share = min(0.99, share)
-    text = Text(" " * NAME).append_text(bar(share, max(10, min(60, width - 44))))
+    text = Text(" " * NAME_COLUMNS).append_text(bar(share, max(10, min(60, width - 44))))
     text.append(f" {share:4.0%}", style="bold")
     name = str(dump.get("dump_id", ""))
     rate = rate_of(history, lambda s: _rows(_dump_of(s, name))[0])
@@ -186,7 +186,7 @@ def table_lines(
     states = Counter(_state(dump, table) for table in tables)
     shown = [t for t in tables if _state(dump, t) not in _FOLDED] if not scroll else tables[scroll:]
     names = [printable(str(table.get("table", ""))) for table in shown]
-    room = width - NAME - (48 if width < WIDE else 64 if width < WIDEST else 92)
+    room = width - NAME_COLUMNS - (48 if width < WIDE else 64 if width < WIDEST else 92)
     longest = min(max(map(len, names), default=0), max(12, room))
     lines = []
     for name, table in zip(names, shown, strict=True):
@@ -194,7 +194,7 @@ def table_lines(
         lines += _note(dump, table, width)
     folded = [f"{states[each]:,} {_LABELS.get(each, each)}" for each in _FIRST if states[each]]
     hint = "   ↑ ↓ go through them" if len(tables) > len(lines) else ""
-    return lines, Text(f"{'':<{NAME}}{', '.join(folded)}{hint}", style="dim")
+    return lines, Text(f"{'':<{NAME_COLUMNS}}{', '.join(folded)}{hint}", style="dim")
 
 
 def _table_line(
@@ -209,7 +209,7 @@ def _table_line(
         end = longest // 2
         name = f"{name[: longest - end - 1]}…{name[-end:]}"
     state = _state(dump, table)
-    text = Text(f"{'':<{NAME}}{name:<{longest}} ")
+    text = Text(f"{'':<{NAME_COLUMNS}}{name:<{longest}} ")
     share, total = share_read(table)
     read = table.get("rows_read", 0)
     if share is None:
@@ -266,7 +266,7 @@ def _note(dump: Mapping[str, Any], progress: Progress, width: int) -> list[Text]
     if not parts:
         return []
     failed_state = progress.get("status") == "failed" or progress.get("failed_ranges")
-    indent = " " * (NAME + 2)
+    indent = " " * (NAME_COLUMNS + 2)
     style = "red" if failed_state else "dim"
     return wrap_lines("; ".join(parts), width, first=indent, rest=indent, style=style)
 

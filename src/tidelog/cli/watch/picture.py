@@ -122,9 +122,9 @@ def _keys(text: str) -> Iterator[str]:
 Document = dict[str, Any]
 Draw = Callable[[int, int, int], "list[Text]"]
 
-KEEP = 120
+DOCUMENTS_KEPT = 120
 """How many documents to keep, for rates and the log's sparkline."""
-CONFIRMS = "y"
+CONFIRM_KEY = "y"
 """The key that confirms `View.question`; any other one drops it."""
 _ARROWS = {"left": ("dump", -1), "right": ("dump", 1), "up": ("scroll", -1), "down": ("scroll", 1)}
 
@@ -133,7 +133,7 @@ class StatusHistory:
     """The last documents, each once."""
 
     def __init__(self) -> None:
-        self.documents: deque[Document] = deque(maxlen=KEEP)
+        self.documents: deque[Document] = deque(maxlen=DOCUMENTS_KEPT)
 
     def add(self, document: Document) -> bool:
         """Add a document; return False if it is the same as the last one."""
@@ -219,7 +219,7 @@ class Picture:
     def changes_view(self, key: str) -> bool:
         """Handle a key that changes what is shown; return False if it is another one."""
         self.view.note = ""
-        if key == CONFIRMS and self.view.question:
+        if key == CONFIRM_KEY and self.view.question:
             return False
         self.view.question = ""
         if key in _ARROWS:
@@ -274,7 +274,7 @@ class KeyCommands:
         for key in keys:
             if self._sending is not None and self._sending.is_alive():
                 return
-            if key == CONFIRMS and shown.view.question and self._pending is not None:
+            if key == CONFIRM_KEY and shown.view.question and self._pending is not None:
                 shown.view.question = ""
                 self._send(shown, *self._pending)
             elif key == "p":

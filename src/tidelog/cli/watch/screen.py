@@ -16,12 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelog.app.overview import ChunkSpan, Overview, Severity, overview
-from tidelog.app.overview.build import ENDS, lanes_of
+from tidelog.app.overview.build import WINDOW_ENDS, lanes_of
 from tidelog.cli import status_lines as describe
 from tidelog.cli.terminal import SIGNS
 from tidelog.cli.watch.lines import (
     COLOURS,
-    NAME,
+    NAME_COLUMNS,
     ScreenSection,
     Status,
     fact,
@@ -117,7 +117,7 @@ def _beside(meters: list[Text], width: int) -> list[Text]:
     lines: list[Text] = []
     for meter in meters:
         if not lines or lines[-1].cell_len + 3 + meter.cell_len > width:
-            lines.append(Text(" " * NAME))
+            lines.append(Text(" " * NAME_COLUMNS))
         else:
             lines[-1].append("   ")
         lines[-1].append_text(meter)
@@ -168,14 +168,14 @@ def _ended_chunks(status: Mapping[str, Any], limit: int) -> Table:
     table = Table.grid(padding=(0, 2))
     for _ in range(6):
         table.add_column(no_wrap=True, overflow="ellipsis")
-    shown = [event for event in status.get("events", ()) if event.get("event") in ENDS]
+    shown = [event for event in status.get("events", ()) if event.get("event") in WINDOW_ENDS]
     now_ms = status.get("updated_ms", 0)
     for event in list(reversed(shown))[:limit]:
         kind = str(event.get("event"))
         rows, superseded = event.get("rows"), event.get("superseded")
         ago = brief_span(max(0, now_ms - event.get("at_ms", now_ms)))
         table.add_row(
-            Text(f"{'':<{NAME}}{ago} ago", style="dim"),
+            Text(f"{'':<{NAME_COLUMNS}}{ago} ago", style="dim"),
             Text(str(event.get("chunk", ""))[:8], style="dim"),
             Text(printable(str(event.get("table", "")))),
             Text(kind, style=COLOURS.get(kind, "")),

@@ -198,7 +198,7 @@ NOTIFICATIONS_AT_ONCE: Final = 500
 PATIENCE_S: Final = 5.0
 """Messages that were not accepted for this time are reported as a problem; they stay queued."""
 CLOSE_S: Final = 2.0
-_POLL_S: Final = 0.05
+NOTIFICATIONS_POLL_S: Final = 0.05
 # After these errors for a single message a broker will never accept it.
 _REFUSED: Final = (
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -355,7 +355,7 @@ class KafkaNotifications:
         """Wait until brokers have answered for all messages, or this is closed."""
         patient_until = time.monotonic() + PATIENCE_S
         while len(producer):
-            producer.poll(_POLL_S)
+            producer.poll(NOTIFICATIONS_POLL_S)
             if self._is_over():
                 producer.purge(in_queue=True, in_flight=True)
             elif time.monotonic() > patient_until:
@@ -413,7 +413,7 @@ def _json(value: object) -> bytes:
 
 STATE_KEY: Final = "signal-kafka"
 SIGNALS_AT_ONCE: Final = 100
-POLL_S: Final = 0.5
+SIGNALS_POLL_S: Final = 0.5
 CHECK_EVERY_S: Final = 30.0
 """A lost broker or a recreated topic may cause no error, so the topic is checked this often."""
 JOIN_S: Final = 2.0
@@ -622,7 +622,7 @@ class KafkaSignals:
     def _read(self, consumer: Consumer, heard: ClientErrors, facts: TopicFacts) -> None:
         check_at = time.monotonic() + CHECK_EVERY_S
         while not self._closed.is_set():
-            messages = consumer.consume(SIGNALS_AT_ONCE, timeout=POLL_S)
+            messages = consumer.consume(SIGNALS_AT_ONCE, timeout=SIGNALS_POLL_S)
             whole = [message for message in messages if message.error() is None]
             if whole:
                 ours = [self._to_received(each) for each in whole if self._is_ours(each)]

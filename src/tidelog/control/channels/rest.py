@@ -44,7 +44,7 @@ from tidelog.control.commands import (
     SetDumpOptions,
     StopSnapshot,
     TablePattern,
-    build,
+    build_command,
 )
 from tidelog.control.debezium import from_document, parse
 from tidelog.control.mailbox import CommandIdReusedError, Outcome, new_id
@@ -325,7 +325,9 @@ class _Interface:
             ("post", "/pipelines/{id}/pause"): lambda c: _pipeline(c, PausePipeline, by=_BY),
             ("post", "/pipelines/{id}/resume"): lambda c: _pipeline(c, ResumePipeline),
             ("get", "/options"): lambda call: (200, call.backend.summary()["dump_options"]),
-            ("patch", "/options"): lambda call: call.send(build(SetDumpOptions, call.document())),
+            ("patch", "/options"): lambda call: call.send(
+                build_command(SetDumpOptions, call.document())
+            ),
             ("post", "/signals"): _signal,
             ("get", "/commands/{id}"): _outcome,
             ("get", "/notifications"): _notifications,
@@ -461,10 +463,10 @@ def _start(call: _Call) -> tuple[int, Any]:
         body = DumpBody.model_validate(call.document())
     except ValidationError:
         # The command's own message names the field without its value.
-        build(ExecuteSnapshot, {"dump_id": "x", **_mapping(call.document())})
+        build_command(ExecuteSnapshot, {"dump_id": "x", **_mapping(call.document())})
         raise UsageError("the body is not a dump; see /openapi.json") from None
     dump_id = body.dump_id or new_id().lower()
-    command = build(ExecuteSnapshot, body.command(dump_id))
+    command = build_command(ExecuteSnapshot, body.command(dump_id))
     key = f"rest:dump:{dump_id}"
     if not call.backend.mailbox.key_used(key) and _find_dump(call, dump_id) is not None:
         raise HttpError(409, "Conflict", f"there is a dump {dump_id} already")
@@ -476,12 +478,12 @@ def _pause(call: _Call) -> tuple[int, Any]:
 
 
 def _pipeline(call: _Call, command: type[Command], **more: str) -> tuple[int, Any]:
-    return call.send(build(command, {"pipeline": call.request.path_params["id"], **more}))
+    return call.send(build_command(command, {"pipeline": call.request.path_params["id"], **more}))
 
 
 def _cancel(call: _Call) -> tuple[int, Any]:
     tables = call.request.query_params.getlist("table")
-    return call.send(build(StopSnapshot, {"dump_id": _dump_id(call), "tables": tables}))
+    return call.send(build_command(StopSnapshot, {"dump_id": _dump_id(call), "tables": tables}))
 
 
 def _signal(call: _Call) -> tuple[int, Any]:

@@ -35,7 +35,9 @@ _SOCKET_DIRECTORY_MAX = 90
 _SHARED_CACHE = Path("/var/tmp")  # noqa: S108
 
 
-def identity(account: pwd.struct_passwd | None, locales: Path | None = None) -> dict[str, Any]:
+def process_identity(
+    account: pwd.struct_passwd | None, locales: Path | None = None
+) -> dict[str, Any]:
     """Return arguments of subprocess.Popen for ``account`` and a clean environment."""
     environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}
     if locales is not None:
@@ -228,7 +230,7 @@ class EmbeddedServer:
     def _spawn(
         self, command: Sequence[str], output: IO[bytes] | int, rights: Mapping[str, Any]
     ) -> None:
-        """Start the process. ``output``: where its output goes; ``rights``: see `identity`."""
+        """Start the process. ``output``: its output's place; ``rights``: of `process_identity`."""
         self._process = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.DEVNULL,

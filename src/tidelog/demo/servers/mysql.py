@@ -27,7 +27,7 @@ from tidelog.demo.servers import mysql_binaries
 from tidelog.demo.servers.embedded import (
     EmbeddedServer,
     free_port,
-    identity,
+    process_identity,
     reachable_directory,
     traversable,
     unprivileged_account,
@@ -117,7 +117,9 @@ _ACCOUNTS = (
 _REDO_LOG_SIZE = "16M"
 
 
-def create(installation: Installation, account: pwd.struct_passwd | None, target: Path) -> None:
+def create_data_directory(
+    installation: Installation, account: pwd.struct_passwd | None, target: Path
+) -> None:
     """Fill ``target`` with a new data directory that ``account`` owns.
 
     Raises UsageError if ``account`` can't reach the directory.
@@ -185,7 +187,7 @@ def _initialise_mysql(
     ]
     settings = settings_of(installation, {"innodb_log_file_size": _REDO_LOG_SIZE})
     command += [f"--{name}={value}" for name, value in settings.items()]
-    _run(installation, account, command, work)
+    _run_program(installation, account, command, work)
 
 
 def _initialise_mariadb(
@@ -213,13 +215,13 @@ def _initialise_mariadb(
         f"--innodb-log-file-size={_REDO_LOG_SIZE}",
         "--innodb-use-native-aio=OFF",
     ]
-    _run(installation, account, command, work)
+    _run_program(installation, account, command, work)
 
 
-def _run(
+def _run_program(
     installation: Installation, account: pwd.struct_passwd | None, command: list[str], work: Path
 ) -> None:
-    rights = identity(account)
+    rights = process_identity(account)
     rights["env"] |= installation.environment() | {"TMPDIR": str(work)}
     done = subprocess.run(  # noqa: S603
         command,
@@ -324,7 +326,7 @@ class MySqlProcess(EmbeddedServer):
             return
         new = not (self.data_dir / "mysql").exists()
         if new:
-            create(self.installation, self._account, self.data_dir)
+            create_data_directory(self.installation, self._account, self.data_dir)
         if not self.ca_file.exists():
             write_certificates(self._base)
             for name in ("ca.pem", "server-cert.pem", "server-key.pem"):
@@ -393,7 +395,7 @@ class MySqlProcess(EmbeddedServer):
     def _start_once(self) -> bool:
         self.log_file.unlink(missing_ok=True)
         self.socket.unlink(missing_ok=True)
-        rights = identity(self._account)
+        rights = process_identity(self._account)
         rights["env"] |= self.installation.environment()
         self._spawn(self._command(), subprocess.DEVNULL, rights)
         return self._is_ready(self._answers)

@@ -20,7 +20,7 @@ from typing import Any
 from tidelog.demo.servers.embedded import (
     EmbeddedServer,
     free_port,
-    identity,
+    process_identity,
     server_cache,
     traversable,
     unprivileged_account,
@@ -144,7 +144,7 @@ class OpenSearchServer(EmbeddedServer):
             wanted = fixed or random.choice(_HTTP_PORTS)  # noqa: S311
             self._write_configuration()
             with self.log_file.open("wb") as log:
-                self._spawn(self._command(wanted), log, identity(self._account))
+                self._spawn(self._command(wanted), log, process_identity(self._account))
             ended = not self._is_ready(self._answers)
             if not ended and fixed in (0, self.port):
                 break

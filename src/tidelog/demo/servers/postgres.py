@@ -29,7 +29,7 @@ from urllib.parse import quote
 from tidelog.demo.servers.embedded import (
     EmbeddedServer,
     free_port,
-    identity,
+    process_identity,
     server_cache,
     traversable,
     unprivileged_account,
@@ -132,7 +132,7 @@ def _runs(installation: Path, account: pwd.struct_passwd | None) -> bool:
                 capture_output=True,
                 cwd="/",
                 check=False,
-                **identity(account),
+                **process_identity(account),
             )
         except PermissionError:
             return False
@@ -455,7 +455,7 @@ class PostgresServer(EmbeddedServer):
         )
 
     def _identity(self) -> dict[str, Any]:
-        return identity(self._account, self._locales)
+        return process_identity(self._account, self._locales)
 
 
 def drop_slot(connection: Any, slot: str) -> None:

@@ -36,7 +36,13 @@ from tidelog.spark.formats.connect_schemas import (
     source_schema,
 )
 from tidelog.spark.formats.envelope import envelope_json, join_texts, milliseconds
-from tidelog.spark.formats.json_values import PLAIN, Handling, json_rows, json_values, type_names
+from tidelog.spark.formats.json_values import (
+    PLAIN_HANDLING,
+    Handling,
+    json_rows,
+    json_values,
+    type_names,
+)
 
 # Debezium's JSON.
 
@@ -63,11 +69,11 @@ class Debezium:
 
     topic: str = "{table}"
     tombstones: bool = True
-    handling: Handling = PLAIN
+    handling: Handling = PLAIN_HANDLING
 
     @classmethod
     def of(cls, options: FormatOptions) -> Debezium:
-        return cls(options.topic, options.tombstones, options.handling or PLAIN)
+        return cls(options.topic, options.tombstones, options.handling or PLAIN_HANDLING)
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         found = EventColumns(table, events)

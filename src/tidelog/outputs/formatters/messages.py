@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from tidelog.codecs.source_blocks import connector_of, source_fields
 from tidelog.errors import OutputRefusedError
-from tidelog.model.patterns import glob
+from tidelog.model.patterns import matches_glob
 from tidelog.model.records import Bools, bitmap
 from tidelog.model.schema import TableName
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.formats import connect_schemas
 from tidelog.spark.formats.envelope import join_texts, milliseconds, source_pieces
-from tidelog.spark.formats.json_values import PLAIN, Handling, binary_text, json_rows
+from tidelog.spark.formats.json_values import PLAIN_HANDLING, Handling, binary_text, json_rows
 from tidelog.spark.formats.shapes import (
     CHANGE_MISSING,
     CHANGE_OP,
@@ -90,7 +90,7 @@ class EventColumns:
         return self.key_texts()
 
     def key_texts(
-        self, handling: Handling = PLAIN, types: Mapping[str, str] | None = None
+        self, handling: Handling = PLAIN_HANDLING, types: Mapping[str, str] | None = None
     ) -> pa.StringArray:
         """Returns `key` with values written as `json_rows` writes those of the row."""
         if not self.table.key:
@@ -189,11 +189,11 @@ class LogicalMessages:
 
     topic: str
     prefixes: tuple[str, ...] = ("*",)
-    handling: Handling = PLAIN
+    handling: Handling = PLAIN_HANDLING
 
     def format(self, table: TargetTable, events: pa.RecordBatch) -> pa.RecordBatch:
         documents = [json.loads(payload) for payload in events.column("payload").to_pylist()]
-        wanted = [any(glob(p, each["prefix"]) for p in self.prefixes) for each in documents]
+        wanted = [any(matches_glob(p, each["prefix"]) for p in self.prefixes) for each in documents]
         records = events.filter(pa.array(wanted, pa.bool_()))
         documents = [each for each, kept in zip(documents, wanted, strict=True) if kept]
         xids = pa.array([each.get("xid") for each in documents], pa.int64())

@@ -96,7 +96,7 @@ def read_newest(
 
 def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> DataFrame:
     """Returns one row per match key of rows in the shape `changes`, by the rules of
-    `tidelog.spark.datasource.executor.combine`. ``complete``: no row has missing columns.
+    `tidelog.spark.datasource.executor.merge_batches`. ``complete``: no row has missing columns.
     """
     keys = [quoted(name) for name in schema.match_key]
     if complete:

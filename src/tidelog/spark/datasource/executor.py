@@ -39,7 +39,7 @@ _BATCH_ROWS = 64_000
 _Rows = npt.NDArray[np.int64]
 
 
-def combine(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.RecordBatch | None:
+def merge_batches(batches: Sequence[pa.RecordBatch], schema: TableSchema) -> pa.RecordBatch | None:
     """Fold ``batches`` (of the shape `changes`) to the newest row per match key of ``schema``.
 
     A column that is missing in the newest row gets its last value from a row of the key since its
@@ -193,7 +193,7 @@ def batches(plan: ReadPlan, log: EventLog, refs: Sequence[SegmentRef]) -> Iterat
     if not folds:
         yield from found
     elif plan.target is not None:
-        yield from slices(combine(list(found), plan.target))
+        yield from slices(merge_batches(list(found), plan.target))
 
 
 def events_in_order(

@@ -22,7 +22,7 @@ from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.ports import DumpCompleted, OutputBatch, TableRange
 
-MESSAGES = '{"type":"messages"}'
+MESSAGES_CONTROL = '{"type":"messages"}'
 """Control text of the rows that stand for logical messages, which outputs may need."""
 
 
@@ -79,12 +79,12 @@ def _rows_without_table(log: EventLog, first: int, following: int) -> list[tuple
                 messages += of_application.column("offset").to_pylist()
                 end = messages[-1] + len(of_application.column("payload")[-1].as_py())
         if messages:
-            found.append((messages[0], end, None, [0], len(messages), 0, MESSAGES))
+            found.append((messages[0], end, None, [0], len(messages), 0, MESSAGES_CONTROL))
     return sorted(found, key=itemgetter(0))
 
 
 def batches(found: Sequence[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields `rows` as Arrow batches."""
+    """Yields the rows of `rows_of_segments` as Arrow batches."""
     if found:
         columns = zip(*found, strict=True)
         arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]

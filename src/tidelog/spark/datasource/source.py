@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 # The lag of a stream.
 
-MEMBER = "lag"  # of the reported offset
+LAG_MEMBER = "lag"  # of the reported offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Lag:
         return asdict(self)
 
 
-NONE = Lag(0, 0, 0.0)
+NO_LAG = Lag(0, 0, 0.0)
 
 
 def lag_at(
@@ -139,7 +139,7 @@ def _of_source(source: Any) -> Lag | None:
             reported = json.loads(reported)
         except ValueError:
             return None
-    content = reported.get(MEMBER) if isinstance(reported, Mapping) else None
+    content = reported.get(LAG_MEMBER) if isinstance(reported, Mapping) else None
     return None if content is None else Lag(**content)
 
 
@@ -404,11 +404,11 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.planned is None:
             return self._offset(self.log.latest_offset(durable=False))
         if self.idle:  # Spark calls both methods, one after the other
-            return self._offset(self.planned) | {MEMBER: NONE.to_json()}
+            return self._offset(self.planned) | {LAG_MEMBER: NO_LAG.to_json()}
         latest = self._offset(self.log.chain(self.planned).next)
         with suppress(TidelogError):  # the error is raised again where rows are read
             behind = lag_at(self.log, self.planned, self.options.tables)
-            latest[MEMBER] = behind.to_json()
+            latest[LAG_MEMBER] = behind.to_json()
         return latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -110,7 +110,7 @@ class Handling:
         )
 
 
-PLAIN = Handling()
+PLAIN_HANDLING = Handling()
 _T = TypeVar("_T")
 
 
@@ -138,7 +138,7 @@ def json_rows(
     rows: pa.StructArray,
     names: Sequence[str],
     missing: Bools | None = None,
-    handling: Handling = PLAIN,
+    handling: Handling = PLAIN_HANDLING,
     types: Mapping[str, str] | None = None,
 ) -> pa.StringArray:
     """Returns each row as a JSON object of the columns ``names``; null for a null row.
@@ -213,7 +213,7 @@ def is_short(mode: TimeMode, type_name: str, *, of_day: bool) -> bool:
 
 
 def json_values(
-    values: pa.Array, handling: Handling = PLAIN, type_name: str | None = None
+    values: pa.Array, handling: Handling = PLAIN_HANDLING, type_name: str | None = None
 ) -> pa.StringArray:
     """Returns each value as JSON text; null stays null. ``type_name`` as ``types`` of
     `json_rows`.

@@ -168,6 +168,8 @@ def project(
     return Projection(schema, outputs, tuple(wanted), keys)
 
 
+# Decoding.
+
 OPS = {
     Kind.INSERT: "c",
     Kind.UPDATE: "u",

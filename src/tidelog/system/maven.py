@@ -255,7 +255,7 @@ class _Repository:
         """Return the one at a URL, which may hold user and password."""
         try:
             parts = urllib.parse.urlsplit(url)
-        except ValueError:  # which `check_url` tells
+        except ValueError:  # which `check_url` reports
             return cls(name, url)
         account, at, host = parts.netloc.rpartition("@")
         user, _, password = account.partition(":")

@@ -215,6 +215,8 @@ def _parse(  # type: ignore[no-untyped-def]
     return -1, 0, any_missing
 
 
+# The format, and where its rows come from.
+
 # PostgreSQL stores only these out of line, so only these can be unchanged TOAST.
 _OUT_OF_LINE = ("text", "binary", "bytes", "decimal", "array", "numeric")
 # The value that an infinite date or timestamp decodes to (`tidelog.codecs.columns.times`),

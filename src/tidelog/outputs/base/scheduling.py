@@ -118,6 +118,8 @@ class _Write:
         )
 
 
+# Plans.
+
 # Up to this size of a table, several tasks read all of it and each writes its keys. Above it, where
 # a task's memory can't contain a row of every key, Spark shuffles rows, at ten times the CPU.
 SHARED_BYTES = 256 << 20

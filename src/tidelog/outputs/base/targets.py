@@ -85,6 +85,8 @@ def types_of(kind: str, types: ColumnTypes) -> ColumnTypes:
     )
 
 
+# Tables as they are delivered.
+
 _NAME_BYTES = 255  # of file systems
 
 

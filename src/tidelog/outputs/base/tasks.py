@@ -62,6 +62,8 @@ def with_other_keys(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:
     return rows.append_column(OTHER_KEY, other)
 
 
+# Tasks.
+
 Batches = Iterator[tuple[TargetTable, pa.RecordBatch]]
 
 

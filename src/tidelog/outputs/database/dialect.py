@@ -111,6 +111,8 @@ def deleted_keys_name(full_name: str) -> str:
     return f"deleted.{hashlib.sha256(full_name.encode()).hexdigest()[:40]}"
 
 
+# The interface.
+
 STILL_S: Final = 60
 """The server ends a session that is idle in a transaction for longer: its process is frozen or its
 host is down, and a later attempt waits for its locks."""

@@ -61,6 +61,8 @@ def _refused(output: str, what: str, step: str) -> NameRefusedError:
     return NameRefusedError(f"output {output}: {what}. {step}")
 
 
+# Tables.
+
 # Steps that change neither values nor names of columns.
 _HARMLESS = ("select", "drop", "filter")
 # Types with fractional digits in brackets.

@@ -139,6 +139,8 @@ def _escaped(value: str) -> str:
     return "".join(f"%{ord(c):02X}" if c in _ESCAPED else c for c in value)
 
 
+# Records and files.
+
 _TS = pa.timestamp("us", "UTC")
 
 

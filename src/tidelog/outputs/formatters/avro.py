@@ -196,7 +196,8 @@ class AvroRows:
     def field(
         self, name: str, values: pa.Array, *, nullable: bool, there: Bools | None = None
     ) -> None:
-        """Write a column, of one of the types of `tidelog.outputs.formatters.avro_schema.type_of`.
+        """Write a column, of one of the types of `tidelog.outputs.formatters.avro_schema`.
+
         Raises OutputRefusedError, which names the column, for a null that the schema does not
         allow.
         """
@@ -331,6 +332,9 @@ def _decimals(values: pa.Array) -> _Cells:
     start, length = np.empty(n, np.int64), np.empty(n, np.int64)
     shortest_decimals(_read_only(cells).reshape(n, _DECIMAL_BYTES), out, start, length)
     return out, start, length
+
+
+# The formats.
 
 
 @dataclass(frozen=True)

@@ -366,6 +366,8 @@ def headers_of(messages: pa.RecordBatch, common: tuple[Header, ...]) -> Iterator
     )
 
 
+# The writer.
+
 _DEFAULTS: dict[str, Any] = {
     "linger.ms": 20,
     "compression.type": "lz4",

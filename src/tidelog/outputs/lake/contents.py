@@ -137,6 +137,8 @@ def _delivered(copy: CopyColumns, target: TargetTable, left: set[str]) -> tuple[
     return tuple(name for name in target.columns.names if name not in left)
 
 
+# The contents of a table.
+
 TableContents = Literal["copy", "changes", "history"]
 
 HISTORY_COLUMNS: Mapping[str, DataType] = {

@@ -68,6 +68,8 @@ def resume_offset(log: EventLog, location: str, table: TableName, found: Restore
     return start
 
 
+# The table.
+
 GENERATION_PROPERTY = "tidelog.generation"
 TABLE_PROPERTY = "tidelog.table"
 MARKED_PROPERTY = "tidelog.deleted"  # the column that marks deleted rows, if they stay

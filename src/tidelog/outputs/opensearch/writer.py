@@ -240,6 +240,8 @@ def _offsets(lines: pa.StringArray) -> npt.NDArray[np.int32]:
     return all_of[lines.offset : lines.offset + len(lines) + 1]
 
 
+# The writer.
+
 _SLICE_ROWS = 16_384  # converted to JSON at once
 _READ_ROWS = 500  # read at once, to be completed
 

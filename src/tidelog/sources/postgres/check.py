@@ -98,6 +98,8 @@ def _create_role(
     yield "-- then run tidelog check again: it prints what is still missing"
 
 
+# Checks of the source.
+
 # By the element's type, for arrays. A regclass is stored as an oid and written as a name.
 _NAMING = """
 SELECT a.attrelid::int8, string_agg(a.attname, ', ' ORDER BY a.attnum)

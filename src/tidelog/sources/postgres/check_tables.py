@@ -55,6 +55,8 @@ def owner_of(connection: Connection, relation_id: int) -> str:
     return str(owner)
 
 
+# Tables.
+
 # Whether a unique index has exactly these columns, and whether NULLs are not distinct in it.
 _UNIQUE = """
 SELECT coalesce(bool_or(true), false),

@@ -97,6 +97,8 @@ def connect_first(info: str, connect: Callable[[str], _Connection]) -> _Connecti
     raise kind("; ".join(str(failure) for failure in failures))
 
 
+# Sessions.
+
 APPLICATION = "tidelog"
 
 # A policy that would hide rows makes a read fail instead.

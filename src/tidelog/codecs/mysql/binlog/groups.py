@@ -141,6 +141,9 @@ class XaGroups:
             raise self._state.fault(f"{what} is inside an XA transaction")
 
 
+# GTIDs and statements.
+
+
 class GtidSources:
     """The GTID sources of one scan.
 

@@ -233,7 +233,7 @@ def write_kept_columns(
         at: the position of the image, which fits.
         partial: whether the image begins with the options of a partial update.
         table: the table's slots.
-        walks: see `kernels.scan.scan`.
+        walks: see `scan_kernel.scan`.
         payload: a buffer with room for the whole image.
         used: the bytes of ``payload`` in use.
     """

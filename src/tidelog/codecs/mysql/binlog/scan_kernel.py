@@ -137,7 +137,7 @@ def write_payload(
         images: the beginning of the first image, its end, and the end of the second one.
         row_flags: which images there are.
         table: the table's slots.
-        walks: see `kernels.scan.scan`.
+        walks: see `scan`.
         payload: a buffer with room for it.
         used: the bytes of ``payload`` in use.
     """

@@ -15,7 +15,7 @@ from tidelog.model.records import Int32s, Int64s, UInt8s
 
 
 class ScannedTables:
-    """The table maps of a stream, in the arrays that `kernels.scan.scan` reads."""
+    """The table maps of a stream, in the arrays that `scan_kernel.scan` reads."""
 
     def __init__(self) -> None:
         self.clear()

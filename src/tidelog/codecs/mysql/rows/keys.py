@@ -72,6 +72,8 @@ def bytes_of_text(text: str) -> bytes:
     return bytes.fromhex(match[1])
 
 
+# Keys of records.
+
 _COMPLETE = int(KeyEffect.COMPLETE)
 _PARTIAL = int(KeyEffect.PARTIAL)
 _GONE = int(KeyEffect.GONE)

@@ -138,6 +138,8 @@ _USER_DEFINED: dict[str, Callable[[bytes], str | None]] = {
     "eucjpms": _eucjpms,
 }
 
+# All character sets, and the tables of those with one byte per character.
+
 UTF8 = frozenset({"utf8mb3", "utf8mb4", "binary"})
 """The character sets whose bytes are UTF-8 already, or no text."""
 

@@ -213,6 +213,8 @@ def _text(value: Any, column: str) -> str:
     return f"{value:f}" if hasattr(value, "as_tuple") else str(value)
 
 
+# The reader.
+
 LOST_FILE = (
     "a file of the table is missing, as after a VACUUM that kept nothing while a batch was "
     "written; restore the table to a version that has all its files, or move it away"

@@ -93,6 +93,8 @@ def _with_source_name(declared: Mapping[str, Any]) -> dict[str, Any]:
     return {**declared, "name": source_name(declared), "type": kind}
 
 
+# The layout.
+
 _TYPES = {
     "string": pa.string(),
     "long": pa.int64(),

@@ -242,6 +242,8 @@ def _boot_id() -> str:
     return ""
 
 
+# The search.
+
 # Some writers store bounds of decimals as doubles.
 _DECIMAL_SLACK = Decimal("1E-15")
 

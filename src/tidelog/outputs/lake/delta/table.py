@@ -50,6 +50,8 @@ from tidelog.outputs.lake.table import DROPPED_PROPERTY, RestoredCopy, parts_of
 from tidelog.ports import TargetTable
 from tidelog.system import failpoints
 
+logger = logging.getLogger(__name__)
+
 # Restored tables.
 
 # A RESTORE by timestamp has no time zone: if we assume a time that is too early, more rows are
@@ -158,11 +160,11 @@ def _restored_version(read: Callable[[int], DeltaCommit | None], restore: DeltaC
     return -1
 
 
+# The table.
+
+
 def _columns_of(metadata: TableMetadata) -> StructType:
     return StructType.fromJson(with_source_names(metadata.schema))
-
-
-logger = logging.getLogger(__name__)
 
 
 def path_of(root: str, table: TableName, name: str) -> str:

@@ -316,6 +316,8 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
+# The state.
+
 IN_COMMIT_TIMESTAMPS: Final = "delta.enableInCommitTimestamps"
 _TRIES: Final = 3  # of reading a log that others clean up at the same time
 _READS: Final = 8  # parallel reads of commits after a checkpoint

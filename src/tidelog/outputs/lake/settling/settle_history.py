@@ -108,6 +108,9 @@ def _flags(values: pa.Array) -> Bools:
     return found
 
 
+# States.
+
+
 def settle_history(
     events: pa.Table | None,
     files: Sequence[DataFile],

@@ -178,6 +178,8 @@ def _quoted_column(column: Column) -> str:
     return f"{quote_name(column.name)} {column.type_name}"
 
 
+# Schemas.
+
 RELATION_ID = 0  # a table map's id changes whenever the server opens the table again
 
 _COLUMNS = """

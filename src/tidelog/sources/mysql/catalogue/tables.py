@@ -242,7 +242,7 @@ class MySqlCatalogue:
 
 
 def _key_spelling(schema: TableSchema) -> str:
-    """See `tidelog.ports.TableShape`: marks keys with `exact_texts`, which older versions did not
+    """See `tidelog.ports.TableShape`: marks keys with exact texts, which older versions did not
     write.
     """
     columns = (schema.columns[schema.column_index(name)] for name in schema.match_key)

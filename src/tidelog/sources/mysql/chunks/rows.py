@@ -184,6 +184,8 @@ def _require(holds: bool) -> None:
         raise ValueError
 
 
+# Rows of SELECTs.
+
 BUFFER_BYTES = 1 << 20
 _EOF = 0xFE
 

@@ -280,6 +280,8 @@ def _type_error(column: Column) -> ChunkRefusedError:
     return ChunkRefusedError(f"a key's value is none of column {column.name}'s type")
 
 
+# The key's index, and the statements.
+
 # Not CARDINALITY: that query reads statistics of the engine.
 _INDEX_COLUMNS = """
 SELECT INDEX_NAME, NON_UNIQUE, COLUMN_NAME, COLLATION, SUB_PART

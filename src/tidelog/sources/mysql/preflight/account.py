@@ -273,6 +273,9 @@ def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
     yield Finding("blocking dumps", "warn" if asked else "ok", text, fix, ADMINISTRATOR)
 
 
+# Findings of a refused connection, and their SQL.
+
+
 def narrowest_grant(pattern: str) -> tuple[str | None, str | None]:
     """Return database and table of a grant for what the pattern matches; None: every one."""
     database, _, table = pattern.partition(".")

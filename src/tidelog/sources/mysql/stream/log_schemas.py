@@ -142,6 +142,9 @@ class DdlLookahead:
         self._begin = begin
 
 
+# Schemas of table maps.
+
+
 def unknown_columns_advice(table: TableName, where: str) -> str:
     """What to do where a table's columns can't be known."""
     return (

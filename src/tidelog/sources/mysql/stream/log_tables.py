@@ -38,9 +38,9 @@ from tidelog.sources.mysql.catalogue.cascades import CascadeWatch
 from tidelog.sources.mysql.stream.log_schemas import LogSchemas
 from tidelog.sources.mysql.stream.schema_history import SchemaHistory
 
-# Metadata tables.
-
 logger = logging.getLogger(__name__)
+
+# Metadata tables.
 
 WATERMARK_TABLE = "watermark"
 WATERMARK_COLUMNS = ("id", "mark")
@@ -208,6 +208,8 @@ def _width(type_code: int, meta: int) -> int | None:
         return meta
     return None
 
+
+# Captured tables.
 
 SYSTEM_DATABASES = ("mysql", "sys", "information_schema", "performance_schema")
 

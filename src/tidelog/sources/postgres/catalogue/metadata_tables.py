@@ -100,6 +100,8 @@ def _refusal(reason: str, remedy: str) -> Refusal:
     return Refusal(f"{reason}: no watermark is written to it", remedy, all_dumps=True)
 
 
+# The tables.
+
 # The columns of Debezium's signal table.
 SIGNAL_COLUMNS = ("id", "type", "data")
 

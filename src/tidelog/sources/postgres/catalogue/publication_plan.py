@@ -136,6 +136,8 @@ def _slot_of(comment: str | None) -> str | None:
     return "" if comment == MANAGED else None
 
 
+# The plan.
+
 KINDS = {True: ("insert", "update", "delete", "truncate"), False: ("insert", "truncate")}
 
 _GENERATED = "publish_generated_columns = stored"

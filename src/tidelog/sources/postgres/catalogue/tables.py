@@ -179,6 +179,8 @@ def _xmin(alias: str, seed: int) -> str:
     return _XMIN.format(alias=alias, seed=seed)
 
 
+# The catalogue.
+
 BLOCK_BYTES = 8192
 
 # Ordinary and partitioned tables; a partition belongs to its root and is never listed.

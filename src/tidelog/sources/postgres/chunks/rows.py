@@ -315,6 +315,8 @@ def _address_text(address: int) -> str:
     return f"({address // _PAGE},{address % _PAGE})"
 
 
+# Ranges and keys of tables.
+
 # Forces index lookups for a few thousand keys of a large table, whatever the planner estimates.
 _BY_INDEX = (
     b"SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; "

@@ -252,6 +252,8 @@ def _element_text(text: str | None) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+# The order of the key's index, and the statements.
+
 # Schemas of the operators < and > that define the order of the key's index: an extension type such
 # as citext has its own. From the index that begins with the key's columns, the primary one first.
 _OPERATORS = """

@@ -81,6 +81,8 @@ from tidelog.sources.postgres.stream.server import check_history, check_server, 
 from tidelog.sources.postgres.stream.slots import SlotOwner, reader_of
 from tidelog.system import failpoints
 
+logger = logging.getLogger(__name__)
+
 # Logical messages.
 
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -141,8 +143,6 @@ def _payload(message: LogicalMessage) -> bytes:
 
 
 # Metadata tables.
-
-logger = logging.getLogger(__name__)
 
 _CUT_BYTES = MAX_SIGNAL_BYTES + 1  # enough to notice that a text is too long
 
@@ -232,6 +232,8 @@ def _texts(payload: bytes, at: int) -> tuple[list[str | None], int]:
             at += 5 + length
     return found, at
 
+
+# The log reader.
 
 LOCKED_LIMIT_S = 30.0
 RETRY_S = 0.05

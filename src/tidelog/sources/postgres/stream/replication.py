@@ -344,6 +344,9 @@ def drain_copy(
         _call1(free_memory, address)
 
 
+# The connection.
+
+
 def replication_error(
     doing: str, state: str, message: str, streamed_to: int | None
 ) -> TidelogError:
@@ -630,7 +633,7 @@ class ReplicationStream:
         return outcome
 
     def _drain_in_python(self) -> int:
-        """Like `libpq.drain`, message by message in Python."""
+        """Like `drain`, message by message in Python."""
         state, buffer, offsets = self._state, self._buffer, self._offsets
         header = XLOG_DATA_HEADER_BYTES
         fresh = False

@@ -63,6 +63,8 @@ from tidelog.sources.postgres.stream.standby import (
     who_is_open,
 )
 
+logger = logging.getLogger(__name__)
+
 # The slot's owner.
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -273,9 +275,6 @@ class SlotOwner:
 
 # Failover.
 
-logger = logging.getLogger(__name__)
-
-
 FAILOVER_MIN_VERSION = 17
 
 
@@ -354,6 +353,8 @@ def _set_failover(dsn: str, slot: str) -> None:
     finally:
         pgconn.finish()
 
+
+# The slot.
 
 CREATE_TIMEOUT = "120s"
 TAKE_OVER_TIMEOUT_S = 30.0

@@ -295,6 +295,28 @@ def test_a_table_that_is_spoiled_while_its_batch_is_written_is_left_out_alone(
         assert by_duckdb(str(place_of(lake, "public.well"))).num_rows == 2
 
 
+@pytest.mark.parametrize("way", ["prepare", "table_of"])
+def test_a_column_that_was_added_before_somebody_asked_for_the_table_is_written(
+    lake: Lake, built: BuiltLog, way: str
+) -> None:
+    """As by an output that is retried after it has stopped, and by one with a filter."""
+    built.insert(built.table("public.t", {"id": "int64", "v": "text"}), "1", "a")
+    built.flush()
+    with opened(lake, {}) as (output, _):
+        bring(output, built)
+        wider = built.table("public.t", COLUMNS)
+        built.insert(wider, "2", "b", "5")
+        built.flush()
+        if way == "prepare":
+            output.prepare(built.log.generation)
+        else:
+            output.table_of(wider)
+        bring(output, built)
+    rows = by_duckdb(str(place_of(lake, "public.t")))
+    found = zip(rows.column("id").to_pylist(), rows.column("n").to_pylist(), strict=True)
+    assert dict(found) == {1: None, 2: 5}
+
+
 def test_a_policy_that_says_stop_stops_the_output(lake: Lake, built: BuiltLog) -> None:
     built.insert(built.table("public.t", COLUMNS), "1", "a", "1")
     built.flush()

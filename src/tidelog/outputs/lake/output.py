@@ -523,6 +523,8 @@ class LakeOutput(ABC, Generic[Copy]):
             except ConfigError as error:
                 raise TableLeftOutError(f"output {self.name}: {error}") from error
             self._targets[schema.table] = found
+            # Whoever asks, the copy follows before rows of it are written.
+            self._delivered.pop(schema.table, None)
         return found
 
     def _check_values(self, table: TableName) -> None:

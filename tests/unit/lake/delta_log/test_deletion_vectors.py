@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tidelog.errors import OutputRefusedError, TidelogError
+from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.delta_log.actions import DeletionVector
 from tidelog.outputs.lake.delta_log.deletion_vectors import (
@@ -93,7 +93,7 @@ def test_a_vector_in_a_folder_and_by_an_absolute_path(tmp_path: Path) -> None:
     made.rename(tmp_path / "ab" / made.name)
     moved = DeletionVector("u", f"ab{vector.location}", *known)
     assert read_rows(store, moved).tolist() == [2, 4]
-    with pytest.raises(TidelogError, match=made.name):
+    with pytest.raises(OutputRefusedError, match=f"{made.name} is damaged: the file is missing"):
         read_rows(store, vector)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 from pyroaring import BitMap64
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import OutputRefusedError, TidelogError
 from tidelog.outputs.base.stores import FileStore, open_file_store
 from tidelog.outputs.lake.delta_log.actions import DeletionVector
 
@@ -37,8 +37,8 @@ _VALUES: Final = {digit: value for value, digit in enumerate(_DIGITS)}
 def read_rows(store: FileStore, vector: DeletionVector) -> np.ndarray:
     """Returns int64[], sorted: the numbers of the deleted rows.
 
-    ``store``: the table's. Raises OutputRefusedError, which names the file, for one that is damaged
-    or of another format.
+    ``store``: the table's. Raises OutputRefusedError, which names the file, for one that is missing
+    or damaged, or of another format.
     """
     if vector.storage == "i":
         body = decode(vector.location)[: vector.size_bytes]
@@ -47,7 +47,12 @@ def read_rows(store: FileStore, vector: DeletionVector) -> np.ndarray:
         holder, name = _file_of(store, vector)
         location = f"deletion vector {holder.path}/{name}"
         start = vector.offset or 0
-        data = holder.read_range(name, start, vector.size_bytes + _FRAME_BYTES)
+        try:
+            data = holder.read_range(name, start, vector.size_bytes + _FRAME_BYTES)
+        except TidelogError:
+            if holder.tag(name) is not None:
+                raise
+            raise _damaged(location, "the file is missing") from None
         body = _checked_body(data, vector.size_bytes, location)
     return _rows_of(body, vector.cardinality, location)
 

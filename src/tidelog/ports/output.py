@@ -56,7 +56,7 @@ class TableRange:
 class OutputBatch:
     """Offsets ``[start, end)`` of the event log of ``generation``, for outputs to write.
 
-    ``started``: tables of which a dump begins here. ``resume``: an output before this offset
+    ``started``: tables of which a whole dump begins here. ``resume``: an output before this offset
     resumes there: retention removed the records between, and whole dumps replace them.
     """
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.support.build_log import BuiltLog
 
+from tidelog.capture.dumps.state import DumpState, TableProgress, started_record
 from tidelog.ports import OutputBatch
 from tidelog.spark.datasource.segment_rows import batch_of
 
@@ -29,3 +30,13 @@ def test_a_batch_names_the_tables_of_which_dumps_begin_in_it(tmp_path: Path) -> 
     end = built.dump_completed("p.t", start).next
     assert batch_of(built.log, start, end).started == ("p.t",)
     assert batch_of(built.log, middle, end).started == ()
+
+
+def test_a_dump_of_a_part_of_a_table_brings_no_missing_rows(tmp_path: Path) -> None:
+    """A table that is left out is not taken again for it."""
+    built = BuiltLog(tmp_path / "log")
+    dump = DumpState("d1", 1, [TableProgress("p.t", where="id > 7"), TableProgress("p.u")])
+    start = built.log.head_offset
+    for progress in dump.tables:
+        end = built.control(started_record(dump, progress)).next
+    assert batch_of(built.log, start, end).started == ("p.u",)

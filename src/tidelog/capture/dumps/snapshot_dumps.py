@@ -43,6 +43,7 @@ from tidelog.capture.dumps.state import (
     TableRunInput,
     TableStatus,
     completed_record,
+    started_record,
 )
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.table_dump import DumpTables, is_unavailable
@@ -280,7 +281,7 @@ class BlockingDumps:
         position: int,
         stop: threading.Event,
     ) -> None:
-        started = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
+        started = started_record(dump, progress)
         offset = self._append_control(started, stop)
         progress.first_offset = offset
         request = progress.request(self._store.options.chunk_rows)
@@ -539,7 +540,7 @@ class KeylessDumps:
             position = reader.begin(SNAPSHOT_S)
             self._wait_for_log(run, position, time.monotonic() + LOG_WAIT_S)
             failpoints.hit("keyless.begun")
-            started = {"type": "dump-started", "dump_id": dump.dump_id, "table": progress.table}
+            started = started_record(dump, progress)
             offset = self._append_control(run, started)
             request = progress.request(self._store.options.chunk_rows)
             first: int | None = None

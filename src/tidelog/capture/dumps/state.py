@@ -626,6 +626,16 @@ def whole_table(progress: TableProgress) -> bool:
     return asks_for_all(progress) and not progress.failed
 
 
+def started_record(dump: DumpState, progress: TableProgress) -> dict[str, object]:
+    """The control record that marks where the table's dump begins."""
+    return {
+        "type": "dump-started",
+        "dump_id": dump.dump_id,
+        "table": progress.table,
+        "whole": asks_for_all(progress),
+    }
+
+
 def completed_record(
     dump: DumpState, progress: TableProgress, rows_ordinal: int | None = None
 ) -> dict[str, object]:

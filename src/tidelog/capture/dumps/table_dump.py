@@ -26,6 +26,7 @@ from tidelog.capture.dumps.state import (
     TableRunStatus,
     TableStatus,
     completed_record,
+    started_record,
     whole_table,
 )
 from tidelog.capture.dumps.store import AUTOMATIC, DumpStore, is_own
@@ -204,7 +205,7 @@ class DumpTables:
             self._actions.post(lambda: self._find_unseen(run, offset))
 
         engine, table = self._actions.engine, TableName.parse(run.progress.table)
-        record = {"type": "dump-started", "dump_id": run.dump.dump_id, "table": str(table)}
+        record = started_record(run.dump, run.progress)
         self._effect(run, lambda: engine.retain(table))
         self._effect(run, lambda: engine.append_control(record, appended))
 

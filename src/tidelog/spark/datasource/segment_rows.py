@@ -110,7 +110,7 @@ def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
             record = json.loads(control)
             if record.get("type") == DUMP_COMPLETED:
                 completed.append(_completed(record, first + 1))
-            elif record.get("type") == DUMP_STARTED:
+            elif record.get("type") == DUMP_STARTED and record.get("whole", True):
                 started.append(record["table"])
             continue
         name = log.schemas.get(ids[0]).table

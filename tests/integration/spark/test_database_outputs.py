@@ -266,6 +266,52 @@ def test_tables_that_the_user_may_not_touch_are_left_out_alone(
     assert copy.try_tables(middle, end) == ({}, set())
     for name in ("created", "owned", "seen"):
         assert copy.rows(f"public.{name}") == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
+    wider = built.table("public.owned", {"id": "int64", "v": "text", "n": "int32"}, relation_id=2)
+    built.insert(wider, "3", "c", "3")
+    built.insert(tables["well"], "2", "b")
+    told, _ = copy.try_tables(end, built.flush().next)
+    assert told.keys() == {"public.owned"}
+    assert 'ADD COLUMN "n"' in told["public.owned"]
+    assert [row["id"] for row in copy.rows("public.well")] == [1, 2]
+
+
+def test_a_table_whose_rows_can_not_be_deleted_after_a_dump_is_left_out_alone(
+    spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    copy = Copy(spark, built, tmp_path, "postgres")
+    tables = [
+        built.table(f"public.{name}", {"id": "int64"}, relation_id=number)
+        for number, name in enumerate("tu", 1)
+    ]
+    start = built.log.head_offset
+    for table in tables:
+        built.insert(table, "1")
+        built.insert(table, "2")
+    middle = built.flush().next
+    assert copy.try_tables(start, middle) == ({}, set())
+    copy.execute(
+        f'CREATE FUNCTION "{copy.namespace}".keep() RETURNS trigger LANGUAGE plpgsql AS '
+        "$$BEGIN RAISE EXCEPTION 'kept'; END$$"
+    )
+    copy.execute(
+        "CREATE TRIGGER keep BEFORE DELETE ON {t} "
+        f'FOR EACH ROW EXECUTE FUNCTION "{copy.namespace}".keep()'
+    )
+    first = built.dump_started("public.t").first
+    built.chunk(tables[0], [("1",)])
+    built.insert(tables[1], "3")
+    built.flush()
+    end = built.dump_completed("public.t", first).next
+    told, _ = copy.try_tables(middle, end)
+    assert told.keys() == {"public.t"}
+    assert "does not have any more can't be deleted" in told["public.t"]
+    assert [row["id"] for row in copy.rows("public.u")] == [1, 2, 3]
+    copy.execute("DROP TRIGGER keep ON {t}")
+    assert copy.try_tables(end, end)[1] == {"public.t"}
+    first = built.dump_started("public.t").first
+    built.chunk(tables[0], [("1",)])
+    assert copy.try_tables(end, built.dump_completed("public.t", first).next) == ({}, set())
+    assert copy.rows("public.t") == [{"id": 1}]
 
 
 @pytest.mark.parametrize("trouble", ["trigger", "dropped"])

@@ -231,6 +231,11 @@ class Dialect(Protocol):
         ...
 
     @property
+    def own_values(self) -> str:
+        """The clause of an INSERT that lets it give values to an identity, with a space behind."""
+        ...
+
+    @property
     def digits(self) -> int:
         """Default number of fractional digits of a type of times."""
         ...

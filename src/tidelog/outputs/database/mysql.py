@@ -376,6 +376,7 @@ class MySql:
     version_type = "bigint"
     ignores_case = True
     exact_text = " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    own_values = ""
     digits = 0
 
     def key_as_text(

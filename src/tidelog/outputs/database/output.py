@@ -7,14 +7,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.errors import ConfigError, OutputRefusedError, RowsLeftOutError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.scheduling import BatchPlan
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.database import metadata_tables
-from tidelog.outputs.database.dialect import DELETED, VERSION, DatabaseSession, Dialect, TableLayout
+from tidelog.outputs.database.dialect import (
+    DELETED,
+    VERSION,
+    DatabaseSession,
+    Dialect,
+    RowsRefusedError,
+    TableLayout,
+)
 from tidelog.outputs.database.metadata_tables import Owner
 from tidelog.outputs.database.tables import Tables
 from tidelog.outputs.database.writer import TableWriter
@@ -93,7 +100,7 @@ class DatabaseOutput(ExecutorOutput):
         return self._tables.address(self._connect(), table)
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
-        _, place = self._known[table.source]
+        _, place = self._known.pop(table.source)  # until it is known to fit
         self._tables.extend(self._connect(), table, place, change.added, change.widened)
         self._known[table.source] = (table, place)
         self._layouts.pop(table.source, None)
@@ -149,7 +156,13 @@ class DatabaseOutput(ExecutorOutput):
             statement = f"DELETE FROM {name} {where}"
             if layout.soft:
                 statement = f"UPDATE {name} SET {DELETED} = true {where} AND NOT {DELETED}"
-            self._connect().rows(statement)
+            try:
+                self._connect().rows(statement)
+            except (OutputRefusedError, RowsRefusedError) as error:  # by a trigger, say
+                raise RowsLeftOutError(
+                    f"{source}: output {self.name}: rows that the source does not have any more "
+                    f"can't be deleted: {error}"
+                ) from None
 
     def target_of(self, schema: TableSchema) -> tuple[TargetTable, TableName]:
         """Returns the table as it is delivered, and its destination."""

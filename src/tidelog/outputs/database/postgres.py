@@ -276,6 +276,7 @@ class Postgres:
     version_type = "bigint"
     ignores_case = False
     exact_text = ""
+    own_values = "OVERRIDING SYSTEM VALUE "
     digits = 6
 
     def key_as_text(
@@ -434,7 +435,7 @@ class Postgres:
             newer += f" OR (t.{DELETED} AND t.{VERSION} = excluded.{VERSION})"
         # An update from 1.5 to 1.50 is a delete and a write of one version, in any order.
         return [
-            f"INSERT INTO {table} AS t ({', '.join(columns)}) OVERRIDING SYSTEM VALUE "
+            f"INSERT INTO {table} AS t ({', '.join(columns)}) {self.own_values}"
             f"SELECT {', '.join(values)} FROM {self._newest(layout, stage, dialect.WHOLE)} s "
             f"WHERE NOT EXISTS (SELECT FROM {tombstones} g "
             f"WHERE {dialect.same_key(self, layout, 'g', 's')} "

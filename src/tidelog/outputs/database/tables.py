@@ -259,23 +259,25 @@ class Tables:
     def _check_rights(
         self, session: DatabaseSession, place: TableName, columns: Sequence[str]
     ) -> None:
-        """Raises TableLeftOutError if the output's user may not write or delete rows. Servers check
-        rights before they explain a statement.
+        """Raises TableLeftOutError if the output's user may not write rows or, unless they are only
+        marked, delete them. Servers check rights before they explain a statement.
         """
         table = self._dialect.quoted(place.namespace, place.name)
         names = ", ".join(map(self._quoted, columns))
-        for statement in (
-            f"INSERT INTO {table} ({names}) SELECT {names} FROM {table}",
+        statements = [
+            f"INSERT INTO {table} ({names}) {self._dialect.own_values}SELECT {names} FROM {table}",
             f"UPDATE {table} SET {VERSION} = {VERSION}",
-            f"DELETE FROM {table}",
-        ):
+        ]
+        if not self._soft:
+            statements.append(f"DELETE FROM {table}")
+        for statement in statements:
             try:
                 session.rows(f"EXPLAIN {statement}")
             except OutputRefusedError as error:
                 raise self._refused(
                     place,
-                    f"can't be written: {error}. Let its owner grant SELECT, INSERT, UPDATE and "
-                    "DELETE to the output's user",
+                    f"can't be written: {error}. Let its owner grant SELECT, INSERT, UPDATE"
+                    f"{'' if self._soft else ' and DELETE'} to the output's user",
                 ) from None
 
     def _follow_case(self, session: DatabaseSession, table: TargetTable, place: TableName) -> None:

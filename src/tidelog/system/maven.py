@@ -174,12 +174,14 @@ class _MavenSettings:
         return Path(given) if given else Path.home() / ".m2" / "repository"
 
     def repositories(self) -> Iterator[_Repository]:
-        """Yield those of active profiles, then `_CENTRAL`, or each one's mirror."""
+        """Yield those of active profiles, then `_CENTRAL`, or each one's mirror; none that the
+        settings block.
+        """
         known = [_Repository.at(url, name) for name, url in self._of_profiles()]
         if all(each.name != _CENTRAL.name for each in known):
             known.append(_CENTRAL)
         found = [self._mirror_of(each) for each in known]
-        yield from (self._with_account(each) for each in dict.fromkeys(found))
+        yield from (self._with_account(each) for each in dict.fromkeys(found) if each is not None)
 
     def proxy_of(self, url: str) -> dict[str, str]:
         """Return the proxy for a URL by its protocol, as `urllib.request.ProxyHandler` takes it;
@@ -210,12 +212,14 @@ class _MavenSettings:
                     if _text(each, "{*}releases/{*}enabled") != "false":
                         yield _text(each, "id"), _text(each, "url")
 
-    def _mirror_of(self, repository: _Repository) -> _Repository:
+    def _mirror_of(self, repository: _Repository) -> _Repository | None:
         for mirror in self._root.iterfind("{*}mirrors/{*}mirror"):
             patterns = [part.strip() for part in _text(mirror, "mirrorOf").split(",")]
-            if f"!{repository.name}" in patterns or _text(mirror, "blocked") == "true":
+            if f"!{repository.name}" in patterns:
                 continue
             if {"*", "external:*", repository.name} & set(patterns):
+                if _text(mirror, "blocked") == "true":
+                    return None
                 return _Repository.at(_text(mirror, "url"), _text(mirror, "id"))
         return repository
 

@@ -231,6 +231,15 @@ def test_a_mirror_replaces_maven_central_and_its_password_is_not_shown(
     assert len(Mirror.asked) == 1
 
 
+def test_a_repository_that_the_settings_block_is_not_asked(offline: Path, mirror: str) -> None:
+    put(offline / "central/org/made/up/1.0/up-1.0.jar", b"a jar")
+    blocked = mirror_of("central", mirror).replace("</url>", "</url><blocked>true</blocked>")
+    write_settings(offline, blocked)
+    with pytest.raises(UsageError, match="tried:\n  nothing found"):
+        jars.delta_jars(offline / "cache")
+    assert Mirror.asked == []
+
+
 def test_a_password_that_only_maven_can_decrypt_is_not_sent(offline: Path, mirror: str) -> None:
     write_settings(offline, mirror_of("central", mirror), password="{COQLCE6DU6GtcS5P=}")
     with pytest.raises(UsageError, match="repository ours: its password is encrypted: only mvn"):

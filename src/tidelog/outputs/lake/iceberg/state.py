@@ -1,7 +1,8 @@
 """An Iceberg table's metadata and files, and commits that fail if its rows changed before.
 
 By Iceberg's Java library in the JVM of Spark's driver, which needs no certain Spark. Only public
-methods are used; what is many (files, columns) goes to and fro as JSON, as a call costs 0.1 ms.
+methods are used; what is many (files, columns) goes to and fro as JSON, not by a call for each
+value.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ VALUES = {
     "d": pa.array([dt.date(1969, 12, 31), dt.date(2026, 1, 2), None]),
     "t": pa.array([dt.datetime(1999, 12, 31, 23, 59, 59, 123000), None, None], pa.timestamp("us")),
     "z": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")),
-    "n": pa.array([Decimal("-1.25"), Decimal("123456.78"), None], pa.decimal128(38, 2)),
+    "n": pa.array([Decimal("-1.25"), Decimal(f"{'9' * 36}.78"), None], pa.decimal128(38, 2)),
 }
 COLUMNS = {
     name: FileColumn(name, name, values.type, number)

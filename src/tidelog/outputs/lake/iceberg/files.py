@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -29,6 +29,7 @@ SPEC: Final = "spec"
 _PATH_TAG: Final = "path"
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _FILE_PATH_ID: Final = 2147483546  # reserved field id of a position delete's path
+_EXACT: Final = Context(prec=76)  # more digits than a decimal has
 _WIDTHS: Final = {pa.int32(): "<i", pa.int64(): "<q", pa.float32(): "<f", pa.float64(): "<d"}
 
 
@@ -251,7 +252,9 @@ def _bound(value: Any, kind: pa.DataType) -> str | None:
     if pa.types.is_string(kind):
         data = str(value).encode()
     elif pa.types.is_decimal(kind):
-        data = unscaled_bytes(Decimal(value).quantize(Decimal(1).scaleb(-kind.scale)))
+        data = unscaled_bytes(
+            Decimal(value).quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+        )
     elif pa.types.is_temporal(kind):
         day = pa.types.is_date32(kind)
         whole = np.datetime64(value.removesuffix("Z")).astype("M8[D]" if day else "M8[us]")
@@ -270,7 +273,8 @@ def _text(value: str, kind: pa.DataType) -> str | None:
         if pa.types.is_string(kind):
             return json.dumps(data.decode(), ensure_ascii=False)
         if pa.types.is_decimal(kind):
-            return f"{Decimal(int.from_bytes(data, 'big', signed=True)).scaleb(-kind.scale):f}"
+            digits = Decimal(int.from_bytes(data, "big", signed=True))
+            return f"{digits.scaleb(-kind.scale, _EXACT):f}"
         if pa.types.is_integer(kind):  # of a column that was widened: a shorter one
             return str(int.from_bytes(data, "little", signed=True))
         if pa.types.is_temporal(kind):

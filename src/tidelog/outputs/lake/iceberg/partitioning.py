@@ -22,6 +22,7 @@ from tidelog.spark.transforms import quoted
 
 _TRANSFORM = re.compile(r"(year|month|day|hour)s?\((.+)\)|(bucket|truncate)\((\d+), *(.+)\)")
 _KEPT_TRANSFORM = re.compile(r"(year|month|day|hour)|(bucket|truncate)\[(\d+)\]")
+_YEAR = re.compile(r"(-?)(\d+)")
 _UNITS = {"years": "Y", "months": "M", "days": "D", "hours": "h"}
 _NAMES = {"bucket": "_bucket", "truncate": "_trunc"}
 
@@ -115,11 +116,20 @@ def _truncated(values: pa.Array, width: int) -> pa.Array:
     if pa.types.is_binary(kind):
         return pc.binary_slice(values, 0, width)
     if pa.types.is_decimal(kind):
-        step = Decimal(width).scaleb(-kind.scale)
-        whole = [None if v is None else v - (v % step + step) % step for v in values.to_pylist()]
+        whole = [
+            None if each is None else _truncated_decimal(each, width, kind.scale)
+            for each in values.to_pylist()
+        ]
         return pa.array(whole, kind)
     numbers = np.asarray(values.fill_null(0))
     return pa.array(numbers - np.mod(numbers, width), kind, mask=np.asarray(values.is_null()))
+
+
+def _truncated_decimal(value: Decimal, width: int, scale: int) -> Decimal:
+    whole = _unscaled(value)
+    whole -= whole % width
+    digits = tuple(map(int, str(abs(whole))))
+    return Decimal((int(whole < 0), digits, -scale))
 
 
 def _buckets(values: pa.Array, count: int) -> pa.Array:
@@ -154,11 +164,18 @@ def _bytes(values: pa.Array) -> tuple[UInt8s, Int32s]:
 
 def unscaled_bytes(value: Decimal) -> bytes:
     """Returns a decimal's digits as the shortest big-endian number, in two's complement."""
-    sign, digits, _ = value.as_tuple()
-    whole = int("".join(map(str, digits))) * (-1 if sign else 1)
+    whole = _unscaled(value)
     return whole.to_bytes(
         ((whole if whole >= 0 else ~whole).bit_length() // 8) + 1, "big", signed=True
     )
+
+
+def _unscaled(value: Decimal) -> int:
+    """Returns a decimal's digits as a number, whatever their count: Decimal's own arithmetic rounds
+    to 28.
+    """
+    sign, digits, _ = value.as_tuple()
+    return int("".join(map(str, digits))) * (-1 if sign else 1)
 
 
 @njit(cache=True, nogil=True)
@@ -208,9 +225,9 @@ def value_json(key: pa.Array) -> str | None:
     if not key[0].is_valid:
         return None
     if pa.types.is_date32(kind):
-        value = str(np.asarray(key.cast(pa.int32())).astype("M8[D]")[0])
+        value = _iso(np.asarray(key.cast(pa.int32())).astype("M8[D]")[0])
     elif pa.types.is_timestamp(kind):
-        text = str(np.asarray(key.cast(pa.int64())).astype("M8[us]")[0])
+        text = _iso(np.asarray(key.cast(pa.int64())).astype("M8[us]")[0])
         value = text + ("+00:00" if kind.tz else "")
     elif pa.types.is_decimal(kind):
         value = f"{value:f}"
@@ -222,3 +239,13 @@ def value_json(key: pa.Array) -> str | None:
             "partition by another column"
         )
     return json.dumps(value, ensure_ascii=False)
+
+
+def _iso(moment: np.datetime64) -> str:
+    """Returns a date or time as Java reads it: a year has four digits, or more and a sign."""
+
+    def year(found: re.Match[str]) -> str:
+        sign = found[1] or ("+" if len(found[2]) > 4 else "")
+        return f"{sign}{found[2]:0>4}"
+
+    return _YEAR.sub(year, str(moment), count=1)

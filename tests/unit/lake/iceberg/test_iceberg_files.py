@@ -22,13 +22,15 @@ from tidelog.outputs.lake.iceberg.files import (
     file_of,
     iceberg_path,
 )
+from tidelog.outputs.lake.iceberg.format import IcebergFormat
+from tidelog.outputs.lake.output import left_out_error
 
 VALUES = {
     "i": pa.array([-7, 70_000, None], pa.int32()),
     "l": pa.array([-9_000_000_000, 5, None], pa.int64()),
     "s": pa.array(["a" * 40, "é🙂", None]),
     "d": pa.array([dt.date(1969, 12, 31), dt.date(2026, 1, 2), None]),
-    "t": pa.array([dt.datetime(1999, 12, 31, 23, 59, 59, 123000), None, None], pa.timestamp("us")),
+    "t": pa.array([dt.datetime(1999, 12, 31, 23, 59, 59, 123456), None, None], pa.timestamp("us")),
     "z": pa.array([dt.datetime(2026, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")),
     "n": pa.array([Decimal("-1.25"), Decimal(f"{'9' * 36}.78"), None], pa.decimal128(38, 2)),
 }
@@ -36,7 +38,10 @@ COLUMNS = {
     name: FileColumn(name, name, values.type, number)
     for number, (name, values) in enumerate(VALUES.items(), 1)
 }
-LAYOUT = FileLayout(tuple(COLUMNS.values()), (), ("i",), "l", "", tuple(COLUMNS), False)
+LAYOUT = FileLayout(
+    tuple(COLUMNS.values()), (), ("i",), "l", "", tuple(COLUMNS), False,
+    format=IcebergFormat("/lake/t", 2, 0),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("location", ["/lake/public/t", "s3://b/lake/t", "file:/lake/t"])
@@ -56,7 +61,8 @@ def test_a_file_keeps_its_statistics_partition_and_place(location: str) -> None:
     for name in ("i", "l", "s", "d", "n"):
         for bounds in ("minValues", "maxValues"):
             assert kept[bounds][name] == expected[bounds][name]
-    assert kept["minValues"]["t"] == "1999-12-31T23:59:59.123000"
+    # As they are: Spark takes these bounds for the least and the greatest value.
+    assert kept["minValues"]["t"] == kept["maxValues"]["t"] == "1999-12-31T23:59:59.123456"
     assert kept["maxValues"]["z"] == "2026-01-01T00:00:00.000000Z"
 
 

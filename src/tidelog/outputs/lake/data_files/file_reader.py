@@ -410,6 +410,7 @@ class DeltaFormat:
     """Delta: deletion vectors; partitions are columns, whose values files do not have."""
 
     by_id: ClassVar[bool] = False
+    time_unit: ClassVar[str] = "ms"  # protocol: "Per-file Statistics"
 
     def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
         vector = file.deletion_vector

@@ -151,10 +151,13 @@ class MarksWriter(Protocol):
 class TableFormat(Protocol):
     """A table format, as tasks see it. Picklable; equal for tables with the same rules.
 
-    ``by_id``: whether columns of files are found by their field ids, not by their names.
+    Attributes:
+        by_id: whether columns of files are found by their field ids, not by their names.
+        time_unit: of bounds of times in statistics, as NumPy spells it: ``ms``, rounded, or ``us``.
     """
 
     by_id: ClassVar[bool]
+    time_unit: ClassVar[str]
 
     def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
         """Returns int64[n]: the sorted numbers of the file's deleted rows. ``store``: the

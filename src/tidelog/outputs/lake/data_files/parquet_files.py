@@ -34,10 +34,11 @@ def file_statistics(rows: pa.Table, layout: FileLayout) -> str:
         layout: the layout, which names the columns with statistics.
     """
     nulls, least, greatest = [], [], []
+    time_unit = format_of(layout).time_unit
     for name in layout.statistics:
         column, physical = rows[name], _quoted(layout.column(name).physical)
         nulls.append(f"{physical}:{column.null_count}")
-        if (found := _bounds(column)) is not None:
+        if (found := _bounds(column, time_unit)) is not None:
             least.append(f"{physical}:{found[0]}")
             greatest.append(f"{physical}:{found[1]}")
     tight = ',"tightBounds":true' if layout.deletion_vectors else ""
@@ -58,7 +59,7 @@ def has_bounds(kind: pa.DataType) -> bool:
     )
 
 
-def _bounds(column: pa.ChunkedArray) -> tuple[str, str] | None:
+def _bounds(column: pa.ChunkedArray, time_unit: str) -> tuple[str, str] | None:
     """Returns minimum and maximum as JSON; None where they can't be written, or would not be
     bounds.
     """
@@ -81,7 +82,9 @@ def _bounds(column: pa.ChunkedArray) -> tuple[str, str] | None:
     if pa.types.is_date32(kind):
         return _times(least, greatest, "D", "")
     if pa.types.is_timestamp(kind):
-        return _times(least // 1000, -(-greatest // 1000), "ms", "Z" if kind.tz else "")
+        micros = 1 if time_unit == "us" else 1000
+        zone = "Z" if kind.tz else ""
+        return _times(least // micros, -(-greatest // micros), time_unit, zone)
     if pa.types.is_decimal(kind):
         return f"{least:f}", f"{greatest:f}"
     if pa.types.is_floating(kind):

@@ -64,6 +64,7 @@ class IcebergFormat:
     """
 
     by_id: ClassVar[bool] = True
+    time_unit: ClassVar[str] = "us"  # Spark takes bounds for the least and the greatest value
 
     location: str
     version: int

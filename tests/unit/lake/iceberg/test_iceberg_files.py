@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 from decimal import Decimal
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,9 +18,11 @@ from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.iceberg.files import (
     SPEC,
     DeleteFile,
+    IcebergFile,
     data_json,
     delete_file_of,
     delete_json,
+    deletes_of,
     file_of,
     iceberg_path,
 )
@@ -84,3 +88,12 @@ def test_a_delete_file_comes_back_as_it_was() -> None:
 def test_deletes_by_equality_leave_the_table_out() -> None:
     with pytest.raises(TableLeftOutError, match="by equality"):
         delete_file_of({"content": "equality-deletes"}, {}, "/t")
+def test_each_deletion_vector_has_a_file_of_its_own(tmp_path: Path) -> None:
+    """Iceberg's library removes a file as a whole, when a vector in it was replaced."""
+    store = open_file_store(str(tmp_path))
+    writer = IcebergFormat(str(tmp_path), 3, 0).marks_writer(store)
+    for name in "ab":
+        writer.mark(IcebergFile(f"data/{name}.parquet", {SPEC: "0"}), np.array([1]), 9)
+    paths = {delete.path for _, file in writer.close() for delete in deletes_of(file)}
+    assert {Path(path) for path in paths} == set((tmp_path / "data").iterdir())
+    assert len(paths) == 2

@@ -9,7 +9,7 @@ import json
 import struct
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -163,52 +163,44 @@ class _PositionMarks:
 
 
 class _PuffinMarks:
-    """Writes deletion vectors, all of them in one Puffin file. A file's vector replaces all that
-    marked its rows before.
+    """Writes deletion vectors, each in a Puffin file of its own: Iceberg's library, by which many
+    expire snapshots, removes a file as a whole once one of its vectors was replaced.
+
+    A data file's vector replaces all that marked its rows before.
     """
 
     def __init__(self, store: FileStore, location: str) -> None:
         self._store = store
         self._location = location
-        self._name = f"{DATA_FOLDER}/{uuid.uuid4()}-deletes.puffin"
-        self._data = bytearray(_MAGIC)
-        self._blobs: list[dict[str, Any]] = []
-        self._marked: list[tuple[DataFile, DeleteFile]] = []
+        self._marked: list[tuple[DataFile, DataFile]] = []
 
     def mark(self, file: DataFile, rows: Int64s, count: int) -> None:
         del count
-        path, offset, frame = iceberg_path(file, self._location), len(self._data), frame_of(rows)
-        self._data += frame
-        self._blobs.append(
-            {
-                "type": "deletion-vector-v1",
-                "fields": [_POSITION_ID],
-                "snapshot-id": -1,
-                "sequence-number": -1,
-                "offset": offset,
-                "length": len(frame),
-                "properties": {"referenced-data-file": path, "cardinality": str(len(rows))},
-            }
-        )
+        path, offset, frame = iceberg_path(file, self._location), len(_MAGIC), frame_of(rows)
+        blob = {
+            "type": "deletion-vector-v1",
+            "fields": [_POSITION_ID],
+            "snapshot-id": -1,
+            "sequence-number": -1,
+            "offset": offset,
+            "length": len(frame),
+            "properties": {"referenced-data-file": path, "cardinality": str(len(rows))},
+        }
+        footer = json.dumps({"blobs": [blob], "properties": {}}).encode()
+        end = struct.pack("<i", len(footer)) + bytes(4) + _MAGIC
+        data = _MAGIC + frame + _MAGIC + footer + end
+        name = f"{DATA_FOLDER}/{uuid.uuid4()}-deletes.puffin"
+        self._store.put(name, data)
         fresh = DeleteFile(
-            f"{self._location.rstrip('/')}/{self._name}",
+            f"{self._location.rstrip('/')}/{name}",
             file.partition_values,
-            0,  # `close` knows it
+            len(data),
             len(rows),
             path,
             offset,
             len(frame),
         )
-        self._marked.append((file, fresh))
+        self._marked.append((file, _with_deletes(file, (fresh,))))
 
     def close(self) -> MarkedFiles:
-        if not self._blobs:
-            return ()
-        footer = json.dumps({"blobs": self._blobs, "properties": {}}).encode()
-        self._data += _MAGIC + footer + struct.pack("<i", len(footer)) + bytes(4) + _MAGIC
-        self._store.put(self._name, bytes(self._data))
-        size = len(self._data)
-        return tuple(
-            (file, _with_deletes(file, (replace(fresh, size=size),)))
-            for file, fresh in self._marked
-        )
+        return tuple(self._marked)

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidelog.errors import TableLeftOutError
+from tidelog.errors import OutputRefusedError, TableLeftOutError
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import file_statistics
 from tidelog.outputs.lake.delta_log.actions import DataFile
@@ -88,6 +89,27 @@ def test_a_delete_file_comes_back_as_it_was() -> None:
 def test_deletes_by_equality_leave_the_table_out() -> None:
     with pytest.raises(TableLeftOutError, match="by equality"):
         delete_file_of({"content": "equality-deletes"}, {}, "/t")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("content", [None, b"no Parquet, and no vector"])
+def test_a_lost_or_damaged_delete_file_leaves_one_table_out(
+    tmp_path: Path, version: int, content: bytes | None
+) -> None:
+    rules, store = IcebergFormat(str(tmp_path), version, 0), open_file_store(str(tmp_path))
+    writer = rules.marks_writer(store)
+    writer.mark(IcebergFile("data/a.parquet", {SPEC: "0"}), np.array([2, 5]), 9)
+    ((_, marked),) = writer.close()
+    assert rules.deleted_rows(store, marked).tolist() == [2, 5]
+    (found,) = (tmp_path / "data").iterdir()
+    found.unlink()
+    if content is not None:
+        found.write_bytes(content)
+    with pytest.raises(OutputRefusedError) as raised:
+        rules.deleted_rows(store, marked)
+    assert left_out_error(raised.value) is not None
+
+
 def test_each_deletion_vector_has_a_file_of_its_own(tmp_path: Path) -> None:
     """Iceberg's library removes a file as a whole, when a vector in it was replaced."""
     store = open_file_store(str(tmp_path))

@@ -11,7 +11,7 @@ import re
 import secrets
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote
@@ -317,30 +317,8 @@ class DataFileReader:
         """Returns int64[n]: the sorted numbers of the file's rows that are marked as deleted."""
         return format_of(self._layout).deleted_rows(self._store, file)
 
-    @contextmanager
-    def _open(self, file: DataFile) -> Iterator[pq.ParquetFile]:
-        store, name = locate_file(self._store, file.path)
-        try:
-            with (
-                file_errors(f"{store.path}/{name}", "read"),
-                store.open_input(name) as source,
-                pq.ParquetFile(
-                    source,
-                    coerce_int96_timestamp_unit="us",  # as Spark writes them
-                    pre_buffer=is_object_store(store.path),  # few large requests
-                ) as parquet,
-            ):
-                yield parquet
-        except (TidelogError, pa.ArrowInvalid) as error:
-            if isinstance(error, TidelogError) and store.tag(name) is None:
-                raise RowsLeftOutError(f"{store.path}/{name}: {LOST_FILE}") from None
-            cause = str(error if isinstance(error, pa.ArrowInvalid) else error.__cause__)
-            if isinstance(error, TidelogError) and not _DAMAGED.search(cause):
-                raise
-            raise RowsLeftOutError(
-                f"{store.path}/{name} can't be read as Parquet ({cause.splitlines()[0]}): "
-                "RESTORE the table to a version without it, or move it away"
-            ) from None
+    def _open(self, file: DataFile) -> AbstractContextManager[pq.ParquetFile]:
+        return open_parquet(*locate_file(self._store, file.path))
 
     def _stored_names(
         self, parquet: pq.ParquetFile, columns: Sequence[FileColumn]
@@ -379,6 +357,44 @@ def _may_hold(statistics: pq.Statistics | None, low: int | None, high: int | Non
         return True
     below = high is not None and statistics.min > high
     return not below and not (low is not None and statistics.max < low)
+
+
+@contextmanager
+def open_parquet(store: FileStore, name: str) -> Iterator[pq.ParquetFile]:
+    """Opens a file. Raises RowsLeftOutError if it is damaged, or is not there any more."""
+    try:
+        with (
+            lost_file_errors(store, name),
+            file_errors(f"{store.path}/{name}", "read"),
+            store.open_input(name) as source,
+            pq.ParquetFile(
+                source,
+                coerce_int96_timestamp_unit="us",  # as Spark writes them
+                pre_buffer=is_object_store(store.path),  # few large requests
+            ) as parquet,
+        ):
+            yield parquet
+    except RowsLeftOutError:
+        raise
+    except (TidelogError, pa.ArrowInvalid) as error:
+        cause = str(error if isinstance(error, pa.ArrowInvalid) else error.__cause__)
+        if isinstance(error, TidelogError) and not _DAMAGED.search(cause):
+            raise
+        raise RowsLeftOutError(
+            f"{store.path}/{name} can't be read as Parquet ({cause.splitlines()[0]}): "
+            "RESTORE the table to a version without it, or move it away"
+        ) from None
+
+
+@contextmanager
+def lost_file_errors(store: FileStore, name: str) -> Iterator[None]:
+    """Raises RowsLeftOutError in place of another error if there is no such file any more."""
+    try:
+        yield
+    except TidelogError:
+        if store.tag(name) is None:
+            raise RowsLeftOutError(f"{store.path}/{name}: {LOST_FILE}") from None
+        raise
 
 
 def locate_file(store: FileStore, path: str) -> tuple[FileStore, str]:

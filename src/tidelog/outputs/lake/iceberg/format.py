@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.errors import OutputError
 from tidelog.model.records import Int64s
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.data_files.file_reader import locate_file
+from tidelog.outputs.lake.data_files.file_reader import locate_file, lost_file_errors, open_parquet
 from tidelog.outputs.lake.data_files.layout import FileLayout, MarkedFiles, MarksWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.delta_log.deletion_vectors import frame_of, rows_of_frame
@@ -81,17 +80,11 @@ class IcebergFormat:
     def _positions(self, store: FileStore, deletes: DeleteFile, path: str) -> Int64s:
         holder, name = locate_file(store, own_path(deletes.path, self.location)[0])
         if deletes.offset is not None:
-            data = holder.read_range(name, deletes.offset, deletes.length or 0)
+            with lost_file_errors(holder, name):
+                data = holder.read_range(name, deletes.offset, deletes.length or 0)
             return rows_of_frame(data, deletes.rows, f"{holder.path}/{name}")
-        with holder.open_input(name) as source:
-            try:
-                found = pq.read_table(source, columns=["file_path", "pos"], use_threads=False)
-            except pa.ArrowInvalid as error:
-                raise OutputError(
-                    f"{holder.path}/{name} can't be read as Parquet "
-                    f"({str(error).splitlines()[0]}): roll the table back to a snapshot without "
-                    "it, or dump it again"
-                ) from None
+        with open_parquet(holder, name) as parquet:
+            found = parquet.read(["file_path", "pos"], use_threads=False)
         if not deletes.data_file:
             found = found.filter(pc.equal(found["file_path"], path))
         return np.asarray(found["pos"].combine_chunks()).astype(np.int64)

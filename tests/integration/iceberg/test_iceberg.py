@@ -375,6 +375,28 @@ def test_what_a_rollback_took_away_is_written_again(lake: IcebergLake, built: Bu
     assert lake.commits("public.orders") == commits
 
 
+def test_vectors_of_another_writer_stay_while_one_of_their_file_is_replaced(
+    lake: IcebergLake, built: BuiltLog
+) -> None:
+    table = orders(built, rows=20)
+    run(lake, format_version=3)
+    for number in range(20, 40):
+        built.insert(table, str(number), f"n{number}", "1.5")
+    built.flush()
+    run(lake)
+    session = lake.session()
+    session.sql("DELETE FROM lake.public.orders WHERE id IN (1, 21)")
+    vectors = session.table("lake.public.orders.delete_files").collect()
+    assert (len(vectors), len({each["file_path"] for each in vectors})) == (2, 1)
+    for number in ("2", "3"):
+        built.update(table, number, "changed", "2.00")
+        built.flush()
+        run(lake, vacuum_after_s=0.0)
+    assert session.table("lake.public.orders.snapshots").count() == 1
+    expected = {number: f"n{number}" for number in range(40) if number not in (1, 21)}
+    assert names(lake) == expected | {2: "changed", 3: "changed"}
+
+
 def test_names_of_iceberg_s_own_columns_are_refused(lake: IcebergLake, built: BuiltLog) -> None:
     table = built.table("public.t", {"id": "int64", "_pos": "int64"})
     built.insert(table, "1", "1")

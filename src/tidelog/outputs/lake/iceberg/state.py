@@ -418,7 +418,12 @@ class IcebergState:
         those of branches and tags stay.
         """
         self._table.refresh()
-        self._table.expireSnapshots().expireOlderThan(before_ms).commit()
+        old = self._table.expireSnapshots().expireOlderThan(before_ms).apply()
+        if not old.isEmpty():
+            # With the id of one of them the library looks which files are needed still. Without,
+            # it removes a file with deletion vectors once one of these was replaced.
+            expiry = self._table.expireSnapshots().expireOlderThan(before_ms)
+            expiry.expireSnapshotId(old[0].snapshotId()).commit()
 
     def _map(self, values: Mapping[str, str]) -> Any:
         found = self._jvm.java.util.HashMap()

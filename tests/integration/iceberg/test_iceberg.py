@@ -9,6 +9,7 @@ import sys
 import threading
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.iceberg import killing
@@ -27,7 +28,8 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.pipeline.run import pipeline
 from tidelog.app.verification import copies_of
 from tidelog.config import load_config
-from tidelog.errors import NameRefusedError, OutputError, OutputRefusedError
+from tidelog.errors import NameRefusedError, OutputBusyError, OutputError, OutputRefusedError
+from tidelog.outputs.lake.iceberg.state import IcebergState
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
@@ -373,6 +375,38 @@ def test_what_a_rollback_took_away_is_written_again(lake: IcebergLake, built: Bu
     commits = lake.commits("public.orders")
     lake.run(name="another")
     assert lake.commits("public.orders") == commits
+
+
+class _AnswerLost:
+    """A catalog whose client sends each commit again, as the answer to it got lost."""
+
+    def __init__(self, operations: Any) -> None:
+        self._operations = operations
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operations, name)
+
+    def commit(self, base: Any, metadata: Any) -> None:
+        self._operations.commit(base, metadata)
+        self._operations.commit(base, metadata)
+
+
+def test_a_commit_whose_answer_got_lost_keeps_its_files(
+    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The catalog refuses it when it comes again, since it is there."""
+    written(lake, empty=False)
+    begin = IcebergState.__init__
+
+    def init(state: IcebergState, jvm: Any, table: Any) -> None:
+        begin(state, jvm, table)
+        state._operations = _AnswerLost(state._operations)
+
+    monkeypatch.setattr(IcebergState, "__init__", init)
+    built.update(built.log.schemas.latest(built.log.schemas.tables()[0]), "1", "changed", "2.00")
+    built.flush()
+    lake.run()
+    assert names(lake) == dict(enumerate(NAMES)) | {1: "changed"}
 
 
 def test_vectors_of_another_writer_stay_while_one_of_their_file_is_replaced(

@@ -314,14 +314,15 @@ class IcebergState:
         try:
             self._operations.commit(base, builder.build())
         except Py4JJavaError as error:
-            if _class_of(error) in _CONFLICTS:
-                self._discard(snapshot)
-                return None
-            if _class_of(error) != _UNKNOWN:
+            refused = _class_of(error) in _CONFLICTS
+            if not refused and _class_of(error) != _UNKNOWN:
                 raise
             self.refresh()
             if not self._is_seen(number):
+                if refused and self._base.snapshot(number) is None:
+                    self._discard(snapshot)
                 return None
+            # A client that sends a request again, as its answer got lost, is refused then.
             logger.info("%s: the catalog's answer got lost, and the commit is there", self.location)
         self.refresh()
         return number

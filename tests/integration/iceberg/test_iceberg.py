@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.integration.iceberg import killing
 from tests.integration.iceberg.conftest import IcebergLake
-from tests.integration.spark.orders import orders
+from tests.integration.spark.orders import COLUMNS, orders
 from tests.integration.spark.test_delta import (  # noqa: F401
     test_infinite_times_survive,
     test_partial_rows_keep_what_they_do_not_tell,
@@ -375,6 +375,34 @@ def test_what_a_rollback_took_away_is_written_again(lake: IcebergLake, built: Bu
     commits = lake.commits("public.orders")
     lake.run(name="another")
     assert lake.commits("public.orders") == commits
+
+
+def test_a_rollback_beside_a_new_column_loses_nothing(
+    lake: IcebergLake, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The column is committed, and what is read of the table then is not what was checked."""
+    table = orders(built)
+    session = lake.session()
+    lake.run()
+    first = session.table("lake.public.orders.snapshots").first()["snapshot_id"]
+    built.update(table, "1", "changed", "2.00")
+    built.flush()
+    lake.run()
+    built.update(built.table("public.orders", COLUMNS | {"added": "text"}), "2", "n2", "1.5", "x")
+    built.flush()
+    refresh = IcebergState.refresh
+
+    def rolled_back(state: IcebergState) -> None:
+        monkeypatch.setattr(IcebergState, "refresh", refresh)
+        session.sql(f"CALL lake.system.set_current_snapshot('public.orders', {first})").collect()
+        refresh(state)
+
+    monkeypatch.setattr(IcebergState, "refresh", rolled_back)
+    with pytest.raises(OutputBusyError, match="at the same time"):
+        lake.run()
+    assert names(lake) == dict(enumerate(NAMES))
+    lake.run()
+    assert names(lake) == dict(enumerate(NAMES)) | {1: "changed"}
 
 
 class _AnswerLost:

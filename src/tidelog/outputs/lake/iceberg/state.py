@@ -392,12 +392,14 @@ class IcebergState:
         properties: Mapping[str, str] | None = None,
         columns: SchemaChange | None = None,
     ) -> bool:
-        """All of this at once, if the table is what it was when it was read; else False.
+        """All of this at once, if the table is what it was when it was read; else False. Also if
+        readers see another snapshot afterwards: rows may have come or gone beside it.
 
         Args:
             properties: to be set.
             columns: what becomes of columns.
         """
+        head = self.head()
         builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(self._base)
         if properties:
             builder.setProperties(self._map(properties))
@@ -412,7 +414,7 @@ class IcebergState:
                 return False
             raise
         self.refresh()
-        return True
+        return self.head() == head
 
     def expire(self, before_ms: int) -> None:
         """Remove snapshots that are older, since 1970, UTC, and the files that no other needs;

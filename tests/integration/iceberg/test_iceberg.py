@@ -437,6 +437,27 @@ def test_a_commit_whose_answer_got_lost_keeps_its_files(
     assert names(lake) == dict(enumerate(NAMES)) | {1: "changed"}
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_driver_goes_on_with_the_deletes_that_it_wrote(
+    lake: IcebergLake, built: BuiltLog, version: int
+) -> None:
+    """It keeps the table's files between batches, and does not read them again."""
+    table, start = orders(built, rows=20), built.log.head_offset
+    output = lake.output(options=lake.options(format_version=version))
+    output.prepare(built.log.generation)
+    for number in range(4):  # few of the 20 rows
+        if number:
+            built.update(table, str(number), "changed", "2.00")
+            built.flush()
+        output.write(batch_of(built.log, start, built.log.latest_offset()))
+        start = built.log.latest_offset()
+    output.close()
+    expected = [(n, "changed" if n in (1, 2, 3) else f"n{n}") for n in range(20)]
+    found = lake.frame("public.orders").collect()
+    assert sorted((row["id"], row["name"]) for row in found) == expected
+    assert lake.session().table("lake.public.orders.delete_files").count() == 1
+
+
 def test_vectors_of_another_writer_stay_while_one_of_their_file_is_replaced(
     lake: IcebergLake, built: BuiltLog
 ) -> None:

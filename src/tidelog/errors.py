@@ -316,6 +316,10 @@ class ConcurrentCommitError(OutputRefusedError):
     """Another pipeline committed to the destination first."""
 
 
+class KeyRequiredError(OutputRefusedError):
+    """A table has no key, and the output's option ``keyless`` is ``fail``."""
+
+
 class TableLeftOutError(OutputRefusedError):
     """A destination can't hold one table: it is left out, the others go on."""
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidelog.codecs.wire_formats import native_logicals
 from tidelog.errors import (
+    ConcurrentCommitError,
     ConfigError,
     KeyMissingError,
+    KeyRequiredError,
     NameRefusedError,
     OutputRefusedError,
     RowsLeftOutError,
@@ -196,7 +198,7 @@ def missing_key_error(
     """
     text = f"{table} has no key, and output {output} {why}"
     if keyless == "fail":
-        return OutputRefusedError(
+        return KeyRequiredError(
             f"{text}. {key_line(table)}. Or set the output's keyless to skip, or "
             + exclusion(table, of="the tables of the output")
         )
@@ -216,7 +218,7 @@ class TargetTables:
         """Returns the table as rows of ``schema`` are delivered; ``have``: the destination's
         columns and their Arrow types. Raises TableLeftOutError if the steps don't fit it or the
         formatter can't have a column, KeyMissingError or, with ``keyless: fail``,
-        OutputRefusedError if a copy needs a key and it has none.
+        KeyRequiredError if a copy needs a key and it has none.
         """
         delivery = self._delivery
         try:
@@ -479,7 +481,7 @@ def _refusals_of_table(may_leave_out: bool) -> Iterator[None]:
     """
     try:
         yield
-    except TableLeftOutError:
+    except (TableLeftOutError, KeyRequiredError, ConcurrentCommitError):
         raise
     except OutputRefusedError as error:
         if not may_leave_out:

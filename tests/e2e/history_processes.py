@@ -219,6 +219,14 @@ class CaptureProcess:
                 os.kill(self.pid, number)
         self.frozen = number is signal.SIGSTOP
 
+    def is_stopped(self) -> bool:
+        """Returns True if it has ended or, upon SIGSTOP, none of its threads runs."""
+        states = set()
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                states.add(stat.read_text().rsplit(")", 1)[1].split()[0])
+        return self.died or states <= {"T"}
+
     def kill(self) -> None:
         self.send(signal.SIGKILL)
         self.wait(30)

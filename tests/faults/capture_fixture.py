@@ -65,6 +65,8 @@ class Source:
         """SIGSTOP it, but not in the midst of a write to the state: it would keep the lock."""
         while True:
             capture.send(signal.SIGSTOP)
+            while not capture.is_stopped():  # on another core it may run on for a moment
+                time.sleep(0.001)
             with closing(sqlite3.connect(self.directory / "state.db", timeout=0.3)) as state:
                 try:
                     state.execute("BEGIN IMMEDIATE")

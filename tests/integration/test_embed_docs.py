@@ -172,7 +172,7 @@ def test_the_exactly_once_copy_and_the_coroutines(
             await running
 
     asyncio.run(asyncio.wait_for(until_handled(), 60))
-    assert no_threads_left()
+    until(no_threads_left)
 
     names = program("Iterate over events")
 
@@ -186,7 +186,7 @@ def test_the_exactly_once_copy_and_the_coroutines(
             await running
 
     asyncio.run(asyncio.wait_for(until_followed(), 60))
-    assert no_threads_left()
+    until(no_threads_left)
 
 
 def test_engines_ahead_of_a_restored_log_go_on_as_the_page_says(

@@ -1,9 +1,34 @@
 """Capture a database's row changes, dump its tables without locks, deliver both through Spark.
 
-What programs may use is in `__all__` here and in `tidelog.spark`, `tidelog.commands`,
-`tidelog.ext`, `tidelog.errors` and `tidelog.testing`, and described in docs/reference/python.md.
-All other modules are private: they change without notice. Everything is loaded on first use, so
-that ``import tidelog`` stays quick and needs no Spark.
+Run:
+    Capture: captures one source's log, and dumps its tables
+    Pipeline: delivers the event log to all outputs of a configuration
+    AsyncEngine: passes change events to functions of yours, or to a loop over an EventStream
+    CaptureGroup: several captures with their pipelines in one process
+
+Each has ``run()``, ``start()``, ``stop()``, ``wait()``, and is a context manager.
+
+Configure:
+    load_config, Config: a checked tidelog.yaml
+    of_database: the configuration of one of ``source.databases``
+
+Ask and compare:
+    status: what `tidelog status` shows
+    wait_finalized: waits until outputs have a dump
+    verify_outputs: compares source and copies
+    repair, missing_keys: reads the rows of given keys again; the keys that the source lacks
+
+Meet in callbacks:
+    Event, Events, Message, Committer: what an engine passes, and how to say what is done
+    EngineState, Happened: an engine's states, and what its callbacks get
+    Notification: what dumps report
+
+Errors are subclasses of TidelogError, in `tidelog.errors`. Further names are in `tidelog.spark`,
+`tidelog.commands`, `tidelog.ext`, `tidelog.results` and `tidelog.testing`. All other modules are
+private: they change without notice. docs/reference/python.md has the pages of each name;
+``help(tidelog.Capture)`` shows one.
+
+Names are loaded on first use, so that ``import tidelog`` stays quick and needs no Spark.
 """
 
 from __future__ import annotations
@@ -88,6 +113,3 @@ else:
         "wait_finalized": "tidelog.app.dumps.finalize",
     }
     __getattr__ = lazy_names(__name__, _LAZY, ("commands", "ext", "spark"))
-
-    def __dir__():
-        return sorted({*globals(), *__all__})

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 import venv
 import zipfile
 from pathlib import Path
+from types import FunctionType
 
 import pytest
+from tests.left_out import SAID
 
 import tidelog
 import tidelog.commands
@@ -52,7 +56,9 @@ def test_names_are_the_same_at_run_time_and_for_type_checkers(module: object) ->
     assert set(vars(module)["__all__"]) - told.keys() <= SUBMODULES | {"__version__"}
     for name in vars(module)["__all__"]:
         assert getattr(module, name) is not None
-        assert name in dir(module) or module is not tidelog
+        value = getattr(module, name)
+        if isinstance(value, type | FunctionType):
+            assert value.__module__ in (vars(module)["__name__"], "tidelog.errors")
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = module.nonsense  # type: ignore[attr-defined]
 
@@ -61,6 +67,15 @@ def test_no_name_is_hidden_by_a_module_of_the_same_name() -> None:
     """Importing ``tidelog.x`` anywhere makes ``tidelog.x`` that module."""
     modules = {module.name for module in pkgutil.iter_modules(tidelog.__path__)}
     assert modules & PUBLIC["tidelog"] == SUBMODULES
+
+
+def test_the_help_of_tidelog_is_read_in_five_screens() -> None:
+    code = "import tidelog; help(tidelog)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) <= 250
+    listed = done.stdout.partition("PACKAGE CONTENTS")[0]
+    for name in PUBLIC["tidelog"] - {"__version__"}:
+        assert re.search(rf"\b{name}\b", listed), name
 
 
 def test_importing_tidelog_loads_next_to_nothing() -> None:
@@ -90,7 +105,7 @@ def test_every_public_name_is_on_its_page() -> None:
 
 
 PROJECT = """\
-import threading
+# The program of a user.
 
 import tidelog
 from pyspark.sql import DataFrame, SparkSession
@@ -145,6 +160,7 @@ FOUND = """\
 43: error: Argument 1 to "load_config" has incompatible type "int"
 44: error: Argument "batch_size" to "AsyncEngine" has incompatible type "str"
 """
+ERRORS = {int(line.split(":")[0]) for line in FOUND.splitlines() if " error: " in line}
 
 
 def installed(directory: Path) -> str:
@@ -161,20 +177,31 @@ def installed(directory: Path) -> str:
     return str(directory / "env" / "bin" / "python")
 
 
-@pytest.mark.slow
-def test_a_project_of_a_user_is_type_checked_against_the_wheel(tmp_path: Path) -> None:
-    python = installed(tmp_path)
-    project = tmp_path / "project"
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A user's project, and the Python that it runs with."""
+    directory = tmp_path_factory.mktemp("outside")
+    project = directory / "project"
     project.mkdir()
     (project / "program.py").write_text(PROJECT)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return project, installed(directory)
+
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.mark.slow
+def test_a_project_of_a_user_is_checked_by_mypy_against_the_wheel(
+    project: tuple[Path, str],
+) -> None:
+    directory, python = project
     done = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--strict", "--config-file=", "program.py"),
             *("--cache-dir", os.devnull, "--python-executable", python),
         ],
-        cwd=project,
-        env=environment,
+        cwd=directory,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
     )
@@ -183,10 +210,37 @@ def test_a_project_of_a_user_is_type_checked_against_the_wheel(tmp_path: Path) -
     for line, expected in zip(said, FOUND.splitlines(), strict=False):
         assert line.startswith(expected), done.stdout
 
+
+@pytest.mark.slow
+def test_a_project_of_a_user_is_checked_by_pyright_against_the_wheel(
+    project: tuple[Path, str],
+) -> None:
+    if shutil.which("node") is None:
+        pytest.skip(f"{SAID}node, for pyright")
+    directory, python = project
+    (directory / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    done = subprocess.run(
+        [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", python, "program.py"],
+        cwd=directory,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+    )
+    found = {
+        each["range"]["start"]["line"] + 1: each["message"]
+        for each in json.loads(done.stdout)["generalDiagnostics"]
+        if each["severity"] != "information"
+    }
+    assert found.keys() == ERRORS, found
+
+
+@pytest.mark.slow
+def test_the_wheel_has_its_jar(project: tuple[Path, str]) -> None:
+    directory, python = project
     jar = "from tidelog.spark import s3_log_store_jar as jar; print(jar())"
     done = subprocess.run(
-        [python, "-c", jar], cwd=project, env=environment, capture_output=True, text=True
+        [python, "-c", jar], cwd=directory, env=ENVIRONMENT, capture_output=True, text=True
     )
     path = Path(done.stdout.strip())
-    assert path.is_relative_to(tmp_path), done.stderr  # not the one beside the source
+    assert path.is_relative_to(directory.parent), done.stderr  # not the one beside the source
     assert path.is_file()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from types import FunctionType
+from typing import Any, Final
+
+_PUBLIC: Final = ("tidelog.errors", "tidelog.results")
+"""Modules whose names are public where they are defined."""
 
 
 def lazy_names(
     module: str, places: Mapping[str, str], submodules: Sequence[str] = ()
 ) -> Callable[[str], Any]:
-    """Returns the module's ``__getattr__``.
+    """Returns the module's ``__getattr__``. Classes and functions show the module as theirs.
 
     Args:
         module: its name.
@@ -23,6 +27,9 @@ def lazy_names(
             return import_module(f"{module}.{name}")
         if name not in places:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(import_module(places[name]), name)
+        value = getattr(import_module(places[name]), name)
+        if isinstance(value, type | FunctionType) and value.__module__ not in _PUBLIC:
+            value.__module__ = module
+        return value
 
     return getattr_

@@ -33,7 +33,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short dist test-dist test-container sbom audit lint format docs lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short dist test-dist test-container sbom audit lint format docs site docs-serve lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -212,6 +212,19 @@ docs: venv ## Write docs/reference and the tables of types from the code
 	$(PY) tools/reference.py
 	$(PY) tools/type_tables.py
 
+# The site's tools, with nothing of Tidelog: docstrings are read from the sources.
+MKDOCS := NO_MKDOCS_2_WARNING=1 .venv-site/bin/mkdocs
+$(STAMPS)/site: $(DEPENDENCIES) requirements-site.lock
+	@test -x .venv-site/bin/python || $(PY) -m venv .venv-site
+	.venv-site/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-site.lock
+	@touch $@
+
+site: $(STAMPS)/site ## The docs as a site with search and the API, in .site; a broken link fails
+	$(MKDOCS) build --quiet
+
+docs-serve: $(STAMPS)/site ## The site on http://127.0.0.1:8000, built anew as you write
+	$(MKDOCS) serve --watch src/tidelog --watch tools/site_pages.py
+
 COMPILE := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --python-version 3.11
 # What the image `capture` has: all sources, stores and channels.
@@ -219,8 +232,9 @@ CAPTURE := mysql object-store rest otlp zookeeper kafka http
 
 lock: ## Renew requirements.lock, and the locks of the images from it (needs uv)
 	$(COMPILE) --extra dev pyproject.toml -o requirements.lock
+	$(COMPILE) --group site -o requirements-site.lock
 	$(COMPILE) --no-annotate -c requirements.lock $(CAPTURE:%=--extra %) pyproject.toml -o deploy/capture.lock
 	$(COMPILE) --no-annotate -c requirements.lock $(CAPTURE:%=--extra %) --extra spark --extra opensearch pyproject.toml -o deploy/spark.lock
 
 clean: ## Remove .venv and everything generated
-	rm -rf $(VENV) $(SPARKS:%=.venv-spark-%) $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(SPARKS:%=.venv-spark-%) .venv-site .site $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

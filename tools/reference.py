@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import re
 import sys
@@ -66,6 +67,7 @@ outputs:
 - **Sizes** are written `64KiB`, `4MiB`, `1GiB` (powers of 1024) or `500MB` (powers of 1000); a bare
   number is bytes.
 - Everything wrong in a file is reported at once, each with its line; the exit code is 2.
+- An option that names no **default** below is unset, or empty.
 """
 
 
@@ -84,28 +86,63 @@ def configuration() -> Iterator[str]:
     sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
     lists = ["outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts"]
     lists += ["control.alerts", "dumps"]
+    # Where each option was described first, so that no page section describes it again.
+    described: dict[str, str] = {}
     for name, model in sections:
         several = " (a list)" if name in lists else ""
         kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""
-        yield f"\n## `{name}`{several}{kind}\n\n{(model.__doc__ or '').strip()}\n"
-        yield "\n| option | type | default | meaning |\n|---|---|---|---|\n"
-        notes = Notes()
+        heading = f"`{name}`{several}{kind}"
+        about = re.sub(r" \(docs/[^)]*\)", "", inspect.cleandoc(model.__doc__ or ""))
+        more = re.findall(r"docs/([\w/-]+\.md)", model.__doc__ or "")
+        link = f" [More](../{more[0]})." if more else ""
+        yield f"\n## {heading}\n\n{about}{link}\n\n"
         schema = model.model_json_schema()["properties"]
+        shared: dict[str, list[str]] = {}
         for option, field in model.model_fields.items():
-            example = ""
-            if field.examples:
-                shown = field.examples[0]
-                text = shown if isinstance(shown, str) else json.dumps(shown)
-                example = f" Example: `{text}`."
-            written = f"`{field.alias or option}`"
-            cells = (
-                written,
-                type_of(option, schema[field.alias or option]),
-                default_of(option, field),
-                notes.cell(written, f"{field.description}{example}"),
-            )
-            yield f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
-        yield from notes.listed()
+            if option == "kind":
+                continue
+            written = entry(option, field, schema[field.alias or option])
+            first = described.setdefault(written, heading)
+            if first == heading:
+                yield written
+            else:
+                shared.setdefault(first, []).append(f"`{field.alias or option}`")
+        for first, names in shared.items():
+            yield f"- As in [{first}](#{anchor(first)}): {', '.join(names)}.\n"
+
+
+def entry(option: str, field: FieldInfo, schema: dict[str, Any]) -> str:
+    """Return the list item of an option: type, default, meaning, example; values below it."""
+    sentences = Notes().sentences(field.description or "")
+    values = [text for text in sentences if VALUE.match(text)]
+    if len(values) < 3:
+        values = []
+    meaning = " ".join(text for text in sentences if text not in values)
+    default = default_of(option, field)
+    type_ = type_of(option, schema)
+    listed = {text.split("`")[1] for text in values}
+    if listed and listed >= set(re.findall(r"`([^`]+)`", type_)):
+        type_ = ""
+    facts = [type_, default if default == "required" else f"default {default}"]
+    if default in ("unset", "`[]`", "`{}`"):
+        facts.pop()
+    if field.examples and not values:
+        shown = field.examples[0]
+        text = shown if isinstance(shown, str) else json.dumps(shown)
+        if f"`{text}`" != default:
+            meaning += f" Example: `{text}`."
+    in_brackets = ", ".join(fact for fact in facts if fact)
+    about = f" ({in_brackets})" if in_brackets else ""
+    below = "".join(f"  - {value}\n" for value in values)
+    return f"- `{field.alias or option}`{about}: {meaning}".rstrip() + f"\n{below}"
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-")
+
+
+VALUE = re.compile(r"`[^`]+`: ")
 
 
 class Notes:
@@ -113,7 +150,6 @@ class Notes:
 
     LONGEST = 120
     _SENTENCES = re.compile(r"(?<=[.:]) (?=[A-Z`\"\[])")
-    _VALUE = re.compile(r"`[^`]+`: ")
 
     def __init__(self) -> None:
         self._notes: list[tuple[str, list[str]]] = []
@@ -122,7 +158,7 @@ class Notes:
         """What of `text` stands in the cell of what is called `name`."""
         if len(text) <= self.LONGEST:
             return text
-        first, *rest = self._sentences(text)
+        first, *rest = self.sentences(text)
         if rest:
             self._notes.append((name, rest))
         return first
@@ -132,12 +168,13 @@ class Notes:
         if self._notes:
             yield "\n"
         for name, sentences in self._notes:
-            plain = [text for text in sentences if not self._VALUE.match(text)]
-            values = [text for text in sentences if self._VALUE.match(text)]
+            plain = [text for text in sentences if not VALUE.match(text)]
+            values = [text for text in sentences if VALUE.match(text)]
             yield f"- {name}: {' '.join(plain)}".rstrip() + "\n" if plain else f"- {name}:\n"
             yield from (f"  - {value}\n" for value in values)
 
-    def _sentences(self, text: str) -> list[str]:
+    def sentences(self, text: str) -> list[str]:
+        """The sentences of a text; what ends with a colon goes with the next one."""
         found: list[str] = []
         for part in self._SENTENCES.split(text):
             if found and found[-1].endswith(":"):
@@ -162,7 +199,7 @@ def type_of(option: str, schema: dict[str, Any]) -> str:
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
-        return " or ".join(f"`{value}`" for value in schema["enum"])
+        return alternatives(schema["enum"])
     if isinstance(schema.get("type"), list):
         return "duration" if option.endswith("_ms") else "size"
     if schema.get("examples") == ["7d", "12h"]:
@@ -177,6 +214,12 @@ def type_of(option: str, schema: dict[str, Any]) -> str:
         limits = [str(schema[limit]) for limit in ("minimum", "maximum") if limit in schema]
         return f"integer, {' to '.join(limits)}" if len(limits) == 2 else "integer"
     return {"string": "text", "object": "mapping", "boolean": "yes or no"}[schema["type"]]
+
+
+def alternatives(values: list[Any]) -> str:
+    """Return the values as text: `a`, `b` or `c`."""
+    *first, last = (f"`{value}`" for value in values)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def default_of(option: str, field: FieldInfo) -> str:
@@ -198,20 +241,27 @@ CLI_HEAD = """\
 # Command line
 
 Exit codes: 0 done; 1 failed, or `verify` and `demo` found a difference; 2 bad usage or configuration,
-or `check` found what has to be mended; 130 interrupted. SIGINT and SIGTERM end `run`,
+or `check` found what has to be fixed; 130 interrupted. SIGINT and SIGTERM end `run`,
 `capture` and `pipeline` in order (exit 0): what was read is made durable first. A second one ends the
 process at once, which is safe too. An output that has stopped ends no `run`: it is retried, and capture goes on.
 `pipeline` ends once all of its outputs have stopped, with the code of the first one's error (1 or 2), and so it does if
 one is stopped when it is interrupted.
 
-With `--json` results go to stdout, one JSON document a line; errors are then also written as
-`{"error": {"kind": …, "message": …}}`. Messages for people about errors go to stderr.
+`CONFIG` is the configuration file, e.g. `tidelog.yaml`. With `--json`, which all commands but `init` and `jars` know, results go to stdout, one JSON
+document a line; errors are then also written as `{"error": {"kind": …, "message": …}}`. Messages for people about errors go to stderr.
 
 `--log-level` (or `TIDELOG_LOG_LEVEL`) stands before the command, as does `--database`: where a configuration
 has `source.databases`, `run` and `capture` take them all, every other command the one named. `TIDELOG_DEBUG=1` shows the full text of
 unexpected errors, which may hold data of rows; without it only the place is shown. `TIDELOG_JARS` names
 a directory for jars, `TIDELOG_MAVEN_REPOSITORY` the Maven repository to fetch them from, by its URL.
 """
+
+
+COMMON = (
+    "The configuration file, e.g. tidelog.yaml.",
+    "Write JSON, one document a line.",
+)
+"""Arguments and options of nearly all commands: the head of the page has them."""
 
 
 def command_line() -> Iterator[str]:
@@ -230,11 +280,7 @@ def command_line() -> Iterator[str]:
         flags = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
         usage = " ".join(["tidelog", name, *(str(a.metavar or a.name.upper()) for a in arguments)])
         yield f"\n## `tidelog {name}`\n\n{command.help.strip()}\n\n```\n{usage} [OPTIONS]\n```\n"
-        yield "\n| | meaning | default |\n|---|---|---|\n"
-        notes = Notes()
-        for argument in arguments:
-            written = f"`{argument.metavar}`"
-            yield f"| {written} | {notes.cell(written, argument.help)} | |\n"
+        items = [(f"`{a.metavar}`", a.help, "") for a in arguments]
         for option in flags:
             if option.name == "help":
                 continue
@@ -242,10 +288,11 @@ def command_line() -> Iterator[str]:
             if option.metavar:
                 spelled += f" {option.metavar}"
             shown = option.default is not None and option.default is not False
-            default = f"`{option.default}`" if shown else ""
-            written = f"`{spelled}`"
-            yield f"| {written} | {notes.cell(written, option.help)} | {default} |\n"
-        yield from notes.listed()
+            default = f" Default: `{option.default}`." if shown else ""
+            items.append((f"`{spelled}`", option.help, default))
+        own = [item for item in items if item[1] not in COMMON]
+        if own:
+            yield "\n" + "".join(f"- {name}: {about}{default}\n" for name, about, default in own)
 
 
 SPARK_HEAD = """\

@@ -106,26 +106,18 @@ def page(notes: dict[str, Any], gaps: list[float]) -> str:
     transactions = sum(run["transactions"] for run in runs)
     return f"""# The campaign
 
-Two captures on two hosts, that share nothing but a source, an event log and a state store; writers; dumps; and a nemesis that takes
-parts away and gives them back, at most two at a time. The history oracle then holds the event log against what the source
-committed: invariants 1, 2, 3, 7 and 8 of [these](../INVARIANTS.md). Each process notes what it does beside the rules that keep two leaders
-apart, and each of these rules is judged for itself. And once the last fault is over, what is written has to be
-captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without a hand. `make campaign` runs it; `make campaign-short`, of three minutes, is a
-part of CI.
+Two captures on two hosts share nothing but a source, an event log and a state store. A nemesis takes parts away and gives them back, at most two at a time. Then the
+history oracle compares the event log with what the source committed: [invariants](../INVARIANTS.md) 1, 2, 3, 7 and 8, and each rule that keeps two leaders apart. Once the
+last fault is over, what is written must be captured within {lag_s:.0f} s, {lively_s:.0f} s later at the latest, without help. `make campaign` runs it; `make campaign-short` (three
+minutes) is a part of CI.
 
-These seconds are of a clock that runs as slowly as the machine: a process beside the run, with the same little to do each second, shows which share of
-a core it gets (`tests/campaign/machine_time.py`). What is late because other work keeps the machine busy is so told apart from what is stuck. Times on this
-page are of the usual clock.
+- These limits are measured by a clock that runs as slowly as the busy machine (`tests/campaign/machine_time.py`); times on this page by the usual one.
+- Some runs have two processes of one pipeline. They deliver three tables to a copy in PostgreSQL, to a second one by steps, and to files: the copies must be equal to the
+  source, or to what the steps make of it, and each event in the files once.
+- In others operators put log, state or both back, leave tables out, forget to mount the log, create tables. Then no offset may be issued twice, a reader that is
+  ahead must be refused, what is missing must be dumped, and each dump's replay must give the source's rows.
 
-In a part of the runs two processes of one pipeline, one on each host, bring three tables to a copy in PostgreSQL, to a second one by steps (`filter`,
-`compute`, `cast`, `rename`, `hash`, `drop`), and to files. The first copy has to become equal to the source, the second one to what the steps make of the
-source's rows, and each event has to be in the files once.
-
-In another part of them operators are at work: they put log, state or both back, leave tables out, forget to mount the log, create tables. What a log that
-was put back has lost is not held against it. But no offset is issued twice, a reader that stood further is refused, all is dumped again that has to be, and
-replay from each dump gives the source's rows.
-
-This page is written by `tools/campaign_page.py` from [the notes](campaign.json) of one campaign or several: it adds those that it is given.
+`tools/campaign_page.py` writes this page from [the notes](campaign.json) of campaigns.
 
 | | |
 |---|---|
@@ -145,10 +137,8 @@ This page is written by `tools/campaign_page.py` from [the notes](campaign.json)
 |---|---|---|
 {kinds}
 
-A path is that of one host to the database, to the state store (each of three ZooKeepers), to the bucket, or to the copy of a pipeline. Each host has a namespace
-of the network, and a TCP proxy on the bridge of both stands in each path: it refuses, silences and slows down. What drops packets is a rule of the host's
-namespace, and what takes its link away is the link. (Runs before these two faults came, and those without root, had the proxies alone.) Both hosts are one
-kernel: each capture is made to believe that the other is elsewhere, so it sees of an ended one only that the lease is not renewed.
+A path leads from one host to the database, the state store, the bucket, or a copy. Each host has a network namespace; a TCP proxy in each path refuses, silences and slows
+down; rules of the namespace drop packets. Both hosts are one kernel, but each capture believes that the other is elsewhere.
 
 | source | `state.url` | runs |
 |---|---|---|
@@ -156,26 +146,22 @@ kernel: each capture is made to believe that the other is elsewhere, so it sees 
 
 ## Without a leader
 
-From the last record of a leader to the first one of the next, {len(gaps)} times; the lease lasts {lease_s:.0f} s. Half of them are below
-{at(gaps, 0.5)} s, nine of ten below {at(gaps, 0.9)} s, the longest is {at(gaps, 1)} s. They include what else was away meanwhile (the
-database, the state store, both captures where an operator ended them), and a machine of two cores that other work keeps busy: they are no measure of how fast a standby is.
+From the last record of a leader to the first one of the next, {len(gaps)} times; the lease lasts {lease_s:.0f} s. Half are below {at(gaps, 0.5)} s, nine of ten below
+{at(gaps, 0.9)} s, the longest is {at(gaps, 1)} s. Other faults (database, state store, both captures) and a busy machine are in it: it is no measure of a standby's speed.
 {parts_of(runs)}
 ![How long nothing was captured between two leaders](../images/campaign.svg)
 
 ## What it would see
 
-`TIDELOG_CAMPAIGN_MUTATIONS=1 make soak ARGS=tests/campaign` breaks one rule after the other, and asks that a run tells just that: no look at the
-lease before an append; no fence; an epoch that is not raised; progress that is written without an epoch; a change of the state after the
-lease's deadline; an append to a bucket that replaces what is there; a log that was put back and issues its offsets again; tables that were left out
-and are forgotten. The same faults on the same seeds, with nothing broken, have to strike and to hold.
+`TIDELOG_CAMPAIGN_MUTATIONS=1 make soak ARGS=tests/campaign` breaks one rule after the other, and a run must report just that: no check of the
+lease before an append; no fence; an epoch that is not raised; progress without an epoch; a change of the state after the lease's deadline; an append to a bucket that
+replaces what is there; a restored log that issues its offsets again; left-out tables that are forgotten.
 
 ## What it does not have
 
-`tc`: what is late is late by the proxies, and packets are not lost one by one, or out of turn. A disk that is
-full, slow or fails is played to the process, not to its machine. So is a wall clock that is stepped: libfaketime steps it for all of a capture, its libraries
-in C and Rust too, and where that is not installed it is stepped for its Python code alone; pipelines keep the machine's. Pipelines know that they are on one
-machine, and write to PostgreSQL and to files alone. Where pipelines are, no operator is at work: an output that is ahead of a log that was put back ends, and
-asks for another name and place ([what to do then](../how-to/restore.md)).
+Single packets are not lost or reordered. A full, slow or failing disk and a stepped wall clock (libfaketime, or Python's clock alone) are shown to the process, not to its
+machine; pipelines keep the machine's clock, and write to PostgreSQL and to files alone. Where pipelines are, no operator acts: an output ahead of a restored log
+[has to be moved by hand](../how-to/restore.md).
 """
 
 
@@ -193,9 +179,8 @@ def parts_of(runs: list[dict[str, Any]]) -> str:
     told = ""
     if vain:
         told = (
-            f"\nIn {len(vain)} of them another led meanwhile, whom the next fault took before it had "
-            f"captured a record: {at(sorted(vain), 0.5)} s in the middle, {at(sorted(vain), 1)} s at "
-            "most. Each of those costs a lease, and the time that a leader takes to begin.\n"
+            f"\nIn {len(vain)} of them another leader was lost before it captured a record: "
+            f"{at(sorted(vain), 0.5)} s in the middle, {at(sorted(vain), 1)} s at most.\n"
         )
     return f"\n| of it | half are below | at most |\n|---|---|---|\n{rows}\n{told}"
 

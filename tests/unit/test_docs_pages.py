@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FRONT = ROOT / "README.md"
@@ -88,3 +90,34 @@ def test_pages_that_the_code_cites_exist() -> None:
                 if not (ROOT / cited).exists() and not list(ROOT.glob(f"{cited}-*.md")):
                     missing.append(f"{module.relative_to(ROOT)}: {cited}")
     assert missing == []
+
+
+def test_options_that_pages_for_users_of_other_tools_name_exist() -> None:
+    schema = json.loads((ROOT / "src/tidelog/config/tidelog.schema.json").read_text())
+    sections = set(schema["properties"])
+    unknown = []
+    for page in ("from-debezium", "from-other-tools"):
+        text = (ROOT / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
+        rows = [line.split(" | ", 1)[-1] for line in text.splitlines() if line.startswith("| ")]
+        for option in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", " ".join(rows)):
+            path = option.split(".")
+            if path[0] in sections and not has_option(
+                schema, schema["properties"][path[0]], path[1:]
+            ):
+                unknown.append(option)
+    assert not unknown
+
+
+def has_option(schema: dict[str, Any], section: dict[str, Any], path: list[str]) -> bool:
+    """Is there such an option in the section, or in one of its kinds?"""
+    if not path:
+        return True
+    if "$ref" in section:
+        section = schema["$defs"][section["$ref"].rsplit("/", 1)[1]]
+    kinds = [*section.get("anyOf", ()), *section.get("oneOf", ())]
+    if "items" in section:
+        kinds.append(section["items"])
+    inner = section.get("properties", {})
+    return any(has_option(schema, kind, path) for kind in kinds) or (
+        path[0] in inner and has_option(schema, inner[path[0]], path[1:])
+    )

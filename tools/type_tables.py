@@ -68,7 +68,7 @@ ROWS = (
         "digits", "`float`"),
     Row(("double", "double unsigned"), "bit for bit", "`double`, `real`"),
     Row(("year",), "0 for the zero year"),
-    Row(("date",), "[zero dates](mysql-and-mariadb.md#zero-dates) are NULL, but not in keys"),
+    Row(("date",), "[zero dates](#zero-dates) are NULL, but not in keys"),
     Row(("datetime", "datetime(6)"), "microseconds; no time zone; zero dates are NULL",
         "`datetime(0…6)`"),
     Row(("timestamp", "timestamp(6)"), "microseconds, an instant; zero dates are NULL",
@@ -125,6 +125,8 @@ def logical(column_type: str, flavor: Flavor) -> str:
 def table(flavor: Flavor) -> Iterator[str]:
     yield HEAD.format(name={Flavor.MYSQL: "MySQL", Flavor.MARIADB: "MariaDB"}[flavor])
     for row in rows_of(flavor):
+        if flavor is not Flavor.MYSQL and row.flavors == tuple(Flavor):
+            continue  # MariaDB's page names what differs from MySQL's
         found = {logical(name, flavor) for name in row.types}
         if len(found) != 1 and "decimal" not in row.names:
             raise ValueError(f"{row.names}: {found}")

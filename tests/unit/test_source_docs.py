@@ -22,7 +22,7 @@ from tidelog.config.source import SOURCES
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"postgres": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
-SHARED = (ROOT / "docs" / "sources" / "mysql-and-mariadb.md").read_text(encoding="utf-8")
+SHARED = (ROOT / "docs" / "sources" / "mysql.md").read_text(encoding="utf-8")
 HOW_TO = ["first-capture", "capture-from-a-replica", "schema-unknown"]
 SOURCE = re.sub(
     r'"\s*\n\s*f?"',  # texts that go on in the next line

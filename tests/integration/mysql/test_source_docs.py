@@ -25,7 +25,7 @@ from tidelog.sources.mysql.connect import connect
 pytestmark = pytest.mark.integration
 
 DOCS = Path(__file__).parents[3] / "docs"
-SHARED = DOCS / "sources" / "mysql-and-mariadb.md"
+SHARED = DOCS / "sources" / "mysql.md"
 REPLICA = DOCS / "how-to" / "capture-from-a-replica.md"
 PASSWORD = "a password"
 SERVERS = {"mysql": MySqlServer, "mariadb": MariaDbServer}

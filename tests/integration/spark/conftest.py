@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.iceberg_sql import SPARK_OF_ICEBERG, iceberg_sql_jars
+from tests.support.postgres_jdbc import postgres_jdbc_jar
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
@@ -29,9 +30,11 @@ SHARED = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """With Delta, if there is one for this Spark, and with Iceberg, whose SQL one Spark has."""
+    """With Delta, if there is one for this Spark, and with Iceberg, whose SQL one Spark has, and
+    the driver for its catalogs in PostgreSQL.
+    """
     jars = iceberg_sql_jars() if SPARK_VERSION == SPARK_OF_ICEBERG else iceberg_jars()
-    conf = SHARED | {"spark.jars": ",".join(map(str, jars))}
+    conf = SHARED | {"spark.jars": ",".join(map(str, [*jars, postgres_jdbc_jar()]))}
     session = spark_session("local[2]", conf=conf, delta=SPARK_VERSION in DELTA_SPARK_JARS)
     yield session
     session.stop()

@@ -56,6 +56,7 @@ def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
         context.spark,
         context.log_path,
         section.catalog_properties(),
+        catalog_name=section.catalog_name,
         tables=section.tables,
         name=section.name,
         options=options,
@@ -83,7 +84,8 @@ def _delta_place(section: DeltaSection) -> OutputPlace:
 def _iceberg_place(section: IcebergSection) -> OutputPlace:
     found = section.catalog_properties()
     place = [found.get(name, "") for name in ("type", "catalog-impl", "uri")]
-    return OutputPlace([*place, normal_directory(found.get("warehouse", ""))])
+    name = [] if section.catalog_name is None else [section.catalog_name]
+    return OutputPlace([*place, normal_directory(found.get("warehouse", "")), *name])
 
 
 def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Literal
 
@@ -34,6 +35,14 @@ class IcebergSection(LakeSection):
         "(`hadoop`, `rest`, `jdbc`, `hive`, `glue`, …), `uri`, `warehouse`, … All are treated as "
         "secrets. Unset: `type: hadoop` at `path`.",
         examples=[{"type": "rest", "uri": "https://catalog", "token": "${CATALOG_TOKEN}"}],
+    )
+    catalog_name: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The name by which a JDBC catalog keeps its tables: that by which other "
+        "engines know the catalog. Unset: `tidelog_` and the output's name if it has tables there, "
+        "else the only other catalog in the database, if there is one.",
+        examples=["lake"],
     )
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
@@ -87,6 +96,8 @@ class IcebergSection(LakeSection):
             raise ValueError("say where: path, or catalog with its type and uri")
         if self.path is not None and "warehouse" in self.catalog:
             raise ValueError("path is the catalog's warehouse: give one of the two")
+        if self.catalog_name is not None and not is_jdbc(self.catalog_properties()):
+            raise ValueError("catalog_name is for a JDBC catalog; others have one name space")
         return self
 
     def catalog_properties(self) -> dict[str, str]:
@@ -95,3 +106,9 @@ class IcebergSection(LakeSection):
         if not {"type", "catalog-impl"} & given.keys():
             given["type"] = "hadoop"
         return given if self.path is None else {**given, "warehouse": str(self.path)}
+
+
+def is_jdbc(properties: Mapping[str, str]) -> bool:
+    """Is it a JDBC catalog, which keeps the tables of many catalogs by their names?"""
+    impl = properties.get("catalog-impl", "")
+    return properties.get("type", "").lower() == "jdbc" or impl.endswith(".JdbcCatalog")

@@ -7,18 +7,18 @@ What is Iceberg's own is in `tidelog.outputs.lake.iceberg.table`, the rest in
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import TidelogError
 from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
+from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
 from tidelog.outputs.lake.iceberg.partitioning import Partition
-from tidelog.outputs.lake.iceberg.state import IcebergCatalog
 from tidelog.outputs.lake.iceberg.table import DELETED, IcebergLayout, IcebergTable
 from tidelog.outputs.lake.output import LakeOptions, reason_of
 from tidelog.outputs.lake.settling_output import SettlingOutput
@@ -48,6 +48,8 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         spark: a session with Iceberg's library (`tidelog.spark.sessions.jars.iceberg_jars`).
         log_path: the event log that batches refer to.
         catalog: properties of the catalog, as Iceberg's documentation has them.
+        catalog_name: by which a JDBC catalog keeps its tables; None: see
+            `tidelog.outputs.lake.iceberg.catalog`.
         tables: names or patterns; empty: all.
         name: identifies this output among others of the same log; part of the property that says
             how far a table is.
@@ -66,6 +68,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         log_path: str,
         catalog: Mapping[str, str],
         *,
+        catalog_name: str | None = None,
         tables: Sequence[str] = (),
         name: str = "iceberg",
         options: IcebergOptions | None = None,
@@ -81,11 +84,16 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
             parallel_tables=parallel_tables,
             state=state,
         )
-        self._catalog = IcebergCatalog(spark, catalog_name(name), catalog)
+        self._properties, self._catalog_name = dict(catalog), catalog_name
         self._root = catalog.get("warehouse") if catalog.get("type") == "hadoop" else None
         self._expired: dict[TableName, float] = {}  # when, of `time.monotonic`
         self._expiring: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-expire")
+
+    @cached_property
+    def _catalog(self) -> IcebergCatalog:
+        """Opened when it is first needed: one that is away is tried again with the batch."""
+        return IcebergCatalog(self._spark, self.name, self._properties, self._catalog_name)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)
@@ -129,11 +137,6 @@ def _expire(tables: Sequence[IcebergTable], before_ms: int) -> None:
         except Exception as error:  # noqa: BLE001 - whatever the library raises
             reason = error if isinstance(error, TidelogError) else reason_of(error)
             logger.warning("%s: old snapshots were not removed: %s", copy.location, reason)
-
-
-def catalog_name(output: str) -> str:
-    """Returns the name of an output's catalog, by which a JDBC catalog keeps its tables."""
-    return "tidelog_" + re.sub(r"[^a-z0-9]", "_", output.lower())
 
 
 def spark_catalog_conf(name: str, catalog: Mapping[str, str]) -> dict[str, str]:

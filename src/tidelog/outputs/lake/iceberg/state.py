@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
 
-from tidelog.errors import UsageError
+from tidelog.errors import AccessRefusedError, OutputError, UsageError
 from tidelog.outputs.lake.data_files.layout import FileColumn
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.iceberg.files import (
@@ -29,93 +30,71 @@ from tidelog.outputs.lake.iceberg.files import (
     deletes_of,
     file_of,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tidelog.outputs.lake.output import reason_of
+from tidelog.spark.sessions.errors import SparkGoneError, known_error
 
 logger = logging.getLogger(__name__)
 
 MAIN = "main"
-_EXCEPTIONS = "org.apache.iceberg.exceptions."
-_CONFLICTS = (f"{_EXCEPTIONS}CommitFailedException", f"{_EXCEPTIONS}ValidationException")
-_UNKNOWN = f"{_EXCEPTIONS}CommitStateUnknownException"
-_ABSENT = (f"{_EXCEPTIONS}NoSuchTableException", f"{_EXCEPTIONS}NoSuchNamespaceException")
-_EXISTS = f"{_EXCEPTIONS}AlreadyExistsException"
+_FILES = "org.apache.hadoop.fs."  # in the stack of an error of the storage
+EXCEPTIONS = "org.apache.iceberg.exceptions."
+_CONFLICTS = (f"{EXCEPTIONS}CommitFailedException", f"{EXCEPTIONS}ValidationException")
+_UNKNOWN = f"{EXCEPTIONS}CommitStateUnknownException"
 
 
-def _class_of(error: Py4JJavaError) -> str:
+_DENIED = (f"{EXCEPTIONS}NotAuthorizedException", f"{EXCEPTIONS}ForbiddenException")
+_SQL_DENIED = "28"  # SQL's class of states "invalid authorization specification"
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def class_of(error: Py4JJavaError) -> str:
+    """Returns the name of the Java class of an error."""
     return str(error.java_exception.getClass().getName())
 
 
-class IcebergCatalog:
-    """A catalog.
-
-    Args:
-        spark: the session in whose JVM Iceberg's library is.
-        name: the catalog's name, by which a JDBC catalog keeps its tables.
-        properties: of the catalog, as Iceberg's documentation has them.
+@contextmanager
+def library_errors(where: str) -> Iterator[None]:
+    """Turns errors of Iceberg's library into TidelogErrors that name ``where``, without their
+    texts, which may contain secrets.
     """
+    try:
+        yield
+    except Py4JJavaError as error:
+        known = known_error(error)
+        if isinstance(known, UsageError | SparkGoneError) or (known and _FILES in str(error)):
+            raise known from error
+        if _is_denied(error):
+            raise AccessRefusedError(
+                f"{where}: the catalog denies access ({reason_of(error)}): check its credentials, "
+                "token and rights"
+            ) from error
+        raise OutputError(f"{where}: the catalog failed: {reason_of(error)}") from error
 
-    def __init__(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
-        self._jvm: Any = cast(Any, spark._jvm)
-        self._gateway = cast(Any, spark.sparkContext._gateway)
-        conf = cast(Any, spark)._jsc.hadoopConfiguration()
-        catalogs = self._jvm.org.apache.iceberg.CatalogUtil
-        if isinstance(catalogs, JavaPackage):
-            raise UsageError(
-                "Iceberg's library is missing in this Spark session: create it by "
-                "tidelog.spark.spark_session(iceberg=True), or give it the jars that "
-                "`tidelog jars --for iceberg` fetches"
-            )
-        self._catalog = catalogs.buildIcebergCatalog(name, self._map(properties), conf)
 
-    def load(self, parts: Sequence[str]) -> IcebergState | None:
-        """The table of this namespace and name; None if there is none."""
-        try:
-            table = self._catalog.loadTable(self._identifier(parts))
-        except Py4JJavaError as error:
-            if _class_of(error) in _ABSENT:
-                return None
-            raise
-        return IcebergState(self._jvm, table)
+def _is_denied(error: Py4JJavaError) -> bool:
+    cause = error.java_exception
+    while cause is not None:
+        name = str(cause.getClass().getName())
+        state = str(cause.getSQLState()) if name.endswith("SQLException") else ""
+        if name in _DENIED or state.startswith(_SQL_DENIED):
+            return True
+        cause = cause.getCause()
+    return False
 
-    def create(
-        self,
-        parts: Sequence[str],
-        schema: Mapping[str, Any],
-        spec: Mapping[str, Any],
-        properties: Mapping[str, str],
-    ) -> None:
-        """Create a table, unless it exists. ``schema`` and ``spec``: as the specification has them
-        as JSON.
-        """
-        api = self._jvm.org.apache.iceberg
-        identifier = self._identifier(parts)
-        if len(parts) > 1:
-            try:
-                self._catalog.createNamespace(identifier.namespace())
-            except Py4JJavaError as error:
-                if _class_of(error) != _EXISTS:
-                    raise
-        parsed = api.SchemaParser.fromJson(json.dumps(schema))
-        by = api.PartitionSpecParser.fromJson(parsed, json.dumps(spec))
-        try:
-            self._catalog.createTable(identifier, parsed, by, self._map(properties))
-        except Py4JJavaError as error:
-            if _class_of(error) != _EXISTS:
-                raise
 
-    def _identifier(self, parts: Sequence[str]) -> Any:
-        names = self._gateway.new_array(self._jvm.String, len(parts))
-        for index, part in enumerate(parts):
-            names[index] = part
-        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(names)
+def _named(
+    method: Callable[Concatenate[IcebergState, Arguments], Result],
+) -> Callable[Concatenate[IcebergState, Arguments], Result]:
+    """Wraps a method in `library_errors` of the table."""
 
-    def _map(self, values: Mapping[str, str]) -> Any:
-        found = self._jvm.java.util.HashMap()
-        for name, value in values.items():
-            found[name] = value
-        return found
+    @wraps(method)
+    def call(state: IcebergState, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with library_errors(state.location):
+            return method(state, *args, **kwargs)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -166,6 +145,7 @@ class IcebergState:
         self._operations = table.operations()
         self._base = self._operations.current()
 
+    @_named
     def refresh(self) -> None:
         """Read it again."""
         self._base = self._operations.refresh()
@@ -232,6 +212,7 @@ class IcebergState:
 
     # ------------------------------------------------ files
 
+    @_named
     def files(self, columns: Mapping[int, FileColumn]) -> dict[str, IcebergFile]:
         """Reads the files of the newest snapshot, by their paths, with statistics of ``columns``,
         which are given by their field ids.
@@ -267,6 +248,7 @@ class IcebergState:
 
     # ------------------------------------------------ commits
 
+    @_named
     def commit_files(
         self,
         change: TableChange,
@@ -294,7 +276,7 @@ class IcebergState:
         try:
             snapshot = operation.apply()
         except Py4JJavaError as error:
-            if _class_of(error) in _CONFLICTS:
+            if class_of(error) in _CONFLICTS:
                 return None
             raise
         base = self._operations.current()
@@ -314,8 +296,8 @@ class IcebergState:
         try:
             self._operations.commit(base, builder.build())
         except Py4JJavaError as error:
-            refused = _class_of(error) in _CONFLICTS
-            if not refused and _class_of(error) != _UNKNOWN:
+            refused = class_of(error) in _CONFLICTS
+            if not refused and class_of(error) != _UNKNOWN:
                 raise
             self.refresh()
             if not self._is_seen(number):
@@ -383,9 +365,10 @@ class IcebergState:
             io.deleteFile(snapshot.manifestListLocation())
         except Py4JJavaError as error:
             logger.info(
-                "%s: manifests of a refused commit stay: %s", self.location, _class_of(error)
+                "%s: manifests of a refused commit stay: %s", self.location, class_of(error)
             )
 
+    @_named
     def commit(
         self,
         *,
@@ -410,12 +393,13 @@ class IcebergState:
         try:
             self._operations.commit(self._base, builder.build())
         except Py4JJavaError as error:
-            if _class_of(error) == _CONFLICTS[0]:
+            if class_of(error) == _CONFLICTS[0]:
                 return False
             raise
         self.refresh()
         return self.head() == head
 
+    @_named
     def expire(self, before_ms: int) -> None:
         """Remove snapshots that are older, since 1970, UTC, and the files that no other needs;
         those of branches and tags stay.

@@ -42,10 +42,10 @@ from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.parquet_files import has_bounds
 from tidelog.outputs.lake.delta.tasks import CopyFiles
 from tidelog.outputs.lake.delta_log.actions import DataFile
+from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
 from tidelog.outputs.lake.iceberg.format import IcebergFormat, PartitionField
 from tidelog.outputs.lake.iceberg.partitioning import Partition
 from tidelog.outputs.lake.iceberg.state import (
-    IcebergCatalog,
     IcebergState,
     SchemaChange,
     TableChange,

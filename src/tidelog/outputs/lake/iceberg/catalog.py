@@ -1,0 +1,171 @@
+"""An Iceberg catalog, by Iceberg's Java library in the JVM of Spark's driver.
+
+A JDBC catalog keeps the tables of many catalogs, each under a name: that of the option
+``catalog_name``; else the output's own, if it has tables there; else the only other one, which
+other engines made.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from py4j.java_gateway import JavaPackage
+from py4j.protocol import Py4JJavaError
+
+from tidelog.errors import UsageError
+from tidelog.outputs.lake.iceberg.config import is_jdbc
+from tidelog.outputs.lake.iceberg.state import EXCEPTIONS, IcebergState, class_of, library_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ABSENT: Final = (f"{EXCEPTIONS}NoSuchTableException", f"{EXCEPTIONS}NoSuchNamespaceException")
+_EXISTS: Final = f"{EXCEPTIONS}AlreadyExistsException"
+_OWN: Final = "tidelog_"
+# The tables of a JDBC catalog (`org.apache.iceberg.jdbc.JdbcUtil`), in a database that keeps names.
+_JDBC_TABLES: Final = ("iceberg_tables", "iceberg_namespace_properties")
+
+
+def own_catalog_name(output: str) -> str:
+    """Returns the name of a catalog that is an output's alone."""
+    return _OWN + re.sub(r"[^a-z0-9]", "_", output.lower())
+
+
+class IcebergCatalog:
+    """A catalog. It is opened when it is made.
+
+    Args:
+        spark: the session in whose JVM Iceberg's library is.
+        output: the name of the output.
+        properties: of the catalog, as Iceberg's documentation has them.
+        name: by which a JDBC catalog keeps the tables; None: see above.
+
+    Raises UsageError if the library is missing, or a JDBC catalog's name can't be known.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        output: str,
+        properties: Mapping[str, str],
+        name: str | None = None,
+    ) -> None:
+        self._jvm: Any = cast(Any, spark._jvm)
+        self._gateway = cast(Any, spark.sparkContext._gateway)
+        conf = cast(Any, spark)._jsc.hadoopConfiguration()
+        catalogs = self._jvm.org.apache.iceberg.CatalogUtil
+        if isinstance(catalogs, JavaPackage):
+            raise UsageError(
+                "Iceberg's library is missing in this Spark session: create it by "
+                "tidelog.spark.spark_session(iceberg=True), or give it the jars that "
+                "`tidelog jars --for iceberg` fetches"
+            )
+        with library_errors(f"output {output}"):
+            if name is None and is_jdbc(properties):
+                name = self._jdbc_name(output, properties)
+            name = name or own_catalog_name(output)
+            self._catalog = catalogs.buildIcebergCatalog(name, self._map(properties), conf)
+
+    def load(self, parts: Sequence[str]) -> IcebergState | None:
+        """The table of this namespace and name; None if there is none."""
+        with library_errors(".".join(parts)):
+            try:
+                table = self._catalog.loadTable(self._identifier(parts))
+            except Py4JJavaError as error:
+                if class_of(error) in _ABSENT:
+                    return None
+                raise
+            return IcebergState(self._jvm, table)
+
+    def create(
+        self,
+        parts: Sequence[str],
+        schema: Mapping[str, Any],
+        spec: Mapping[str, Any],
+        properties: Mapping[str, str],
+    ) -> None:
+        """Create a table, unless it exists. ``schema`` and ``spec``: as the specification has them
+        as JSON.
+        """
+        api = self._jvm.org.apache.iceberg
+        identifier = self._identifier(parts)
+        parsed = api.SchemaParser.fromJson(json.dumps(schema))
+        by = api.PartitionSpecParser.fromJson(parsed, json.dumps(spec))
+        with library_errors(".".join(parts)):
+            if len(parts) > 1:
+                self._make(self._catalog.createNamespace, identifier.namespace())
+            self._make(self._catalog.createTable, identifier, parsed, by, self._map(properties))
+
+    @staticmethod
+    def _make(make: Callable[..., object], *arguments: object) -> None:
+        """Make what may be there."""
+        try:
+            make(*arguments)
+        except Py4JJavaError as error:
+            if class_of(error) != _EXISTS:
+                raise
+
+    def _identifier(self, parts: Sequence[str]) -> Any:
+        names = self._gateway.new_array(self._jvm.String, len(parts))
+        for index, part in enumerate(parts):
+            names[index] = part
+        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(names)
+
+    def _map(self, values: Mapping[str, str]) -> Any:
+        found = self._jvm.java.util.HashMap()
+        for name, value in values.items():
+            found[name] = value
+        return found
+
+    def _jdbc_name(self, output: str, properties: Mapping[str, str]) -> str:
+        own, names = own_catalog_name(output), self._jdbc_names(properties)
+        others = sorted(name for name in names if not name.startswith(_OWN))
+        if own in names or not others:
+            return own
+        if len(others) == 1:
+            return others[0]
+        raise UsageError(
+            f"output {output}: the database of its catalog has tables of the catalogs "
+            f"{', '.join(others)}. Say by catalog_name which of them the output's tables belong "
+            f"to; {own} is one of its own"
+        )
+
+    def _jdbc_names(self, properties: Mapping[str, str]) -> set[str]:
+        """Returns the names of the catalogs in a JDBC catalog's database."""
+        url = properties.get("uri", "")
+        known = self._jvm.java.util.Properties()
+        for name, value in properties.items():
+            if name.startswith("jdbc."):
+                known.setProperty(name.removeprefix("jdbc."), value)
+        with closing(self._connect(url, known)) as connection:
+            statement = connection.createStatement()
+            found = set()
+            for table in _JDBC_TABLES:
+                tables = connection.getMetaData().getTables(None, None, table, None)
+                if not tables.next():
+                    continue
+                rows = statement.executeQuery(f"SELECT DISTINCT catalog_name FROM {table}")  # noqa: S608
+                while rows.next():
+                    found.add(str(rows.getString(1)))
+            return found
+
+    def _connect(self, url: str, properties: Any) -> Any:
+        # Not by DriverManager, which knows no driver of ``spark.jars`` where Python is the caller.
+        jvm = self._jvm
+        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        drivers = jvm.java.util.ServiceLoader.load(
+            jvm.java.lang.Class.forName("java.sql.Driver"), loader
+        ).iterator()
+        while drivers.hasNext():
+            driver = drivers.next()
+            if driver.acceptsURL(url):
+                return driver.connect(url, properties)
+        kind = ":".join(url.split(":")[:2])
+        raise UsageError(
+            f"Spark has no JDBC driver for {kind}: give it the driver's jar by pipeline.conf: "
+            "{spark.jars: …} (docs/outputs/iceberg.md)"
+        )

@@ -1,0 +1,49 @@
+"""An Iceberg output into catalogs of servers, on any Spark; its tables are read by others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.spark.conftest import *  # noqa: F403 - its fixtures
+from tests.support.build_log import BuiltLog
+
+from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
+from tidelog.spark.datasource.segment_rows import batch_of
+
+
+class Delivered:
+    """Writes an event log into a catalog, one batch at a time."""
+
+    def __init__(self, spark: Any, built: BuiltLog, root: Path) -> None:
+        self.spark, self.built = spark, built
+        self.warehouse = f"file://{root}/warehouse"
+        self._done = 0
+
+    def output(self, catalog: Mapping[str, str], **options: Any) -> IcebergOutput:
+        """``options``: arguments of the output, or of its options."""
+        named = {key: options.pop(key) for key in ("catalog_name", "name") if key in options}
+        return IcebergOutput(
+            self.spark,
+            self.built.path,
+            {"warehouse": self.warehouse, **catalog},
+            options=IcebergOptions(**options),
+            **named,
+        )
+
+    def run(self, catalog: Mapping[str, str], **options: Any) -> None:
+        """One batch of all, by an output that begins."""
+        output = self.output(catalog, **options)
+        log = self.built.log
+        try:
+            output.prepare(log.generation)
+            output.write(batch_of(log, log.head_offset, log.latest_offset()))
+        finally:
+            output.close()
+
+
+@pytest.fixture
+def delivered(spark: Any, built: BuiltLog, tmp_path: Path) -> Delivered:
+    return Delivered(spark, built, tmp_path)

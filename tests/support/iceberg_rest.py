@@ -7,6 +7,7 @@ that of Spark.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import threading
 import time
@@ -91,10 +92,8 @@ class RestCatalogServer:
     def stop(self) -> None:
         """Kill it: it answers no more."""
         if self._gateway is not None:
-            try:
+            with contextlib.suppress(Py4JError, OSError):
                 self._gateway.jvm.java.lang.Runtime.getRuntime().halt(0)
-            except (Py4JError, OSError):
-                pass
             self._gateway.close()
             self._gateway = None
 
@@ -187,7 +186,7 @@ class FaultyCatalog:
                 if self.command != "HEAD":
                     self.wfile.write(body)
 
-            do_GET = do_POST = do_HEAD = do_DELETE = _serve
+            do_GET = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815
 
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._http.daemon_threads = True

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.spark.conftest import *  # noqa: F403 - its fixtures
 from tests.support.build_log import BuiltLog
 
+from tidelog.errors import OutputError
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.spark.datasource.segment_rows import batch_of
 
@@ -20,7 +21,6 @@ class Delivered:
     def __init__(self, spark: Any, built: BuiltLog, root: Path) -> None:
         self.spark, self.built = spark, built
         self.warehouse = f"file://{root}/warehouse"
-        self._done = 0
 
     def output(self, catalog: Mapping[str, str], **options: Any) -> IcebergOutput:
         """``options``: arguments of the output, or of its options."""
@@ -36,12 +36,26 @@ class Delivered:
     def run(self, catalog: Mapping[str, str], **options: Any) -> None:
         """One batch of all, by an output that begins."""
         output = self.output(catalog, **options)
-        log = self.built.log
         try:
-            output.prepare(log.generation)
-            output.write(batch_of(log, log.head_offset, log.latest_offset()))
+            output.prepare(self.built.log.generation)
+            self.write(output)
         finally:
             output.close()
+
+    def write(self, output: IcebergOutput) -> None:
+        """One batch of all."""
+        log = self.built.log
+        output.write(batch_of(log, log.head_offset, log.latest_offset()))
+
+    def retry(self, output: IcebergOutput) -> int:
+        """One batch of all, again while it fails, as pipelines do. Returns how often it failed."""
+        for failures in range(4):
+            try:
+                self.write(output)
+            except OutputError:
+                continue
+            return failures
+        raise AssertionError("the batch fails again and again")
 
 
 @pytest.fixture

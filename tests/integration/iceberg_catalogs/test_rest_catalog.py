@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,24 @@ from pyiceberg.catalog.rest import RestCatalog
 from tests.integration.iceberg_catalogs.conftest import Delivered
 from tests.integration.spark.orders import orders
 from tests.support.iceberg_readers import by_duckdb, by_pyiceberg
-from tests.support.iceberg_rest import FaultyCatalog, RestCatalogServer
+from tests.support.iceberg_rest import (
+    FaultyCatalog,
+    Passed,
+    Request,
+    RestCatalogServer,
+    held,
+    once_committed,
+    refused,
+)
 from tests.support.postgres_jdbc import jdbc_uri
 
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.errors import AccessRefusedError
+from tidelog.errors import AccessRefusedError, OutputError
+from tidelog.system import failpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
-TOKEN = "t0ken"  # noqa: S105
+TOKEN = "t0ken"
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +92,134 @@ def test_a_token_is_fetched_by_a_credential(
 ) -> None:
     """By OAuth2, from the catalog itself, as Polaris has it."""
     orders(delivered.built)
-    front.token = "client-credentials-token:sub=tidelog"  # noqa: S105
+    front.token = "client-credentials-token:sub=tidelog"
     delivered.run({"type": "rest", "uri": front.uri, "credential": "tidelog:s3cret"})
     front.token = TOKEN
     assert names_in(by_others.load_table("public.orders")) == {n: f"n{n}" for n in range(4)}
+
+
+@pytest.fixture
+def output(delivered: Delivered, catalog: dict[str, str]) -> Iterator[Any]:
+    """One that has written a batch: rows 0 to 3."""
+    orders(delivered.built)
+    found = delivered.output(catalog | {"rest.client.socket-timeout-ms": "2000"})
+    found.prepare(delivered.built.log.generation)
+    delivered.write(found)
+    yield found
+    found.close()
+
+
+def change(delivered: Delivered) -> None:
+    built = delivered.built
+    table = built.log.schemas.latest(built.log.schemas.tables()[0])
+    built.update(table, "1", "changed", "1.5")
+    built.insert(table, "4", "n4", "1.5")
+    built.delete(table, "3")
+    built.flush()
+
+
+CHANGED = {0: "n0", 1: "changed", 2: "n2", 4: "n4"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda: refused(500), lambda: refused(502), lambda: refused(503), lambda: refused(504),
+     lambda: None, held(3)],
+    ids=["500", "502", "503", "504", "lost", "held"],
+)  # fmt: skip
+def test_a_commit_whose_answer_is_wrong_or_lost_is_made_once(
+    delivered: Delivered,
+    front: FaultyCatalog,
+    by_others: RestCatalog,
+    output: Any,
+    answer: Callable[[], Passed | None],
+) -> None:
+    change(delivered)
+    front.answer = once_committed(answer)
+    delivered.retry(output)
+    found = by_others.load_table("public.orders")
+    assert names_in(found) == CHANGED
+    assert len(found.snapshots()) == 2
+    delivered.write(output)
+    assert len(found.refresh().snapshots()) == 2
+    assert by_duckdb(found.metadata_location) == by_pyiceberg(found)
+
+
+@pytest.mark.parametrize("after_s", [0.2, 2.0])
+def test_a_commit_that_comes_after_its_answer_is_made_once(
+    delivered: Delivered, front: FaultyCatalog, by_others: RestCatalog, output: Any, after_s: float
+) -> None:
+    """A gateway gives up and the server goes on: while the batch is settled again, or later."""
+    change(delivered)
+    late: list[threading.Thread] = []
+
+    def serve(request: Request) -> Passed | None:
+        if request.is_commit and not late:
+            late.append(threading.Thread(target=lambda: (time.sleep(after_s), request.forward())))
+            late[0].start()
+            return refused(504)
+        return request.forward()
+
+    front.answer = serve
+    delivered.retry(output)
+    late[0].join()
+    delivered.write(output)
+    found = by_others.load_table("public.orders")
+    assert names_in(found) == CHANGED
+    assert len(found.snapshots()) == 2
+    assert by_duckdb(found.metadata_location) == by_pyiceberg(found)
+
+
+def test_a_new_column_whose_answer_is_lost_comes_once(
+    delivered: Delivered, front: FaultyCatalog, by_others: RestCatalog, output: Any
+) -> None:
+    wider = {"id": "int64", "name": "text", "amount": "decimal(10,2)", "added": "text"}
+    delivered.built.insert(delivered.built.table("public.orders", wider), "9", "n9", "1.5", "x")
+    delivered.built.flush()
+    front.answer = once_committed(lambda: refused(500))
+    delivered.retry(output)
+    found = by_others.load_table("public.orders")
+    assert [each.name for each in found.schema().fields].count("added") == 1
+    assert {row["id"]: row["added"] for row in by_pyiceberg(found)}[9] == "x"
+
+
+def test_a_catalog_that_was_away_gets_what_it_missed(
+    delivered: Delivered, server: RestCatalogServer, by_others: RestCatalog, output: Any
+) -> None:
+    change(delivered)
+    server.stop()
+    try:
+        with pytest.raises(OutputError, match=r"public.orders: the catalog failed: .*RESTExc"):
+            delivered.write(output)
+    finally:
+        server.start()
+    delivered.write(output)
+    found = by_others.load_table("public.orders")
+    assert names_in(found) == CHANGED
+    assert len(found.snapshots()) == 2
+
+
+@pytest.mark.parametrize("place", ["lake.table.write", "iceberg.written"])
+def test_a_driver_that_hung_is_refused_by_the_catalog(
+    delivered: Delivered, catalog: dict[str, str], by_others: RestCatalog, output: Any, place: str
+) -> None:
+    """Two leaders: one settles a batch and hangs, another writes it and more, the first goes on."""
+    change(delivered)
+    built = delivered.built
+    other = delivered.output(catalog)
+    other.prepare(built.log.generation)
+
+    def go_on() -> None:
+        with failpoints.arm({place: lambda: None}):
+            delivered.write(other)
+            built.delete(built.log.schemas.latest(built.log.schemas.tables()[0]), "4")
+            built.flush()
+            delivered.write(other)
+
+    with failpoints.arm({place: go_on}), pytest.raises(OutputError, match="another pipeline"):
+        delivered.write(output)
+    other.close()
+    delivered.write(output)
+    found = by_others.load_table("public.orders")
+    assert names_in(found) == {0: "n0", 1: "changed", 2: "n2"}
+    assert len(found.snapshots()) == 3

@@ -476,6 +476,11 @@ class PipelineOptions(Section):
         description="Further Spark settings, passed on as they are.",
         examples=[{"spark.driver.memory": "4g"}],
     )
+    log_level: Literal["error", "warn", "info", "debug"] | None = Field(
+        default=None,
+        description="Level of Spark's own log, on standard error. Unset: errors, but not of jobs: "
+        "Tidelog reports these itself.",
+    )
 
 
 # Validated like a section of the file, so that default paths are resolved, too.

@@ -59,3 +59,20 @@ def test_a_destination_that_is_away_is_told_in_sentences(
     programs = started.read_text()
     assert "pyspark.worker" in programs
     assert "data_source" not in programs
+
+
+def test_the_log_of_spark_is_shown_from_the_level_that_is_asked_for(tmp_path: Path) -> None:
+    config = tmp_path / "tidelog.yaml"
+    config.write_text(
+        "source: {kind: postgres, url: 'postgresql://u@h/d'}\nlog: {path: ./log}\n"
+        "pipeline: {log_level: info, master: 'local[1]'}\n"
+        "outputs: [{kind: http, url: 'http://127.0.0.1:9/{table}'}]\n"
+    )
+    program = (
+        "from tidelog.app.pipeline.run import session; from tidelog.config import load_config; "
+        f"print(session(load_config({str(config)!r})).range(1).count())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "1\n"
+    assert done.stderr.count(" INFO DAGScheduler: ") > 3
+    assert "default log level" not in done.stderr

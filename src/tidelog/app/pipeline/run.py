@@ -53,7 +53,12 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     delta, iceberg = lake == "delta", lake == "iceberg"
     spark = spark_session(
-        config.pipeline.master, conf=settings, delta=delta, iceberg=iceberg, source=False
+        config.pipeline.master,
+        conf=settings,
+        delta=delta,
+        iceberg=iceberg,
+        source=False,
+        log_level=config.pipeline.log_level,
     )
     await_executors(spark, stop)
     return spark

@@ -169,7 +169,7 @@ _JIT_OPTIONS = (
     "-XX:Tier4CompileThreshold=480000 -XX:Tier4BackEdgeThreshold=1280000"
 )
 
-_QUIET_LOG4J = """rootLogger.level = error
+_LOG4J = """rootLogger.level = LEVEL
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
 appender.console.name = console
@@ -177,7 +177,7 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
+logger.gateway.level = LEVEL
 """
 """Sets the gateway's level: otherwise PySpark sets it, and logs that, at each start."""
 _REPORTED_IN_PYTHON = """logger.executor.name = org.apache.spark.executor.Executor
@@ -189,7 +189,7 @@ logger.streaming.level = off
 """
 """Errors of a job are raised in Python, and reported there in a sentence. Spark's loggers would
 write the same three times, with a hundred lines of stack each, at every retry. They are shown with
-``--log-level info``."""
+``--log-level info`` or a level of Spark's log."""
 
 
 def spark_session(
@@ -200,6 +200,7 @@ def spark_session(
     iceberg: bool = False,
     source: bool = True,
     warehouse: Path | None = None,
+    log_level: str | None = None,
 ) -> SparkSession:
     """Returns a session with Delta and the ``tidelog`` source; the running one if there is one.
 
@@ -213,6 +214,8 @@ def spark_session(
             it registers it.
         warehouse: Spark's warehouse directory; by default a name under the system's temporary
             directory, so that no ``spark-warehouse`` appears in the current directory.
+        log_level: of Spark's own log, on standard error: ``error``, ``warn``, ``info`` or
+            ``debug``; by default errors, but not of jobs.
 
     Raises UsageError if Delta's jars can't be downloaded or there are none for this Spark, there is
     no Java or sessions are those of Spark Connect, MissingExtraError without pyspark.
@@ -233,7 +236,7 @@ def spark_session(
     cores = os.cpu_count() or 1
     settings["spark.sql.shuffle.partitions"] = str(cores)
     settings["spark.sql.warehouse.dir"] = str(warehouse or scratch_directory() / "warehouse")
-    options = (f"-Dlog4j2.configurationFile={_quiet_log_configuration()}", _JIT_OPTIONS)
+    options = (f"-Dlog4j2.configurationFile={_log_configuration(log_level)}", _JIT_OPTIONS)
     archived = ClassArchive(conf or {}).java_options()
     settings["spark.driver.extraJavaOptions"] = " ".join((*options, archived))
     if delta:
@@ -355,15 +358,16 @@ def scratch_directory() -> Path:
         return Path(tempfile.mkdtemp(prefix="tidelog-spark-"))
 
 
-def _quiet_log_configuration() -> Path:
+def _log_configuration(level: str | None) -> Path:
     """Returns a file that configures logging: Spark logs its start before the session can set a log
     level.
     """
-    verbose = logging.getLogger("tidelog").isEnabledFor(logging.INFO)
+    verbose = level is not None or logging.getLogger("tidelog").isEnabledFor(logging.INFO)
     if not verbose:
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    text = _QUIET_LOG4J if verbose else _QUIET_LOG4J + _REPORTED_IN_PYTHON
-    path = scratch_directory() / f"log4j2{'-verbose' if verbose else ''}.properties"
+    text = _LOG4J.replace("LEVEL", level or "error") + ("" if verbose else _REPORTED_IN_PYTHON)
+    name = f"-{level}" if level else "-verbose" if verbose else ""
+    path = scratch_directory() / f"log4j2{name}.properties"
     if not path.exists() or path.read_text() != text:
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_text(text)

@@ -22,7 +22,7 @@ from tests.support.pipeline_process import Delivering
 from tests.support.s3 import S3Server
 
 from tidelog import app
-from tidelog.cli.watch import combined
+from tidelog.cli import watch
 from tidelog.eventlog import log_poller
 from tidelog.eventlog.local_storage import provide_options
 
@@ -149,7 +149,7 @@ def test_an_idle_leader_and_one_that_stands_by_make_few_requests_together(
     """
     with captures(source, 2):
         lines = asked(
-            network, combined.FIRST_LINE_S + 10, WATCHED_PAIR_S
+            network, watch.FIRST_LINE_S + 10, WATCHED_PAIR_S
         )  # behind the first plain lines
     assert len(lines) <= MOST_OF_A_PAIR * WATCHED_PAIR_S / 3600 + BEGUN, kinds(lines)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,4 +83,38 @@ def test_capture_dump_and_watch_at_80x24(directory: Path) -> None:
         seen = capture.wait_ended()
         assert capture.exit_code == 0
         assert "stopped:" in seen
+        assert "Ctrl-C ends" not in seen
+
+
+def test_watch_on_other_terminals_and_in_a_pipe(directory: Path, database: str) -> None:
+    watch = [sys.executable, "-m", "tidelog", "watch", "tidelog.yaml"]
+    with on_terminal(directory, "capture", "tidelog.yaml") as capture:
+        capture.wait(lambda text: "up to date" in text and "leads since" in text, 60)
+        with PseudoTerminal(watch, directory, 44, 12, NO_COLOR="1") as narrow:
+            seen = narrow.wait(lambda text: "more lines: tidelog status" in text)
+            assert seen.startswith("✓ All is well")
+            assert max(map(len, seen.splitlines())) <= 44
+            assert "q quits" in seen.splitlines()[-1]
+            cells = [cell for line in narrow.screen.buffer.values() for cell in line.values()]
+            assert {cell.fg for cell in cells} == {"default"}
+            narrow.press("+")
+            narrow.wait(lambda text: "Set parallelism from" in text)
+            narrow.press("q")
+            assert "watched for" in narrow.wait_ended()
+        with PseudoTerminal(watch, directory, 80, 24, TERM="dumb") as dumb:
+            dumb.wait(lambda text: "watch: up to date" in text)
+            assert b"\x1b" not in dumb.written
+        with subprocess.Popen(watch, cwd=directory, stdout=subprocess.PIPE) as piped:
+            assert piped.stdout is not None
+            line = piped.stdout.readline()
+            piped.terminate()
+        assert line.startswith(b"watch: up to date")
+        # Lines of the log stand above the picture, each whole, and the picture once.
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+        seen = capture.wait(lambda text: "WARNING" in text and "up to date" in text)
+        assert beginning(seen, "source ") == beginning(seen, "capture ") == 1, seen
+        capture.interrupt()
+        seen = capture.wait_ended()
+        assert "WARNING" in seen
         assert "Ctrl-C ends" not in seen

@@ -10,7 +10,7 @@ _STORY = (
     (12.4, "ok", "An application writes 200 transactions a second. Capture reads the log "
      "while it dumps all tables."),
     (20.2, "critical", "kill -9 of capture, process 4711, during the dump: 115,000 rows "
-     "(38 %) are durable in the event log."),
+     "(38%) are durable in the event log."),
     (24.3, "ok", "Capture leads again after 4.1 s, as process 4790. The database kept its log: the "
      "812 transactions since then are read now."),
     (31.8, "ok", "The dump is complete. Of the 23 chunks of before the kill none was read twice: "

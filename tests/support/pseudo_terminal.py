@@ -18,20 +18,33 @@ import pyte
 
 
 class PseudoTerminal:
-    """A context manager; the process is killed at the end if it still runs."""
+    """A context manager; the process is killed at the end if it still runs.
 
-    def __init__(self, command: Sequence[str], directory: Path, width: int, height: int) -> None:
+    ``variables`` are of its environment.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        width: int,
+        height: int,
+        **variables: str,
+    ) -> None:
         self.screen = pyte.Screen(width, height)
         self._stream = pyte.ByteStream(self.screen)
         self._command, self._directory = list(command), directory
         self._pid = self._terminal = -1
         self.exit_code: int | None = None
         self._size = width, height
+        self._variables = variables
+        self.written = b""
 
     def __enter__(self) -> PseudoTerminal:
         environment = os.environ | {"TERM": "xterm-256color"}
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             environment.pop(name, None)
+        environment |= self._variables
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
             try:
@@ -107,7 +120,9 @@ class PseudoTerminal:
         if not ready:
             return False
         try:
-            self._stream.feed(os.read(self._terminal, 65_536))
+            written = os.read(self._terminal, 65_536)
         except OSError:  # the process has ended
             return False
+        self.written += written
+        self._stream.feed(written)
         return True

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tidelog.cli.watch.screen import screen
-from tidelog.cli.watch.view import View
+from tidelog.cli.live import View
+from tidelog.cli.screen import screen
 
 FOLDER = Path(__file__).parents[1] / "unit" / "screens"
 SIZES = ((80, 24), (100, 30), (160, 50))

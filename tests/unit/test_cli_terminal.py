@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import terminal
+from tidelog.cli.dump_wait import DumpBars
 from tidelog.cli.inspect import verify_facts
 from tidelog.cli.live import fact_lines, live_facts
 from tidelog.cli.terminal import JsonFormatter, OneLineFormatter
-from tidelog.cli.watch.dump_wait import DumpBars
 from tidelog.system.download_progress import Download
 
 DOCUMENT = {
@@ -129,7 +129,7 @@ def test_an_error_on_a_terminal_tears_no_word_apart(monkeypatch: pytest.MonkeyPa
     terminal.print_error("the event log is not there; `tidelog capture` creates one\nsecond line")
     shown = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
     assert shown == (
-        "error: the event log is not there;\n`tidelog capture` creates one\nsecond line\n"
+        "error: the event log is not there; \n`tidelog capture` creates one\nsecond line\n"
     )
 
 
@@ -180,7 +180,7 @@ def test_a_first_fact_that_changes_is_told_at_once_where_there_is_no_terminal(
 def test_verify_shows_what_it_fetches() -> None:
     shown = verify_facts({"fetching": Download("Delta's jars", 4 << 20, 16 << 20, False)})
     assert shown == [("verify", "fetches Delta's jars", None), ("", "4MiB of 16MiB", 0.25)]
-    lines = [line.plain.rstrip() for line in fact_lines(shown, 60)]
+    lines = [line.plain.rstrip() for line in fact_lines(shown, 60, 9)]
     assert lines[1] == "         4MiB of 16MiB  █████░░░░░░░░░░░░░░░"
     shown = verify_facts({"fetching": Download("Delta's jars", 4 << 20, None, False)})
     assert shown[1] == ("", "4MiB", None)

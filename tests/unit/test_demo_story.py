@@ -32,12 +32,12 @@ def test_each_picture_fits_a_small_terminal(
 
 def test_source_and_lake_stand_side_by_side_while_it_runs() -> None:
     assert screen(RUNNING)[:12] == [
-        "Tidelog demo  PostgreSQL → event log → Delta Lake                          00:19",
-        "rows           PostgreSQL    Delta Lake",
-        "customers          50,000        50,000  ████████████████████",
-        "products           10,000        10,000  ████████████████████",
-        "orders            103,110        41,216  ███████░░░░░░░░░░░░░",
-        "order_items       148,909             0  ░░░░░░░░░░░░░░░░░░░░",
+        "demo     PostgreSQL → event log → Delta Lake                               00:19",
+        "         rows       PostgreSQL  Delta Lake",
+        "         customers      50,000      50,000  ████████████████████",
+        "         products       10,000      10,000  ████████████████████",
+        "         orders        103,110      41,216  ███████░░░░░░░░░░░░░",
+        "         order_items   148,909           0  ░░░░░░░░░░░░░░░░░░░░",
         "now      capture reads the log while it dumps all tables",
         "source   1,618 transactions were committed",
         "capture  process 4711 leads; 5,310 records, 640 a second",
@@ -51,14 +51,14 @@ def test_the_kill_is_seen_and_told() -> None:
     lines = screen(KILLED)
     assert "capture  process 4711 is dead" in lines
     assert lines[-2:] == [
-        "✗ 00:20  kill -9 of capture, process 4711, during the dump: 115,000 rows (38 %)",
+        "✗ 00:20  kill -9 of capture, process 4711, during the dump: 115,000 rows (38%)",
         "         are durable in the event log.",
     ]
 
 
 def test_at_the_end_there_is_a_verdict_on_each_table_and_the_whole_story() -> None:
     lines = screen(ENDED, report=REPORT)
-    assert "orders            103,110       103,110  ✓ equal, 103,110 rows compared" in lines
+    assert "         orders        103,110     103,110  ✓ equal, 103,110 rows compared" in lines
     assert not any(line.startswith(("now", "capture", "dump")) for line in lines)
     assert sum(line[:1] in "✓·✗" for line in lines if line) == len(REPORT["story"])
     unequal = [{**REPORT["tables"][2], "equal": False, "missing": 3}, *REPORT["tables"][3:]]

@@ -14,7 +14,7 @@ from tests.support.build_log import BuiltLog
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.pauses import PIPELINE_KEYS
-from tidelog.cli.watch.dump_wait import delivery_sentence, sentence
+from tidelog.cli.dump_wait import delivery_sentence, sentence
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox

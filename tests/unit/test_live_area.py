@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 
 import pyte
 import pytest
 from rich.text import Text
 
-from tidelog.cli import terminal as exit_codes
+from tidelog.cli import terminal as endings
 from tidelog.cli.live import LiveArea, can_be_redrawn
 
 WIDTH, HEIGHT = 30, 10
@@ -26,7 +27,7 @@ class Terminal(io.StringIO):
         return True
 
     def write(self, text: str) -> int:
-        self._stream.feed(text)
+        self._stream.feed(text.replace("\n", "\r\n"))  # as a terminal does
         return len(text)
 
     @property
@@ -47,7 +48,7 @@ def texts(*lines: str) -> list[Text]:
 
 
 def test_lines_of_a_log_stand_above_and_nothing_remains(terminal: Terminal) -> None:
-    with LiveArea(terminal, whole=False) as area:
+    with closing(LiveArea(terminal, whole=False)) as area:
         area.draw(texts("one", "two", "three"))
         area.above("a line of a log that is wider than the terminal is")
         area.draw(texts("four", "x" * 50))
@@ -61,7 +62,7 @@ def test_lines_of_a_log_stand_above_and_nothing_remains(terminal: Terminal) -> N
 
 
 def test_a_picture_higher_than_the_terminal_is_cut_off(terminal: Terminal) -> None:
-    with LiveArea(terminal, whole=False) as area:
+    with closing(LiveArea(terminal, whole=False)) as area:
         for round_ in range(3):
             area.draw(texts(*(f"{round_} {at}" for at in range(30))))
         assert terminal.lines == [f"2 {at}" for at in range(HEIGHT - 1)]
@@ -70,7 +71,7 @@ def test_a_picture_higher_than_the_terminal_is_cut_off(terminal: Terminal) -> No
 def test_a_narrower_terminal_keeps_no_remnant(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with LiveArea(terminal, whole=False) as area:
+    with closing(LiveArea(terminal, whole=False)) as area:
         area.draw(texts("a" * WIDTH, "b" * WIDTH))
         monkeypatch.setenv("COLUMNS", "20")
         terminal.screen.resize(HEIGHT, 20)
@@ -79,7 +80,7 @@ def test_a_narrower_terminal_keeps_no_remnant(
 
 
 def test_what_is_said_on_the_whole_screen_comes_when_it_ends(terminal: Terminal) -> None:
-    with LiveArea(terminal, whole=True) as area:
+    with closing(LiveArea(terminal, whole=True)) as area:
         area.draw(texts("one"))
         area.above("said meanwhile")
         assert terminal.lines == ["one"]
@@ -87,13 +88,47 @@ def test_what_is_said_on_the_whole_screen_comes_when_it_ends(terminal: Terminal)
 
 
 def test_a_process_that_ends_at_once_gives_the_terminal_back(terminal: Terminal) -> None:
-    with LiveArea(terminal, whole=False) as area:
+    area = LiveArea(terminal, whole=False)
+    with endings.restored_at_exit(area.close):
         area.draw(texts("one"))
-        for restore in exit_codes.before_exit:
+        for restore in endings._before_exit:
             restore()
         assert terminal.lines == []
         assert not terminal.screen.cursor.hidden
-    assert exit_codes.before_exit == []
+    assert endings._before_exit == []
+
+
+def test_wide_characters_and_colours_of_a_log_line_tear_nothing(terminal: Terminal) -> None:
+    with closing(LiveArea(terminal, whole=False)) as area:
+        area.draw(texts("表" * 20, "next"))
+        area.above("\033[31mred\033[0m [bold]no markup[/bold]")
+        area.draw(texts("表" * 20, "next"))
+        # the emulator has an empty cell behind each wide character
+        assert terminal.lines[0] == "red [bold]no markup[/bold]"
+        assert terminal.lines[1].count("表") == 14
+        assert terminal.lines[1].endswith("…")
+        assert terminal.lines[2:] == ["next"]
+
+
+def test_no_color_is_obeyed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, colour in (("", "red"), ("1", "default")):
+        monkeypatch.setenv("NO_COLOR", value)
+        with closing(LiveArea(terminal, whole=False)) as area:
+            area.draw([Text("late", style="red")])
+            assert terminal.screen.buffer[terminal.screen.cursor.y][0].fg == colour
+
+
+def test_a_terminal_that_is_gone_ends_no_process(terminal: Terminal) -> None:
+    with closing(LiveArea(terminal, whole=False)) as area:
+        area.draw(texts("one"))
+
+        def fail(_text: str) -> int:
+            raise OSError("the terminal is gone")
+
+        terminal.write = fail  # type: ignore[method-assign]
+        for _ in range(3):
+            area.draw(texts("two"))
+            area.above("three")
 
 
 def test_a_terminal_that_can_only_print_is_not_redrawn(

@@ -9,7 +9,8 @@ import pytest
 
 from tidelog.app.overview import Overview, Severity, overview
 from tidelog.capture.dumps.state import NO_KEY
-from tidelog.cli.status_lines import ChangedFacts, brief, closing, fit_lines, lines
+from tidelog.cli.layout import fit_rows
+from tidelog.cli.status_lines import ChangedFacts, brief, closing, lines, status_rows
 
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).resolve().parents[2]
@@ -332,7 +333,7 @@ def test_a_dump_tells_its_total_and_when_it_will_end() -> None:
     one = found.dumps[0]
     assert (one.tables, one.tables_done, one.rows, one.estimated_rows) == (3, 1, 200, 1000)
     assert one.left_s == 40.0
-    assert "d1 is running: 1 of 3 tables, 200 rows of about 1,000 (20 %), about 40s left" in told(
+    assert "d1 is running: 1 of 3 tables, 200 rows of about 1,000 (20%), about 40s left" in told(
         found
     )
 
@@ -394,8 +395,8 @@ def test_many_of_a_kind_are_counted_not_listed() -> None:
     outputs = [output(output=f"o{n}") for n in range(30)]
     written = list(lines(overview(status(refused=many, outputs=outputs), NOW_MS)))
     assert len(written) < 50
-    assert "  … 498 more problems: --json has them" in written
-    assert "  … 22 more outputs: --json has them" in written
+    assert "  … 498 more problems: tidelog status --json has them" in written
+    assert "  … 22 more outputs: tidelog status --json has them" in written
 
 
 def test_no_kind_of_problem_hides_another() -> None:
@@ -472,7 +473,7 @@ def test_lines_for_a_log_say_what_moves_a_fact_each() -> None:
     assert brief(found) == [
         "up to date at 0/208C0C0; 1,234 records",
         "shop/delta is up to date",
-        "initial is running: 0 of 1 tables, 100 rows of about 400 (25 %)",
+        "initial is running: 0 of 1 tables, 100 rows of about 400 (25%)",
         "public.x is not captured: no key (and 1 more problem: tidelog status CONFIG)",
     ]
 
@@ -655,15 +656,16 @@ def test_what_is_asked_first_has_an_answer_each() -> None:
 def test_status_fits_a_terminal_and_tears_no_word_apart() -> None:
     many = [{**REFUSED, "table": f"public.t{at}", "since_ms": 0} for at in range(9)]
     found = overview(status(refused=many, **source(error="nothing answers")), NOW_MS)
-    shown = fit_lines(list(lines(found)), 80, 12)
+    shown = [line.plain for line in fit_rows(status_rows(found), 80, 12, "CONFIG | more")]
     assert len(shown) == 12
     assert max(map(len, shown)) <= 80
     assert shown[0] == "✗ The database does not answer: nothing answers"
-    assert shown[-1] == "  … more than fits: tidelog status CONFIG | more"
-    whole = fit_lines(list(lines(found)), 80, 100)
-    assert "more than fits" not in whole[-1]
+    assert shown[-1].endswith("more lines: tidelog status CONFIG | more")
+    assert any(line.startswith("source ") for line in shown)
+    whole = [line.plain for line in fit_rows(status_rows(found), 80, 100, "CONFIG")]
+    assert "more lines" not in whole[-1]
     words = " ".join("\n".join(lines(found)).split())
-    assert " ".join("\n".join(whole).split()) == words
+    assert " ".join("\n".join(whole).replace("→ ", "").split()) == words
 
 
 def test_deliveries_are_told_below_their_output() -> None:

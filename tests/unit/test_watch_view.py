@@ -1,28 +1,25 @@
-"""`tidelog watch` and `tidelog status`: what a status document looks like, and recordings of it."""
+"""`tidelog watch`: what a status document looks like."""
 
 from __future__ import annotations
 
 import json
 import re
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.screens import FAULTS, FOLDER, pictures
+from tests.support.screens import FAULTS, FOLDER, Feed, pictures
 from tests.support.screens import status as many
 
+from tidelog import app
 from tidelog.app.overview import ChunkSpan
 from tidelog.app.overview.build import lanes_of
-from tidelog.cli import main
-from tidelog.cli.watch import feed
-from tidelog.cli.watch.picture import KeyCommands, Picture
-from tidelog.cli.watch.screen import LEAST, bar, screen
-from tidelog.cli.watch.view import View
+from tidelog.cli.live import View
+from tidelog.cli.screen import LEAST, lane_bar, screen
+from tidelog.cli.watch import KeyCommands, watch
 from tidelog.config import parse_config
 from tidelog.control.commands import Command, PauseSnapshot, SetDumpOptions
-from tidelog.errors import UsageError
 
 NOW_MS = 1_700_000_010_000
 T = "public.orders"
@@ -101,7 +98,6 @@ def test_a_picture_shows_how_late_dumps_readers_and_windows_in_this_order() -> N
         "All is well", "not asked yet", "d1 is running: 0 of 1 tables, 400,000 rows of about",
         "40%", "public.orders", "db-host:77 leads", "2 busy of 4; chunks of 10,000 rows",
         "log lag", "3MiB/256MiB", "120ms/2s", "1ms/5ms", "−321", "waits for high",
-        "321 superseded",
     )  # fmt: skip
     places = [text.find(each) for each in expected]
     assert -1 not in places, text
@@ -158,9 +154,9 @@ def test_an_old_status_says_how_old_it_is() -> None:
 def test_names_are_not_taken_for_markup_and_do_nothing_to_a_terminal() -> None:
     document = status()
     document["dumps"][0]["tables"][0]["table"] = "public.[red]\x1b[2J"
-    document["events"] = [{**event("aaaaaaaa", "durable", 5, rows=1), "table": "public.[red]"}]
+    document["events"] = [{**event("cccccccc", "begun", 5), "table": "public.[red]"}]
     text = picture([document], View(windows=True))
-    assert text.count("public.[red]") == 2
+    assert text.count("public.[red]") == 2, text
     assert "\x1b" not in text
 
 
@@ -219,18 +215,17 @@ def test_keys_that_change_something_ask_first(
 ) -> None:
     sent: list[Command] = []
     text = "source: {kind: postgres, url: 'postgresql://h/d'}\nlog: {path: log}\n"
-    commands = KeyCommands(parse_config(text, "test", tmp_path, {}), "tidelog.yaml")
-    monkeypatch.setattr(commands, "_send", lambda _shown, command, _done: sent.append(command))
-    shown = Picture("watch", None, None, quiet=True)
-    shown.history.add(status())
+    commands = KeyCommands(parse_config(text, "test", tmp_path, {}))
+    monkeypatch.setattr(commands, "_send", lambda _view, command, _done: sent.append(command))
+    view = View()
 
     def press(key: str) -> str:
-        if not shown.changes_view(key):
-            commands.act([key], shown)
-        return shown.view.question
+        if not view.press(key):
+            commands.press(key, view, status())
+        return view.question
 
     assert press("p").startswith("Pause dump d1?")
-    assert "Pause dump d1?" in picture([status()], shown.view)
+    assert "Pause dump d1?" in picture([status()], view)
     for other in ("n", "up", "w"):  # also those that the view knows
         press("p")
         assert press(other) == ""
@@ -247,8 +242,8 @@ def test_keys_that_change_something_ask_first(
 
 
 def test_the_foot_says_how_to_leave() -> None:
-    assert picture([status()]).splitlines()[-1].endswith("q quits")
-    assert picture([status()], View(quits=False)).splitlines()[-1].endswith("Ctrl-C ends")
+    assert picture([status()]).splitlines()[-1].startswith("q quits")
+    assert picture([status()], View(quits=False)).splitlines()[-1].startswith("Ctrl-C ends")
 
 
 def test_drops_and_batches_have_their_lines() -> None:
@@ -321,74 +316,27 @@ def test_a_window_older_than_the_events_is_shown() -> None:
     ],
 )
 def test_a_bar(lane: ChunkSpan, expected: str) -> None:
-    drawn = bar(lane, 1000, 1000, 10).plain
+    drawn = lane_bar(lane, 1000, 1000, 10).plain
     assert drawn == expected
 
 
-# ---------------------------------------------------------------- recordings
-
-
-def test_a_run_is_recorded_and_played_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_json_gives_each_document_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "run.jsonl"
-    documents = iter([None, status(), status(), status(updated_ms=NOW_MS + 1000)])
     stop = threading.Event()
+    documents = [status(), status(), status(updated_ms=NOW_MS + 1000)]
 
-    def ask() -> dict[str, Any] | None:
-        try:
-            return next(documents)
-        except StopIteration:
-            stop.set()
-            return None
+    class Documents(Feed):
+        poll_interval_s = 0.01
 
-    feed.watch(ask, stop, record=file, once=False, as_json=False)
-    assert [json.loads(line)["updated_ms"] for line in file.read_text().splitlines()] == [
-        NOW_MS,
-        NOW_MS + 1000,
-    ]
-    capsys.readouterr()
-    begun = time.monotonic()
-    feed.replay(file, threading.Event(), speed=10, once=False)
-    assert time.monotonic() - begun >= 0.1
-    main_exit(["watch", "--replay", str(file), "--once"], 0)
-    assert "400,000" in capsys.readouterr().out
+        def latest(self, *, last: bool = False) -> dict[str, Any]:
+            document = documents.pop(0)
+            if not documents:
+                stop.set()
+            return document
 
-
-def main_exit(arguments: list[str], code: int) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == code
-
-
-def test_json_gives_each_document_once(capsys: pytest.CaptureFixture[str]) -> None:
-    feed.watch(status, threading.Event(), record=None, once=True, as_json=True)
-    assert json.loads(capsys.readouterr().out) == status()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"", "holds no status"), (b"{}\n", ":1: not a status"), (b'{"updated_ms": 1}\nx\n', ":2: ")],
-)
-def test_a_file_that_is_no_recording_is_refused(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
-    file = tmp_path / "run.jsonl"
-    file.write_bytes(content)
-    with pytest.raises(UsageError, match=message):
-        feed.replay(file, threading.Event(), speed=1000, once=True)
-
-
-def test_a_recording_that_was_cut_off_plays_to_its_last_whole_line(tmp_path: Path) -> None:
-    file = tmp_path / "run.jsonl"
-    file.write_text(json.dumps(status()) + '\n{"updated_m')
-    assert len(list(feed.read_recording(file))) == 1
-
-
-def test_a_missing_recording_or_configuration_is_bad_usage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main_exit(["watch", "--replay", str(tmp_path / "none")], 2)
-    main_exit(["watch"], 2)
-    main_exit(["watch", "x.yaml", "--replay", "y"], 2)
-    assert "give a configuration, or --replay FILE" in capsys.readouterr().err
+    monkeypatch.setattr(app, "StatusFeed", Documents)
+    text = "source: {kind: postgres, url: 'postgresql://h/d'}\nlog: {path: log}\n"
+    watch(parse_config(text, "test", tmp_path, {}), "tidelog.yaml", stop, as_json=True)
+    printed = [json.loads(line)["updated_ms"] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [NOW_MS, NOW_MS + 1000]

@@ -5,32 +5,23 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from tidelog.cli import terminal
-from tidelog.cli.live import DownloadLines, LiveArea, StderrLines, can_be_redrawn, download_bar
+from tidelog.cli.layout import bar, fit_rows, sparks, unwrapped
+from tidelog.cli.live import DownloadLines, LiveArea, can_be_redrawn, download_bar, live_area
+from tidelog.cli.status_lines import ScreenRow
 from tidelog.cli.terminal import SIGNS
-from tidelog.cli.watch.lines import (
-    NAME_COLUMNS,
-    ScreenSection,
-    bar,
-    fact,
-    fit_sections,
-    section,
-    sparks,
-    wrap_lines,
-)
 from tidelog.model.units import brief_span
 from tidelog.system.download_progress import Download
 
 Document = Mapping[str, Any]
 
 STYLES = {"ok": "green", "info": "cyan", "critical": "bold red"}
-_CELLS = 20
 _JSON_EVERY_S = 1.0
 
 
@@ -41,16 +32,12 @@ def story_screen(
 
     With a ``report``, the verdict on each table replaces the current step.
     """
-    head = Text("Tidelog demo", style="bold")
-    head.append(f"  {document['source']} → event log → Delta Lake", style="dim")
-    clock = _clock(document["at_s"])
-    head.append(" " * (width - head.cell_len - len(clock))).append(clock, style="dim")
-    sections = [section(0, [head], 1), section(1, _tables(document, report), 5)]
+    rows = [ScreenRow("demo", f"{document['source']} → event log → Delta Lake", "bold", 0)]
+    rows[0] = replace(rows[0], beside=_clock(document["at_s"]))
+    rows += [ScreenRow("", line, rank=1) for line in _tables(document, report)]
     if report is None:
-        sections += [section(0, fact("now", _step(document), width), 1)]
-        sections += [section(2, _current_lines(document, width), 5)]
-    sections += [section(3, [Text("")], 1), _story(document["story"], width)]
-    return fit_sections(sections, height)
+        rows += [ScreenRow("now", _step(document), rank=0), *_current_rows(document)]
+    return fit_rows([*rows, ScreenRow("", "", rank=3), *_story(document["story"])], width, height)
 
 
 def _clock(at_s: float) -> str:
@@ -70,17 +57,15 @@ def _tables(document: Document, report: Document | None) -> list[Text]:
     tables = document.get("tables")
     if not tables:
         return []
-    lines = [
-        Text(f"{'rows':<{NAME_COLUMNS + 4}}{document['source']:>12}{'Delta Lake':>14}", style="dim")
-    ]
+    lines = [unwrapped(f"{'rows':<11}{document['source']:>10}{'Delta Lake':>12}", "dim")]
     results = {row["table"].rpartition(".")[2]: row for row in (report or {}).get("tables", ())}
     for row in tables:
         same = row["lake"] == row["source"]
-        line = Text(f"{row['table']:<{NAME_COLUMNS + 4}}{row['source']:>12,}")
-        line.append(f"{row['lake']:>14,}  ", style="green" if same else "")
+        line = unwrapped(f"{row['table']:<11} {row['source']:>9,}")
+        line.append(f"{row['lake']:>12,}  ", style="green" if same else "")
         its = results.get(row["table"])
         if its is None:
-            line.append_text(bar(row["lake"] / max(1, row["source"]), _CELLS, "green"))
+            line.append_text(bar(row["lake"] / max(1, row["source"]), style="green"))
         else:
             line.append_text(_verdict(its))
         lines.append(line)
@@ -96,59 +81,48 @@ def _verdict(its: Document) -> Text:
     return text.append(", ".join(f"{its[name]:,} {name}" for name in names), style=STYLES[code])
 
 
-def _current_lines(document: Document, width: int) -> list[Text]:
+def _current_rows(document: Document) -> Iterator[ScreenRow]:
     capture = document.get("capture")
     if capture is None:
-        return []
+        return
     written = f"{document.get('transactions', 0):,} transactions were committed"
-    lines = [*fact("source", written, width), *_capture(capture, width)]
+    yield ScreenRow("source", written, rank=2)
+    yield _capture(capture)
     if lags := document.get("lags"):
-        lag = brief_span(1000 * lags[-1])
-        text = Text(f"{'lag':<{NAME_COLUMNS}}", style="dim").append_text(
-            sparks(lags[-30:], "yellow")
-        )
-        lines.append(text.append(f" {lag} from source to event log", style="default"))
+        text = sparks(lags[-30:], "yellow")
+        text.append(f" {brief_span(1000 * lags[-1])} from source to event log", "default")
+        yield ScreenRow("lag", unwrapped(text), rank=2)
     if dump := document.get("dump"):
-        lines.append(_dump(dump))
+        yield ScreenRow("dump", _dump(dump), rank=2)
     if lake := document.get("lake"):
         behind = lake["behind_records"]
         late = "" if lake["lag_s"] is None else f"{brief_span(1000 * lake['lag_s'])}, "
-        lag_text = f"{late}{behind:,} records behind" if behind else "has all that was captured"
-        lines += fact("lake", lag_text, width)
-    return lines
+        text_ = f"{late}{behind:,} records behind" if behind else "has all that was captured"
+        yield ScreenRow("lake", text_, rank=2)
 
 
-def _capture(capture: Document, width: int) -> list[Text]:
+def _capture(capture: Document) -> ScreenRow:
     if capture["state"] == "killed":
-        return fact("capture", f"process {capture['process']} is dead", width, style="bold red")
+        return ScreenRow("capture", f"process {capture['process']} is dead", "bold red", 2)
     if capture["state"] == "starts":
-        return fact("capture", f"process {capture['process']} starts", width, style="yellow")
+        return ScreenRow("capture", f"process {capture['process']} starts", "yellow", 2)
     text = f"process {capture['process']} leads; {capture['records']:,} records"
-    return fact("capture", f"{text}, {capture['records_per_s']:,} a second", width)
+    return ScreenRow("capture", f"{text}, {capture['records_per_s']:,} a second", rank=2)
 
 
 def _dump(dump: Document) -> Text:
     share = 1.0 if dump["status"] == "completed" else dump["rows"] / max(1, dump["of_rows"])
-    text = Text(f"{'dump':<{NAME_COLUMNS}}", style="dim").append_text(bar(share, _CELLS))
+    text = bar(share)
     text.append(f" {min(share, 1):4.0%} of {dump['dump_id']}: {dump['rows']:,} rows", "default")
     return text.append(f", {dump['superseded']:,} superseded", style="blue")
 
 
-def _story(moments: Sequence[Document], width: int) -> ScreenSection:
-    """Return the last lines if there is no room for all."""
-    lines = []
-    for moment in moments:
-        first = f"{SIGNS[moment['kind']][1]} {_clock(moment['at_s'])}  "
-        its = wrap_lines(moment["text"], width, first=first, rest=" " * NAME_COLUMNS)
-        its[0].stylize("dim", 2, NAME_COLUMNS - 2)
-        its[0].stylize(STYLES[moment["kind"]], 0, 1)
-        if moment["kind"] == "critical":
-            for line in its:
-                line.stylize(STYLES["critical"], NAME_COLUMNS)
-        lines += its
-    return ScreenSection(
-        3, len(lines), min(len(lines), 6), lambda room: lines[max(0, len(lines) - room) :]
-    )
+def _story(moments: Sequence[Document]) -> Iterator[ScreenRow]:
+    """Yield the moments; where there is no room for all, the first ones are cut."""
+    for age, moment in zip(range(len(moments), 0, -1), moments, strict=True):
+        name = f"{SIGNS[moment['kind']][1]} {_clock(moment['at_s'])}"
+        style = STYLES["critical"] if moment["kind"] == "critical" else ""
+        yield ScreenRow(name, moment["text"], style, 2 + age, 9)
 
 
 class StoryView:
@@ -189,7 +163,7 @@ class StoryView:
         if self._as_json:
             terminal.emit(report)
         elif can_be_redrawn(sys.stdout) and self.last is not None:
-            console = Console(highlight=False)
+            console = terminal.console()
             last = {**self.last, "story": report["story"]}
             for line in story_screen(last, console.width, sys.maxsize, report):
                 console.print(line, soft_wrap=True)
@@ -217,9 +191,5 @@ def _brief(document: Document) -> str:
 @contextmanager
 def open_story(*, as_json: bool) -> Iterator[StoryView]:
     """Open a view of the demo's documents; call its `StoryView.end` afterwards."""
-    with ExitStack() as opened:
-        area = None
-        if not as_json and can_be_redrawn(sys.stdout):
-            area = opened.enter_context(LiveArea(sys.stdout, whole=False))
-            opened.enter_context(StderrLines(area.above))
+    with live_area(wanted=not as_json) as area:
         yield StoryView(area, as_json=as_json)

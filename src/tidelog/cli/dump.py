@@ -110,7 +110,7 @@ def dump(
     shows_report = wait and (as_json or sys.stdout.isatty())
     client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shows_report)
     if wait:
-        from tidelog.cli.watch.dump_wait import show_dump
+        from tidelog.cli.dump_wait import show_dump
 
         with explain_interrupt(config, data["dump_id"]):
             report = _wait_for(loaded, data["dump_id"], delivered=delivered, as_json=as_json)
@@ -126,7 +126,7 @@ def dump(
 
 def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -> dict[str, Any]:
     from tidelog import app
-    from tidelog.cli.watch.dump_wait import dump_bars
+    from tidelog.cli.dump_wait import dump_bars
 
     with dump_bars(as_json=as_json) as bars:
         report = app.dump_wait(config, dump_id, on_progress=bars.update)
@@ -165,7 +165,7 @@ def wait(
     """Wait until the outputs have a dump's tables completely. Exits 1 if one of them failed."""
     loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
-    from tidelog.cli.watch.dump_wait import delivery_sentence, dump_bars
+    from tidelog.cli.dump_wait import delivery_sentence, dump_bars
 
     with explain_interrupt(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
         on_progress_or_none = None if as_json else bars.delivery
@@ -281,10 +281,10 @@ def cancel(
 def _choose_dump(config: Config, file: Path, *, as_json: bool) -> str | None:
     """Return the dump to cancel; None: no dump runs, or the user chose none."""
     from tidelog import app
-    from tidelog.cli.watch.dump_wait import sentence
-    from tidelog.cli.watch.lines import unfinished_dumps
+    from tidelog.app.overview.problems import is_dump_unfinished
+    from tidelog.cli.dump_wait import sentence
 
-    running = unfinished_dumps(app.status(config))
+    running = [each for each in app.status(config).get("dumps") or () if is_dump_unfinished(each)]
     if not running:
         if as_json:  # the same answer as capture's for no dumps
             terminal.emit({"id": None, "state": "done", "details": {"dumps": []}, "error": None})

@@ -136,7 +136,14 @@ def status(
         from tidelog.app.overview import overview
         from tidelog.cli import status_lines
 
-        status_lines.show(overview(document, time.time_ns() // 1_000_000))
+        rows = status_lines.status_rows(overview(document, time.time_ns() // 1_000_000))
+        if sys.stdout.isatty():
+            from tidelog.cli.layout import print_rows
+
+            print_rows(rows, str(config))
+        else:
+            for row in rows:
+                terminal.print_line(str(row))
         for each in document.get("failed_ranges", ()):
             terminal.print_line(f"unread: {terminal.plain_line(each)}")
     if fail_on is not None:
@@ -189,53 +196,16 @@ def schema(
 
 
 def watch(
-    config: Annotated[
-        Path | None,
-        typer.Argument(metavar="[CONFIG]", help="The configuration file; not with --replay."),
-    ] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Append each status to FILE, a JSON line each."),
-    ] = None,
-    replay: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Play a recorded run; needs no server.")
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Show one picture (of a recording: the last) and end.")
-    ] = False,
-    speed: Annotated[
-        float, typer.Option(min=0.01, metavar="X", help="How many times as fast to replay.")
-    ] = 1.0,
+    config: ConfigFile,
+    once: Annotated[bool, typer.Option("--once", help="Show one picture and end.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show live whether all is well, how far behind it is, and running dumps; keys control them."""
-    from tidelog.cli.watch import feed as watching
+    from tidelog.cli import watch as watching
 
-    if (config is None) == (replay is None):
-        raise UsageError("give a configuration, or --replay FILE")
+    loaded = client.load(config, unread=client.STATE_ALONE)
     with stop_on_signals() as stop:
-        if replay is not None:
-            if record is not None or as_json:
-                raise UsageError(
-                    "--replay plays a recording; --record and --json do not go with it"
-                )
-            watching.replay(replay, stop, speed=speed, once=once)
-            return
-        assert config is not None
-        loaded = client.load(config, unread=client.STATE_ALONE)
-        from tidelog import app
-        from tidelog.cli.watch.picture import KeyCommands
-
-        with app.StatusFeed(loaded) as feed:
-            watching.watch(
-                feed.latest,
-                stop,
-                record=record,
-                once=once,
-                as_json=as_json,
-                every_s=feed.poll_interval_s,
-                key_commands=KeyCommands(loaded, str(config)),
-            )
+        watching.watch(loaded, str(config), stop, once=once, as_json=as_json)
 
 
 def log(

@@ -1,37 +1,296 @@
-"""Redraws lines of a terminal in place: changing facts, and downloads.
+"""Redraws lines of a terminal in place with Rich, prints other lines above them, and reads keys.
 
-Lines of stderr appear above them. They come from this process, and from Spark's Java and Python
+Lines of stderr appear above, too. They come from this process, and from Spark's Java and Python
 workers, which write to the file descriptor and not to ``sys.stderr``.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import sys
+import termios
 import threading
 import time
+import tty
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from tidelog.cli import terminal
+from tidelog.cli.status_lines import ScreenRow
 from tidelog.model.units import format_bytes
 from tidelog.system.download_progress import Download, OnFetch
 
 if TYPE_CHECKING:
     from rich.text import Text
 
+_KEPT_LINES = 200
+
+
+def can_be_redrawn(stream: TextIO) -> bool:
+    """Return whether the stream is a terminal that can do more than print."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+class LiveArea:
+    """The lines of a terminal that are redrawn until it is closed; thread-safe.
+
+    Args:
+        stream: a terminal (`can_be_redrawn`).
+        whole: whether to use the whole terminal, and restore it at the end; else its last lines.
+    """
+
+    def __init__(self, stream: TextIO, *, whole: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(file=stream, highlight=False, force_terminal=True)
+        self._live = Live(
+            console=self._console,
+            screen=whole,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._whole = whole
+        self._lock = threading.RLock()
+        self._drawn_size = (0, 0)
+        self._above: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._terminal_lost = False
+        with self._writing():
+            self._live.start()
+
+    def size(self) -> tuple[int, int]:
+        """Return the number of columns, and of lines that may be drawn."""
+        columns, lines = self._console.size
+        return columns, lines if self._whole else max(1, lines - 1)
+
+    def draw(self, lines: Sequence[Text]) -> None:
+        """Replace the lines by these, cut off at the terminal's edges."""
+        from rich.text import Text
+
+        columns, room = self.size()
+        picture = Text("\n", no_wrap=True, overflow="ellipsis").join(lines[:room])
+        with self._writing():
+            if not self._live.is_started or self._terminal_lost:
+                return
+            if columns < self._drawn_size[0] or room < self._drawn_size[1]:
+                self._console.clear()  # it has wrapped lines: where they start is unknown
+            self._drawn_size = columns, room
+            self._live.update(picture, refresh=True)
+
+    def above(self, line: str) -> None:
+        """Print a line that stays; with ``whole``, when the area is closed."""
+        from rich.text import Text
+
+        with self._writing():
+            if self._whole and self._live.is_started:
+                self._above.append(line)
+            elif not self._terminal_lost:
+                self._console.print(Text.from_ansi(line), soft_wrap=True)
+
+    def close(self) -> None:
+        """Give the terminal back, without the lines."""
+        with self._writing():
+            self._live.update("")  # else Rich draws it once more, as high as it is
+            if self._whole and self._live.is_started:
+                self._console.clear()
+            self._live.stop()
+            while self._above:
+                self.above(self._above.popleft())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the lock; the process must not end because its terminal is gone."""
+        with self._lock:
+            try:
+                yield
+            except OSError:
+                self._terminal_lost = True
+
+
+@contextmanager
+def live_area(*, whole: bool = False, wanted: bool = True) -> Iterator[LiveArea | None]:
+    """Open a `LiveArea` on stdout, with lines of stderr above it; None: that can't be redrawn."""
+    if not wanted or not can_be_redrawn(sys.stdout):
+        yield None
+        return
+    area = LiveArea(sys.stdout, whole=whole)
+    with terminal.restored_at_exit(area.close), _stderr_lines(area.above):
+        yield area
+
+
+_STDERR = 2
+_END = b"\0tidelog-end\n"
+_PATIENCE_S = 1.0
+
+
+@contextmanager
+def _stderr_lines(print_line: Callable[[str], None]) -> Iterator[None]:
+    """Pass lines of stderr to ``print_line`` while it is open, if stderr is a terminal."""
+    if not os.isatty(_STDERR):
+        yield
+        return
+    ended = threading.Event()
+    sys.stderr.flush()
+    original = os.dup(_STDERR)
+    read, write = os.pipe()
+    os.dup2(write, _STDERR)
+    os.close(write)
+
+    def forward() -> None:
+        """Forward lines until the last process that has this stderr has ended."""
+        with os.fdopen(read, "rb") as lines:
+            for line in lines:
+                text, end, _ = line.partition(_END)
+                if text and ended.is_set():
+                    os.write(original, text)
+                elif text:
+                    print_line(text.decode("utf-8", "replace").rstrip("\r\n"))
+                if end:
+                    ended.set()
+
+    threading.Thread(target=forward, daemon=True).start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.write(_STDERR, _END)
+        os.dup2(original, _STDERR)
+        ended.wait(_PATIENCE_S)
+
+
+# Single keys, without Enter. Rich reads none.
+
+_NAMED: Final = {
+    "\033[A": "up", "\033[B": "down", "\033[C": "right", "\033[D": "left",
+    "\033OA": "up", "\033OB": "down", "\033OC": "right", "\033OD": "left",
+}  # fmt: skip
+
+
+class Keys:
+    """Reads keys from the terminal while this process is in the foreground.
+
+    Ctrl-C stays a signal.
+    """
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1
+        self._saved_mode: list[Any] | None = None
+
+    def pressed(self, timeout_s: float) -> list[str]:
+        """Return the keys that were pressed: characters, or ``up``, ``left``, …
+
+        Waits at most ``timeout_s`` for the first one.
+        """
+        if not self._take_terminal():
+            time.sleep(timeout_s)
+            return []
+        ready, _, _ = select.select([self._terminal], [], [], timeout_s)
+        if not ready:
+            return []
+        try:
+            read = os.read(self._terminal, 64)
+        except OSError:
+            read = b""
+        if not read:  # the terminal is gone
+            self._terminal = -1
+        return list(_split_keys(read.decode("utf-8", "replace")))
+
+    def _take_terminal(self) -> bool:
+        """Return whether keys may be read, and have the terminal pass them one by one.
+
+        A process that reads from the background would be stopped. A shell that brings a process
+        back to the foreground has changed the terminal's mode.
+        """
+        try:
+            if self._terminal < 0 or os.tcgetpgrp(self._terminal) != os.getpgrp():
+                return False
+            mode = termios.tcgetattr(self._terminal)
+            if mode[3] & termios.ICANON:
+                self._saved_mode = mode
+                tty.setcbreak(self._terminal, termios.TCSANOW)
+        except (OSError, termios.error):
+            self._terminal = -1
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        mode, self._saved_mode = self._saved_mode, None
+        try:
+            if mode is not None and os.tcgetpgrp(self._terminal) == os.getpgrp():
+                termios.tcsetattr(self._terminal, termios.TCSANOW, mode)
+        except (OSError, termios.error):
+            pass  # the terminal is gone
+
+
+def _split_keys(text: str) -> Iterator[str]:
+    while text:
+        code = next((code for code in _NAMED if text.startswith(code)), None)
+        yield _NAMED[code] if code else text[0]
+        text = text[len(code or text[0]) :]
+
+
+CONFIRM_KEY = "y"
+"""The key that confirms `View.question`; any other one drops it."""
+_ARROWS: Final = {
+    "left": ("dump", -1), "right": ("dump", 1), "up": ("scroll", -1), "down": ("scroll", 1),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class View:
+    """The user's choices of what to show, changed by keys.
+
+    Attributes:
+        config: the configuration's file, for commands to type.
+        steers: whether keys do something.
+        dump: the index of the unfinished dump that is shown with its tables.
+        scroll: how many of its tables are skipped.
+        windows, words: whether they are shown.
+        note: the result of the last key.
+        question: what `y` confirms; empty: nothing waits for it.
+        quits: whether `q` ends the process: it shows the view, and does nothing else.
+        here: what this process does besides capturing and delivering, by part.
+        starting: whether it has just started.
+    """
+
+    config: str = "CONFIG"
+    steers: bool = True
+    dump: int = 0
+    scroll: int = 0
+    windows: bool = False
+    words: bool = False
+    note: str = ""
+    question: str = ""
+    quits: bool = True
+    here: dict[str, str] = field(default_factory=dict)
+    starting: bool = False
+
+    def press(self, key: str) -> bool:
+        """Handle a key that changes what is shown; return False if it is another one."""
+        self.note = ""
+        if key == CONFIRM_KEY and self.question:
+            return False
+        self.question = ""
+        if key in _ARROWS:
+            name, step = _ARROWS[key]
+            setattr(self, name, max(0, getattr(self, name) + step))
+        elif key == "?":
+            self.words = not self.words
+        elif key == "w":
+            self.windows = not self.windows
+        else:
+            return False
+        return True
+
 
 # Downloads: a bar on a terminal, else a line at the start and one at the end.
-
-_CELLS = 20
-
-
-def download_start(now: Download) -> str:
-    """Return the line for the start of a download."""
-    return f"fetches {now.what}" + (f", {format_bytes(now.size)}" if now.size else "")
 
 
 def progress_text(now: Download) -> str:
@@ -42,11 +301,10 @@ def progress_text(now: Download) -> str:
 
 def download_bar(now: Download) -> str:
     """Return the name and the progress on one line."""
-    if now.share is None:
-        return f"fetches {now.what}: {progress_text(now)}"
-    from tidelog.cli.watch.lines import bar
+    from tidelog.cli.layout import bar
 
-    return f"fetches {now.what}: {bar(now.share, _CELLS).plain} {progress_text(now)}"
+    cells = "" if now.share is None else f"{bar(now.share).plain} "
+    return f"fetches {now.what}: {cells}{progress_text(now)}"
 
 
 class DownloadLines:
@@ -60,7 +318,8 @@ class DownloadLines:
     def __call__(self, now: Download) -> None:
         if not now.done and now.what not in self._started:
             self._started.add(now.what)
-            self._say(f"{self._title}: {download_start(now)}")
+            size = f", {format_bytes(now.size)}" if now.size else ""
+            self._say(f"{self._title}: fetches {now.what}{size}")
         elif now.done and now.what in self._started:
             self._started.discard(now.what)
             self._say(f"{self._title}: has {now.what}")
@@ -68,189 +327,7 @@ class DownloadLines:
 
 def downloads_to_stderr(title: str) -> OnFetch:
     """Return a callback that prints downloads to stderr, for commands whose stdout is a report."""
-
-    def print_line(line: str) -> None:
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-
-    return DownloadLines(title, print_line)
-
-
-# Lines that are redrawn, and other lines above them.
-
-_HIDE, _SHOW = "\033[?25l", "\033[?25h"
-_OTHER_SCREEN, _BACK = "\033[?1049h", "\033[?1049l"
-_CLEAR, _HOME, _CLEAR_LINE, _CLEAR_REST = "\033[2J", "\033[H", "\033[2K", "\033[J"
-_KEPT_LINES = 200
-
-
-def can_be_redrawn(stream: TextIO) -> bool:
-    """Return whether the stream is a terminal that can do more than print."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-class LiveArea:
-    """The lines of a terminal that are redrawn. A context manager; thread-safe.
-
-    Args:
-        stream: a terminal (`can_be_redrawn`).
-        whole: whether to use the whole terminal, and restore it at the end; else its last lines.
-    """
-
-    def __init__(self, stream: TextIO, *, whole: bool) -> None:
-        from rich.console import Console
-
-        self._stream = stream
-        self._whole = whole
-        self._console = Console(file=stream, highlight=False, force_terminal=True)
-        self._lock = threading.RLock()
-        self._shown: list[str] = []
-        self._drawn_size = (0, 0)
-        self._above: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._open = self._terminal_lost = False
-
-    def size(self) -> tuple[int, int]:
-        """Return the number of columns, and of lines that may be drawn."""
-        columns, lines = self._console.size
-        return columns, lines if self._whole else max(1, lines - 1)
-
-    def __enter__(self) -> LiveArea:
-        self._open = True
-        terminal.before_exit.append(self._restore)
-        self._write(f"{_OTHER_SCREEN if self._whole else ''}{_HIDE}")
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with self._lock:
-            if not self._open:
-                return
-            self._restore()
-            terminal.before_exit.remove(self._restore)
-            self._open = False
-            for line in self._above:
-                self._write(f"{line}\r\n")
-
-    def draw(self, lines: Sequence[Text]) -> None:
-        """Replace the lines by these, cut off at the terminal's edges."""
-        columns, room = self.size()
-        texts = [self._render_line(line, columns) for line in lines[:room]]
-        with self._lock:
-            if not self._open:
-                return
-            before = self._drawn_size
-            # A terminal that became narrower has wrapped the longer lines: where they start is
-            # unknown.
-            renewed = self._shown and (columns < before[0] or room < before[1])
-            start = f"{_CLEAR}{_HOME}" if renewed else self._to_start()
-            self._drawn_size, self._shown = (columns, room), texts
-            self._write(start + self._picture())
-
-    def above(self, line: str) -> None:
-        """Print a line that stays; with ``whole``, when the area is closed."""
-        with self._lock:
-            if not self._open:
-                self._write(f"{line}\r\n")
-            elif self._whole:
-                self._above.append(line)
-            else:
-                self._write(f"{self._to_start()}{_CLEAR_REST}{line}\r\n{self._picture()}")
-
-    def _to_start(self) -> str:
-        if self._whole:
-            return _HOME
-        up = len(self._shown)
-        return f"\r\033[{up}A" if up else "\r"
-
-    def _picture(self) -> str:
-        """Return the lines, each cleared first: after the last column, clearing would remove it,
-        too.
-        """
-        # the end of the last line would scroll the whole screen
-        end = "" if self._whole else "\r\n"
-        lines = "\r\n".join(f"{_CLEAR_LINE}{text}" for text in self._shown)
-        return f"{lines}{end if self._shown else ''}{_CLEAR_REST}"
-
-    def _render_line(self, line: Text, columns: int) -> str:
-        line = line.copy()
-        line.truncate(columns, overflow="ellipsis")
-        with self._console.capture() as captured:
-            self._console.print(line, end="", soft_wrap=True)
-        return captured.get()
-
-    def _restore(self) -> None:
-        self._write(f"{self._to_start()}{_CLEAR_REST}{_BACK if self._whole else ''}{_SHOW}")
-        self._shown = []
-
-    def _write(self, text: str) -> None:
-        if self._terminal_lost:
-            return
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except OSError:
-            self._terminal_lost = True  # the process must not end because the terminal is gone
-
-
-# Lines of stderr.
-
-_STDERR = 2
-_END = b"\0tidelog-end\n"
-_PATIENCE_S = 1.0
-
-
-class StderrLines:
-    """Passes lines of stderr to ``say`` while it is open, if stderr is a terminal.
-
-    A context manager.
-    """
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._original: int | None = None
-        self._ended = threading.Event()
-
-    def __enter__(self) -> StderrLines:
-        if os.isatty(_STDERR):
-            sys.stderr.flush()
-            self._original = os.dup(_STDERR)
-            read, write = os.pipe()
-            os.dup2(write, _STDERR)
-            os.close(write)
-            threading.Thread(target=self._forward, args=(read,), daemon=True).start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._original is None:
-            return
-        sys.stderr.flush()
-        os.write(_STDERR, _END)
-        os.dup2(self._original, _STDERR)
-        self._ended.wait(_PATIENCE_S)
-
-    def _forward(self, read: int) -> None:
-        """Forward lines until the last process that has this stderr has ended."""
-        with os.fdopen(read, "rb") as lines:
-            for line in lines:
-                if line.endswith(_END):
-                    line, _, _ = line.partition(_END)
-                    self._ended.set()
-                    if not line:
-                        continue
-                text = line.decode("utf-8", "replace").rstrip("\r\n")
-                if not self._ended.is_set():
-                    self._say(text)
-                elif self._original is not None:
-                    os.write(self._original, f"{text}\n".encode())
+    return DownloadLines(title, lambda line: terminal.print_line(line, error=True))
 
 
 # Facts: redrawn in place, as plain lines, or as JSON.
@@ -273,11 +350,7 @@ def live_facts(
         quiet: whether to print nothing.
         error: whether plain lines go to stderr: stdout has the report alone.
     """
-    with ExitStack() as opened:
-        area = None
-        if not (as_json or quiet) and can_be_redrawn(sys.stdout):
-            area = opened.enter_context(LiveArea(sys.stdout, whole=False))
-            opened.enter_context(StderrLines(area.above))
+    with live_area(wanted=not (as_json or quiet)) as area:
         due, first = 0.0, ""
 
         def show(document: Mapping[str, Any]) -> None:
@@ -289,7 +362,7 @@ def live_facts(
                 return
             shown = facts(document)
             if area is not None:
-                area.draw(fact_lines(shown, area.size()[0]))
+                area.draw(fact_lines(shown, *area.size()))
             elif time.monotonic() >= due or shown[0][1] != first:
                 due, first = time.monotonic() + terminal.PLAIN_INTERVAL_S, shown[0][1]
                 line = f"{title}: {'; '.join(text for _, text, _ in shown)}"
@@ -298,14 +371,16 @@ def live_facts(
         yield show
 
 
-def fact_lines(shown: list[tuple[str, str, float | None]], width: int) -> list[Text]:
+def fact_lines(
+    shown: Sequence[tuple[str, str, float | None]], width: int, height: int
+) -> list[Text]:
     """Return the facts as lines of ``width`` columns."""
-    from tidelog.cli.watch.lines import bar, fact
+    from rich.text import Text
 
-    lines = []
-    for name, text, share in shown:
-        its = fact(name, text, width)
-        if share is not None and its[-1].cell_len + _CELLS + 2 <= width:
-            its[-1].append("  ").append_text(bar(share, _CELLS))
-        lines += its
-    return lines
+    from tidelog.cli.layout import bar, fit_rows
+
+    rows = [
+        ScreenRow(name, text if share is None else Text(f"{text}  ").append_text(bar(share)))
+        for name, text, share in shown
+    ]
+    return fit_rows(rows, width, height)

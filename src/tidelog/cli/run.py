@@ -10,7 +10,7 @@ import typer
 from tidelog.cli import client, terminal
 from tidelog.cli.client import ConfigFile, Json, exit_unless
 from tidelog.cli.terminal import stop_on_signals
-from tidelog.cli.watch.combined import show_beside
+from tidelog.cli.watch import show_beside
 from tidelog.errors import UsageError
 
 ROWS, SECONDS = 300_000, 30

@@ -1,24 +1,21 @@
-"""Describes an overview in about ten lines of sentences, for `tidelog status`.
-
-They are the same on a terminal and in a pipe, except for the colours.
-"""
+"""Describes an overview in rows of sentences, for `tidelog status` and `tidelog watch`."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from tidelog.cli.terminal import SIGNS, coloured, print_line
+from tidelog.cli.terminal import SIGNS
 from tidelog.model.printable import printable
 from tidelog.model.units import brief_span, counted, format_bytes
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from tidelog.app.overview import (
         EngineHealth,
         OperationDrop,
@@ -37,97 +34,140 @@ BRIEFLY = 3
 """How many outputs a line of a log names."""
 MESSAGE = 120
 """The longest error text, in characters; ``--json`` has all of it."""
-_NAME = 9
+NAME_COLUMNS = 9
+REMEDY, MORE = "→", "…"
+_SIGNS = {sign: colour for colour, sign in SIGNS.values()}
+_WHOLE = 99
 
 
-def show(overview: Overview) -> None:
-    """Write the overview to stdout.
+@dataclass(frozen=True, slots=True)
+class ScreenRow:
+    """A name and a text beside it, as one or more lines.
 
-    On a terminal, lines break between words, and the lines that do not fit are left out.
+    Attributes:
+        name: the name of a fact; a sign of `SIGNS`, before a sentence; `REMEDY` or `MORE`.
+        text: the text, or a text with styles of its own.
+        style: the style of the whole text, as Rich names it.
+        rank: rows of a higher rank are the first to be cut where there is no room.
+        least: how many of its lines go before any row of a higher rank.
+        beside: a text at the right end of the first line.
     """
-    if not sys.stdout.isatty():
-        for line in lines(overview):
-            print_line(line)
-        return
-    width, height = shutil.get_terminal_size()
-    for line in fit_lines(list(lines(overview)), width, height - 1):
-        print_line(_colour_sign(line))
 
+    name: str
+    text: str | Text
+    style: str = ""
+    rank: int = 1
+    least: int = 1
+    beside: str = ""
 
-def fit_lines(all_lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Return the lines that fit on a terminal of this size, broken between words."""
-    shown: list[str] = []
-    for at, line in enumerate(all_lines):
-        blank = len(line) - len(line.lstrip())
-        hang = 2 + _NAME if blank == 2 else blank or 2
-        broken = textwrap.wrap(
-            line,
-            max(40, width),
-            subsequent_indent=" " * hang,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        left = at + 1 < len(all_lines)
-        if len(shown) + len(broken) + left > height and shown:
-            return [*shown[: height - 1], "  … more than fits: tidelog status CONFIG | more"]
-        shown += broken
-    return shown
-
-
-def _colour_sign(line: str) -> str:
-    for code, sign in SIGNS.values():
-        if line.startswith(f"{sign} "):
-            return coloured(sign, code) + line[len(sign) :]
-    return line
+    def __str__(self) -> str:
+        text = printable(str(self.text))
+        if self.name in _SIGNS:
+            return f"{self.name} {text}"
+        if self.name in (REMEDY, MORE):
+            return f"    {text}" if self.name == REMEDY else f"  … {text}"
+        return f"  {self.name:<{NAME_COLUMNS}}{text}"
 
 
 def lines(overview: Overview) -> Iterator[str]:
     """Yield the lines, the worst first: verdict and remedy, answers, facts, other problems."""
-    yield _with_sign(overview.severity, overview.verdict)
-    few = few_of_each(overview.problems)
-    if few and few[0].sentence == overview.verdict:
-        yield from _remedy(few.pop(0))
+    return map(str, status_rows(overview))
+
+
+def status_rows(overview: Overview) -> list[ScreenRow]:
+    """Return all rows of the overview of one Tidelog."""
+    return [
+        *verdict_rows(overview),
+        *fact_rows(overview),
+        *dump_rows(overview),
+        *output_rows(overview),
+        *problem_rows(overview),
+        *process_rows(overview),
+    ]
+
+
+def verdict_rows(overview: Overview, *, beside: str = "") -> Iterator[ScreenRow]:
+    """Yield the verdict and its remedy."""
+    row = _with_sign(overview.severity, overview.verdict)
+    yield replace(row, style=f"bold {row.style}", rank=0, least=5, beside=beside)
+    if _worst_is_verdict(overview):
+        yield from (replace(row, rank=0) for row in _remedy(overview.problems[0]))
+
+
+def _worst_is_verdict(overview: Overview) -> bool:
+    return bool(overview.problems) and overview.problems[0].sentence == overview.verdict
+
+
+def fact_rows(overview: Overview) -> Iterator[ScreenRow]:
+    """Yield the source, and the short answers; dumps have their own rows."""
     if overview.at_ms is not None:
-        yield _fact("source", of_source(overview))
+        yield ScreenRow("source", of_source(overview), least=2)
     for answer in overview.answers:
-        if answer.name != "dump":  # each has its own line
-            yield _fact(answer.name, of_answer(answer))
-    for dump in overview.dumps[:SHOWN]:
-        yield _fact("dump", of_dump(dump))
-    yield from _more(len(overview.dumps), "dumps")
+        if answer.name != "dump":
+            well = answer.severity in ("ok", "info")
+            style = "" if well else SIGNS[answer.severity][0]
+            yield ScreenRow(answer.name, of_answer(answer), style, least=3)
+
+
+def dump_rows(overview: Overview, without: str = "") -> Iterator[ScreenRow]:
+    """Yield the dumps that have not ended, and what slows them down. ``without``: an id."""
+    dumps = [each for each in overview.dumps if each.dump_id != without]
+    yield from (ScreenRow("dump", of_dump(dump), rank=3) for dump in dumps[:SHOWN])
+    yield from _more(len(dumps), "dumps")
     if overview.dumps and overview.throttled:
-        yield _fact("", f"slowed down: {overview.throttled}")
-    for output in overview.outputs[:SHOWN]:
-        yield _fact("output", of_output(output, down=bool(overview.source.silent_s)))
+        yield ScreenRow("", f"slowed down: {overview.throttled}", "yellow", rank=4)
+
+
+def output_rows(overview: Overview) -> Iterator[ScreenRow]:
+    """Yield outputs, the one that is furthest behind first, engines, and drops of activity."""
+    down = bool(overview.source.silent_s)
+    late = sorted(
+        overview.outputs,
+        key=lambda o: (o.error is None, -(o.lag_s if o.lag_s is not None else o.behind_records)),
+    )
+    for at, output in enumerate(late[:SHOWN]):
+        rank = 2 if at < BRIEFLY else 4
+        yield ScreenRow("output", of_output(output, down=down), rank=rank)
+        if output.error is not None:
+            yield ScreenRow("", of_failure(output), "dim", rank=rank)
         if batches := of_deliveries(output):
-            yield _fact("", batches)
+            yield ScreenRow("", batches, "dim", rank=rank if output.fails else 5)
         for text in list(output.keyless.values())[:SHOWN]:
-            yield _fact("", text)
+            yield ScreenRow("", text, "dim", rank=5)
         yield from _more(len(output.keyless), "tables without a key")
     yield from _more(len(overview.outputs), "outputs")
     for engine in overview.engines[:SHOWN]:
-        yield _fact("engine", of_engine(engine))
+        yield ScreenRow("engine", of_engine(engine), rank=4)
     yield from _more(len(overview.engines), "engines")
     if overview.drops:
-        yield _fact("activity", of_drops(overview.drops))
-    for problem in few:
-        yield _with_sign(problem.severity, problem.sentence)
+        yield ScreenRow("activity", of_drops(overview.drops), rank=3)
+
+
+def problem_rows(overview: Overview) -> Iterator[ScreenRow]:
+    """Yield the problems besides the verdict, each with its remedy."""
+    few = few_of_each(overview.problems)
+    for problem in few[int(_worst_is_verdict(overview)) :]:
+        yield replace(_with_sign(problem.severity, problem.sentence), rank=3, least=_WHOLE)
         yield from _remedy(problem)
-    shown_problems = len(few) + (
-        bool(overview.problems) and overview.problems[0].sentence == overview.verdict
-    )
-    if more := len(overview.problems) - shown_problems:
-        yield f"  … {counted(more, 'more problem')}: --json has them"
+    if more := len(overview.problems) - len(few):
+        yield ScreenRow(
+            MORE, f"{counted(more, 'more problem')}: tidelog status --json has them", rank=4
+        )
+
+
+def process_rows(overview: Overview, *, rate: str = "") -> Iterator[ScreenRow]:
+    """Yield the processes that capture and deliver. ``rate``: that of the log."""
     if overview.at_ms is not None:
-        yield _fact("capture", of_capture(overview))
+        yield ScreenRow("capture", of_capture(overview) + rate, rank=5)
     for pipeline in overview.pipelines[:SHOWN]:
-        yield _fact("pipeline", of_pipeline(pipeline))
+        yield ScreenRow("pipeline", of_pipeline(pipeline), rank=5)
     yield from _more(len(overview.pipelines), "pipelines")
 
 
-def _remedy(problem: Problem) -> Iterator[str]:
-    yield from (f"    {printable(line)}" for line in problem.remedy.split("\n") if line)
-    yield f"    see {problem.page}"
+def _remedy(problem: Problem) -> Iterator[ScreenRow]:
+    for line in (*problem.remedy.split("\n"), f"see {problem.page}"):
+        if line:
+            yield ScreenRow(REMEDY, line, rank=3, least=_WHOLE)
 
 
 def few_of_each(problems: Sequence[Problem]) -> list[Problem]:
@@ -173,18 +213,14 @@ class ChangedFacts:
         return changed
 
 
-def _fact(name: str, text: str) -> str:
-    return f"  {name:<{_NAME}}{printable(text)}"
-
-
-def _more(count: int, of: str) -> Iterator[str]:
+def _more(count: int, of: str) -> Iterator[ScreenRow]:
     if count > SHOWN:
-        yield f"  … {count - SHOWN} more {of}: --json has them"
+        yield ScreenRow(MORE, f"{count - SHOWN} more {of}: tidelog status --json has them", rank=4)
 
 
-def _with_sign(severity: str, sentence: str) -> str:
-    _code, sign = SIGNS[severity]
-    return f"{sign} {printable(sentence)}"
+def _with_sign(severity: str, sentence: str) -> ScreenRow:
+    colour, sign = SIGNS[severity]
+    return ScreenRow(sign, sentence, colour)
 
 
 def of_answer(answer: SummaryLine) -> str:
@@ -330,7 +366,7 @@ def of_dump(dump: RunningDump) -> str:
     if dump.estimated_rows:
         text += f" of about {dump.estimated_rows:,}"
     if dump.share is not None:
-        text += f" ({min(99, int(100 * dump.share))} %)"
+        text += f" ({min(99, int(100 * dump.share))}%)"
     if dump.left_s is not None and dump.status == "running":
         text += f", about {brief_span(dump.left_s * 1000)} left"
     return text

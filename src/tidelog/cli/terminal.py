@@ -11,18 +11,15 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import sys
-import textwrap
 import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tidelog.errors import Policy, TidelogError
 from tidelog.model.printable import printable
@@ -31,14 +28,15 @@ from tidelog.model.units import format_bytes
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.table import Table
+    from rich.text import Text
 
 PLAIN_INTERVAL_S = 10.0
 WATCH_ONLY = frozenset({"events", "windows"})
 SIGNS = {
-    "ok": ("32", "✓"), "info": ("36", "·"), "warning": ("33", "!"),
-    "error": ("31", "✗"), "critical": ("31", "✗"),
+    "ok": ("green", "✓"), "info": ("cyan", "·"), "warning": ("yellow", "!"),
+    "error": ("red", "✗"), "critical": ("red", "✗"),
 }  # fmt: skip
-"""The colour, as a terminal's code, and the sign of each severity."""
+"""The colour and the sign of each severity."""
 
 _APART = re.compile(r'[\s="]')
 
@@ -76,30 +74,28 @@ def print_line(text: str, *, error: bool = False) -> None:
 
 def print_sentence(sentence: str, *, error: bool = False) -> None:
     """As `print_line`; on a terminal in lines that break between words. ``error``: to stderr."""
-    stream = sys.stderr if error else sys.stdout
-    width = max(20, shutil.get_terminal_size().columns) if stream.isatty() else sys.maxsize
-    for line in textwrap.wrap(sentence, width, break_long_words=False, break_on_hyphens=False):
-        stream.write(line + "\n")
-    stream.flush()
+    if (sys.stderr if error else sys.stdout).isatty():
+        console(error=error).print(sentence, markup=False)
+    else:
+        print_line(sentence, error=error)
 
 
 def print_error(text: str) -> None:
     """Write an error to stderr; on a terminal in lines that break between words."""
-    text_of_error = f"error: {printable(text, lines=True)}"
-    if sys.stderr.isatty():
-        width = max(20, shutil.get_terminal_size().columns)
-        broken = (
-            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-            for line in text_of_error.split("\n")
-        )
-        text_of_error = "\n".join(chain.from_iterable(broken))
-        text_of_error = f"{coloured('error:', '1;31')}{text_of_error.removeprefix('error:')}"
-    sys.stderr.write(f"{text_of_error}\n")
+    text = printable(text, lines=True)
+    if not sys.stderr.isatty():
+        print_line(f"error: {text}", error=True)
+        return
+    from rich.text import Text
+
+    console(error=True).print(Text.assemble(("error:", "bold red"), f" {text}"))
 
 
-def coloured(text: str, code: str) -> str:
-    """Return the text in a terminal colour; ``code``: of `SIGNS`."""
-    return f"\033[{code}m{text}\033[0m"
+def console(*, error: bool = False) -> Console:
+    """Return Rich's console of stdout, or of stderr (``error``)."""
+    from rich.console import Console
+
+    return Console(highlight=False, stderr=error)
 
 
 # ---------------------------------------------------------------- results
@@ -110,7 +106,7 @@ def show(document: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         emit(document)
     elif sys.stdout.isatty():
-        _console().print(view(document))
+        console().print(view(document))
     else:
         for line in plain_lines(document):
             print_line(line)
@@ -123,10 +119,9 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
         return
     granted: set[str] = set()
     for finding in findings:
-        colour, sign = SIGNS[finding["level"]]
-        if sys.stdout.isatty():
-            sign = coloured(sign, colour)
-        print_line(f"{sign} {printable(finding['check'])}: {printable(finding['message'])}")
+        _print_signed(
+            finding["level"], f"{printable(finding['check'])}: {printable(finding['message'])}"
+        )
         if finding["level"] != "ok":  # the JSON has the other fixes, too
             for line in (finding.get("fix") or "").split("\n"):
                 if line and line not in granted:
@@ -134,6 +129,16 @@ def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> No
                 if line.startswith("GRANT "):
                     granted.add(line)
     print_line(_count(findings))
+
+
+def _print_signed(severity: str, sentence: str) -> None:
+    colour, sign = SIGNS[severity]
+    if not sys.stdout.isatty():
+        print_line(f"{sign} {sentence}")
+        return
+    from rich.text import Text
+
+    console().print(Text.assemble((sign, colour), f" {sentence}"), soft_wrap=True)
 
 
 def _count(findings: Sequence[Mapping[str, Any]]) -> str:
@@ -221,13 +226,13 @@ def _text(name: str, value: Any) -> str:
     return printable(str(value))
 
 
-def _rich_text(name: str, value: Any) -> str:
-    from rich.markup import escape
+def _rich_text(name: str, value: Any) -> Text:
+    from rich.text import Text
 
     counted = isinstance(value, int) and not isinstance(value, bool)
     if counted and any(word in name for word in ("rows", "records", "events", "superseded")):
-        return f"{value:,}"
-    return escape(_text(name, value))
+        return Text(f"{value:,}")
+    return Text(_text(name, value))
 
 
 def _without_watch_only(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -265,7 +270,8 @@ def _tables(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     table = Table(box=box.SIMPLE_HEAD, title=title.replace("_", " "), title_justify="left")
     for name in columns:
         number = all(isinstance(row.get(name), (int, float)) for row in scalars)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left")
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
     for row in scalars:
         table.add_row(*(_rich_text(name, row.get(name)) for name in columns))
     yield table
@@ -275,19 +281,23 @@ def _tables(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
                 yield from _tables(f"{next(iter(own.values()), '')} {name}", value)
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False)
-
-
 # ---------------------------------------------------------------- the end of a command
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
-before_exit: list[Callable[[], None]] = []
-"""Functions that restore the terminal when a process ends without unwinding."""
+_before_exit: list[Callable[[], None]] = []
+
+
+@contextmanager
+def restored_at_exit(restore: Callable[[], None]) -> Iterator[None]:
+    """Call ``restore`` at the end, also if a second signal ends the process at once."""
+    _before_exit.append(restore)
+    try:
+        yield
+    finally:
+        restore()
+        _before_exit.remove(restore)
 
 
 @contextmanager
@@ -299,7 +309,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
     def request(number: int, frame: object) -> None:
         if stop.is_set():
-            for restore in before_exit:
+            for restore in _before_exit:
                 restore()
             os._exit(128 + number)
         stop.set()

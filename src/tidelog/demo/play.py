@@ -340,7 +340,7 @@ class Play:
         self._story.add_event(
             "critical",
             f"kill -9 of capture, process {pid}, during the dump: {durable.rows:,} rows "
-            f"({share} %) are durable in the event log.",
+            f"({share}%) are durable in the event log.",
         )
         return durable
 

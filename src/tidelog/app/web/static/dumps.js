@@ -57,7 +57,7 @@ function card(dump) {
     dump.held ? el("div", { class: "muted small-text" }, dump.held) : null,
     dump.reading.length ? el("div", { class: "muted small-text" }, "reads ",
       dump.reading.slice(0, 6).map((each, place) => [place ? ", " : "", breakable(each.table),
-        each.estimated_rows ? ` (${Math.min(99, Math.floor((100 * each.rows) / each.estimated_rows))} %)` : ""]),
+        each.estimated_rows ? ` (${Math.min(99, Math.floor((100 * each.rows) / each.estimated_rows))}%)` : ""]),
       dump.reading.length > 6 ? ` and ${dump.reading.length - 6} more` : "") : null);
 }
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live import LiveArea, StderrLines, can_be_redrawn
+from tidelog.cli.live import LiveArea, live_area
+from tidelog.cli.status_lines import ScreenRow, of_dump
 from tidelog.model.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from tidelog.app.overview import RunningDump
 
 _DRAW_EVERY_S = 0.25
 _KEPT = 40
@@ -33,59 +35,48 @@ class DumpBars:
 
     def update(self, dump: Mapping[str, Any]) -> None:
         """Show a summary. ``dump``: as in the list of a status."""
-        if self._as_json:
-            tables = [(each["table"], each["status"]) for each in dump.get("tables", ())]
-            blocks = [each["why"] for each in dump.get("held", ())]
-            self._emit_change(dump, (dump["status"], tables, blocks))
-            return
-        now = time.monotonic()
-        if now < self._next_at:
-            return
-        self._history.append({"updated_ms": int(time.time() * 1000), "dumps": [dict(dump)]})
-        if self._area is None:
-            self._next_at = now + terminal.PLAIN_INTERVAL_S
-            terminal.print_line(sentence(dump))
-        else:
-            self._next_at = now + _DRAW_EVERY_S
-            self._area.draw(self._lines(*self._area.size()))
+        tables = [(each["table"], each["status"]) for each in dump.get("tables", ())]
+        blocks = [each["why"] for each in dump.get("held", ())]
+        self._show(dump, (dump["status"], tables, blocks), sentence)
 
     def delivery(self, state: Mapping[str, Any]) -> None:
         """Show how far the dump is delivered to the outputs."""
-        if self._as_json:
-            tables = [
-                (each["table"], each["taken"], each["delivered"])
-                for each in state.get("tables", ())
-            ]
-            self._emit_change(state, (state["status"], tables, state.get("stands")))
-            return
+        tables = [
+            (each["table"], each["taken"], each["delivered"]) for each in state.get("tables", ())
+        ]
+        self._show(state, (state["status"], tables, state.get("stands")), delivery_sentence)
+
+    def _show(
+        self, document: Mapping[str, Any], state: object, text: Callable[[Mapping[str, Any]], str]
+    ) -> None:
+        """Draw the document, or print ``text`` of it; with ``--json`` only if ``state`` changed."""
         now = time.monotonic()
-        if now < self._next_at:
-            return
-        text = delivery_sentence(state)
-        if self._area is None:
+        if self._as_json:
+            if state != self._emitted:
+                self._emitted = state
+                terminal.emit(document)
+        elif now >= self._next_at and self._area is None:
             self._next_at = now + terminal.PLAIN_INTERVAL_S
-            terminal.print_line(text)
-            return
-        from tidelog.cli.watch.lines import fact
+            terminal.print_line(text(document))
+        elif now >= self._next_at and self._area is not None:
+            self._next_at = now + _DRAW_EVERY_S
+            self._area.draw(self._lines(document, text, *self._area.size()))
 
-        self._next_at = now + _DRAW_EVERY_S
-        self._area.draw(fact("outputs", text, self._area.size()[0]))
+    def _lines(
+        self,
+        document: Mapping[str, Any],
+        text: Callable[[Mapping[str, Any]], str],
+        width: int,
+        height: int,
+    ) -> list[Text]:
+        from tidelog.cli.layout import fit_rows
+        from tidelog.cli.screen import progress_rows
 
-    def _emit_change(self, document: Mapping[str, Any], state: object) -> None:
-        """Write the document as a line, unless ``state`` is as in the last one."""
-        if state != self._emitted:
-            self._emitted = state
-            terminal.emit(document)
-
-    def _lines(self, width: int, height: int) -> list[Text]:
-        from tidelog.cli.watch.lines import fact, fit_sections, section, table_lines, total_line
-
-        history = list(self._history)
-        dump = history[-1]["dumps"][0]
-        head = [*fact("dump", sentence(dump), width), total_line(history, dump, width)]
-        tables, folded = table_lines(history, dump, width, 0)
-        parts = (section(0, head, 3), section(2, tables, 1, "tables"), section(1, [folded], 1))
-        return fit_sections(parts, height)
+        if text is delivery_sentence:
+            return fit_rows([ScreenRow("outputs", text(document))], width, height)
+        self._history.append({"updated_ms": int(time.time() * 1000), "dumps": [dict(document)]})
+        rows = progress_rows(list(self._history), document, _progress(document), width, height)
+        return fit_rows(list(rows), width, height)
 
 
 def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
@@ -110,12 +101,15 @@ def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
 
 def sentence(dump: Mapping[str, Any]) -> str:
     """Describe the progress as `tidelog status` does, and what blocks the dump."""
+    progress = _progress(dump)
+    return f"{of_dump(progress)}. {progress.held}" if progress.held else of_dump(progress)
+
+
+def _progress(dump: Mapping[str, Any]) -> RunningDump:
     from tidelog.app.overview import dump_progress
     from tidelog.app.overview.problems import as_blocked
-    from tidelog.cli.status_lines import of_dump
 
-    progress = dump_progress(as_blocked(dump, dump.get("held") or ()), int(time.time() * 1000))
-    return f"{of_dump(progress)}. {progress.held}" if progress.held else of_dump(progress)
+    return dump_progress(as_blocked(dump, dump.get("held") or ()), int(time.time() * 1000))
 
 
 def delivery_sentence(state: Mapping[str, Any]) -> str:
@@ -131,9 +125,5 @@ def delivery_sentence(state: Mapping[str, Any]) -> str:
 @contextmanager
 def dump_bars(*, as_json: bool, quiet: bool = False) -> Iterator[DumpBars]:
     """Open `DumpBars` on the last lines of stdout, if that is a terminal."""
-    with ExitStack() as opened:
-        area = None
-        if not as_json and not quiet and can_be_redrawn(sys.stdout):
-            area = opened.enter_context(LiveArea(sys.stdout, whole=False))
-            opened.enter_context(StderrLines(area.above))
+    with live_area(wanted=not (as_json or quiet)) as area:
         yield DumpBars(area, as_json=as_json)

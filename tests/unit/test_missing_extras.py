@@ -81,7 +81,8 @@ def test_the_one_command_that_mends_it(
     assert not (tmp_path / "tidelog-demo").exists()
 
 
-BROUGHT = {"cryptography", "PyNaCl", "pure-sasl", "py4j"}  # by packages of the extra
+# By packages of the extra.
+BROUGHT = {"cryptography", "grpcio", "grpcio-status", "PyNaCl", "pure-sasl", "py4j"}
 
 
 def test_every_package_is_one_of_its_extra() -> None:

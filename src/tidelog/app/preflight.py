@@ -13,14 +13,16 @@ from tidelog.app.log_location import event_log_path, local_directories
 from tidelog.app.pipeline.destinations import check_apart
 from tidelog.app.pipeline.outputs import (
     check_installed,
+    check_remote_server,
     check_spark,
     installed_versions,
+    remote_of,
     untested_versions,
 )
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import SOURCE_TABLES, unmatched_exclusions, unmatched_patterns
 from tidelog.config import Config
-from tidelog.errors import ConfigError, StorageError, TidelogError, UsageError
+from tidelog.errors import ConfigError, OutputError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.local_storage import storage_at
 from tidelog.eventlog.log_files import LOG_FILE
 from tidelog.kinds.adapters import OUTPUT_KINDS
@@ -300,11 +302,16 @@ def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
     try:
         check_installed(config.outputs)
         check_spark(config)
+        refused = "" if remote_of(config) is None else check_remote_server(config)
+    except OutputError as error:
+        finding["level"], finding["message"] = "warning", str(error)
     except UsageError as error:
         finding["level"] = "warning"
         finding["message"] = f"on this host only `tidelog capture` can run. {error}"
     else:
-        finding["message"] = f"{installed_versions()} fit the outputs"
+        finding["message"] = f"{installed_versions(config)} fit the outputs"
+        if refused:
+            finding["level"], finding["message"] = "warning", refused
         if doubts := "; ".join(untested_versions()):
             finding["level"] = "warning"
             finding["message"] = f"it may not run: {doubts}"

@@ -423,11 +423,10 @@ def _choose_tables(
 
 def _session(config: Config) -> SparkSession:
     from tidelog.spark.datasource.source import prepare_workers
+    from tidelog.spark.sessions.connect import session_beside
     from tidelog.verify.digests import SESSION_CONF
 
-    spark = session(config).newSession()
-    for name, value in SESSION_CONF.items():
-        spark.conf.set(name, value)
+    spark = session_beside(session(config), SESSION_CONF)
     prepare_workers(spark)
     return spark
 

@@ -38,6 +38,7 @@ from tidelog.kinds.sections import (
     LocalPath,
     LogPlace,
     Milliseconds,
+    RemoteUrl,
     Section,
     StateUrl,
     StorageOption,
@@ -471,6 +472,13 @@ class PipelineOptions(Section):
         description="Spark master. Unset: `$SPARK_MASTER`, else `local[*]`.",
         examples=["local[4]"],
     )
+    remote: RemoteUrl | None = Field(
+        default=None,
+        description="A [Spark Connect](../how-to/spark-connect.md) server that runs the outputs' "
+        "tasks, instead of `master`: `sc://host:15002`, or `sc://host:443/;token=${SPARK_TOKEN}`. "
+        "Unset: `$SPARK_REMOTE`, if that is set and `master` is not.",
+        examples=["sc://spark.example.org:15002"],
+    )
     conf: dict[str, str | int | float | bool] = Field(
         default={},
         description="Further Spark settings, passed on as they are.",
@@ -481,6 +489,12 @@ class PipelineOptions(Section):
         description="Level of Spark's own log, on standard error. Unset: errors, but not of jobs: "
         "Tidelog reports these itself.",
     )
+
+    @model_validator(mode="after")
+    def _check_remote(self) -> Self:
+        if self.remote is not None and self.master is not None:
+            raise ValueError("remote names a Spark that runs already: leave out master")
+        return self
 
 
 # Validated like a section of the file, so that default paths are resolved, too.

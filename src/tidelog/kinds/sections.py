@@ -113,6 +113,25 @@ class StateUrl(SecretUrl):
         return f"{place}?***" if asked else place
 
 
+class RemoteUrl(SecretUrl):
+    """The address of a Spark Connect server. All its parameters may be secret."""
+
+    __slots__ = ()
+
+    @property
+    def redacted(self) -> str:
+        """The address without its parameters."""
+        place, asked, _ = self._url.partition("/;")
+        return f"{place}/;***" if asked else place
+
+    @classmethod
+    def _validate(cls, value: Any) -> Self:
+        found = super()._validate(value)
+        if not found.reveal().startswith("sc://"):
+            raise ValueError("expected sc://host[:port][/;parameters]")
+        return found
+
+
 def _duration(value: Any) -> Any:
     if isinstance(value, str):
         return parse_duration(value)

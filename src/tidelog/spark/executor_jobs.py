@@ -5,15 +5,17 @@ Uses only the public DataFrame API (`createDataFrame`, `mapInArrow`, `toArrow`),
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from pyspark.util import PythonEvalType
 
-from tidelog.errors import OutputError
+from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.spark.sessions.connect import is_remote
 from tidelog.spark.transforms import quoted
 
 if TYPE_CHECKING:
@@ -21,20 +23,39 @@ if TYPE_CHECKING:
 
 
 def map_in_arrow(source: DataFrame, function: object, schema: StructType) -> DataFrame:
-    """Call `DataFrame.mapInArrow` without pandas, which it requires but does not use."""
+    """Call `DataFrame.mapInArrow` without pandas, which it requires but does not use; the client of
+    Spark Connect needs it anyhow.
+    """
+    if is_remote(source.sparkSession):
+        called = _WithStorageOptions(function, os.environ.get(OPTIONS_VARIABLE))
+        return source.mapInArrow(called.__call__, schema)
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
     from pyspark.sql.udf import UserDefinedFunction
 
-    if not isinstance(source, ClassicDataFrame):
-        raise OutputError("outputs that write from executors need a classic Spark session")
     call = UserDefinedFunction(
         function.__call__,  # type: ignore[operator]
         returnType=schema,
         evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
     )
     column = call(*(source[quoted(name)] for name in source.columns))
-    mapped = source._jdf.mapInArrow(column._jc, False, None)
-    return ClassicDataFrame(mapped, source.sparkSession)
+    classic = cast("ClassicDataFrame", source)
+    mapped = classic._jdf.mapInArrow(column._jc, False, None)
+    return ClassicDataFrame(mapped, classic.sparkSession)
+
+
+class _WithStorageOptions:
+    """Calls a function with the options of object stores that the driver has: the environment of
+    a server's executors is not ours to set.
+    """
+
+    def __init__(self, function: Any, options: str | None) -> None:
+        self._function = function
+        self._options = options
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self._options is not None:
+            os.environ[OPTIONS_VARIABLE] = self._options
+        yield from self._function(batches)
 
 
 Work = TypeVar("Work")

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from py4j.protocol import Py4JNetworkError
-
 from tidelog.errors import (
     AccessRefusedError,
     OutputBusyError,
@@ -25,6 +23,7 @@ from tidelog.ports import MaintainedOutput, Output, OutputBatch, RejectingOutput
 from tidelog.spark.datasource.partitions import check_start, end_of_batch
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.sessions.errors import (
+    Py4JNetworkError,
     SparkGoneError,
     known_error,
     output_error,

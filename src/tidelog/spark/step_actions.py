@@ -23,6 +23,7 @@ from tidelog.spark.formats.shapes import (
     EVENT_BEFORE,
     EVENT_SOURCE,
 )
+from tidelog.spark.sessions.connect import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -33,6 +34,13 @@ _NOTHING: Names = frozenset()
 
 def columns_read(frame: DataFrame, expression: Column) -> Names:
     """Returns the columns of ``frame`` that the expression's value depends on."""
+    if is_remote(frame.sparkSession):  # which shows no plan: what it does not resolve without
+        text = str(expression)
+        return frozenset(
+            name
+            for name in frame.columns
+            if name in text and not _resolves(frame.drop(f.col(quoted(name))), expression)
+        )
     return columns_computed_of(frame, frame.select(expression.alias("read")))[0]
 
 
@@ -49,6 +57,16 @@ def columns_computed_of(frame: DataFrame, result: DataFrame) -> list[Names]:
     if not found.base_seen:
         return [every for _ in result.columns]
     return [known.get(each, every) for each in _ids(plan.output())]
+
+
+def _resolves(frame: DataFrame, expression: Column) -> bool:
+    try:
+        _ = frame.select(expression).schema
+    except Exception as error:
+        if not _is_analysis(error):
+            raise
+        return False
+    return True
 
 
 def is_same_column(frame: DataFrame, result: DataFrame, name: str) -> bool:
@@ -294,6 +312,11 @@ def _hash(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
 
 
 def _python(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
+    if is_remote(frame.sparkSession):
+        raise ConfigError(
+            "which columns a function changes is read from Spark's plan, which Spark Connect does "
+            "not show: write it as a step compute, or leave out pipeline.remote"
+        )
     result: DataFrame = load(step.argument)(frame)
     lost = [name for name in _meta(frame) if name not in result.columns]
     if lost:

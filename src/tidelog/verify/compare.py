@@ -14,14 +14,13 @@ from contextlib import contextmanager
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tidelog.codecs.wire_formats import wire_format
 from tidelog.errors import ChunkError, DecodeError, OutputError, TidelogError
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest, Digest
-from tidelog.spark.sessions.errors import known_error, output_error
+from tidelog.spark.sessions.errors import Py4JJavaError, known_error, output_error
 from tidelog.spark.transforms import Step, delivered_names, quoted, steps_of
 from tidelog.verify import digests as row_digests
 from tidelog.verify.digests import CopySums

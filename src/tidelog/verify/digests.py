@@ -23,6 +23,7 @@ from tidelog.model.schema import Column, TableSchema
 from tidelog.ports import Digest
 from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import spark_type
+from tidelog.spark.sessions.connect import default_parallelism
 from tidelog.spark.transforms import quoted
 from tidelog.verify.model import Copy, Key, Range
 from tidelog.verify.range_sums import PartitionSums, RangeSums, SumPlan, SumWork, sum_up
@@ -138,7 +139,7 @@ def digests(spark: SparkSession, tables: Sequence[CopySums | None]) -> list[list
                 sums[number].add(found)
         else:
             works += [(number, SumWork(plan, source)) for source in sources]
-    groups = _distribute_tasks(works, max(1, spark.sparkContext.defaultParallelism))
+    groups = _distribute_tasks(works, default_parallelism(spark))
     results = run_on_executors(spark, sum_up, [[work for _, work in group] for group in groups])
     for group, of_group in zip(groups, results, strict=True):
         for (number, _), found in zip(group, of_group, strict=True):

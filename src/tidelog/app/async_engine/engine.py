@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
 from tidelog.app.async_engine.steps import FormatSerializer, message_routes, split_transforms
-from tidelog.app.pipeline.outputs import check_spark
+from tidelog.app.pipeline.outputs import check_spark, remote_of
 from tidelog.app.pipeline.run import session
 from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.app.service import BackgroundService
@@ -174,6 +174,11 @@ def spark_workers_for(config: Config) -> MakeWorkers:
     """
 
     def make(count: int, work: EventWork) -> Workers:
+        if remote_of(config) is not None:
+            raise ConfigError(
+                "record_processing_on: spark needs a classic Spark session, not one of Spark "
+                "Connect: leave out pipeline.remote and SPARK_REMOTE"
+            )
         check_spark(config)
         from tidelog.spark.engine_jobs import SparkWorkers
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from tidelog.app.elections import pipeline_lease_name
 from tidelog.app.log_location import event_log_path
 from tidelog.capture.leadership import LeasedState
 from tidelog.config import Config
+from tidelog.errors import UsageError
 from tidelog.kinds.adapters import OUTPUT_KINDS
-from tidelog.outputs.base.sections import BuiltinKind, OutputSection
+from tidelog.outputs.base.sections import BuiltinKind, OutputSection, SteppedSection
 from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
 from tidelog.state.opening import fenced, open_state
 
@@ -114,11 +116,11 @@ def check_session(extra: str = "spark") -> None:
     check_spark_runs(extra)
 
 
-def installed_versions() -> str:
-    """Return the versions of Spark, Java and Python; call `check_session` first."""
+def installed_versions(config: Config) -> str:
+    """Return the versions of Spark, Java and Python; call `check_spark` first."""
     from tidelog.spark.sessions.installation import versions
 
-    return versions()
+    return versions(remote=remote_of(config) is not None)
 
 
 def untested_versions() -> list[str]:
@@ -128,6 +130,15 @@ def untested_versions() -> list[str]:
     return list(installation.untested_versions())
 
 
+def remote_of(config: Config) -> str | None:
+    """Return the address of the Spark Connect server that runs the outputs' tasks; None: Spark
+    runs in this process, or is `pipeline.master`.
+    """
+    if config.pipeline.remote is not None:
+        return config.pipeline.remote.reveal()
+    return None if config.pipeline.master else os.environ.get("SPARK_REMOTE") or None
+
+
 def check_spark(config: Config) -> Lake | None:
     """Return the lake whose jars the session needs, or None.
 
@@ -135,10 +146,58 @@ def check_spark(config: Config) -> Lake | None:
     Raises UsageError if this Spark can't write to the outputs, MissingExtraError if there is none.
     """
     kinds = {output.kind for output in config.outputs}
+    if remote_of(config) is not None:
+        _check_remote(config)
+        return None
     check_session()
     if "iceberg" in kinds:
         return "iceberg"
     return "delta" if _may_write_delta(kinds) else None
+
+
+def _check_remote(config: Config) -> None:
+    from tidelog.spark.sessions.installation import check_remote_client
+
+    check_remote_client()
+    iceberg = [output.name for output in config.outputs if output.kind == "iceberg"]
+    if iceberg:
+        raise UsageError(
+            f"output {iceberg[0]}: Iceberg tables are committed by Iceberg's library in a JVM of "
+            "this process, so not over Spark Connect: leave out pipeline.remote (and SPARK_REMOTE)"
+        )
+
+
+_CHECK_RETRIES: Final = 4
+
+
+def check_remote_server(config: Config) -> str:
+    """Open a session of the Spark Connect server, which checks its executors, and return what does
+    not work there, in words; empty: all does.
+
+    Raises UsageError if executors lack something, OutputError if the server is away.
+    """
+    from tidelog.spark.sessions.session import remote_session
+
+    remote = remote_of(config)
+    assert remote is not None
+    remote_session(remote, {}, _CHECK_RETRIES).stop()
+    found = []
+    # Settings of object stores are read by Tidelog itself.
+    known = ("spark.sql.", "spark.hadoop.")
+    if ignored := [name for name in config.pipeline.conf if not name.startswith(known)]:
+        found.append(
+            f"a Spark Connect server takes {', '.join(ignored)} of pipeline.conf only at its own "
+            "start: set them there"
+        )
+    for section in config.outputs:
+        if isinstance(section, SteppedSection) and any(
+            step.action == "python" for step in section.steps
+        ):
+            found.append(
+                f"output {section.name}: a step python does not run over Spark Connect: its tables "
+                "are left out"
+            )
+    return "; ".join(found)
 
 
 def _may_write_delta(kinds: Collection[str]) -> bool:

@@ -21,7 +21,7 @@ from tidelog.app.log_location import (
 )
 from tidelog.app.pipeline.destinations import check_apart, check_places
 from tidelog.app.pipeline.idle_check import PipelinePause, nothing_to_deliver
-from tidelog.app.pipeline.outputs import check_installed, check_spark
+from tidelog.app.pipeline.outputs import check_installed, check_spark, remote_of
 from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.app.service import BackgroundService
 from tidelog.capture.leadership import LeaseKeeper, lead
@@ -46,11 +46,15 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
     """Return the Spark session of the configuration, with at least one executor; or the running
     session. Raises as `spark_session` and `await_executors` do, which waits until ``stop``.
     """
-    from tidelog.spark.sessions.session import spark_session
+    from tidelog.spark.sessions.session import remote_session, spark_session
     from tidelog.spark.sessions.versions import await_executors
 
     lake = check_spark(config)
     settings = {name: str(value) for name, value in config.pipeline.conf.items()}
+    if (remote := remote_of(config)) is not None:
+        return remote_session(
+            remote, {n: value for n, value in settings.items() if n.startswith("spark.sql.")}
+        )
     delta, iceberg = lake == "delta", lake == "iceberg"
     spark = spark_session(
         config.pipeline.master,
@@ -104,12 +108,12 @@ class _SparkHandle:
 
         from tidelog.spark.sessions.versions import is_local, master_of
 
-        self.ours = SparkSession.getActiveSession() is None
+        self.ours = remote_of(config) is not None or SparkSession.getActiveSession() is None
         """Whether nobody else runs jobs in this session."""
         self._config = config
         self._stop = stop
         self._session: SparkSession | None = None
-        if is_local(master_of(config.pipeline.master)):
+        if remote_of(config) is None and is_local(master_of(config.pipeline.master)):
             self.session()
 
     def session(self) -> SparkSession:
@@ -117,9 +121,16 @@ class _SparkHandle:
             self._session = session(self._config, self._stop)
         return self._session
 
+    def close(self) -> None:
+        """Release a session of Spark Connect. Any other one ends with the process."""
+        if self._session is not None and remote_of(self._config) is not None:
+            self._session.stop()
+
     def check(self) -> None:
-        """Raise OutputError if Spark has ended: a leader without it would deliver nothing."""
-        if self._session is None:
+        """Raise OutputError if Spark has ended: a leader without it would deliver nothing. A
+        session of Spark Connect is opened again.
+        """
+        if self._session is None or remote_of(self._config) is not None:
             return
         try:
             ended = bool(self._session.sparkContext._jsc.sc().isStopped())
@@ -189,7 +200,7 @@ def _deliver(
         @cache
         def spark_handle() -> _SparkHandle:
             registration.start("Spark")
-            return _SparkHandle(config, stop_event)
+            return opened.enter_context(closing(_SparkHandle(config, stop_event)))
 
         if not _may_start(config, state, once, on_progress, stop_event, spark_handle):
             return
@@ -211,7 +222,9 @@ def _deliver(
             if nothing_to_deliver(config, state, leading):
                 return
             check_spark(config)
-        on_progress({"role": "starting", "reason": "Spark, which fetches jars the first time"})
+        spark_starts = "Spark, which fetches jars the first time"
+        reason = spark_starts if remote_of(config) is None else "a session of Spark Connect"
+        on_progress({"role": "starting", "reason": reason})
         spark = spark_handle()
         from tidelog.app.pipeline.session import PipelineSession
 

@@ -49,6 +49,7 @@ from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
 from tidelog.spark.changes.changed_keys import keys_of_frame, rows_to_read_again
 from tidelog.spark.pipeline import BatchProgress, run_pipeline
 from tidelog.spark.sessions.class_archive import ClassArchive
+from tidelog.spark.sessions.connect import cancel_jobs, is_remote
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, look_every_s
@@ -319,7 +320,8 @@ class PipelineSession:
         self._ends_when_all_stop = ends_when_all_stop
         self._alone = alone
         settings = {name: str(value) for name, value in config.pipeline.conf.items()}
-        self._archive = ClassArchive(settings) if alone and not once else None
+        here = alone and not once and not is_remote(spark)
+        self._archive = ClassArchive(settings) if here else None
         self._has_delivered = False
         self._report = _Report(on_progress)
         self._lost: LeaseLostError | None = None
@@ -435,7 +437,7 @@ class PipelineSession:
         ending.set()
         while not done.is_set():  # a query may be about to start a job
             if self._alone and len(_sessions) == 1:
-                self._spark.sparkContext.cancelAllJobs()
+                cancel_jobs(self._spark)
             done.wait(_CANCEL_S)  # other jobs end when their tasks next check the lease
 
     def _listen(self, ending: threading.Event, done: threading.Event) -> None:

@@ -56,6 +56,7 @@ from tidelog.ports import (
 from tidelog.spark.datasource.partitions import check_start, partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import prepare_workers
+from tidelog.spark.sessions.connect import default_parallelism, session_beside
 from tidelog.spark.sessions.errors import find_error, known_error, output_error
 from tidelog.spark.sessions.session import EXACT_NAMES
 
@@ -95,9 +96,7 @@ class ExecutorOutput:
         self._log_path = log_path
         self._state = state
         self._lease: WriteLease | None = None
-        self._spark = spark.newSession()
-        for name, value in _SESSION_CONF.items():
-            self._spark.conf.set(name, value)
+        self._spark = session_beside(spark, _SESSION_CONF)
         prepare_workers(self._spark)
         self._progress: OutputProgress | None = None
         self._targets = TargetTables(self._spark, self.log, delivery)
@@ -376,7 +375,7 @@ class ExecutorOutput:
 
     def _cores(self) -> int:
         """Returns the number of tasks that run at once now: executors come and go."""
-        return self.delivery.parallelism or self._spark.sparkContext.defaultParallelism
+        return self.delivery.parallelism or default_parallelism(self._spark)
 
     def _removal_versions(self, batch: OutputBatch, with_rows: Collection[str]) -> dict[str, int]:
         """Returns, by table, the version below which rows must be removed."""

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from py4j.protocol import Py4JJavaError
-
 from tidelog.errors import (
     ConfigError,
     OutputError,
@@ -78,7 +76,7 @@ def reason_of(error: Exception) -> str:
     """
     get_condition = getattr(error, "getCondition", None)
     condition = get_condition() if get_condition is not None else None
-    if isinstance(error, Py4JJavaError):
+    if isinstance(error, errors.Py4JJavaError):
         condition, cause = "", error.java_exception
         while cause is not None:
             condition += f"{': ' if condition else ''}{cause.getClass().getSimpleName()}"

@@ -62,6 +62,7 @@ from tidelog.spark import transforms
 from tidelog.spark.changes import folding
 from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import CHANGE_OP
+from tidelog.spark.sessions.connect import default_parallelism
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import quoted, steps_of
 from tidelog.system import failpoints
@@ -265,7 +266,7 @@ class SettlingOutput(LakeOutput[Settled]):
 
     def _cores(self) -> int:
         """Returns the number of tasks that run at once now: executors come and go."""
-        return max(1, self._spark.sparkContext.defaultParallelism)
+        return default_parallelism(self._spark)
 
     def _settle(self, writes: Sequence[CopyWrite[Settled]]) -> list[list[SettleResult]]:
         """Returns, for each write, the results of its tasks."""

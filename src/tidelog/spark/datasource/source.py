@@ -46,6 +46,7 @@ from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats import shapes
+from tidelog.spark.sessions.connect import RemoteSession, is_remote
 from tidelog.spark.sessions.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -169,7 +170,7 @@ def prepare_workers(spark: SparkSession) -> SparkContext | None:
 
     Returns the session's context; None: it is one of Spark Connect.
     """
-    context: SparkContext | None = getattr(spark, "_sc", None)
+    context: SparkContext | None = None if is_remote(spark) else spark.sparkContext
     if context is None:
         return None
     if OPTIONS_VARIABLE in os.environ:
@@ -185,6 +186,7 @@ def tidelog_reader(spark: SparkSession) -> DataFrameReader:
     Before it has a first Python source, Spark searches for others by processes: a second of CPU,
     which a pipeline that does not read by this source does without.
     """
+    spark = spark.current() if isinstance(spark, RemoteSession) else spark
     if _registered.get(spark, "") != os.environ.get(OPTIONS_VARIABLE):
         register(spark)
     return spark.read.format("tidelog")

@@ -91,6 +91,28 @@ _AWAY = re.compile(
 _STOPPED = re.compile(r"stopped SparkContext|SparkContext was shut down")
 
 
+# What a server of Spark Connect answers to a session that it has ended, or never had since it
+# started, and what its client raises for that.
+SESSION_ENDED = re.compile(
+    r"INVALID_HANDLE\.SESSION_\w+|NO_ACTIVE_SESSION|incorrect server side session identifier"
+)
+_CONNECT_AWAY = re.compile(r"StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)|INVALID_HANDLE\.\w+")
+_CONNECT_DENIED = re.compile(r"StatusCode\.(UNAUTHENTICATED|PERMISSION_DENIED)|\bUNAUTHENTICATED\b")
+_OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH\]?.*?(?P<text>Python in [^\n]*)", re.DOTALL)
+
+
+try:
+    from py4j.protocol import Py4JJavaError as Py4JJavaError
+    from py4j.protocol import Py4JNetworkError as Py4JNetworkError
+except ModuleNotFoundError:  # pragma: no cover - pyspark-client, which reaches no JVM
+
+    class Py4JJavaError(Exception):  # type: ignore[no-redef]
+        """Never raised."""
+
+    class Py4JNetworkError(Exception):  # type: ignore[no-redef]
+        """Never raised."""
+
+
 class SparkGoneError(errors.EventLogError):
     """The JVM of Spark has ended, or all it can do."""
 
@@ -108,7 +130,7 @@ def known_error(error: BaseException) -> errors.TidelogError | None:
     if _STOPPED.search(text):
         return application_ended_error()
     # This may be the cause of an output's error.
-    return _process_error(text) or ours or jvm_error(error)
+    return _connect_error(error) or _process_error(text) or ours or jvm_error(error)
 
 
 def _process_error(text: str) -> errors.TidelogError | None:
@@ -125,6 +147,11 @@ def _process_error(text: str) -> errors.TidelogError | None:
             f"Spark can't run {missing[1]} ({missing[2]}): set PYSPARK_PYTHON to a Python that has "
             "Tidelog, on each host of Spark's"
         )
+    if other := _OTHER_PYTHON.search(text):
+        return errors.UsageError(
+            f"Spark's workers run another Python ({' '.join(other['text'].split())[:200]}): give "
+            "them the same minor version by PYSPARK_PYTHON, or spark.pyspark.python"
+        )
     if missing := _NO_MODULE.search(text):
         return errors.UsageError(
             f"the Python of Spark's workers has no module {missing[1]}: set PYSPARK_PYTHON, or "
@@ -135,6 +162,28 @@ def _process_error(text: str) -> errors.TidelogError | None:
         return errors.OutputError(
             "a Python process that Spark runs was killed or ended by itself: check whether the "
             "host has enough memory"
+        )
+    return None
+
+
+def _connect_error(error: BaseException) -> errors.TidelogError | None:
+    """Returns the error to raise where a server of Spark Connect is away, denies access or has
+    ended the session.
+    """
+    if not type(error).__module__.startswith(("pyspark.errors", "grpc")):
+        return None
+    text = str(error)
+    if SESSION_ENDED.search(text):
+        return HostBusyError("the Spark Connect server has ended the session: it is opened again")
+    if _CONNECT_AWAY.search(text):
+        return HostBusyError(
+            "the Spark Connect server does not answer: see that it runs, and that this host "
+            "reaches it at pipeline.remote"
+        )
+    if _CONNECT_DENIED.search(text):
+        return errors.AccessRefusedError(
+            "the Spark Connect server denies access: the token of pipeline.remote is wrong, or has "
+            "expired"
         )
     return None
 

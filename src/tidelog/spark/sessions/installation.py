@@ -48,18 +48,27 @@ def check_pyspark(extra: str = "spark") -> None:
     check_installed("pyspark", "py4j", extra=extra)
 
 
+def check_remote_client() -> None:
+    """Raises MissingExtraError unless a session of Spark Connect can be opened; UsageError where
+    pyspark is too old. No Java is needed.
+    """
+    check_installed("pyspark", "pandas", "grpc", "grpc_status", "zstandard", extra="connect")
+    _check_spark()
+
+
 def check_spark_runs(extra: str = "spark") -> None:
     """Raises MissingExtraError or MissingProgramError unless a session can be started here, or is
-    running; UsageError where pyspark is too old, or sessions are those of Spark Connect: outputs
-    call Spark's JVM, which these don't reach.
+    running; UsageError where pyspark is too old, or sessions are those of Spark Connect, which
+    reach no JVM.
     """
     check_pyspark(extra)
     _check_spark()
     if _REMOTE & os.environ.keys():
         raise UsageError(
-            "sessions of this process are of Spark Connect (SPARK_REMOTE, or builder.remote): they "
-            "read the event log, and can't write outputs or compare them. Run this in a process "
-            "where SPARK_REMOTE is not set (docs/how-to/read-in-spark.md)"
+            "sessions of this process are of Spark Connect (SPARK_REMOTE, or builder.remote), and "
+            "this needs Spark's JVM, which they don't reach: set pipeline.remote instead of "
+            "pipeline.master, or run it in a process where SPARK_REMOTE is not set "
+            "(docs/how-to/spark-connect.md)"
         )
     if not _is_running():
         check_java()
@@ -79,10 +88,12 @@ def _number(minor: str) -> tuple[int, ...]:
     return tuple(int(part) for part in minor.split("."))
 
 
-def versions() -> str:
+def versions(*, remote: bool = False) -> str:
     """Returns the versions that sessions use, e.g. ``pyspark 4.2.1, Java 17, Python 3.11``."""
     import pyspark
 
+    if remote:
+        return f"pyspark {pyspark.__version__}, Python {_PYTHON}, Spark Connect"
     java = java_version(java_program() or "java")
     return f"pyspark {pyspark.__version__}, Java {java or '(of the session)'}, Python {_PYTHON}"
 

@@ -14,11 +14,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from pyspark.sql import DataFrame
 
 from tidelog.spark.sessions.class_archive import ClassArchive
+from tidelog.spark.sessions.connect import RETRIES, RemoteSession, is_remote
 from tidelog.spark.sessions.errors import start_failed_error
 from tidelog.spark.sessions.installation import check_spark_runs, use_java, write_script
 from tidelog.spark.sessions.jars import (
@@ -49,6 +50,8 @@ def exact_session(spark: SparkSession) -> SparkSession:
     """Returns ``spark`` if its names are exact, or one beside it, the same for all sessions of a
     driver.
     """
+    if is_remote(spark):
+        return spark
     if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true":
         return spark
     application = spark.sparkContext.applicationId
@@ -64,13 +67,20 @@ def exact_session(spark: SparkSession) -> SparkSession:
 
 def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
     """Returns the same rows as a DataFrame of another session of the same driver."""
-    if frame.sparkSession is session:
+    if frame.sparkSession is session or is_remote(session):
         return frame
     java = session._jvm
     assert java is not None
     datasets = getattr(getattr(java.org.apache.spark.sql.classic, "Dataset$"), "MODULE$")
     plan = frame._jdf.queryExecution().analyzed()
     return DataFrame(datasets.ofRows(session._jsparkSession, plan), session)
+
+
+def remote_session(remote: str, conf: Mapping[str, str], retries: int = RETRIES) -> SparkSession:
+    """Returns a session of a Spark Connect server, with ``conf`` besides ours. Raises as
+    `RemoteSession` does.
+    """
+    return cast("SparkSession", RemoteSession(remote, {**_CONF, **conf}, retries))
 
 
 _SCRIPT = """#!/bin/sh

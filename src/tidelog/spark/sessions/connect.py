@@ -1,0 +1,255 @@
+"""Sessions of Spark Connect: on a server, by a client without a JVM.
+
+A server that restarts, or that ends an idle session, does not know the client's session any more.
+`RemoteSession` opens another one then, and brings it what the first one had.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.errors import UsageError
+from tidelog.spark.sessions.errors import SESSION_ENDED, known_error
+from tidelog.system import version
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+_CHECK_S: Final = 0.5
+"""Seconds for which a session that has answered is used without asking the server again."""
+_CORES_S: Final = 60.0
+"""Seconds for which the number of the server's cores is known: executors come and go."""
+RETRIES: Final = 25
+_MOST_WAIT_MS: Final = 2_000
+"""The client retries what a server that is away does not answer for a minute, at most two seconds
+apart: by default it waits a minute between two tries."""
+_NEEDED: Final = ("numba", "numpy", "pyarrow", "pydantic", "re2", "yaml")
+"""Modules that every task of an output imports."""
+
+
+def is_remote(spark: object) -> bool:
+    """Is it a session of Spark Connect?"""
+    return isinstance(spark, RemoteSession) or _is_connect(spark)
+
+
+def _is_connect(spark: object) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def place_of(remote: str) -> str:
+    """Returns the address without its parameters, which may have a token."""
+    return remote.partition("/;")[0].rstrip("/")
+
+
+def default_parallelism(spark: SparkSession | RemoteSession) -> int:
+    """Returns the number of tasks that run at once now."""
+    if isinstance(spark, RemoteSession):
+        return spark.cores()
+    return max(1, spark.sparkContext.defaultParallelism)
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """Cancel what the session's driver runs; of a Spark Connect server, what the session runs."""
+    if isinstance(spark, RemoteSession):
+        spark.cancel_jobs()
+    else:
+        spark.sparkContext.cancelAllJobs()
+
+
+def session_beside(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Returns a session of the same driver with ``settings`` of its own.
+
+    One of Spark Connect is returned itself: it is nobody else's, and has these settings already.
+    """
+    if is_remote(spark):
+        return spark
+    found = spark.newSession()
+    for name, value in settings.items():
+        found.conf.set(name, value)
+    return found
+
+
+class RemoteSession:
+    """A SparkSession of Spark Connect for one pipeline: whatever is called on it is called on the
+    session that the server has now.
+
+    Args:
+        remote: ``sc://host[:port][/;parameters]``.
+        settings: Spark SQL's settings of each session.
+        retries: how often a call is retried while the server is away.
+
+    Raises UsageError if executors lack what Tidelog needs, OutputError if the server is away.
+    """
+
+    def __init__(self, remote: str, settings: Mapping[str, str], retries: int = RETRIES) -> None:
+        self._remote = remote
+        self._settings = dict(settings)
+        self._retries = retries
+        self._lock = threading.RLock()
+        self._session: SparkSession | None = None
+        self._checked_at = 0.0
+        self._cores = (0, 0.0)
+        self.current()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of the JVM, which there is none of
+            raise AttributeError(name)
+        return getattr(self.current(), name)
+
+    def current(self) -> SparkSession:
+        """Returns the session; another one if the server does not know the last one."""
+        with self._lock:
+            if self._session is not None and self._is_known(self._session):
+                return self._session
+            if self._session is not None:
+                logger.warning(
+                    "the Spark Connect server %s has ended the session: a new one is opened",
+                    place_of(self._remote),
+                )
+                self.stop()
+            self._session = self._open()
+            self._checked_at = time.monotonic()
+            return self._session
+
+    def cores(self) -> int:
+        """Returns the number of tasks that the server runs at once."""
+        with self._lock:
+            count, known_at = self._cores
+            if not count or time.monotonic() - known_at > _CORES_S:
+                from pyspark.sql import functions as f
+
+                parts = self.current().range(100_000).select(f.spark_partition_id().alias("part"))
+                count = max(1, parts.distinct().count())
+                self._cores = (count, time.monotonic())
+            return count
+
+    def cancel_jobs(self) -> None:
+        """Cancel what this session runs, if the server answers."""
+        if self._session is not None:
+            with suppress(Exception):
+                self._session.interruptAll()
+
+    def stop(self) -> None:
+        """Release the session, if the server answers at once."""
+        with self._lock:
+            session: Any = self._session
+            self._session, self._cores = None, (0, 0.0)
+            if session is not None:
+                session.client.set_retry_policies([])
+                session.stop()
+
+    def _is_known(self, session: SparkSession) -> bool:
+        if time.monotonic() - self._checked_at < _CHECK_S:
+            return True
+        try:
+            session.conf.get("spark.sql.session.timeZone")
+        except Exception as error:
+            if not SESSION_ENDED.search(str(error)):
+                raise
+            return False
+        self._checked_at = time.monotonic()
+        return True
+
+    def _open(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
+        try:
+            session: Any = SparkSession.builder.remote(self._remote).create()
+            session.client.set_retry_policies(
+                [DefaultPolicy(max_retries=self._retries, max_backoff=_MOST_WAIT_MS)]
+            )
+            for name, value in self._settings.items():
+                session.conf.set(name, value)
+            _prepare_executors(session)
+        except UsageError:
+            raise
+        except Exception as error:
+            known = known_error(error)
+            if known is None:
+                raise
+            raise type(known)(f"Spark Connect, {place_of(self._remote)}: {known}") from error
+        found: SparkSession = session
+        return found
+
+
+# What executors need.
+
+
+def _prepare_executors(session: SparkSession) -> None:
+    """Send Tidelog to executors that have none, or another version. Raises UsageError if they lack
+    packages.
+    """
+    found = _probe(session)
+    if found["missing"]:
+        raise UsageError(
+            f"the Python of Spark's executors has no {', '.join(found['missing'])}: install "
+            f"Tidelog there (pip install 'tidelog=={version.__version__}' with the extras of the "
+            "outputs), or give the server's spark.pyspark.python an environment that has it "
+            "(docs/how-to/spark-connect.md)"
+        )
+    if found["tidelog"] == version.__version__:
+        return
+    with tempfile.TemporaryDirectory(prefix="tidelog-connect-") as directory:
+        session.addArtifacts(str(_package(Path(directory))), pyfile=True)
+    if _probe(session)["tidelog"] != version.__version__:
+        raise UsageError(
+            f"executors have Tidelog {found['tidelog'] or '(none)'}, this process "
+            f"{version.__version__}, and take no other one as an artifact: install this version "
+            "there (docs/how-to/spark-connect.md)"
+        )
+    logger.info("Tidelog %s was sent to the executors", version.__version__)
+
+
+def _probe(session: SparkSession) -> dict[str, Any]:
+    """Returns what an executor has: its ``tidelog`` and which modules are ``missing``."""
+    needed, ours = _NEEDED, version.__version__
+
+    # Pickled with its code, because it is no name of a module: it must run without Tidelog.
+    def report(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import importlib.util
+        import json
+        import sys
+        from contextlib import suppress
+
+        import pyarrow
+
+        found: dict[str, Any] = {
+            "tidelog": "",
+            "missing": [each for each in needed if importlib.util.find_spec(each) is None],
+        }
+        with suppress(ImportError):
+            from tidelog.system.version import __version__
+
+            found["tidelog"] = __version__
+        if found["tidelog"] != ours:  # this process may run tasks once it has ours
+            for name in [name for name in sys.modules if name.partition(".")[0] == "tidelog"]:
+                del sys.modules[name]
+        for _ in batches:
+            yield pyarrow.RecordBatch.from_pydict({"found": [json.dumps(found)]})
+
+    [row] = session.range(1).coalesce(1).mapInArrow(report, "found string").collect()
+    result: dict[str, Any] = json.loads(row[0])
+    return result
+
+
+def _package(directory: Path) -> Path:
+    """Returns a new file in ``directory`` with the modules of this Tidelog, for `addArtifacts`."""
+    root, path = Path(version.__file__).parents[1], directory / "tidelog.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for each in sorted(root.rglob("*")):
+            if each.suffix in (".py", ".json"):
+                file.write(each, each.relative_to(root.parent))
+    return path

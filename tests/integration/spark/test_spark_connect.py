@@ -1,0 +1,204 @@
+"""A pipeline whose tasks run on a server of Spark Connect: a client without a JVM.
+
+The pipeline is a process: sessions of Connect and classic ones don't live in one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import yaml
+from tests.integration.spark.orders import COLUMNS, orders
+from tests.support.build_log import BuiltLog
+from tests.support.delta_readers import by_duckdb
+from tests.support.pipeline_process import Delivering
+from tests.support.spark_connect import ConnectServer, need_client
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+HIDES_TIDELOG = (
+    "import sys\nsys.path[:] = [each for each in sys.path if not each.endswith('/src')]\n"
+)
+"""A server's Python, which finds it before all others, has no Tidelog with this."""
+
+
+class Pipeline:
+    """A configuration of three outputs, processes that deliver to them, and what they have."""
+
+    def __init__(self, built: BuiltLog, directory: Path, dsn: str, remote: str) -> None:
+        self.directory = directory
+        self.dsn = dsn
+        self.config = directory / "tidelog.yaml"
+        outputs: list[dict[str, Any]] = [
+            {"kind": "delta", "path": "lake"},
+            {"kind": "postgres", "url": dsn, "schema": "copies"},
+            {"kind": "files", "path": "activity", "format": "json"},
+        ]
+        self.document: dict[str, Any] = {
+            "source": {"kind": "postgres", "url": "postgresql://u@h/d"},
+            "log": {"path": built.path},
+            "state": {"url": "sqlite:///state.db"},
+            "pipeline": {"remote": remote, "trigger_ms": 0},
+            "outputs": outputs,
+        }
+
+    def write_config(self) -> None:
+        self.config.write_text(yaml.safe_dump(self.document))
+
+    def run_once(self) -> subprocess.CompletedProcess[str]:
+        self.write_config()
+        command = [sys.executable, "-m", "tidelog", "pipeline", str(self.config), "--once"]
+        # No Java where the pipeline runs.
+        environment = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+
+    def start(self) -> Delivering:
+        self.write_config()
+        return Delivering(self.config, self.directory / "log.txt")
+
+    def lake(self) -> list[tuple[Any, ...]]:
+        path = self.directory / "lake" / "public" / "orders"
+        if not list(path.glob("_delta_log/*.json")):
+            return []
+        found = by_duckdb(str(path), what=", ".join(COLUMNS))
+        return [tuple(row.values()) for row in found.to_pylist()]
+
+    def copy(self) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.dsn) as connection:
+            columns = ", ".join(COLUMNS)
+            try:
+                rows = connection.execute(f"SELECT {columns} FROM copies.orders ORDER BY id")
+            except psycopg.errors.UndefinedTable:
+                return []
+            return rows.fetchall()
+
+    def events(self) -> list[tuple[str, str]]:
+        """The operation and the id of each record in the files, in order."""
+        found = [
+            (event["version"], event["op"], event["key"]["id"])
+            for file in (self.directory / "activity").rglob("[!_.]*.json")
+            if "/_tidelog/" not in str(file)
+            for event in map(json.loads, file.open())
+        ]
+        return [(op, str(key)) for _, op, key in sorted(found)]
+
+
+class Servers:
+    """Starts servers, and kills them at the end of the test."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._started: list[ConnectServer] = []
+
+    def start(self, **options: Any) -> ConnectServer:
+        need_client()
+        server = ConnectServer(self._directory / f"server{len(self._started)}.log", **options)
+        self._started.append(server)
+        return server
+
+    def close(self) -> None:
+        for server in self._started:
+            server.kill()
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    made = Servers(tmp_path)
+    yield made
+    made.close()
+
+
+def without_tidelog(directory: Path) -> dict[str, str]:
+    """The environment of a server whose Python has no Tidelog."""
+    (directory / "python").mkdir()
+    (directory / "python" / "sitecustomize.py").write_text(HIDES_TIDELOG)
+    return {"PYTHONPATH": str(directory / "python")}
+
+
+def wait_for(what: Callable[[], Any], process: Delivering, timeout_s: float = 240) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not what():
+        assert process.code is None, process.said[-3000:]
+        assert time.monotonic() < deadline, process.said[-3000:]
+        time.sleep(0.1)
+
+
+def deliver_three(built: BuiltLog, pipeline: Pipeline, server: ConnectServer) -> None:
+    table = orders(built)
+    built.update(table, "1", "changed", "2.5")
+    built.delete(table, "2")
+    built.flush()
+    server.wait()
+    ended = pipeline.run_once()
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert [row[:2] for row in pipeline.lake()] == [(0, "n0"), (1, "changed"), (3, "n3")]
+    assert pipeline.copy() == pipeline.lake()
+    expected = [*(("c", str(number)) for number in range(4)), ("u", "1"), ("d", "2")]
+    assert pipeline.events() == expected
+
+
+def test_three_outputs_are_written_from_a_client_without_java(
+    servers: Servers, built: BuiltLog, tmp_path: Path, database: str
+) -> None:
+    server = servers.start()
+    deliver_three(built, Pipeline(built, tmp_path, database, server.remote), server)
+
+
+@pytest.mark.thorough
+def test_executors_without_tidelog_get_it(
+    servers: Servers, built: BuiltLog, tmp_path: Path, database: str
+) -> None:
+    server = servers.start(environment=without_tidelog(tmp_path))
+    deliver_three(built, Pipeline(built, tmp_path, database, server.remote), server)
+
+
+@pytest.mark.thorough
+def test_it_goes_on_after_a_session_ended_and_a_server_was_killed(
+    servers: Servers, built: BuiltLog, tmp_path: Path, database: str
+) -> None:
+    sessions = "spark.connect.session.manager."
+    conf = {f"{sessions}defaultSessionTimeout": "3s", f"{sessions}maintenanceInterval": "1s"}
+    server = servers.start(conf=conf)
+    table = orders(built)
+    pipeline = Pipeline(built, tmp_path, database, server.remote)
+    server.wait()
+    process = pipeline.start()
+    try:
+        wait_for(lambda: len(pipeline.events()) == len(pipeline.lake()) == 4, process)
+        wait_for(lambda: len(pipeline.copy()) == 4, process)
+        time.sleep(6)  # the server ends the idle session
+        built.insert(table, "4", "n4", "1.5")
+        built.flush()
+        wait_for(lambda: len(pipeline.events()) == len(pipeline.copy()) == 5, process)
+        wait_for(lambda: len(pipeline.lake()) == 5, process)
+        assert "has ended the session" in process.said
+
+        server.kill()
+        built.update(table, "0", "late", "1.5")
+        built.delete(table, "4")
+        built.flush()
+        time.sleep(3)
+        servers.start(conf=conf, port=server.port).wait()
+        wait_for(lambda: len(pipeline.events()) == 7, process)
+        expected = [(0, "late"), *((number, f"n{number}") for number in range(1, 4))]
+        wait_for(lambda: [row[:2] for row in pipeline.lake()] == expected, process)
+        wait_for(lambda: pipeline.copy() == pipeline.lake(), process)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 0
+        assert pipeline.events() == [
+            *(("c", str(number)) for number in range(5)),
+            ("u", "0"),
+            ("d", "4"),
+        ]
+    finally:
+        process.close()

@@ -6,7 +6,6 @@ knows the table's files and commits what tasks have written, by `SettledTable`.
 
 from __future__ import annotations
 
-import json
 import logging
 from abc import abstractmethod
 from collections import defaultdict
@@ -72,7 +71,7 @@ def _tier(size: float) -> int:
 def _live_share(file: DataFile) -> float:
     """Returns the share of the file's rows that are not deleted; 1 if unknown."""
     dead = file.deleted_rows
-    rows = json.loads(file.stats).get("numRecords") if file.stats and dead else None
+    rows = file.statistics.get("numRecords") if dead else None
     return 1 - dead / rows if rows else 1.0
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.support.lake_files import plain_layout
 
-from tidelog.outputs.lake.data_files import look_up
+from tidelog.outputs.lake.data_files import disk_cache
 from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.data_files.look_up import FileKeyIndex, KeyIndexCache, index_keys
 
@@ -65,7 +65,7 @@ def test_an_index_of_an_earlier_start_of_the_host_is_not_used(
 ) -> None:
     cache = KeyIndexCache(str(tmp_path / "i"))
     cache.keep("t", "f", NUMBERS, index_of(NUMBERS, [{"k": 1}]))
-    monkeypatch.setattr(look_up, "_boot_id", lambda: "another")
+    monkeypatch.setattr(disk_cache, "_boot_id", lambda: "another")
     assert not is_there(cache, "f")
 
 

@@ -25,6 +25,7 @@ from tidelog.model.option_values import is_object_store
 from tidelog.model.records import Int64s
 from tidelog.outputs.base.file_store import file_errors
 from tidelog.outputs.base.stores import FileStore, open_file_store
+from tidelog.outputs.lake.data_files.disk_cache import CachedRows, RowCache
 from tidelog.outputs.lake.data_files.layout import (
     FileColumn,
     FileLayout,
@@ -229,11 +230,12 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
 class DataFileReader:
-    """Reads files of a table at ``store``."""
+    """Reads files of a table at ``store``. ``cache``: it has, and gets, rows of its files."""
 
-    def __init__(self, store: FileStore, layout: FileLayout) -> None:
+    def __init__(self, store: FileStore, layout: FileLayout, cache: RowCache | None = None) -> None:
         self._store = store
         self._layout = layout
+        self._cache = cache
 
     def read(
         self,
@@ -255,6 +257,8 @@ class DataFileReader:
             OutputError, StorageError: the file can't be read.
         """
         names = self._layout.schema.names if columns is None else columns
+        if (cached := self._cached(file, rows)) is not None:
+            return cached.take(names, rows)
         wanted = [self._layout.column(name) for name in names]
         with self._open(file) as parquet:
             stored = self._stored_names(parquet, wanted)
@@ -268,6 +272,21 @@ class DataFileReader:
             [self._values(file, each, stored, found, count) for each in wanted],
             schema=pa.schema([pa.field(each.name, each.type) for each in wanted]),
         )
+
+    def _cached(self, file: DataFile, rows: Int64s | None) -> CachedRows | None:
+        """Returns the file's rows, if they are cached or ``rows`` are of most of its row groups."""
+        if self._cache is None:
+            return None
+        place = self._store.path, file.path, self._layout
+        found = self._cache.find(*place)
+        if found is None and rows is not None and len(rows):
+            with self._open(file) as parquet:
+                starts = _group_starts(parquet)
+            if 2 * len(np.unique(_group_of(rows, starts))) >= len(starts) - 1:
+                whole = self.row_groups(file, self._layout.schema.names, None, (None, None), (0, 1))
+                self._cache.keep(*place, (group for _, group in whole))
+                found = self._cache.find(*place)
+        return found
 
     def row_groups(
         self,
@@ -410,15 +429,24 @@ def locate_file(store: FileStore, path: str) -> tuple[FileStore, str]:
 
 def _read_rows(parquet: pq.ParquetFile, columns: Sequence[str], rows: np.ndarray) -> pa.Table:
     """Read only the row groups that contain ``rows``."""
-    metadata = parquet.metadata
-    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    group_of = np.searchsorted(starts, rows, side="right") - 1
-    groups = np.unique(group_of)
+    starts = _group_starts(parquet)
+    group_of = _group_of(rows, starts)
+    groups, sizes = np.unique(group_of), np.diff(starts)
     found = parquet.read_row_groups(groups.tolist(), columns, use_threads=False)
     first = np.zeros(len(sizes), np.int64)  # of each group, in what was read
-    first[groups] = np.concatenate([[0], np.cumsum(np.asarray(sizes)[groups])])[:-1]
+    first[groups] = np.concatenate([[0], np.cumsum(sizes[groups])])[:-1]
     return found.take(pa.array(rows - starts[group_of] + first[group_of]))
+
+
+def _group_starts(parquet: pq.ParquetFile) -> Int64s:
+    """Returns int64[row groups + 1]: the number of each one's first row, then that of all rows."""
+    metadata = parquet.metadata
+    sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
+def _group_of(rows: Int64s, starts: Int64s) -> Int64s:
+    return np.searchsorted(starts, rows, side="right") - 1
 
 
 @dataclass(frozen=True)

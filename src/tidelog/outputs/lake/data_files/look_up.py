@@ -5,13 +5,7 @@ Indexes are cached on the disk of the host that reads the files.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import mmap
-import os
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -21,7 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidelog.model.records import Bools
 from tidelog.outputs.base.stores import FileStore
+from tidelog.outputs.lake.data_files.disk_cache import DiskCache, RowCache
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import (
     KeyQuery,
@@ -33,9 +29,8 @@ from tidelog.outputs.lake.data_files.keys import (
     partition_of,
     places_of,
 )
-from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileColumn, FileLayout
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.system.private_files import create_directory, create_file
 
 # The index of one file's keys.
 
@@ -48,7 +43,7 @@ class FileKeyIndex:
 
     Attributes:
         places: the keys' sort values, sorted (`places_of`); without rows with a null key where null
-            matches nothing.
+            matches nothing, and, of history, without those of states that have ended.
         rows: the row number of each place; None: the place's index.
         keys: canonical columns of all rows of the file, to compare keys with equal places; empty if
             places are exact.
@@ -81,16 +76,22 @@ def index_keys(rows: pa.Table, layout: FileLayout) -> FileKeyIndex:
 
     Args:
         rows: all rows of the file, with at least the columns of `FileLayout.file_key`, of which
-            there is at least one.
+            there is at least one, and, of history, that of the end of states.
         layout: the table's layout.
     """
     columns = [canonical(rows[each.name].combine_chunks()) for each in layout.file_key]
-    numbers = None
     exact = has_exact_places(layout)
-    if exact and columns[0].null_count:
-        numbers = np.flatnonzero(np.asarray(columns[0].is_valid()))
-        columns = [columns[0].drop_null()]
+    searched = open_rows(rows) if layout.history else np.ones(rows.num_rows, np.bool_)
+    if exact:
+        searched &= np.asarray(columns[0].is_valid())
+    numbers = None
+    if not searched.all():
+        numbers = np.flatnonzero(searched)
+        if exact:
+            columns = [columns[0].take(pa.array(numbers))]
     places = places_of(columns, len(columns[0]), layout)
+    if numbers is not None and not exact:
+        places = places[numbers]
     if not (places[:-1] <= places[1:]).all():
         order = np.argsort(places)
         places = places[order]
@@ -98,6 +99,12 @@ def index_keys(rows: pa.Table, layout: FileLayout) -> FileKeyIndex:
     if numbers is not None and rows.num_rows <= _MOST_INT32:
         numbers = numbers.astype(np.int32)
     return FileKeyIndex(places, numbers, () if exact else tuple(columns))
+
+
+def open_rows(rows: pa.Table) -> Bools:
+    """Returns bool[n]: rows of history whose states have not ended."""
+    found: Bools = rows.column(VALID_TO_VERSION).is_null().to_numpy()
+    return found.copy()
 
 
 def _pairs(left: Places, right: Places) -> tuple[np.ndarray, np.ndarray]:
@@ -126,21 +133,16 @@ def _pairs(left: Places, right: Places) -> tuple[np.ndarray, np.ndarray]:
 
 # The cache of indexes.
 
-_FORMAT = 1
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
 
 class KeyIndexCache:
-    """A cache of indexes of files that never change: a cached index is valid; a lost one is created
-    again. Shared by the processes of a host; picklable.
-
-    Index files are mapped, never read as a whole, and not synced: those of an earlier boot of the
-    host are not used. They contain keys, and only their owner can read them.
+    """A cache of indexes of files. Shared by the processes of a host; picklable.
 
     Args:
         directory: None: below the system's temporary directory.
-        most_bytes: about the limit of all indexes; those that were not used for longest are deleted
-            first.
+        most_bytes: about the limit of all indexes; see `DiskCache`.
+
+    Attributes:
+        rows: a cache of rows, of tables of history.
     """
 
     def __init__(self, directory: str | None = None, most_bytes: int = 8 << 30) -> None:
@@ -148,9 +150,8 @@ class KeyIndexCache:
             from tidelog.spark.sessions.session import scratch_directory
 
             directory = str(scratch_directory() / "key-indexes")
-        self._directory = Path(directory)
-        self._most_bytes = most_bytes
-        self._bytes_until_sweep = 0
+        self._cache = DiskCache(Path(directory), most_bytes)
+        self.rows = RowCache(Path(f"{directory}-rows"))
 
     def find(self, table: str, path: str, layout: FileLayout) -> FileKeyIndex | None:
         """Returns the index of a file; None: not cached.
@@ -160,19 +161,10 @@ class KeyIndexCache:
             path: the file's path, as the log has it.
             layout: the table's layout.
         """
-        place = self._place(table, path, layout)
-        try:
-            with place.open("rb") as file:
-                os.utime(file.fileno())
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            batch = pa.ipc.open_file(pa.py_buffer(mapped)).get_batch(0)
-        except FileNotFoundError:
+        found = self._cache.find(table, path, *_key_of(layout))
+        if found is None:
             return None
-        except (OSError, ValueError):  # empty, or incomplete
-            with suppress(OSError):
-                place.unlink()
-            return None
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns = dict(zip(found[0].schema.names, found[0].columns, strict=True))
         places, rows = columns.pop("place"), columns.pop("row", None)
         return FileKeyIndex(
             places.to_numpy(), None if rows is None else rows.to_numpy(), tuple(columns.values())
@@ -180,51 +172,16 @@ class KeyIndexCache:
 
     def keep(self, table: str, path: str, layout: FileLayout, index: FileKeyIndex) -> None:
         """Store a file's index, if there is room. Arguments as in `find`."""
-        place = self._place(table, path, layout)
         columns = {"place": pa.array(index.places)}
         if index.rows is not None:
             columns["row"] = pa.array(index.rows)
         columns |= {f"key {number}": each for number, each in enumerate(index.keys)}
         batch = pa.record_batch(columns)
-        if batch.nbytes > self._most_bytes:
-            return
-        fresh = place.with_name(f".{secrets.token_hex(8)}")
-        try:
-            create_directory(self._directory)
-            self._make_room(batch.nbytes)
-            with (
-                os.fdopen(create_file(fresh, os.O_WRONLY | os.O_EXCL), "wb") as file,
-                pa.ipc.new_file(file, batch.schema) as writer,
-            ):
-                writer.write_batch(batch)
-            fresh.replace(place)
-        except OSError:  # such as a full disk
-            with suppress(OSError):
-                fresh.unlink()
+        self._cache.keep(batch.schema, [batch], table, path, *_key_of(layout))
 
-    def _place(self, table: str, path: str, layout: FileLayout) -> Path:
-        kinds = [(each.name, str(each.type)) for each in layout.file_key]
-        named = repr((_FORMAT, _boot_id(), table, path, kinds, layout.null_key))
-        return self._directory / hashlib.sha256(named.encode()).hexdigest()
 
-    def _make_room(self, size: int) -> None:
-        """Delete old indexes now and then: not each time, since it lists the directory."""
-        self._bytes_until_sweep -= size
-        if self._bytes_until_sweep > 0:
-            return
-        found = []
-        for entry in os.scandir(self._directory):
-            with suppress(FileNotFoundError):
-                status = entry.stat()
-                found.append((status.st_mtime_ns, status.st_size, entry.path))
-        total = size + sum(each[1] for each in found)
-        for _, freed, place in sorted(found):
-            if total <= self._most_bytes:
-                break
-            with suppress(OSError):
-                Path(place).unlink()
-                total -= freed
-        self._bytes_until_sweep = min(self._most_bytes - total, self._most_bytes // 8)
+def _key_of(layout: FileLayout) -> tuple[object, ...]:
+    return [(each.name, str(each.type)) for each in layout.file_key], layout.null_key
 
 
 @cache
@@ -233,13 +190,6 @@ def shared_cache() -> KeyIndexCache:
     for each batch, before it stores anything.
     """
     return KeyIndexCache()
-
-
-@cache
-def _boot_id() -> str:
-    with suppress(OSError):
-        return _BOOT_ID.read_text()
-    return ""
 
 
 # The search.
@@ -261,10 +211,7 @@ def _may_hold(file: DataFile, keys: KeyQuery, layout: FileLayout) -> bool:
     wanted = keys.within(partition_of(file.partition_values, layout))
     if wanted is None:
         return False
-    if file.stats is None:
-        return True
-    stats = json.loads(file.stats, parse_float=Decimal)
-    return all(_may_be_in(column, wanted, stats) for column in layout.file_key)
+    return all(_may_be_in(column, wanted, file.statistics) for column in layout.file_key)
 
 
 def _may_be_in(column: FileColumn, wanted: SortedKeys, stats: Mapping[str, Any]) -> bool:
@@ -348,8 +295,12 @@ class RowFinder:
 
     def _find(self, file: DataFile, wanted: SortedKeys) -> tuple[np.ndarray, np.ndarray]:
         if not self._layout.file_key:  # all rows of a partition have the same key
-            rows = np.tile(np.arange(self._reader.row_count(file)), len(wanted.numbers))
-            return rows, np.repeat(wanted.numbers, len(rows) // len(wanted.numbers))
+            searched = np.arange(self._reader.row_count(file))
+            if self._layout.history:
+                ends = self._reader.read(file, [VALID_TO_VERSION])
+                searched = np.flatnonzero(open_rows(ends))
+            rows = np.tile(searched, len(wanted.numbers))
+            return rows, np.repeat(wanted.numbers, len(searched))
         return self._index(file).find(wanted, self._layout)
 
     def _index(self, file: DataFile) -> FileKeyIndex:
@@ -357,6 +308,7 @@ class RowFinder:
         index = self._cache.find(*place)
         if index is None:
             names = [each.name for each in self._layout.file_key]
+            names += [VALID_TO_VERSION] if self._layout.history else []
             index = index_keys(self._reader.read(file, names), self._layout)
             self._cache.keep(*place, index)
         return index

@@ -17,7 +17,7 @@ from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.file_store import file_errors
 from tidelog.outputs.base.stores import FileStore
 from tidelog.outputs.lake.data_files.file_reader import encoded_path, format_of, to_file
-from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, index_keys
 from tidelog.outputs.lake.delta_log.actions import DataFile
 
@@ -130,7 +130,7 @@ class ParquetFileWriter:
         store: the store at the table's location.
         layout: the layout of its files.
         max_rows: the most rows of a file.
-        cache: receives the key indexes of the files.
+        cache: receives the key indexes of the files; of history also their rows.
     """
 
     def __init__(
@@ -250,9 +250,12 @@ class ParquetFileWriter:
                 writer.write_table(table, row_group_size=group)
             size = sink.tell()
         path = encoded_path(name)
-        if self._cache is not None and self._layout.file_key:
+        is_ended = self._layout.history and not rows[VALID_TO_VERSION].null_count
+        if self._cache is not None and self._layout.file_key and not is_ended:
             index = index_keys(rows, self._layout)
             self._cache.keep(self._store.path, path, self._layout, index)
+            if self._layout.history:
+                self._cache.rows.keep(self._store.path, path, self._layout, [rows])
         return DataFile(
             path,
             dict(partition),

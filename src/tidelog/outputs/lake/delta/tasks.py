@@ -409,7 +409,9 @@ def _events(batches: Iterable[pa.RecordBatch], rows: RangeOfTable | None) -> pa.
     if not filled:
         return None
     events = pa.Table.from_batches(filled)
-    events = events.filter(pc.not_equal(events.column(CHANGE_OP), "t"))
+    is_row = pc.not_equal(events.column(CHANGE_OP), "t")
+    if not pc.all(is_row).as_py():
+        events = events.filter(is_row)
     return events if rows is not None else events.sort_by(shapes.CHANGE_VERSION)
 
 

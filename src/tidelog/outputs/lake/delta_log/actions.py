@@ -9,6 +9,8 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 FEATURES_READER: Final = 3
@@ -64,6 +66,12 @@ class DeletionVector:
         return f"{self.storage}{self.location}{at}"
 
 
+@lru_cache(1024)  # a batch asks several times, and the next batch again
+def _parsed(stats: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(stats, parse_float=Decimal)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """A Parquet file of a table (action ``add``). Picklable.
@@ -102,6 +110,11 @@ class DataFile:
             action.get("tags"),
             action.get("clusteringProvider"),
         )
+
+    @property
+    def statistics(self) -> Mapping[str, Any]:
+        """Its statistics, with decimals as they are written; empty: there are none."""
+        return _parsed(self.stats) if self.stats else {}
 
     @property
     def deleted_rows(self) -> int:

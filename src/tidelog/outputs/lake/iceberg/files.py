@@ -149,7 +149,7 @@ def _only_path(found: Mapping[str, Any]) -> str:
 
 def data_json(file: DataFile, columns: Mapping[str, FileColumn], location: str) -> str:
     """Returns the JSON of a data file. ``columns``: by name, those of which statistics are kept."""
-    stats = json.loads(file.stats or "{}", parse_float=Decimal)
+    stats = file.statistics
     nulls, rows = stats.get("nullCount", {}), stats.get("numRecords", 0)
     ids = {name: each.field_id for name, each in columns.items()}
     counted = {ids[name]: count for name, count in nulls.items() if name in ids}

@@ -211,6 +211,17 @@ class StateRows:
     def __len__(self) -> int:
         return len(self.first)
 
+    def taken(self, at: Int64s) -> StateRows:
+        """Returns the rows at these positions, in this order."""
+        return StateRows(
+            self.first[at],
+            self.version[at],
+            self.valid_from[at],
+            self.valid_to[at],
+            self.to_version[at],
+            self.confirmed[at],
+        )
+
 
 def states_of(chains: Chains, same: Bools, removals: Removals) -> StateRows:
     """Returns the rows of chains, whose states are complete.

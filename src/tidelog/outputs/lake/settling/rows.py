@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -160,7 +159,7 @@ class VersionBounds:
         """Returns the bounds; None: the statistics do not give them. ``column``: another one than
         the layout's version.
         """
-        stats = json.loads(file.stats or "{}")
+        stats = file.statistics
         name = layout.column(column or layout.version).physical
         lowest, highest = (stats.get(each, {}).get(name) for each in ("minValues", "maxValues"))
         rows, nulls = stats.get("numRecords"), stats.get("nullCount", {}).get(name)
@@ -249,7 +248,7 @@ def is_open(file: DataFile, layout: FileLayout) -> bool:
 
 def _null_ends(file: DataFile, layout: FileLayout) -> str:
     """Returns how many rows have a state that has not ended: "none", "all" or "unknown"."""
-    stats = json.loads(file.stats or "{}")
+    stats = file.statistics
     nulls = stats.get("nullCount", {}).get(layout.column(VALID_TO_VERSION).physical)
     rows = stats.get("numRecords")
     if nulls is None or rows is None:

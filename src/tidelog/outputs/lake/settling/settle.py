@@ -5,20 +5,21 @@ The rules are in docs/internals/lake-rules.md. Runs in tasks: writes data files,
 
 from __future__ import annotations
 
-import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.base.stores import FileStore, open_file_store
+from tidelog.outputs.lake.data_files.disk_cache import RowCache
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader, format_of
 from tidelog.outputs.lake.data_files.keys import KeyQuery
-from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
@@ -36,7 +37,7 @@ from tidelog.outputs.lake.settling.rows import (
     build_rows,
     flags_of,
     is_below,
-    is_closed,
+    is_open,
     live_rows,
     mark_deleted,
     needed_columns,
@@ -348,8 +349,8 @@ def replace_files(
         options: see `SettleOptions`.
         cache: receives the keys of new files.
     """
-    reader = DataFileReader(store, layout)
-    added = RowBuffer(ParquetFileWriter(store, layout, cache=cache))
+    reader = DataFileReader(store, layout, _rows_of(cache, layout))
+    added = _KeptRows(store, layout, cache)
     marks = format_of(layout).marks_writer(store)
     removed: list[DataFile] = []
     for path, numbers in dead.items():
@@ -359,7 +360,10 @@ def replace_files(
         total = int(np.count_nonzero(deleted))
         if total == len(before):
             continue
-        few = total < len(deleted) and total <= options.rewrite_share * len(deleted)
+        share = options.rewrite_share
+        if layout.history and not is_open(file, layout):  # rows of ended states stay
+            share = max(share, 0.5)
+        few = total < len(deleted) and total <= share * len(deleted)
         if options.deletion_vectors and few:
             marks.mark(file, np.flatnonzero(deleted), len(deleted))
             continue
@@ -390,9 +394,8 @@ def rewrite(
             removed, too.
         cache: receives the keys of new files.
     """
-    reader = DataFileReader(store, layout)
-    searched = not all(is_closed(file, layout) for file in files)
-    added = RowBuffer(ParquetFileWriter(store, layout, cache=cache if searched else None))
+    reader = DataFileReader(store, layout, _rows_of(cache, layout))
+    added = _KeptRows(store, layout, cache)
     for file in files:
         numbers = None
         if file.deleted_rows:
@@ -406,6 +409,32 @@ def rewrite(
     return FileChanges(added.close(), tuple(files), ())
 
 
+class _KeptRows:
+    """Writes rows of rewritten files. Those of ended states get files of their own, which are not
+    searched for keys.
+    """
+
+    def __init__(self, store: FileStore, layout: FileLayout, cache: KeyIndexCache | None) -> None:
+        self._history = layout.history
+        self._buffers = [RowBuffer(ParquetFileWriter(store, layout, cache=cache)) for _ in range(2)]
+
+    def add(self, rows: pa.Table) -> None:
+        parts = [rows]
+        if self._history:
+            is_open = rows.column(VALID_TO_VERSION).is_null()
+            parts = [rows.filter(is_open), rows.filter(pc.invert(is_open))]
+        for buffer, part in zip(self._buffers, parts, strict=False):
+            buffer.add(part)
+
+    def close(self) -> tuple[DataFile, ...]:
+        """Returns the files of all added rows."""
+        return tuple(file for buffer in self._buffers for file in buffer.close())
+
+
+def _rows_of(cache: KeyIndexCache | None, layout: FileLayout) -> RowCache | None:
+    return cache.rows if cache is not None and layout.history else None
+
+
 def _flags(dead: bytes | BitMap, before: Int64s, count: int) -> Bools:
     """Returns bool[count]: rows that are deleted now."""
     numbers = BitMap.deserialize(dead) if isinstance(dead, bytes) else dead
@@ -417,7 +446,7 @@ def _flags(dead: bytes | BitMap, before: Int64s, count: int) -> Bools:
 
 def _count(file: DataFile, reader: DataFileReader) -> int:
     """Returns the number of all rows of a file, with those that its vector marks."""
-    count = json.loads(file.stats or "{}").get("numRecords")
+    count = file.statistics.get("numRecords")
     if count is None:
         count = reader.row_count(file)
     return int(count)

@@ -1,7 +1,7 @@
 """Settles a batch's changes of a table of history: closes states that ended, and writes new ones.
 
-The rules are in docs/internals/lake-rules.md. Rows of ended states are in files of their own, which
-are not searched for keys. Runs in tasks: writes data files, commits nothing.
+The rules are in docs/internals/lake-rules.md. Files that have only rows of ended
+states are not searched for keys. Runs in tasks: writes data files, commits nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ from tidelog.outputs.lake.settling.rows import (
     RowPositions,
     VersionBounds,
     is_closed,
-    is_open,
 )
 from tidelog.outputs.lake.settling.settle import ChangeFeedWriter, SettledChanges, bitmap_of
 from tidelog.spark.formats.shapes import EVENT_SOURCE
@@ -139,7 +138,7 @@ def settle_history(
     changed = ChangedRows.of(FoldedChanges(events), layout, columns)
     key, first = _numbered([changed.values.column(name) for name in layout.key], layout)
     keys = changed.values.select(list(layout.key)).take(pa.array(first))
-    reader = DataFileReader(store, layout)
+    reader = DataFileReader(store, layout, cache.rows)
     places = _open_places(files, keys, store, layout, cache)
     old = _OldStates.read(places, reader, layout)
     commits = events.column(EVENT_SOURCE).combine_chunks().field("commit_ts")
@@ -150,21 +149,21 @@ def settle_history(
     chains, values = _complete(chains, old.rows, changed)
     same = _repeated(chains, values, layout)
     states = states_of(chains, same, removals)
-    rows = _rows(states, chains, values, old, layout)
 
     of_old = chains.source[states.first]
     is_old = of_old < len(old.rows)
     has_ended = states.to_version != NEVER
-    altered = is_old & (has_ended | states.confirmed)
-    written = altered | ~is_old
-    writing.add_open(rows.filter(pa.array(written & ~has_ended)))
-    writing.add_closed(rows.filter(pa.array(written & has_ended)))
+    unchanged = is_old & ~has_ended & ~states.confirmed
     dies = np.ones(len(places.key), np.bool_)
-    dies[old.place[of_old[is_old & ~altered]]] = False
+    dies[old.place[of_old[unchanged]]] = False
+    written = np.flatnonzero(~unchanged)
+    rows = _rows(states.taken(written), chains, values, old, layout)
+    writing.add(rows)
     if writing.feed is not None:
-        before = old.rows.take(pa.array(of_old[altered]))
-        writing.feed.add_updates(before, rows.filter(pa.array(altered)))
-        writing.feed.add_inserts(rows.filter(pa.array(~is_old)))
+        replaces = is_old[written]
+        before = old.rows.take(pa.array(of_old[written][replaces]))
+        writing.feed.add_updates(before, rows.filter(pa.array(replaces)))
+        writing.feed.add_inserts(rows.filter(pa.array(~replaces)))
         surplus = np.setdiff1d(np.arange(len(places.key)), old.place)
         names = layout.schema.names
         writing.feed.add_deletes(places.read(surplus, names, reader, layout))
@@ -191,7 +190,8 @@ def settle_removals(
         dead: by path of a file, the rows that all results of `settle_history` remove (see
             `SettledChanges`): every row of a changed key below a removal is among them.
     """
-    writing, reader = _HistoryWriter(store, layout, cache), DataFileReader(store, layout)
+    writing = _HistoryWriter(store, layout, cache)
+    reader = DataFileReader(store, layout, cache.rows)
     closed: dict[str, BitMap] = {}
     for file in files:
         numbers = _removed(file, removals, dead.get(file.path), reader, layout)
@@ -203,7 +203,7 @@ def settle_removals(
         by = removals.first_after(version)
         valid_to = np.maximum(removals.time[by], began)
         after = _with(before, _endings(valid_to, removals.at[by]), layout)
-        writing.add_closed(after)
+        writing.add(after)
         if writing.feed is not None:
             writing.feed.add_updates(before, after)
         closed[file.path] = bitmap_of(numbers)
@@ -211,23 +211,18 @@ def settle_removals(
 
 
 class _HistoryWriter:
-    """Writes one task's rows, open ones and closed ones to different files."""
+    """Writes one task's rows: open and closed ones to one file, as a file costs more than rows."""
 
     def __init__(self, store: FileStore, layout: FileLayout, cache: KeyIndexCache) -> None:
-        writer = ParquetFileWriter(store, layout, cache=cache)
-        unsearched = ParquetFileWriter(store, layout)
-        self._open, self._closed = RowBuffer(writer), RowBuffer(unsearched)
+        self._added = RowBuffer(ParquetFileWriter(store, layout, cache=cache))
         self.feed = ChangeFeedWriter(store, layout) if layout.change_feed else None
 
-    def add_open(self, rows: pa.Table) -> None:
-        self._open.add(rows)
-
-    def add_closed(self, rows: pa.Table) -> None:
-        self._closed.add(rows)
+    def add(self, rows: pa.Table) -> None:
+        self._added.add(rows)
 
     def close(self, dead: Mapping[str, BitMap], rows: int) -> SettledChanges:
         return SettledChanges(
-            added=(*self._open.close(), *self._closed.close()),
+            added=self._added.close(),
             dead={path: numbers.serialize() for path, numbers in dead.items()},
             change_files=() if self.feed is None else self.feed.close(),
             rows=rows,
@@ -273,20 +268,16 @@ def _open_places(
     searched = [file for file in files if not is_closed(file, layout)]
     if not searched:
         return RowPositions.of([])
-    found = RowPositions.of(RowFinder(store, layout, cache).find(searched, KeyQuery(keys, layout)))
-    unsure = np.array([not is_open(file, layout) for file in found.files], np.bool_)
-    asked = np.flatnonzero(unsure[found.file]) if len(found.key) else found.key
-    if not len(asked):
-        return found
-    reader = DataFileReader(store, layout)
-    ends = found.read(asked, [VALID_TO_VERSION], reader, layout).column(0)
-    kept = np.ones(len(found.key), np.bool_)
-    kept[asked] = ends.is_null().to_numpy()
-    return RowPositions(found.files, found.file[kept], found.row[kept], found.key[kept])
+    return RowPositions.of(RowFinder(store, layout, cache).find(searched, KeyQuery(keys, layout)))
 
 
 def _numbered(columns: Sequence[pa.ChunkedArray], layout: FileLayout) -> tuple[Int64s, Int64s]:
-    """Returns int64[n], a number for each row's key, from 0 on; and int64[keys], a row of each."""
+    """Returns int64[n], a number for each row's key, from 0 on; and int64[keys], a row of each.
+    Numbers of a key that is one integer are in its order, as files are: nothing is sorted then.
+    """
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type) and not columns[0].null_count:
+        _, first, codes = np.unique(columns[0].to_numpy(), return_index=True, return_inverse=True)
+        return codes, first
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values = canonical(column.combine_chunks()).dictionary_encode(null_encoding="encode")

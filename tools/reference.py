@@ -29,6 +29,7 @@ from tidelog.kinds.sections import TypesSection
 from tidelog.model.state_machine import Transitions
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.base.sections import DeadLetter, DebeziumModes, StepSection
+from tidelog.outputs.lake.delta.config import HiveSection
 from tidelog.outputs.opensearch.kind import DocumentPart, JoinedDocument
 from tidelog.spark.datasource import options
 
@@ -82,7 +83,8 @@ def configuration() -> Iterator[str]:
     sections.insert(1, ("source", MySqlSourceSection))
     sections += [("outputs", model) for kind, model in OUTPUTS.items() if kind != "delta"]
     sections += [("outputs.steps", StepSection), ("outputs.dead_letter", DeadLetter)]
-    sections += [("outputs.types", TypesSection), ("outputs.debezium", DebeziumModes)]
+    sections += [("outputs.types", TypesSection), ("outputs.catalog", HiveSection)]
+    sections += [("outputs.debezium", DebeziumModes)]
     sections += [("outputs.documents", JoinedDocument), ("outputs.documents.parts", DocumentPart)]
     lists = ["outputs", "outputs.steps", "outputs.documents", "outputs.documents.parts"]
     lists += ["control.alerts", "dumps"]

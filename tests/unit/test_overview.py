@@ -130,6 +130,10 @@ PROBLEMS = {
         {"outputs": [output(refused={"public.x": "its name is too long"})]},
         Severity.WARNING, "Output shop/delta lacks rows of public.x: its name is too long",
     ),
+    "output-unregistered": (
+        {"outputs": [output(unregistered={"public.x": "it points elsewhere"})]},
+        Severity.WARNING, "Output shop/delta has not registered public.x: it points elsewhere",
+    ),
     "output-late": (
         {"outputs": [output(behind_records=5, lag_s=900.0)]},
         Severity.WARNING, "Output shop/delta is 15min behind (5 records)",

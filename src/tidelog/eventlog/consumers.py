@@ -70,6 +70,7 @@ class DeliveryStats:
         begun_records: number of records that it processes.
         refused: tables left out because of their names, or with missing rows since, and why.
         keyless: what is done with tables that have no key, where rows are kept by key.
+        unregistered: tables that are not in the output's catalog, and why.
     """
 
     records: int = 0
@@ -85,6 +86,7 @@ class DeliveryStats:
     begun_records: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
     keyless: Mapping[str, str] = field(default_factory=dict)
+    unregistered: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DeliveryStats:

@@ -142,6 +142,15 @@ class MaintainedOutput(Output, Protocol):
         ...
 
 
+@runtime_checkable
+class RegisteringOutput(Output, Protocol):
+    """An output that registers its tables in a catalog, beside the batches."""
+
+    def unregistered_tables(self) -> Mapping[str, str]:
+        """Return why tables are not in the catalog, and what to do. From any thread."""
+        ...
+
+
 class TaskFence(Protocol):
     """Checks the lease before each step of a task. Picklable."""
 

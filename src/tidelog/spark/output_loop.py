@@ -19,7 +19,13 @@ from tidelog.errors import (
     UsageError,
 )
 from tidelog.eventlog.reader import EventLog
-from tidelog.ports import MaintainedOutput, Output, OutputBatch, RejectingOutput
+from tidelog.ports import (
+    MaintainedOutput,
+    Output,
+    OutputBatch,
+    RegisteringOutput,
+    RejectingOutput,
+)
 from tidelog.spark.datasource.partitions import check_start, end_of_batch
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.sessions.errors import (
@@ -53,7 +59,7 @@ class BatchProgress:
 
     ``number`` counts the batches of this run. ``rejected``: records that the destination rejected,
     in all runs. ``refused``: tables that are left out, and why. ``keyless``: what is done with
-    tables that have no key.
+    tables that have no key. ``unregistered``: tables that are not in the output's catalog, and why.
     """
 
     number: int
@@ -66,6 +72,7 @@ class BatchProgress:
     rejected: int = 0
     refused: Mapping[str, str] = field(default_factory=dict)
     keyless: Mapping[str, str] = field(default_factory=dict)
+    unregistered: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +100,11 @@ class LoopOptions:
     """Called with an output's batch that takes long, and with None when it has ended."""
     on_up_to_date: Callable[[str], None] = lambda _output: None
     """Called with the name of an output that has nothing to deliver, after each start."""
-    on_tables: Callable[[str, Mapping[str, str], Mapping[str, str]], None] = (
-        lambda _output, _refused, _keyless: None
+    on_tables: Callable[[str, Mapping[str, str], Mapping[str, str], Mapping[str, str]], None] = (
+        lambda _output, _refused, _keyless, _unregistered: None
     )
-    """Called with an output's name, the tables that are left out and those without a key, once
-    they were tried again."""
+    """Called with an output's name, the tables that are left out, those without a key and those
+    that are not in its catalog, once they were tried again, or the last of them have changed."""
     check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
     """Requests dumps of tables that are missing in an output."""
@@ -131,6 +138,7 @@ class OutputLoop:
         self._unstored: BatchProgress | None = None  # delivered, but storing that failed
         self._under_way: RunningBatch | None = None
         self._tried = 0.0  # when tables that are left out were tried last
+        self._unregistered: Mapping[str, str] = {}  # reported last
         self._refusal: Exception | None = None  # of `prepare`; `run` raises it
 
     @property
@@ -184,14 +192,27 @@ class OutputLoop:
         self._tried = time.monotonic()
         if isinstance(self.output, RejectingOutput):
             self.output.take_again(partial(self._options.ask, self.name))
-            _, refused, keyless = self._rejected()
-            self._options.on_tables(self.name, refused, keyless)
+            self._report_tables()
 
     def _take_again_if_due(self) -> None:
         if time.monotonic() - self._tried < _TAKE_AGAIN_S:
             return
         if isinstance(self.output, RejectingOutput) and self.output.refused_tables():
             self._take_again()
+
+    def _report_tables(self) -> None:
+        _, *tables = self._rejected()
+        self._options.on_tables(self.name, *tables)
+
+    def _report_unregistered(self) -> None:
+        """Report the tables that are not in the output's catalog, if others are: they are
+        registered beside the batches.
+        """
+        if isinstance(self.output, RegisteringOutput):
+            found = self.output.unregistered_tables()
+            if found != self._unregistered:
+                self._unregistered = found
+                self._report_tables()
 
     def run(self, stop: threading.Event) -> None:
         """Deliver until ``stop`` is set or, with ``once``, until everything is delivered that was
@@ -282,6 +303,7 @@ class OutputLoop:
             end = None
             if not options.is_paused():
                 self._take_again_if_due()
+                self._report_unregistered()
                 end = self._next_end(until)
             if end is not None:
                 self._write(end, abandoned)
@@ -290,6 +312,7 @@ class OutputLoop:
             elif until is not None and self.done >= until:
                 if isinstance(self.output, MaintainedOutput):
                     self.output.finish(stop)
+                self._report_unregistered()
                 return
             else:
                 if not (reported or options.is_paused()):
@@ -355,14 +378,17 @@ class OutputLoop:
             self._options.on_batch(progress)
         self._unstored = None
 
-    def _rejected(self) -> tuple[int, Mapping[str, str], Mapping[str, str]]:
-        """Returns the number of rejected records, the tables that are left out, and those without a
-        key.
+    def _rejected(
+        self,
+    ) -> tuple[int, Mapping[str, str], Mapping[str, str], Mapping[str, str]]:
+        """Returns the number of rejected records, the tables that are left out, those without a
+        key, and those that are not in the output's catalog.
         """
         output = self.output
+        missing = output.unregistered_tables() if isinstance(output, RegisteringOutput) else {}
         if not isinstance(output, RejectingOutput):
-            return 0, {}, {}
-        return output.rejected(), output.refused_tables(), output.keyless_tables()
+            return 0, {}, {}, missing
+        return output.rejected(), output.refused_tables(), output.keyless_tables(), missing
 
 
 def _error_to_raise(error: Exception) -> TidelogError:

@@ -378,12 +378,23 @@ class _ProgressStore:
                 self._register()
 
     def report_tables(
-        self, output: str, refused: Mapping[str, str], keyless: Mapping[str, str]
+        self,
+        output: str,
+        refused: Mapping[str, str],
+        keyless: Mapping[str, str],
+        unregistered: Mapping[str, str],
     ) -> None:
-        """Store which tables are left out or have no key, if it has changed: before a batch."""
+        """Store which tables are left out, have no key or are not registered, if it has changed:
+        between batches.
+        """
         with self._lock:
             before = self._delivered[output]
-            now = replace(before, refused=dict(refused), keyless=dict(keyless))
+            now = replace(
+                before,
+                refused=dict(refused),
+                keyless=dict(keyless),
+                unregistered=dict(unregistered),
+            )
             if now == before:
                 return
             self._delivered[output] = now
@@ -411,6 +422,7 @@ class _ProgressStore:
             rejected=progress.rejected,
             refused=dict(progress.refused),
             keyless=dict(progress.keyless),
+            unregistered=dict(progress.unregistered),
             rejected_ms=now_ms if more else before.rejected_ms,
             batches=before.batches + 1,
             all_records=before.all_records + progress.rows,

@@ -493,6 +493,7 @@ def _output(row: Mapping[str, Any], *, led: bool) -> OutputHealth:
         rejected_ms=row.get("rejected_ms"),
         refused=row.get("refused") or {},
         keyless=row.get("keyless") or {},
+        unregistered=row.get("unregistered") or {},
         batches=row.get("batches") or 0,
         all_records=row.get("all_records") or 0,
         all_s=row.get("all_s") or 0.0,

@@ -104,6 +104,7 @@ class OutputHealth:
         rejected: the number of records in its dead letters; the last ones came at ``rejected_ms``.
         refused: why a table is left out for its name, or lacks rows since then, by table.
         keyless: what is done with tables that have no key, by table.
+        unregistered: why a table is not in the output's catalog, by table.
         batches, all_records, all_s: the number, records and duration of all batches so far.
         begun_ms: since when a long batch runs; None: there is none, or nobody delivers. It reads
             ``begun_records``.
@@ -127,6 +128,7 @@ class OutputHealth:
     rejected_ms: int | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     keyless: Mapping[str, str] = field(default_factory=dict)
+    unregistered: Mapping[str, str] = field(default_factory=dict)
     batches: int = 0
     all_records: int = 0
     all_s: float = 0.0

@@ -663,6 +663,15 @@ def _outputs(
             remedy = "The other tables are delivered."
             found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
             yield problem(*found, "tableleftouterror")
+        for table, why in sorted(each.unregistered.items()):
+            yield problem(
+                "output-unregistered",
+                Severity.WARNING,
+                name,
+                f"Output {name} has not registered {table}: {why}",
+                "The table is written as before.",
+                "a-table-is-not-in-the-catalog",
+            )
 
 
 def _retried(leader: str | None) -> str:

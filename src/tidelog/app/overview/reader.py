@@ -107,6 +107,8 @@ def _deliveries(delivered: DeliveryStats) -> dict[str, Any]:
         row["refused"] = dict(delivered.refused)
     if delivered.keyless:
         row["keyless"] = dict(delivered.keyless)
+    if delivered.unregistered:
+        row["unregistered"] = dict(delivered.unregistered)
     if delivered.committed_ms is not None:
         row |= {"committed_ms": delivered.committed_ms, "batch_s": delivered.batch_s}
         row |= {"batch_records": delivered.records, "batches": delivered.batches}

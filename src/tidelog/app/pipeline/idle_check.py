@@ -83,7 +83,7 @@ def record_delivered(state: StateStore, pipeline: str, checked: str) -> None:
 def _has_delivered_all(config: Config, consumer: Consumer, end: int) -> bool:
     """Return whether all outputs, and no others, have delivered everything, by the event log."""
     places = destinations(config)
-    refused = any(each.refused for each in consumer.delivered.values())
+    refused = any(each.refused or each.unregistered for each in consumer.delivered.values())
     everywhere = dict(consumer.outputs) == dict.fromkeys(places, end)
     return (
         everywhere and dict(consumer.destinations) == places and not (consumer.stopped or refused)

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 def _delta(section: DeltaSection, context: OutputContext) -> Output:
+    from tidelog.outputs.lake.delta.hive import HiveCatalog
     from tidelog.outputs.lake.delta.output import DeltaOutput
 
     section.provide_options()
+    catalog = None if section.catalog is None else HiveCatalog(context.spark, section.catalog.uri)
     return DeltaOutput(
         context.spark,
         context.log_path,
@@ -28,6 +30,7 @@ def _delta(section: DeltaSection, context: OutputContext) -> Output:
         options=_delta_options(section),
         parallel_tables=section.parallelism,
         state=context.open_state(),
+        catalog=catalog,
     )
 
 

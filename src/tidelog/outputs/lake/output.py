@@ -533,9 +533,12 @@ class LakeOutput(ABC, Generic[Copy]):
     def _table(self, table: TableName) -> Copy:
         found = self._tables.get(table)
         if found is None:
-            found = self._open(table, destination_name(self._options.steps, table))
+            found = self._open(table, self._destination(table))
             self._tables[table] = found
         return found
+
+    def _destination(self, table: TableName) -> str:
+        return destination_name(self._options.steps, table)
 
     @contextmanager
     def _named_errors(self, *works: TableWork) -> Iterator[None]:

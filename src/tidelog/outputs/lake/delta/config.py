@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import socket
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
-from tidelog.kinds.sections import TYPES, Duration, Location, TablePattern, TypesSection
+from tidelog.errors import OutputError
+from tidelog.kinds.sections import (
+    TYPES,
+    Duration,
+    Location,
+    Section,
+    TablePattern,
+    TypesSection,
+)
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import FileStoreSection, KeylessPolicy, name_field
 from tidelog.outputs.lake.config import LakeSection
+
+_PROBE_S: Final = 5.0
+
+
+class HiveSection(Section):
+    """A Hive Metastore in which an output registers its tables."""
+
+    type: Literal["hive"] = Field(description="The kind of catalog.")
+    uri: str = Field(
+        pattern=r"^thrift://[^\s/,]+:\d+(,thrift://[^\s/,]+:\d+)*$",
+        description="`thrift://host:port`; several, separated by commas: one that answers.",
+        examples=["thrift://metastore:9083"],
+    )
+
+    def probe(self) -> str:
+        """Returns what `tidelog check` finds there. Raises OutputError."""
+        failed = ""
+        for uri in self.uri.split(","):
+            host, _, port = uri.removeprefix("thrift://").rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
+            except OSError as error:
+                failed = f"the Hive Metastore at {uri} does not answer: {error.strerror or error}"
+            else:
+                return f"the Hive Metastore answers at {uri}"
+        raise OutputError(failed)
 
 
 class DeltaSection(FileStoreSection, LakeSection):
@@ -70,6 +105,12 @@ class DeltaSection(FileStoreSection, LakeSection):
         "which some readers read wrongly.",
     )
     types: TypesSection = TYPES
+    catalog: HiveSection | None = Field(
+        default=None,
+        description="Where tables are registered, so that people query them by name. Unset: "
+        "nowhere.",
+        examples=[{"type": "hive", "uri": "thrift://metastore:9083"}],
+    )
     vacuum_after: Duration | None = Field(
         default=None,
         description="Once a day, files are removed that no version of this last period has. At "
@@ -85,6 +126,12 @@ class DeltaSection(FileStoreSection, LakeSection):
 
     def with_source_types(self, types: TypesSection) -> Self:
         return self.model_copy(update={"types": self.types.beyond(types)})
+
+    def probe(self) -> str | None:
+        found = super().probe()
+        if self.catalog is None:
+            return found
+        return "; ".join(each for each in (found, self.catalog.probe()) if each)
 
     def keyless_of(self, table: TableName) -> KeylessPolicy | None:
         if not self.keeps_copy(table):

@@ -7,12 +7,14 @@ output. The rest is in `tidelog.outputs.lake.settling_output`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidelog.errors import TableLeftOutError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
+from tidelog.outputs.lake.delta.hive import HiveCatalog, Registration, entry_of
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
@@ -37,6 +39,7 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
         parallel_tables: number of tables with steps, or with very large ranges, that are read at
             once.
         state: keeps the tables that are left out; None: such a table stops the output.
+        catalog: where its tables are registered; None: nowhere.
     """
 
     product = "Delta"
@@ -53,6 +56,7 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
         options: DeltaOptions | None = None,
         parallel_tables: int = 2,
         state: StateStore | None = None,
+        catalog: HiveCatalog | None = None,
     ) -> None:
         super().__init__(
             spark,
@@ -68,8 +72,37 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
         if self._options.vacuum_after_s is not None:
             times = VacuumTimes(state, f"vacuum/{self._log.generation}/{name}")
             self._vacuum = Vacuum(self._options.vacuum_after_s, f"{name}-vacuum", times)
+        self._registration: Registration | None = None
+        if catalog is not None:
+            self._registration = Registration(catalog, f"{name}-catalog")
+
+    def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
+        super().take_again(ask)
+        self._register()
+
+    def unregistered_tables(self) -> Mapping[str, str]:
+        """See `tidelog.ports.RegisteringOutput`."""
+        return {} if self._registration is None else self._registration.messages()
+
+    def _register(self) -> None:
+        """Register the tables that there are now."""
+        registration = self._registration
+        if registration is None:
+            return
+        for table, copy in list(self._tables.items()):
+            if registration.knows(table) or copy.state.version < 0:
+                continue
+            with suppress(TableLeftOutError):  # somebody else's
+                copy.check_ours(table, self._log.generation)
+                registration.add(entry_of(table, self._destination(table), copy.path))
+
+    def _maintain(self) -> None:
+        super()._maintain()
+        self._register()
 
     def close(self) -> None:
+        if self._registration is not None:
+            self._registration.close()
         if self._vacuum is not None:
             self._vacuum.close()
         super().close()
@@ -78,6 +111,8 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
         """See `tidelog.ports.MaintainedOutput`."""
         if self._vacuum is not None:
             self._vacuum.finish(stop)
+        if self._registration is not None:
+            self._registration.finish(stop)
 
     def _open(self, table: TableName, name: str) -> DeltaTable:
         path, keyless = path_of(self._root, table, name), self._options.keyless_layout_of(table)

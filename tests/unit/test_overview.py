@@ -713,6 +713,21 @@ def test_a_start_is_told_with_its_progress_and_no_command_starts_a_second_proces
         assert "tidelog pipeline" not in each.remedy
 
 
+def test_a_start_tells_when_its_dump_ends_only_at_a_rate_that_was_seen() -> None:
+    tables = [
+        table("public.a", status="done", rows_read=100, started_ms=NOW_MS - 10_500),
+        table("public.b", rows_read=100, estimated_rows=400, started_ms=NOW_MS - 5_000),
+        table("public.c", status="pending", estimated_rows=500),
+    ]
+    unborn = {"configured_outputs": ["shop/lake"], "outputs": [], "pipelines": [LED]}
+    told_ = overview(status(**unborn, **dump(*tables)), NOW_MS).verdict
+    assert "1 of 3 tables dumped (about 40s left), nothing is delivered yet." in told_
+    paused = overview(status(**unborn, **dump(*tables, status="paused")), NOW_MS)
+    assert "left" not in paused.verdict
+    tables[1]["estimated_rows"] = 0  # of unknown size
+    assert "left" not in overview(status(**unborn, **dump(*tables)), NOW_MS).verdict
+
+
 def test_a_process_that_will_stand_by_is_no_start() -> None:
     starts = [{"holder": "h:9", "since_ms": NOW_MS, "starting": "capture"}]
     spark = [{"holder": "h:9", "since_ms": NOW_MS, "starting": "Spark"}]

@@ -268,6 +268,7 @@ def test_no_size_breaks_the_picture(size: tuple[int, int]) -> None:
         for view in (View(), View(windows=True), View(words=True)):
             lines = screen([many(500, **faults)], view, NOW_MS, *size)
             assert len(lines) <= max(size[1], LEAST[1])
+            assert not any("……" in line.plain for line in lines)
 
 
 @pytest.mark.parametrize(

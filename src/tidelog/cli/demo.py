@@ -32,7 +32,7 @@ def story_screen(
 
     With a ``report``, the verdict on each table replaces the current step.
     """
-    rows = [ScreenRow("demo", f"{document['source']} → event log → Delta Lake", "bold", 0)]
+    rows = [ScreenRow("demo", f"{document['source']} → event log → Delta Lake", "bold", 0, 5)]
     rows[0] = replace(rows[0], beside=_clock(document["at_s"]))
     rows += [ScreenRow("", line, rank=1) for line in _tables(document, report)]
     if report is None:

@@ -274,7 +274,7 @@ def verify(
     from tidelog.system.download_progress import report_downloads
 
     piped = not sys.stdout.isatty()  # a pipe gets the report alone
-    live = live_facts("verify", verify_facts, as_json=False, quiet=as_json, error=piped)
+    live = live_facts("verify", verify_facts, quiet=as_json, error=piped)
     partial: list[dict[str, Any]] = []
     try:
         with live as given, ExitStack() as to:

@@ -41,7 +41,7 @@ def fit_rows(rows: Sequence[ScreenRow], width: int, height: int, config: str = "
     for lines, count in zip(drawn, given, strict=True):
         shown += lines[:count]
         if 0 < count < len(lines):
-            shown[-1].truncate(width - 1)
+            shown[-1].truncate(width - 1, overflow="crop")
             shown[-1].append("…")
     if config and total > height:
         left = total - len(shown)

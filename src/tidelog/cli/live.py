@@ -59,6 +59,7 @@ class LiveArea:
         self._whole = whole
         self._lock = threading.RLock()
         self._drawn_size = (0, 0)
+        self._drawn: Text | None = None
         self._above: deque[str] = deque(maxlen=_KEPT_LINES)
         self._terminal_lost = False
         with self._writing():
@@ -78,9 +79,11 @@ class LiveArea:
         with self._writing():
             if not self._live.is_started or self._terminal_lost:
                 return
+            if picture == self._drawn and self._drawn_size == (columns, room):
+                return
             if columns < self._drawn_size[0] or room < self._drawn_size[1]:
                 self._console.clear()  # it has wrapped lines: where they start is unknown
-            self._drawn_size = columns, room
+            self._drawn, self._drawn_size = picture, (columns, room)
             self._live.update(picture, refresh=True)
 
     def above(self, line: str) -> None:
@@ -330,7 +333,7 @@ def downloads_to_stderr(title: str) -> OnFetch:
     return DownloadLines(title, lambda line: terminal.print_line(line, error=True))
 
 
-# Facts: redrawn in place, as plain lines, or as JSON.
+# Facts: redrawn in place, or as plain lines.
 
 Facts = Callable[[Mapping[str, Any]], list[tuple[str, str, float | None]]]
 """Returns the facts of a document: name, text, and the share done, where a bar shall show it."""
@@ -338,7 +341,7 @@ Facts = Callable[[Mapping[str, Any]], list[tuple[str, str, float | None]]]
 
 @contextmanager
 def live_facts(
-    title: str, facts: Facts, *, as_json: bool, quiet: bool = False, error: bool = False
+    title: str, facts: Facts, *, quiet: bool = False, error: bool = False
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that shows the documents that it is called with.
 
@@ -346,20 +349,14 @@ def live_facts(
         title: the start of each plain line.
         facts: returns the facts of a document; when the first one changes, a plain line is printed
             at once.
-        as_json: whether to print whole documents as lines of JSON.
         quiet: whether to print nothing.
         error: whether plain lines go to stderr: stdout has the report alone.
     """
-    with live_area(wanted=not (as_json or quiet)) as area:
+    with live_area(wanted=not quiet) as area:
         due, first = 0.0, ""
 
         def show(document: Mapping[str, Any]) -> None:
             nonlocal due, first
-            if quiet:
-                return
-            if as_json:
-                terminal.emit(document)
-                return
             shown = facts(document)
             if area is not None:
                 area.draw(fact_lines(shown, *area.size()))
@@ -368,7 +365,7 @@ def live_facts(
                 line = f"{title}: {'; '.join(text for _, text, _ in shown)}"
                 terminal.print_line(line, error=error)
 
-        yield show
+        yield (lambda _document: None) if quiet else show
 
 
 def fact_lines(

@@ -283,7 +283,7 @@ def progress_rows(
 
     The other tables are counted; they are shown when the user scrolls (``scroll`` tables) to them.
     """
-    yield ScreenRow("dump", of_dump(progress), rank=3, least=2)
+    yield ScreenRow("dump", of_dump(progress), rank=3, least=3)
     total = Text("? of its rows" if progress.rows else "")
     if progress.share is not None or not progress.rows:
         most = 0.99 if is_dump_unfinished(dump) else 1.0

@@ -112,7 +112,7 @@ def fact_rows(overview: Overview) -> Iterator[ScreenRow]:
 def dump_rows(overview: Overview, without: str = "") -> Iterator[ScreenRow]:
     """Yield the dumps that have not ended, and what slows them down. ``without``: an id."""
     dumps = [each for each in overview.dumps if each.dump_id != without]
-    yield from (ScreenRow("dump", of_dump(dump), rank=3) for dump in dumps[:SHOWN])
+    yield from (ScreenRow("dump", of_dump(dump), rank=3, least=3) for dump in dumps[:SHOWN])
     yield from _more(len(dumps), "dumps")
     if overview.dumps and overview.throttled:
         yield ScreenRow("", f"slowed down: {overview.throttled}", "yellow", rank=4)

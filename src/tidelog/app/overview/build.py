@@ -380,7 +380,7 @@ def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
     )
     engines = tuple(engine_health(status, now_ms))
     all_problems = [
-        *problems_of(status, source, outputs, age_s, now_ms),
+        *problems_of(status, source, outputs, dumps, age_s, now_ms),
         *engine_problems(engines, now_ms),
     ]
     problems = tuple(sorted(all_problems, key=lambda each: _WORST_FIRST.index(each.severity)))

@@ -12,6 +12,7 @@ from typing import Any, Final
 from tidelog.app.overview.document import (
     OutputHealth,
     Problem,
+    RunningDump,
     Severity,
     SourceHealth,
     VerifyResult,
@@ -291,11 +292,12 @@ def problems_of(
     status: Mapping[str, Any],
     source: SourceHealth,
     outputs: Sequence[OutputHealth],
+    dumps: Sequence[RunningDump],
     age_s: float | None,
     now_ms: int,
 ) -> Iterator[Problem]:
     """Yield all problems, in no order."""
-    yield from _starting(status)
+    yield from _starting(status, dumps)
     yield from _leadership(status, age_s, now_ms)
     yield from _ended_pipelines(status, outputs, now_ms)
     retained = _retained_log(status, source)
@@ -314,8 +316,11 @@ STARTING = "starting"
 NEVER = "No capture has begun here."
 
 
-def _starting(status: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield what starts now, and how far it is."""
+def _starting(status: Mapping[str, Any], dumps: Sequence[RunningDump]) -> Iterator[Problem]:
+    """Yield what starts now, and how far it is.
+
+    How long Spark takes until it delivers is not known before it does: no time is given for that.
+    """
     leader = status["leader"] if "leader" in status else status.get("holder")
     names = {name.partition("/")[0] for name in status.get("configured_outputs") or ()}
     led = {row["pipeline"] for row in status.get("pipelines") or () if row["leader"]}
@@ -340,7 +345,7 @@ def _starting(status: Mapping[str, Any]) -> Iterator[Problem]:
     ]
     if tables:
         done = sum(map(table_has_ended, tables))
-        parts.append(f"{done:,} of {counted(len(tables), 'table')} dumped")
+        parts.append(f"{done:,} of {counted(len(tables), 'table')} dumped{_time_left(dumps)}")
     if waits:
         parts.append("nothing is delivered yet")
     yield problem(
@@ -351,6 +356,15 @@ def _starting(status: Mapping[str, Any]) -> Iterator[Problem]:
         "",
         "processes-hosts-and-disks",
     )
+
+
+def _time_left(dumps: Sequence[RunningDump]) -> str:
+    """Return the time that the dumps still take at the rates so far; empty: not known."""
+    times = [dump.left_s for dump in dumps if dump.status == DumpStatus.RUNNING]
+    known = [each for each in times if each]
+    if not known or len(known) < len(dumps):
+        return ""
+    return f" (about {_span(max(known))} left)"
 
 
 def _pipeline_begins(status: Mapping[str, Any], output: str) -> bool:

@@ -376,15 +376,21 @@ def dump_states() -> Iterator[str]:
     for table in (DUMPS, TABLES, TABLE_RUNS, CHUNKS, WINDOWS):
         yield f"\n## A {table.name}\n\n{table.about}\n"
         yield "\n| state | what happens | next | and |\n|---|---|---|---|\n"
+        states: dict[tuple[Any, str, str], list[str]] = {}
         for row in table.rows:
-            cells = (_state(row.state), row.input.value, _state(row.then), row.effect)
-            yield f"| {' | '.join(cells)} |\n"
+            cells = (row.input.value, _state(row.then), row.effect)
+            states.setdefault(cells, []).append(_state(row.state))
+        for cells, of in states.items():
+            yield f"| {' | '.join((', '.join(of), *cells))} |\n"
         ends = ", ".join(_state(end) for end in type(table.start) if end in table.ends())
         yield f"\nIt begins as {_state(table.start)} and ends as {ends}.\n"
         if table.stays:
-            yield "Late news change nothing:\n\n"
+            yield "What comes late changes nothing:\n\n"
+            late: dict[str, list[str]] = {}
             for state, several in table.stays:
-                yield f"- {_state(state)}: {'; '.join(news.value for news in several)}.\n"
+                news = "; ".join(each.value for each in several)
+                late.setdefault(news, []).append(_state(state))
+            yield from (f"- {', '.join(of)}: {news}.\n" for news, of in late.items())
 
 
 METRICS_HEAD = """# Metrics

@@ -103,8 +103,8 @@ class StepSection(Section):
     cast: dict[str, str] | None = Field(
         default=None,
         description="Column: Spark SQL type. For a column of a copy's key, the type must keep all "
-        "values distinct. A value that does not fit the type stops the output; `try_cast` in "
-        "`compute` makes it NULL.",
+        "values distinct. A value that does not fit the type leaves out the table, or stops an "
+        "output of changes; `try_cast` in `compute` makes it NULL.",
     )
     compute: dict[str, str] | None = Field(
         default=None,

@@ -25,6 +25,12 @@ SHOWN = (
     *(Serializer, RecordProcessor, RecordService, Happened, TestingEngine),
 )
 
+# What only the engine itself calls.
+NOT_SHOWN = {
+    *("EventStream.take", "Event.number", "Event.share", "Event.as_share", "Event.replaced"),
+    *("EventBatch.slice", "EventBatch.value", "EventBatch.versions"),
+}
+
 
 def engine() -> Iterator[str]:
     yield HEAD
@@ -41,11 +47,11 @@ def _class(shown: type[Any]) -> Iterator[str]:
     named = issubclass(shown, tuple)
     constructor = shown.__new__ if named else shown.__dict__.get("__init__")
     protocol = getattr(shown, "_is_protocol", False)
-    made = shown not in (Event, EventBatch, Events) and not protocol
+    made = shown not in (Event, EventBatch, Events, EventStream) and not protocol
     if inspect.isfunction(constructor) and made:
         yield f"\n```text\n{shown.__name__}{_signature(constructor)}\n```\n"
     for name, member in vars(shown).items():
-        if name.startswith("_"):
+        if name.startswith("_") or f"{shown.__name__}.{name}" in NOT_SHOWN:
             continue
         if isinstance(member, (classmethod, staticmethod)) or (named and name in shown._fields):
             continue

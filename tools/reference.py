@@ -128,7 +128,7 @@ def entry(option: str, field: FieldInfo, schema: dict[str, Any]) -> str:
     facts = [type_, default if default == "required" else f"default {default}"]
     if default in ("unset", "`[]`", "`{}`"):
         facts.pop()
-    if field.examples and not values:
+    if field.examples and not values and type_ not in ("duration", "size", "path"):
         shown = field.examples[0]
         text = shown if isinstance(shown, str) else json.dumps(shown)
         if f"`{text}`" != default:
@@ -249,8 +249,13 @@ process at once, which is safe too. An output that has stopped ends no `run`: it
 `pipeline` ends once all of its outputs have stopped, with the code of the first one's error (1 or 2), and so it does if
 one is stopped when it is interrupted.
 
-`CONFIG` is the configuration file, e.g. `tidelog.yaml`. With `--json`, which all commands but `init` and `jars` know, results go to stdout, one JSON
-document a line; errors are then also written as `{"error": {"kind": …, "message": …}}`. Messages for people about errors go to stderr.
+Of several commands:
+
+- `CONFIG`: the configuration file, e.g. `tidelog.yaml`.
+- `--json`: results go to stdout, one JSON document a line; errors are also written as `{"error": {"kind": …, "message": …}}`. Messages for people about
+  errors go to stderr.
+- `--table, -t TABLE`: `namespace.table`, `*` for any text, `!` in front to exclude; may be repeated.
+- `--timeout SECONDS`: how long to wait until capture has handled it; by default 10, and 30 with `log:` state. The command stays queued after it.
 
 `--log-level` (or `TIDELOG_LOG_LEVEL`) stands before the command, as does `--database`: where a configuration
 has `source.databases`, `run` and `capture` take them all, every other command the one named. `TIDELOG_DEBUG=1` shows the full text of
@@ -262,8 +267,10 @@ a directory for jars, `TIDELOG_MAVEN_REPOSITORY` the Maven repository to fetch t
 COMMON = (
     "The configuration file, e.g. tidelog.yaml.",
     "Write JSON, one document a line.",
+    "How long to wait until capture has handled it; default: 10, and 30 with log: state.",
+    "namespace.table, * for any text, '!' in front to exclude; may be repeated.",
 )
-"""Arguments and options of nearly all commands: the head of the page has them."""
+"""What several commands take: the head of the page describes it."""
 
 
 def command_line() -> Iterator[str]:
@@ -292,9 +299,12 @@ def command_line() -> Iterator[str]:
             shown = option.default is not None and option.default is not False
             default = f" Default: `{option.default}`." if shown else ""
             items.append((f"`{spelled}`", option.help, default))
+        common = [name for name, about, _ in items if about in COMMON and name.startswith("`--")]
         own = [item for item in items if item[1] not in COMMON]
-        if own:
+        if own or common:
             yield "\n" + "".join(f"- {name}: {about}{default}\n" for name, about, default in own)
+        if common:
+            yield f"- {', '.join(common)}\n"
 
 
 SPARK_HEAD = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from tests.faults.outputs.cells import CELLS, CHEAP, FAULTS, OUTPUTS
+from tests.faults.outputs.cells import CHEAP, FAULTS, OUTPUTS
 
 PAGE: Final = Path(__file__).parents[3] / "docs/internals/outputs-under-faults.md"
 _HEAD: Final = """# Outputs under faults
@@ -13,8 +13,7 @@ _HEAD: Final = """# Outputs under faults
 Each kind of output runs under each fault, with real servers and file systems. A second output of
 the same pipeline has no fault.
 
-- During the fault `tidelog status` shows the message in the last table, and the second output gets
-  every change.
+- During the fault `tidelog status` shows it, and the second output gets every change.
 - Afterwards the copy is equal to the source: no change is lost or repeated, and no key went back in
   time.
 
@@ -30,7 +29,6 @@ _TITLES: Final = {
 
 def page() -> str:
     """The whole of it."""
-    cells = {cell.name: cell for cell in CELLS}
     reasons: list[str] = []
 
     def shown(output: str, fault: str) -> str:
@@ -43,21 +41,12 @@ def page() -> str:
         return "holds •" if cell in CHEAP else "holds"
 
     table = [[_TITLES[output], *(shown(output, fault) for fault in FAULTS)] for output in OUTPUTS]
-    outputs_of: dict[tuple[str, str], list[str]] = {}
-    for fault in FAULTS:
-        for output in OUTPUTS:
-            if (found := cells.get(f"{output}-{fault}")) and found.words:
-                words = " or ".join(f"*{word}*" for word in found.words)
-                outputs_of.setdefault((FAULTS[fault].title, words), []).append(_TITLES[output])
-    messages = [[fault, "; ".join(of), words] for (fault, words), of in outputs_of.items()]
     parts = [
         _HEAD,
         _table(["", *(fault.title for fault in FAULTS.values())], table),
         "\n".join(f"- [{number}] {reason}." for number, reason in enumerate(reasons, 1)),
         "## Faults",
         "\n".join(f"- **{each.title}**: {each.what}" for each in FAULTS.values()),
-        "## What the status says",
-        _table(["fault", "output", "the message has"], messages),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 

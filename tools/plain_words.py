@@ -1,4 +1,4 @@
-"""Finds words in docstrings, comments and names of the code that have a plainer one.
+"""Finds words in docstrings, comments and names of the code, and in the docs, that have a plainer one.
 
     python tools/plain_words.py [FOLDER]
 
@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SRC = Path(__file__).parent.parent / "src" / "tidelog"
+DOCS = Path(__file__).parent.parent / "docs"
+INTERNALS = "internals"  # its pages quote notes of campaigns and descriptions of mutants
+CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`|\]\([^)\n]*\)", re.MULTILINE | re.DOTALL)
 PLAINER = {
     r"told|tells?|telling": "report, log, return, notify",
     r"mend(?:s|ed|ing)?": "fix, repair, remedy",
@@ -56,6 +59,19 @@ def names(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
+def in_pages(folder: Path) -> Iterator[str]:
+    """Yields a line for each place in the prose of Markdown pages: not in code, not in links."""
+    for path in sorted(folder.rglob("*.md")):
+        page = path.relative_to(folder)
+        if page.parts[0] == INTERNALS:
+            continue
+        text = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text(encoding="utf-8"))
+        for number, line in enumerate(text.splitlines(), 1):
+            for word, use in WORDS:
+                if match := word.search(line):
+                    yield f"{page}:{number}: {match.group()!r}: say {use}"
+
+
 def found(folder: Path) -> Iterator[str]:
     """Yields a line for each place."""
     for path in sorted(folder.rglob("*.py")):
@@ -71,7 +87,7 @@ def found(folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    places = list(found(Path(sys.argv[1]) if len(sys.argv) > 1 else SRC))
+    places = [*found(Path(sys.argv[1]))] if len(sys.argv) > 1 else [*found(SRC), *in_pages(DOCS)]
     print(*places, sep="\n")
     return int(bool(places))
 

@@ -245,7 +245,7 @@ CLI_HEAD = """\
 Exit codes: 0 done; 1 failed, or `verify` and `demo` found a difference; 2 bad usage or configuration,
 or `check` found what has to be fixed; 130 interrupted. SIGINT and SIGTERM end `run`,
 `capture` and `pipeline` in order (exit 0): what was read is made durable first. A second one ends the
-process at once, which is safe too. An output that has stopped ends no `run`: it is retried, and capture goes on.
+process at once, which is safe too. An output that has stopped ends no `run`: it is retried, and capture continues.
 `pipeline` ends once all of its outputs have stopped, with the code of the first one's error (1 or 2), and so it does if
 one is stopped when it is interrupted.
 
@@ -332,10 +332,10 @@ SPARK_TAIL = """\
 | `schema_version` | int | the version that the record was written under |
 | `source` | struct | `table`, `position` (LSN), `ordinal`, `xid`, `commit_ts`, `origin` |
 | `ts` | timestamp | of the commit; of a dump row: when it was read |
-| `missing` | array of strings | columns of `after` that the record does not tell (unchanged TOAST) |
+| `missing` | array of strings | columns of `after` that the record does not carry (unchanged TOAST) |
 
 `events`, of one table, flat: `_tidelog_op`, `_tidelog_version`, the table's columns, `_tidelog_missing` (places of columns that the
-record does not tell), `_tidelog_before` and `_tidelog_source` (`commit_ts` in microseconds). The columns are of the new row; of a
+record does not carry), `_tidelog_before` and `_tidelog_source` (`commit_ts` in microseconds). The columns are of the new row; of a
 delete what is known of the old one, its key at least; of a truncate NULL. A change of the key is two rows of one version: the old
 key's `d` and the new key's `c`. It is what [flows of declarative pipelines](../../examples/auto_cdc/README.md) take.
 
@@ -343,7 +343,7 @@ key's `d` and the new key's `c`. It is what [flows of declarative pipelines](../
 [Debezium's](debezium.md).
 
 `variant`, of all tables: `table`, `op`, `version`, `schema_version`, `ts`; `key`, `before` and `after` as VARIANT, objects whose
-fields are the table's columns with their types; `source` and `missing` as in `typed`. What the record does not tell is a null of
+fields are the table's columns with their types; `source` and `missing` as in `typed`. What the record does not carry is a null of
 the object, and named in `missing`.
 
 `raw`, records as they lie in the log: `offset`, `kind`, `schema_id`, `position`, `ordinal`, `xid`, `commit_ts`, `payload`,

@@ -1,4 +1,4 @@
-"""The code says things in plain words (`tools/plain_words.py`)."""
+"""Code and docs say things in plain words (`tools/plain_words.py`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from tools import plain_words
 
 def test_docstrings_comments_and_names_have_plain_words() -> None:
     assert [*plain_words.found(plain_words.SRC)] == []
+
+
+def test_pages_have_plain_words() -> None:
+    assert [*plain_words.in_pages(plain_words.DOCS)] == []
+
+
+def test_prose_of_a_page_is_checked_and_its_code_is_not(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("`told`\n\n```\nanew\n```\n[a](anew.md) goes on\n")
+    assert [place.split(": ")[:2] for place in plain_words.in_pages(tmp_path)] == [
+        ["a.md:6", "'goes on'"]
+    ]
 
 
 def test_each_kind_of_place_is_found(tmp_path: Path) -> None:

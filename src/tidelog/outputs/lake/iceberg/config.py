@@ -72,7 +72,7 @@ class IcebergSection(LakeSection):
         default="merge-on-read",
         description="Of tables that are created. `merge-on-read`: changed rows go to new files, "
         "and their old places to delete files, which readers apply. `copy-on-write`: files that "
-        "hold a changed row are written anew.",
+        "hold a changed row are rewritten.",
     )
     format_version: Literal[2, 3] = Field(
         default=2,

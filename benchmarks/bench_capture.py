@@ -230,7 +230,7 @@ def dump(quick: bool) -> list[Row]:
                     began = time.perf_counter()
                     command = ExecuteSnapshot(dump_id="bench", tables=("public.orders",))
                     app.send_command(here.config, command, timeout_s=10)
-                    finished = app.dump_wait(here.config, "bench", timeout_s=600)
+                    finished = app.dump_wait(here.config, "bench", timeout_s=600).to_dict()
                     took = (finished["finished_ms"] - finished["requested_ms"]) / 1000
                     os.kill(process.pid, signal.SIGUSR2)
                 else:

@@ -61,27 +61,27 @@ class Dumps:
 
     def options(self, **options: Any) -> None:
         command = SetDumpOptions(**options)
-        outcome = app.send_command(self.here.config, command, timeout_s=30)
+        outcome = app.send_command(self.here.config, command, timeout_s=30).to_dict()
         if outcome["error"] is not None:
             raise RuntimeError(outcome["error"])
 
     def begin(self, **scope: Any) -> str:
         dump_id = uuid.uuid4().hex
         command = ExecuteSnapshot(dump_id=dump_id, tables=(TABLE_NAME,), **scope)
-        outcome = app.send_command(self.here.config, command, timeout_s=60)
+        outcome = app.send_command(self.here.config, command, timeout_s=60).to_dict()
         if outcome["error"] is not None:
             raise RuntimeError(outcome["error"])
         return dump_id
 
     def wait(self, dump_id: str) -> dict[str, Any]:
-        report = app.dump_wait(self.here.config, dump_id, timeout_s=1200)
+        report = app.dump_wait(self.here.config, dump_id, timeout_s=1200).to_dict()
         if report["status"] != "completed":
             raise RuntimeError("the dump did not complete")
         return report
 
     def find(self, dump_id: str) -> dict[str, Any]:
         """Its table, as status shows it; empty before the first status."""
-        dumps = app.status(self.here.config).get("dumps", ())
+        dumps = app.status(self.here.config).document.get("dumps", ())
         found: list[dict[str, Any]] = [d["tables"][0] for d in dumps if d["dump_id"] == dump_id]
         return found[0] if found else {}
 

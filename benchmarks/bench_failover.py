@@ -93,7 +93,7 @@ class Pair:
 
     def leader(self) -> subprocess.Popen[bytes] | None:
         with suppress(TidelogError):
-            status = app.status(self.config)
+            status = app.status(self.config).document
             pid = int(str(status["leader"] or ":0").rpartition(":")[2])
             if status.get("holder") == status["leader"]:
                 return self.running.get(pid)
@@ -103,7 +103,7 @@ class Pair:
         """One leads, the other stands by; the leader."""
         while len(self.running) < 2:
             self.start()
-        wait_for(lambda: self.leader() is not None and app.status(self.config)["standbys"])
+        wait_for(lambda: self.leader() is not None and app.status(self.config).document["standbys"])
         time.sleep(SETTLED_S)
         leader = self.leader()
         assert leader is not None

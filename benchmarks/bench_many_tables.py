@@ -122,7 +122,7 @@ def _timed(directory: Path, count: str, names: Iterable[str]) -> list[Row]:
 
 def _dumped(config: Any) -> bool:
     try:
-        dumps = app.status(config).get("dumps", ())
+        dumps = app.status(config).document.get("dumps", ())
     except TidelogError:
         return False  # it has not begun
     return bool(dumps) and all(each["status"] == "completed" for each in dumps)
@@ -136,7 +136,7 @@ class Outputs:
         self.seconds: dict[str, dict[int, float]] = {name: {} for name in _OUTPUTS}
 
     def look(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = app.status(self._config).get("outputs") or []
+        found: list[dict[str, Any]] = app.status(self._config).document.get("outputs") or []
         for each in found:
             if "batches" in each:
                 self.seconds[each["output"]][each["batches"]] = each["batch_s"]

@@ -201,7 +201,7 @@ def dump(kind: str, quick: bool) -> list[Row]:
                 if with_dump:
                     command = ExecuteSnapshot(dump_id="bench", tables=(f"{DATABASE}.orders",))
                     app.send_command(here.config, command, timeout_s=30)
-                    finished = app.dump_wait(here.config, "bench", timeout_s=600)
+                    finished = app.dump_wait(here.config, "bench", timeout_s=600).to_dict()
                     took = (finished["finished_ms"] - finished["requested_ms"]) / 1000
                 else:
                     time.sleep(quiet_s)

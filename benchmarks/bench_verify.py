@@ -147,7 +147,7 @@ def _many(tables: int, config: Config) -> Row:
 
 def _dumped(config: Config) -> bool:
     try:
-        dumps = app.status(config).get("dumps", ())
+        dumps = app.status(config).document.get("dumps", ())
     except TidelogError:
         return False  # it has not begun
     return bool(dumps) and all(each["status"] == "completed" for each in dumps)
@@ -156,7 +156,7 @@ def _dumped(config: Config) -> bool:
 def _verified(config: Config, tables: int = 1) -> float:
     """Seconds."""
     begun = time.perf_counter()
-    found = app.verify(config)
+    found = app.verify(config).to_dict()
     assert found["equal"], found
     assert len(found["tables"]) == tables
     assert not any(each["unsettled"] for each in found["tables"])

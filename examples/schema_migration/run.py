@@ -109,7 +109,7 @@ def new_view(url: str, ids: list[int]) -> dict[int, tuple[Any, ...]]:
 def migrating(config: Config) -> Iterator[None]:
     """Capture and pipeline, beside the application."""
     with tidelog.Capture(config):
-        wait_for(lambda: tidelog.status(config).get("dumps"), "capture leads")
+        wait_for(lambda: tidelog.status(config).document.get("dumps"), "capture leads")
         with tidelog.Pipeline(config):
             yield
 
@@ -159,14 +159,14 @@ def migrate(directory: Path, customers: int) -> dict[str, Any]:
             connection.execute(
                 "INSERT INTO crm.customers VALUES (1000000, 'New Customer', 0, true, now())"
             )
-    [first], [last] = before["tables"], after["tables"]
+    [first], [last] = before.tables, after.tables
     return {
         "written_meanwhile": shop.written,
-        "equal_while_writing": first["equal"],
+        "equal_while_writing": first.equal,
         "reads_compared": len(seen),
         "reads_equal": reads_equal,
-        "equal_after_the_switch": last["equal"] and same,
-        "rows": last["rows"],
+        "equal_after_the_switch": last.equal and same,
+        "rows": last.rows,
     }
 
 

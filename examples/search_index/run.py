@@ -74,7 +74,7 @@ def deliver_until(configs: list[Config], condition: Callable[[], bool], what: st
     deadline = time.monotonic() + 180
     while True:
         for config in configs:
-            if tidelog.status(config).get("dumps"):
+            if tidelog.status(config).document.get("dumps"):
                 tidelog.Pipeline(config, once=True).run()
         if condition():
             return

@@ -61,6 +61,7 @@ __all__ = [
     "missing_keys",
     "of_database",
     "repair",
+    "results",
     "spark",
     "status",
     "verify_outputs",
@@ -68,7 +69,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tidelog import commands, ext, spark
+    from tidelog import commands, ext, results, spark
     from tidelog.app.async_engine.engine import AsyncEngine, EventStream
     from tidelog.app.capture.run import Capture
     from tidelog.app.dumps.finalize import wait_finalized
@@ -112,4 +113,4 @@ else:
         "verify_outputs": "tidelog.app.verification",
         "wait_finalized": "tidelog.app.dumps.finalize",
     }
-    __getattr__ = lazy_names(__name__, _LAZY, ("commands", "ext", "spark"))
+    __getattr__ = lazy_names(__name__, _LAZY, ("commands", "ext", "results", "spark"))

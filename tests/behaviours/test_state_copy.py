@@ -49,7 +49,7 @@ def test_all_documents_go_there_and_back_and_epochs_go_on(url, old, tmp_path):
         election, lease = acquire(old)
         election.release(lease)
         election.close()
-    assert copy_state(old, url)["documents"] == 5
+    assert copy_state(old, url).to_dict()["documents"] == 5
     assert (
         documents(url)
         == documents(old)

@@ -317,7 +317,7 @@ class CampaignRun(OperatedRun):
             if one is not None and one.value["status"] not in ("completed", "aborted")
         }
         deadline = time.monotonic() + TOLD_S
-        while late := going - {dump["dump_id"] for dump in app.status(config)["dumps"]}:
+        while late := going - {dump["dump_id"] for dump in app.status(config).document["dumps"]}:
             time.sleep(0.2)
             if time.monotonic() > deadline:
                 self._note(f"a former leader noted late: {sorted(late)}")

@@ -238,7 +238,7 @@ class Nemesis:
 
     def _handover(self) -> bool:
         with contextlib.suppress(TidelogError):  # nobody leads, or nobody stands by
-            found = app.hand_over(self._config, None, timeout_s=HANDOVER_S)
+            found = app.hand_over(self._config, None, timeout_s=HANDOVER_S).to_dict()
             self._note(f"handover {found}")
             return True
         return False

@@ -71,7 +71,7 @@ class PipelineNemesis(StoreNemesis):
 
     def _hand_a_pipeline_over(self) -> bool:
         with contextlib.suppress(TidelogError):  # nobody leads, or nobody stands by
-            found = app.hand_over(self._config, None, timeout_s=HANDOVER_S, pipeline=NAME)
+            found = app.hand_over(self._config, None, timeout_s=HANDOVER_S, pipeline=NAME).to_dict()
             self._note(f"handover of the pipeline {found}")
             return True
         return False

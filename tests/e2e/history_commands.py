@@ -190,7 +190,7 @@ class Commander:
         told = f"{shown['type']} {shown['data']}" + (f" {len(keys)} keys" if keys else "")
         outcome: dict[str, Any] = {}
         with contextlib.suppress(TidelogError):
-            outcome = app.send_command(self._config, command, timeout_s=timeout_s)
+            outcome = app.send_command(self._config, command, timeout_s=timeout_s).to_dict()
         done = outcome.get("state") == "done" and outcome.get("error") is None
         self._note(f"{told}{'' if done or not timeout_s else ': ' + str(outcome)}")
         return outcome.get("details") if done else None

@@ -181,7 +181,8 @@ class Round:
             raise RuntimeError(f"tidelog run has ended: {self.last_words()}")
         with suppress(TidelogError):
             return [
-                dump["status"] for dump in app.status(load_config(self.config)).get("dumps", ())
+                dump["status"]
+                for dump in app.status(load_config(self.config)).document.get("dumps", ())
             ]
         return []
 

@@ -120,7 +120,7 @@ class Shop:
             time.sleep(0.1)
 
     def _is_dumped(self) -> bool:
-        dumps = tidelog.status(self.config).get("dumps", ())
+        dumps = tidelog.status(self.config).document.get("dumps", ())
         return any(dump["status"] == "completed" for dump in dumps)
 
     def _is_captured(self, end: str) -> bool:
@@ -180,7 +180,7 @@ def go_on(shop: Shop, spark: Any) -> None:
     assert read_available(spark, shop) == DUMPED["orders"] + CHANGED["orders"]
     assert read(spark.read, shop).count() == DUMPED["orders"] + CHANGED["orders"]
 
-    report = tidelog.verify_outputs(shop.config)
+    report = tidelog.verify_outputs(shop.config).to_dict()
     found = {(each["table"], each["output"], each["equal"]) for each in report["tables"]}
     assert found == {(f"public.{t}", o, True) for t in KEYS for o in LAKES}
 

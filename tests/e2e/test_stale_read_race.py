@@ -84,7 +84,7 @@ def race(live: Live, durable: PostgresServer, chunks: int) -> dict[str, Any]:
         time.sleep(0.5)
         while True:
             live.dumped(live.dump())
-            counters = app.status(live.config)["dump_counters"]
+            counters = app.status(live.config).document["dump_counters"]
             if counters["chunks"] + sum(counters["voided"].values()) >= chunks:
                 break
     finally:
@@ -96,7 +96,7 @@ def race(live: Live, durable: PostgresServer, chunks: int) -> dict[str, Any]:
     emitted = EmittedTransactions(EventLog.open(live.directory / "log"))
     live.wait_for(lambda: emitted.max_xid() >= int(row[0]), "all is captured")
     time.sleep(0.25)  # the status is written every 0.1 s
-    found: dict[str, Any] = app.status(live.config)["dump_counters"]
+    found: dict[str, Any] = app.status(live.config).document["dump_counters"]
     return found
 
 

@@ -126,7 +126,7 @@ class UpgradeRun(PipelineRun):
             raise HistoryError(f"capture ended with an error\n{capture.tail}")
 
     def _status(self) -> dict[str, Any]:
-        return app.status(load_config(self.config_file, {}))
+        return app.status(load_config(self.config_file, {})).document
 
     def _newest_dump(self) -> str:
         found = {dump["dump_id"]: dump["status"] for dump in self._status().get("dumps", ())}

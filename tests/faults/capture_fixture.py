@@ -110,10 +110,11 @@ class Source:
         """Wait for the initial dump; who leads."""
         self.wait_for(
             lambda: any(
-                dump["status"] == "completed" for dump in app.status(self.config).get("dumps", ())
+                dump["status"] == "completed"
+                for dump in app.status(self.config).document.get("dumps", ())
             )
         )
-        return str(app.status(self.config)["leader"])
+        return str(app.status(self.config).document["leader"])
 
     def close(self) -> None:
         for capture in self.captures:

@@ -372,7 +372,7 @@ class Captured:
             time.sleep(0.05)
 
     def dumps(self) -> list[str]:
-        return [dump["status"] for dump in app.status(self.config).get("dumps", ())]
+        return [dump["status"] for dump in app.status(self.config).document.get("dumps", ())]
 
     def ids(self, kind: str = "I") -> list[int]:
         """Of the event log's records of a kind, in its order."""

@@ -100,7 +100,7 @@ def test_renamed_column_dumps_the_table_although_capture_dies_when_it_sees_it(
             lambda: (
                 [
                     dump["status"]
-                    for dump in app.status(live.config).get("dumps", ())
+                    for dump in app.status(live.config).document.get("dumps", ())
                     if "renamed" in dump["reason"]
                 ]
                 == ["completed"]

@@ -50,14 +50,14 @@ def test_standby_takes_over_within_the_lease_when_the_leader_is_killed(source: S
     source.wait_for(lambda: source.inserted() == list(range(11, 21)))
     time.sleep(2.0)
     assert not standby.died
-    assert str(app.status(source.config)["leader"]).endswith(f":{leader.pid}")
+    assert str(app.status(source.config).document["leader"]).endswith(f":{leader.pid}")
     leader.kill()
     killed = time.monotonic()
     source.write(21, 30)
     source.wait_for(lambda: source.inserted() == list(range(11, 31)))
     # the lease, the standby's interval, and opening a session on a busy machine
     assert time.monotonic() - killed < LEASE_S + 10
-    assert str(app.status(source.config)["leader"]).endswith(f":{standby.pid}")
+    assert str(app.status(source.config).document["leader"]).endswith(f":{standby.pid}")
 
 
 @pytest.mark.parametrize("source", ["disk", "s3"], indirect=True)

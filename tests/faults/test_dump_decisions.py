@@ -41,11 +41,11 @@ def live(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def epoch(live: Live) -> int:
     """Of the session that leads."""
-    return int(app.status(live.config)["epoch"])
+    return int(app.status(live.config).document["epoch"])
 
 
 def status_of(live: Live, dump_id: str) -> str:
-    dumps = app.status(live.config)["dumps"]
+    dumps = app.status(live.config).document["dumps"]
     return next((str(d["status"]) for d in dumps if d["dump_id"] == dump_id), "unknown")
 
 
@@ -229,7 +229,7 @@ def test_chunk_that_was_read_holds_up_no_ddl_while_the_log_stands_still(
             back.set()
         live.dumped(dump_id)
     live.wait_for(
-        lambda: app.status(live.config)["capture"]["open_windows"] == 0,
+        lambda: app.status(live.config).document["capture"]["open_windows"] == 0,
         "the window of the chunk that was given up is gone",
     )
     live.check()
@@ -254,8 +254,10 @@ def test_state_store_that_hangs_holds_up_nothing_that_is_in_memory(
     asking.start()
     try:
         assert hangs.wait(PATIENCE_S)
-        before = app.status(live.config)["updated_ms"]
-        live.wait_for(lambda: app.status(live.config)["updated_ms"] > before, "status is fresh")
+        before = app.status(live.config).document["updated_ms"]
+        live.wait_for(
+            lambda: app.status(live.config).document["updated_ms"] > before, "status is fresh"
+        )
         live.sql.execute("INSERT INTO t VALUES (77, 1)")
         live.wait_for(
             lambda: ("77",) in {e.key for e in live.events("public.t")}, "the log goes on"
@@ -264,7 +266,7 @@ def test_state_store_that_hangs_holds_up_nothing_that_is_in_memory(
     finally:
         back.set()
         asking.join(PATIENCE_S)
-    live.dumped(app.status(live.config)["dumps"][-1]["dump_id"])
+    live.dumped(app.status(live.config).document["dumps"][-1]["dump_id"])
     live.check()
 
 

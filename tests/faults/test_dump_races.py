@@ -98,7 +98,7 @@ def test_cancelled_table_does_not_fail_afterwards(
     dump_id = live.dump()
 
     def statuses() -> list[str]:
-        dumps = app.status(live.config)["dumps"]
+        dumps = app.status(live.config).document["dumps"]
         return [t["status"] for d in dumps if d["dump_id"] == dump_id for t in d["tables"]]
 
     live.wait_for(lambda: statuses() == ["cancelled"], "it is cancelled")
@@ -133,7 +133,7 @@ def test_connection_that_breaks_behind_a_row_that_cannot_be_read_costs_no_other_
     live.wait_for(
         lambda: any(
             d["dump_id"] == dump_id and d["status"] == "aborted"
-            for d in app.status(live.config)["dumps"]
+            for d in app.status(live.config).document["dumps"]
         ),
         "it ends",
     )

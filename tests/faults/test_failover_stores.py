@@ -61,10 +61,12 @@ def test_capture_goes_on_while_the_state_is_away_for_less_than_the_lease(
             source.write(11, 20)
             source.wait_for(lambda: len(source.inserted()) == 20)
             server.restart()
-            source.wait_for(lambda: app.status(source.config)["leader"])
-            outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30)
+            source.wait_for(lambda: app.status(source.config).document["leader"])
+            outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30).to_dict()
             assert outcome["state"] == "done"
-            source.wait_for(lambda: "while-away" in str(app.status(source.config)["dumps"]))
+            source.wait_for(
+                lambda: "while-away" in str(app.status(source.config).document["dumps"])
+            )
             log = EventLog.open(source.config.log.path)
             assert {segment.epoch for segment in log.chain().segments} == {1}
             assert not first.died
@@ -88,8 +90,10 @@ def test_a_standby_goes_on_where_the_killed_leader_ended_and_dumps_nothing_again
     assert source.inserted() == list(range(51, 151))
     dumped = [r for r in source.records() if r.op == "r"]
     assert len(dumped) == 50
-    source.wait_for(lambda: str(app.status(source.config)["leader"]).endswith(f":{second.pid}"))
-    outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30)
+    source.wait_for(
+        lambda: str(app.status(source.config).document["leader"]).endswith(f":{second.pid}")
+    )
+    outcome = app.send_command(source.config, PauseSnapshot(), timeout_s=30).to_dict()
     assert outcome["state"] == "done"
     with closing(open_state(source.config.state.place)) as state:
         assert state.keys("dump/") != []
@@ -111,7 +115,7 @@ def test_a_dump_waits_for_a_state_that_hangs_and_the_log_goes_on(
         source.write(1, 600)
         source.wait_for(lambda: len(source.inserted()) == 600)
         command = ExecuteSnapshot(dump_id="d", tables=("app.t",))
-        asked = app.send_command(source.config, command, timeout_s=30)
+        asked = app.send_command(source.config, command, timeout_s=30).to_dict()
         assert asked["error"] is None
         source.wait_for(lambda: dumped(source) > 100)
         with psycopg.connect(url) as other:
@@ -128,7 +132,9 @@ def test_a_dump_waits_for_a_state_that_hangs_and_the_log_goes_on(
         source.wait_for(lambda: dumped(source) >= 600)
         source.wait_for(
             lambda: (
-                {d["dump_id"]: d["status"] for d in app.status(source.config)["dumps"]}["d"]
+                {d["dump_id"]: d["status"] for d in app.status(source.config).document["dumps"]}[
+                    "d"
+                ]
                 == "completed"
             )
         )

@@ -42,8 +42,8 @@ def test_the_leadership_goes_to_whom_it_is_given_and_back(source: Source) -> Non
         app.hand_over(source.config, None, timeout_s=30)
     second = source.start()
     third = source.start()
-    source.wait_for(lambda: len(app.status(source.config)["standbys"]) == 2)
-    status = app.status(source.config)
+    source.wait_for(lambda: len(app.status(source.config).document["standbys"]) == 2)
+    status = app.status(source.config).document
     assert (status["epoch"], status["zone"], status["since_ms"] > 0) == (1, "a", True)
     holders = {one["holder"] for one in status["standbys"]}
     assert {int(holder.rpartition(":")[2]) for holder in holders} == {second.pid, third.pid}
@@ -53,12 +53,12 @@ def test_the_leadership_goes_to_whom_it_is_given_and_back(source: Source) -> Non
         app.hand_over(source.config, leader, timeout_s=30)
     to = next(holder for holder in holders if holder.endswith(f":{third.pid}"))
     source.write(6, 10)
-    assert app.hand_over(source.config, to, timeout_s=50) == {"from": leader, "to": to}
+    assert app.hand_over(source.config, to, timeout_s=50).to_dict() == {"from": leader, "to": to}
     source.write(11, 15)
     source.wait_for(lambda: len(source.inserted()) == 10)
-    source.wait_for(lambda: app.status(source.config)["holder"] == to)
+    source.wait_for(lambda: app.status(source.config).document["holder"] == to)
     # Any may lead now, but for the one that gives it away.
-    found = app.hand_over(source.config, None, timeout_s=50)
+    found = app.hand_over(source.config, None, timeout_s=50).to_dict()
     assert found["from"] == to
     assert found["to"] in {leader, *holders} - {to}
     source.write(16, 20)
@@ -79,13 +79,13 @@ def test_a_session_that_failed_gives_its_lease_back_before_its_threads_have_ende
         first = source.start()
         source.wait_led()
         second = source.start()
-        source.wait_for(lambda: app.status(source.config)["standbys"])
+        source.wait_for(lambda: app.status(source.config).document["standbys"])
         proxy.arm(b"pg_current_wal_flush_lsn")  # the leader asks how far the log is
         assert proxy.stalled.wait(30)
         source.sql.execute("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
         source.write(1, 5)
         source.wait_for(lambda: source.inserted() == list(range(1, 6)), AT_ONCE_S)
-        leader = str(app.status(source.config)["leader"])
+        leader = str(app.status(source.config).document["leader"])
         assert leader.endswith(f":{second.pid}")
         assert not first.died
 
@@ -102,7 +102,7 @@ def test_a_leader_that_ends_leads_until_the_standby_is_on_the_watch(
         first = source.start()
         source.wait_led()
         second = source.start()
-        source.wait_for(lambda: app.status(source.config)["standbys"])
+        source.wait_for(lambda: app.status(source.config).document["standbys"])
         first.send(signal.SIGTERM)
         source.write(1, 10)
         log = EventLog.open(place)
@@ -133,12 +133,12 @@ def test_containers_on_one_hosts_network_are_told_apart(source: Source) -> None:
     running = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
     try:
         leader = source.wait_led()
-        source.wait_for(lambda: app.status(source.config)["standbys"])
-        [standby] = [one["holder"] for one in app.status(source.config)["standbys"]]
+        source.wait_for(lambda: app.status(source.config).document["standbys"])
+        [standby] = [one["holder"] for one in app.status(source.config).document["standbys"]]
         assert leader.endswith(":1")
         assert standby.endswith(":1")
         assert leader != standby
-        assert app.hand_over(source.config, standby, timeout_s=50) == {
+        assert app.hand_over(source.config, standby, timeout_s=50).to_dict() == {
             "from": leader, "to": standby,
         }  # fmt: skip
     finally:

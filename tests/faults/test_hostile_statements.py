@@ -263,7 +263,7 @@ def test_changes_arrive_whatever_a_hostile_role_runs(
         source.wait_for(lambda sentinel=sentinel: capture.died or sentinel in arrived(source))
         assert not capture.died, capture.log_file.read_text()
     assert refused < BATCHES * STATEMENTS * 0.7
-    assert app.status(source.config)["leader"]
+    assert app.status(source.config).document["leader"]
     assert "Traceback" not in capture.log_file.read_text()
     assert "\x1b" not in capture.log_file.read_text()
     assert capture.stop() == 0

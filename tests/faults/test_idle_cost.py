@@ -49,7 +49,7 @@ def captures(source: Source, count: int) -> Iterator[None]:
                 running.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT))
                 source.wait_led()
         if count > 1:
-            source.wait_for(lambda: app.status(source.config)["standbys"])
+            source.wait_for(lambda: app.status(source.config).document["standbys"])
         yield
     finally:
         for process in running:

@@ -40,7 +40,7 @@ def source(database: str, tmp_path: Path) -> Iterator[Source]:
 
 
 def send(source: Source, command: Any) -> None:
-    answer = app.send_command(source.config, command, timeout_s=30)
+    answer = app.send_command(source.config, command, timeout_s=30).to_dict()
     assert answer["error"] is None, answer
 
 
@@ -48,7 +48,7 @@ def paused(source: Source) -> dict[str, Any]:
     """The problem that tells it."""
     (found,) = (
         each
-        for each in app.status(source.config)["overview"]["problems"]
+        for each in app.status(source.config).document["overview"]["problems"]
         if each["kind"] == "log-reading-paused"
     )
     return dict(found)
@@ -64,18 +64,18 @@ def test_a_paused_log_stays_paused_until_somebody_resumes_it(source: Source) -> 
     told = runner.invoke(cli, ["pause", str(source.config_file), "--log"])
     assert (told.exit_code, "paused" in told.output) == (0, True), told.output
     source.write(11, 20)
-    before = app.status(source.config)
+    before = app.status(source.config).document
     since = before["log_paused"]["since_ms"]
     first.send(signal.SIGKILL)
     first.wait(30)
     assert "The log is paused by" in paused(source)["sentence"]  # also while nobody leads
     source.start()
-    source.wait_for(lambda: app.status(source.config)["epoch"] > before["epoch"])
+    source.wait_for(lambda: app.status(source.config).document["epoch"] > before["epoch"])
     source.write(21, 30)
     send(source, ExecuteSnapshot(dump_id="d1", tables=("app.t",)))
     send(source, PauseLog(by="another"))
     time.sleep(1.5)
-    status = app.status(source.config)
+    status = app.status(source.config).document
     assert source.inserted() == list(range(1, 11))
     assert status["log_paused"]["since_ms"] == since
     assert status["log_paused"]["by"] != "another"
@@ -87,8 +87,8 @@ def test_a_paused_log_stays_paused_until_somebody_resumes_it(source: Source) -> 
     told = runner.invoke(cli, ["resume", str(source.config_file), "--log"])
     assert told.exit_code == 0, told.output
     source.wait_for(lambda: source.inserted() == list(range(1, 31)))
-    assert app.dump_wait(source.config, "d1", timeout_s=60)["status"] == "completed"
-    status = app.status(source.config)
+    assert app.dump_wait(source.config, "d1", timeout_s=60).to_dict()["status"] == "completed"
+    status = app.status(source.config).document
     assert (status["log_paused"], list(status["overview"]["problems"])) == (None, [])
 
 

@@ -123,7 +123,7 @@ def test_a_log_that_is_not_mounted_is_refused_and_nothing_is_deleted(
         return started[-1]
 
     def status() -> dict[str, Any]:
-        return app.status(config)
+        return app.status(config).document
 
     def until(what: Callable[[], object]) -> None:
         deadline = time.monotonic() + 60
@@ -197,7 +197,7 @@ def test_progress_that_the_log_does_not_hold_is_taken_back(
         return {int(change.new["id"] or 0) for change in found if change.new}
 
     def done() -> bool:
-        dumps = app.status(config).get("dumps", ())
+        dumps = app.status(config).document.get("dumps", ())
         return bool(dumps) and all(dump["status"] == "completed" for dump in dumps)
 
     def until(what: Callable[[], object], capture: CaptureProcess) -> None:
@@ -251,7 +251,9 @@ def test_a_state_older_than_the_log_has_all_tables_dumped_again(
         file.write_text(json.dumps({**written, "source": {**source, "tables": tables}}))
         capture = CaptureProcess(file, tmp_path / f"capture-{number}.log")
         deadline = time.monotonic() + 60
-        while not str(app.status(load_config(file, {})).get("leader")).endswith(f":{capture.pid}"):
+        while not str(app.status(load_config(file, {})).document.get("leader")).endswith(
+            f":{capture.pid}"
+        ):
             assert time.monotonic() < deadline, capture.log_file.read_text()
             time.sleep(0.05)
         for name in ("u", "t"):
@@ -260,7 +262,8 @@ def test_a_state_older_than_the_log_has_all_tables_dumped_again(
             assert time.monotonic() < deadline, capture.log_file.read_text()
             time.sleep(0.05)
         while number == 1 and any(
-            dump["status"] != "completed" for dump in app.status(load_config(file, {}))["dumps"]
+            dump["status"] != "completed"
+            for dump in app.status(load_config(file, {})).document["dumps"]
         ):
             time.sleep(0.05)
         while number == 3 and not {1, 2, 3} <= rows("u"):

@@ -65,7 +65,7 @@ class Copied:
 
 def checked(config_file: Path, level: str) -> str:
     """What `check` says of the slot."""
-    findings = app.check(load_config(config_file, {}))
+    findings = [each.to_dict() for each in app.check(load_config(config_file, {}))]
     [found] = [each for each in findings if each["check"] == "slot"]
     assert found["level"] == level, found
     message: str = found["message"]

@@ -59,16 +59,18 @@ def live(
 
 def everything_but_the_source_answers(live: Live, dump_id: str) -> None:
     """Status is fresh, every command that asks the source nothing is acted on."""
-    before = app.status(live.config)["updated_ms"]
-    live.wait_for(lambda: app.status(live.config)["updated_ms"] > before, "status is fresh")
+    before = app.status(live.config).document["updated_ms"]
+    live.wait_for(
+        lambda: app.status(live.config).document["updated_ms"] > before, "status is fresh"
+    )
     for command in (
         PauseSnapshot(dump_id=dump_id),
         ResumeSnapshot(dump_id=dump_id),
         SetDumpOptions(delay_ms=1),
     ):
-        outcome = app.send_command(live.config, command, timeout_s=PATIENCE_S)
+        outcome = app.send_command(live.config, command, timeout_s=PATIENCE_S).to_dict()
         assert outcome["error"] is None, outcome
-    shown = {d["dump_id"]: d["status"] for d in app.status(live.config)["dumps"]}
+    shown = {d["dump_id"]: d["status"] for d in app.status(live.config).document["dumps"]}
     assert dump_id in shown
 
 
@@ -94,8 +96,10 @@ def test_table_that_cannot_be_looked_up_now_holds_up_no_command(
     if mode == "incremental":
         everything_but_the_source_answers(live, dump_id)
     else:  # it can't be paused
-        before = app.status(live.config)["updated_ms"]
-        live.wait_for(lambda: app.status(live.config)["updated_ms"] > before, "status is fresh")
+        before = app.status(live.config).document["updated_ms"]
+        live.wait_for(
+            lambda: app.status(live.config).document["updated_ms"] > before, "status is fresh"
+        )
         app.send_command(live.config, SetDumpOptions(delay_ms=1), timeout_s=PATIENCE_S)
     proxy.release()
     live.dumped(dump_id)
@@ -112,7 +116,9 @@ def test_dump_cancelled_while_its_table_is_looked_up_stays_cancelled(
     proxy.release()
     following = live.dump()
     live.dumped(following)
-    [status] = [d["status"] for d in app.status(live.config)["dumps"] if d["dump_id"] == dump_id]
+    [status] = [
+        d["status"] for d in app.status(live.config).document["dumps"] if d["dump_id"] == dump_id
+    ]
     assert status == "aborted"
     assert len(live.completions()) == 2  # of the fixture's, and of the one that followed
     live.check()
@@ -137,7 +143,11 @@ def test_chunk_that_failed_is_looked_into_without_holding_up_commands(
 
     def ended() -> str:
         return str(
-            next(d["status"] for d in app.status(live.config)["dumps"] if d["dump_id"] == "fails")
+            next(
+                d["status"]
+                for d in app.status(live.config).document["dumps"]
+                if d["dump_id"] == "fails"
+            )
         )
 
     live.wait_for(lambda: ended() == "aborted", "it ends")

@@ -173,7 +173,8 @@ def test_without_a_copy_of_the_slot_it_is_a_gap(version: int, tmp_path: Path) ->
         source.wait_for(
             lambda: (
                 again.died
-                or [d["status"] for d in app.status(source.config)["dumps"]] == ["completed"] * 2
+                or [d["status"] for d in app.status(source.config).document["dumps"]]
+                == ["completed"] * 2
             )
         )
         source.write(21, 30)

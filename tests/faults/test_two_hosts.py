@@ -223,7 +223,7 @@ class Site:
 
     def status(self) -> dict[str, Any]:
         """Without a process of its own, which would take its time again and again."""
-        return app.status(self._seen)
+        return app.status(self._seen).document
 
     def led_by(self, name: str) -> bool:
         """Capture and pipeline are."""

@@ -51,15 +51,15 @@ def test_the_preferred_zone_takes_over_and_others_only_if_nobody_is_there(
         source.captures.append(captures[zone])
 
     def leads(zone: str) -> bool:
-        found = app.status(source.config)
+        found = app.status(source.config).document
         return found["leader"] is not None and found["zone"] == zone
 
     try:
         start("a")
-        source.wait_for(lambda: app.status(source.config)["leader"])
+        source.wait_for(lambda: app.status(source.config).document["leader"])
         for zone in "cb":
             start(zone)
-        source.wait_for(lambda: len(app.status(source.config)["standbys"]) == 2)
+        source.wait_for(lambda: len(app.status(source.config).document["standbys"]) == 2)
         captures["a"].kill()
         source.wait_for(lambda: leads("b"))
         killed = time.monotonic()

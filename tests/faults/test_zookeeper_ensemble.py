@@ -43,7 +43,7 @@ def test_one_lost_is_not_noticed_and_a_lost_quorum_is_waited_for(
             source.wait_for(lambda: capture.died or len(source.inserted()) == 20)
             assert not capture.died, capture.log_file.read_text()
             assert source.inserted() == list(range(1, 21))
-            dumps = app.status(source.config)["dumps"]
+            dumps = app.status(source.config).document["dumps"]
             assert [dump["status"] for dump in dumps] == ["completed"]
         finally:
             source.close()

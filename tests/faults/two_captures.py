@@ -111,7 +111,7 @@ class TwoCaptures:
 
     def status(self) -> dict[str, Any]:
         """As who has none of the hosts' paths sees it."""
-        return app.status(load_config(self._config_file, {}))
+        return app.status(load_config(self._config_file, {})).document
 
     def stands_by(self, host: Host) -> bool:
         assert host.capture is not None

@@ -28,7 +28,7 @@ source: {{kind: postgres, url: 'postgresql://u@127.0.0.1:1/x', tables: ['public.
 log: {{path: log}}
 outputs: [{outputs}]
 """
-    return list(_check_outputs(parse_config(text, "test", tmp_path, {})))
+    return [each.to_dict() for each in _check_outputs(parse_config(text, "test", tmp_path, {}))]
 
 
 def told(tmp_path: Path, output: str) -> tuple[str, str]:
@@ -206,7 +206,7 @@ def test_names_that_outputs_can_not_hold_are_told(
         postgres.execute(statement, name)
     text = NAMED.format(url=database, copy=mysql_server.dsn())
     config = parse_config(text, "test", tmp_path, {})
-    found = [each for each in _check_patterns(config) if each["level"] == "warning"]
+    found = [each.to_dict() for each in _check_patterns(config) if each.level == "warning"]
     assert len(found) == len(LEFT_OUT)
     for each, (output, message, fix) in zip(found, LEFT_OUT, strict=True):
         assert each["check"] == f"output {output}"
@@ -237,7 +237,7 @@ outputs:
 - {{kind: postgres, name: own, url: '{database}', schema: other}}
 """
     config = parse_config(text, "test", tmp_path, {})
-    found = [each for each in _check_patterns(config) if "has no key" in each["message"]]
+    found = [each.to_dict() for each in _check_patterns(config) if "has no key" in each.message]
     assert [(each["check"], each["level"], each["message"].split(": ")[1]) for each in found] == [
         ("output lake", "ok", "the output appends its changes"),
         ("output hashed", "ok", "the output leaves it out, until it has a key"),
@@ -249,7 +249,7 @@ outputs:
         ("output copy", "error", "the output stops, as its option keyless says"),
         ("output own", "ok", "the output leaves it out, until it has a key"),
     ]
-    [held] = [each for each in check(config) if each["fix"].startswith("its unique index")]
-    assert held["fix"].endswith('source.keys: {"public.held": ["b", "a"]}')
-    [audit] = [each for each in check(config) if "ADD COLUMN row_id bigint" in each["fix"]]
-    assert audit["fix"].startswith('ALTER TABLE "public"."audit" ADD PRIMARY KEY (COLUMN, …), or')
+    [held] = [each for each in check(config) if each.fix.startswith("its unique index")]
+    assert held.fix.endswith('source.keys: {"public.held": ["b", "a"]}')
+    [audit] = [each for each in check(config) if "ADD COLUMN row_id bigint" in each.fix]
+    assert audit.fix.startswith('ALTER TABLE "public"."audit" ADD PRIMARY KEY (COLUMN, …), or')

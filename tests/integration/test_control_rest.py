@@ -257,10 +257,10 @@ def test_log_and_pipelines_are_paused(config: Config, sql: psycopg.Connection[An
         wait_for(lambda: logged() == [1001, 1002], "it is read on")
         status, answer = client("POST", "/pipelines/nightly/pause")
         assert (status, answer["details"]["pipeline"]) == (202, "nightly")
-        told = app.status(config)["paused_pipelines"]
+        told = app.status(config).document["paused_pipelines"]
         assert told == {"nightly": answer["details"]["paused"]}
         assert client("POST", "/pipelines/nightly/resume")[1]["details"]["resumed"] is True
-        assert app.status(config)["paused_pipelines"] == {}
+        assert app.status(config).document["paused_pipelines"] == {}
         assert client("POST", "/pipelines/a%20b/pause")[0] == 400
 
 
@@ -507,9 +507,9 @@ def test_standby_sends_on_to_where_the_leader_says_it_is(config: Config) -> None
             with urllib.request.urlopen(asked, timeout=30) as answered:
                 assert answered.url == f"{there}/status"
                 assert json.loads(answered.read())["url"] == there + "/"
-            wait_for(lambda: app.status(config)["standbys"], "nobody stands by")
-            assert app.status(config)["standbys"][0]["url"] == f"http://127.0.0.1:{port}"
-            assert app.status(config)["url"] == there + "/"
+            wait_for(lambda: app.status(config).document["standbys"], "nobody stands by")
+            assert app.status(config).document["standbys"][0]["url"] == f"http://127.0.0.1:{port}"
+            assert app.status(config).document["url"] == there + "/"
         finally:
             standby.end()
 

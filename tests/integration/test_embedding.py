@@ -50,7 +50,7 @@ def test_a_group_runs_several_captures_and_one_failure_ends_no_other(
 
 
 def _dumped(each: Config) -> bool:
-    dumps = app.status(each).get("dumps", [])
+    dumps = app.status(each).document.get("dumps", [])
     return bool(dumps) and all(dump["status"] == "completed" for dump in dumps)
 
 

@@ -43,7 +43,7 @@ class Account:
         self.config: Config = parse_config(text, "tidelog.yaml", directory, {})
 
     def finding(self) -> str:
-        return str(_found(app.check(self.config)))
+        return str(_found([each.to_dict() for each in app.check(self.config)]))
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def _wait(config: Config, met: Callable[[dict[str, Any]], Any]) -> dict[str, Any
     deadline = time.monotonic() + 30
     found: dict[str, Any] = {}
     while time.monotonic() < deadline:
-        found = app.status(config)
+        found = app.status(config).document
         if found.get("dumps") and met(found):
             return found
         time.sleep(0.1)

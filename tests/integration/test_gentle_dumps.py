@@ -64,12 +64,12 @@ def decided(config: Config, wanted: Callable[[dict[str, Any]], bool]) -> dict[st
     """The throttle's document, once it is as ``wanted``."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        throttle = app.status(config).get("throttle")
+        throttle = app.status(config).document.get("throttle")
         if throttle is not None and wanted(throttle):
             found: dict[str, Any] = throttle
             return found
         time.sleep(0.1)
-    raise AssertionError(app.status(config))
+    raise AssertionError(app.status(config).document)
 
 
 def test_a_dump_works_less_while_commits_wait_and_goes_on_when_they_do_not(
@@ -90,6 +90,6 @@ def test_a_dump_works_less_while_commits_wait_and_goes_on_when_they_do_not(
         app.send_command(config, SetDumpOptions(max_commit_delay_ms=50), timeout_s=30)
         decided(config, lambda t: t["decision"]["pace"] == 1.0)
     app.send_command(config, SetDumpOptions(rows_per_second=0), timeout_s=30)
-    report = app.dump_wait(config, "gentle", timeout_s=60)
+    report = app.dump_wait(config, "gentle", timeout_s=60).to_dict()
     assert report["status"] == "completed"
     assert report["tables"][0]["rows_read"] == ROWS

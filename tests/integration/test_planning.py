@@ -54,7 +54,7 @@ def by_table(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_estimates_are_near_the_truth(config: Config, tmp_path: Path) -> None:
-    report = plan(config)
+    report = plan(config).to_dict()
     tables = by_table(report)
     assert set(tables) == {"analysed", "empty", "fresh", "keyless", "parted", "small"}
     for name, rows, tolerance in (
@@ -93,7 +93,7 @@ def test_nothing_is_written_to_the_source(config: Config) -> None:
 
 
 def test_a_condition_counts_by_its_selectivity(config: Config) -> None:
-    report = plan(config, tables=["public.analysed"], where="id <= 10000 -- a comment")
+    report = plan(config, tables=["public.analysed"], where="id <= 10000 -- a comment").to_dict()
     [table] = report["tables"]
     assert table["rows"] == pytest.approx(10_000, rel=0.1)
     assert "EXPLAIN" in table["rows_from"]
@@ -105,21 +105,21 @@ def test_a_condition_counts_by_its_selectivity(config: Config) -> None:
     "where", ["nothing = 1", "id = 'x'", "true); DELETE FROM analysed; SELECT (1", "syntax error"]
 )
 def test_a_condition_that_cannot_be_is_told_and_does_no_harm(config: Config, where: str) -> None:
-    report = plan(config, tables=["public.analysed"], where=where)
+    report = plan(config, tables=["public.analysed"], where=where).to_dict()
     assert report["tables"] == []
     assert "condition" in report["not_dumped"][0]["reason"]
-    assert plan(config, tables=["public.analysed"])["total"]["rows"] == 50_000
+    assert plan(config, tables=["public.analysed"]).to_dict()["total"]["rows"] == 50_000
 
 
 def test_limits_and_readers_count(config: Config) -> None:
     def seconds(**dump: Any) -> float:
         changed = config.model_copy(update={"dump": config.dump.model_copy(update=dump)})
-        found: float = plan(changed, tables=["public.analysed"])["total"]["seconds"]
+        found: float = plan(changed, tables=["public.analysed"]).to_dict()["total"]["seconds"]
         return found
 
     assert seconds(rows_per_second=1000) == pytest.approx(50, rel=0.1)
     assert seconds(delay_ms=1000) >= 49
-    report = plan(config, tables=["public.analysed"], parallelism=4, chunk_rows=5000)
+    report = plan(config, tables=["public.analysed"], parallelism=4, chunk_rows=5000).to_dict()
     assert report["options"]["parallelism"] == 4
     assert report["total"]["chunks"] in (10, 11)
 

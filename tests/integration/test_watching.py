@@ -75,7 +75,7 @@ def test_a_dump_goes_on_under_a_limit_that_is_always_exceeded(config: Config) ->
 def test_plan_tells_the_speed_of_the_last_dump(config: Config) -> None:
     for _ in dump(config, "measured"):
         pass
-    [table] = app.plan(config)["tables"]
+    [table] = app.plan(config).to_dict()["tables"]
     assert table["speed_from"] == "its last dump"
     assert table["chunks"] == ROWS // 1000 + 1
     assert 0 < table["seconds"] < 60

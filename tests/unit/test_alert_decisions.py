@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.app.alerts import PROBLEMS_NAMED, AlertHistory, AlertReport, message_of
-from tidelog.app.overview.document import Problem, Severity
+from tidelog.results import Problem, Severity
 
 
 def problem(kind: str = "late", severity: Severity = Severity.WARNING, about: str = "") -> Problem:

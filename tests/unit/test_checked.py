@@ -19,11 +19,12 @@ from tidelog.app.web import instance
 from tidelog.app.web.instance import Checks
 from tidelog.config import Config, parse_config
 from tidelog.errors import SourceError, StateError, UsageError
+from tidelog.results import CheckFinding
 from tidelog.state.opening import open_state
 
 
-def finding(level: str, message: str = "m") -> dict[str, Any]:
-    return {"check": "c", "level": level, "message": message, "fix": "f"}
+def finding(level: str, message: str = "m", fix: str = "f", check: str = "c") -> CheckFinding:
+    return CheckFinding(check, level, message, fix)
 
 
 def configured(directory: Path, *, url: str = "postgresql://h/shop", tables: str = "*.*") -> Config:
@@ -62,7 +63,7 @@ def test_what_is_kept_holds_no_passwords_whoever_checked(config: Config) -> None
     message = f"{far} http://ann:hunter2{'2' * 50}@proxy fails"
     fix = "password=hunter2 host=h; postgresql://u:hunter2@h/shop"
     kept(config)  # which makes the store
-    store_check_result(config, [{**finding("error", message), "fix": fix}])
+    store_check_result(config, [finding("error", message, fix)])
     found = kept(config)
     assert found is not None
     assert "hunter" not in str(found)
@@ -125,7 +126,7 @@ def test_a_check_of_another_configuration_is_not_shown(config: Config, tmp_path:
 
 def test_a_check_that_can_not_connect_is_not_stored(config: Config) -> None:
     kept(config)
-    store_check_result(config, [{**finding("error", "no password"), "check": "connection"}])
+    store_check_result(config, [finding("error", "no password", check="connection")])
     assert kept(config) is None
 
 

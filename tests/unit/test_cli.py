@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.support.demo_documents import REPORT
+from tests.support.results import result_of
 from tests.support.screens import Feed
 
 import tidelog
@@ -23,6 +24,7 @@ from tidelog import cli
 from tidelog.cli.terminal import stop_on_signals
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.errors import ConnectionLostError, GapError, LeaseLostError, PreflightError
+from tidelog.results import TableComparison, Verification
 
 CONFIG = """\
 source: {kind: postgres, url: "postgresql://u:s3cret@localhost/shop"}
@@ -72,11 +74,13 @@ class Runtime(ModuleType):
                 raise failure
             for option in ("on_status", "on_progress"):
                 if option in options:
-                    options[option](TOLD.get(name, {"position": "0/1", "rows": 7}))
+                    told: Any = TOLD.get(name, {"position": "0/1", "rows": 7})
+                    options[option](result_of(name, told) if name == "wait_finalized" else told)
             if name == "send_command" and name not in self.answers:
                 details = DETAILS[arguments[1].type]
-                return {"id": "1", "state": "done", "details": details, "error": None}
-            return self.answers.get(name)
+                done = {"id": "1", "state": "done", "details": details, "error": None}
+                return result_of(name, done)
+            return result_of(name, self.answers.get(name))
 
         return call
 
@@ -218,7 +222,7 @@ def test_status_fails_on_problems_if_asked_to(
 def test_check_says_how_to_mend_and_exits_2_only_for_errors(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ok = {"check": "wal_level", "level": "ok", "message": "logical", "fix": None}
+    ok = {"check": "wal_level", "level": "ok", "message": "logical", "fix": ""}
     bad = {"check": "slots", "level": "error", "message": "none free", "fix": "ALTER SYSTEM …;"}
     runtime.answers["check"] = [ok, bad]
     assert invoke("check", config) == 2
@@ -496,7 +500,7 @@ def test_verify_exits_1_when_a_key_differs(
     assert invoke("verify", config) == 0
     printed = capsys.readouterr()  # a pipe gets the report alone, and a person the progress
     assert (printed.out, printed.err) == ("equal: yes\ntables: -\n", "verify: Spark starts\n")
-    runtime.answers["verify"] = {"equal": False, "tables": [{"table": "a.b", "differing": 1}]}
+    runtime.answers["verify"] = {"equal": False, "tables": [{"table": "a.b", "equal": False}]}
     assert invoke("verify", config, "-t", "a.b", "--repair") == 1
     assert runtime.calls[-1][1]["repair"] is True
 
@@ -505,14 +509,16 @@ def test_an_interrupted_verify_shows_what_it_has(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def verify(*_: Any, on_partial: Any, **__: Any) -> None:
-        found = [{"table": "a.b", "equal": True}]
-        on_partial({"equal": False, "tables": found, "not_compared": ["a.c in lake"]})
+        found = TableComparison("lake", "a.b", True, rows=2)
+        on_partial(Verification(False, (found,), ("a.c in lake",)))
         raise KeyboardInterrupt
 
     runtime.verify = verify  # type: ignore[attr-defined]
     assert invoke("verify", config) == 130
     assert capsys.readouterr().out == (
-        "equal: no\nnot_compared: a.c in lake\ntables: table=a.b equal=yes\n"
+        "equal: no\nnot_compared: a.c in lake\ntables: output=lake table=a.b equal=yes rows=2 "
+        'missing=0 surplus=0 different=0 unsettled=0 keys=- method="" because="" ranges=0 '
+        'ranges_read=0 note=""\n'
     )
 
 

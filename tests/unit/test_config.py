@@ -484,7 +484,7 @@ def test_a_file_of_authorities_is_looked_at(tmp_path: Path) -> None:
     outputs = [f"{_SEARCH}, name: o{n}, ca_file: {tmp_path / name}" for n, name in enumerate(names)]
     text = "".join(f"  - {{{output}}}\n" for output in [*outputs, _HTTP])
     config = load(tmp_path, f"{_SOURCE}\nlog: {{path: ./log}}\noutputs:\n{text}")
-    found = list(check_authorities(config))
+    found = [each.to_dict() for each in check_authorities(config)]
     assert [each["level"] for each in found] == ["ok", "error", "error"]
     assert [each["check"] for each in found] == ["output o0", "output o1", "output o2"]
     assert "holds no certificate" in found[1]["message"]

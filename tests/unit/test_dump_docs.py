@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.support.results import result_of
 from typer.testing import CliRunner
 
 import tidelog
@@ -49,10 +50,7 @@ def test_command_is_understood(
 
     class Runtime(types.ModuleType):
         def __getattr__(self, name: str) -> Any:
-            if name == "store_key_file":
-                return lambda *_a: {"key_set": "given-1", "key_columns": ("id",)}
-            answer = {"dump_id": "d", "status": "completed", "delivered": True, "equal": True}
-            return lambda *_a, **_k: answer
+            return lambda *_a, **_k: result_of(name)
 
     class Loaded(str):
         pipeline = types.SimpleNamespace(name="pipeline")

@@ -158,7 +158,7 @@ lease = election.acquire()
 found = status(config)
 state = open_state(config.state.url)
 print(json.dumps([
-    lease.epoch, election.acquire(), found["leader"], len(state.keys("")),
+    lease.epoch, election.acquire(), found.leader, len(state.keys("")),
     type(source_kind(config)).__name__, type(FORMATTERS.get("keys")(FormatOptions())).__name__,
     OUTPUT_KINDS.get("lines").place(config.outputs[0]).name,
 ]))

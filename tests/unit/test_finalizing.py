@@ -21,6 +21,7 @@ from tidelog.control.mailbox import Mailbox
 from tidelog.errors import TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.local_storage import LocalStorage
+from tidelog.results import DumpDelivery
 from tidelog.state.sqlite import SqliteState
 
 UNTIL = 100
@@ -57,7 +58,7 @@ def dump(state: SqliteState, status: str, *tables: tuple[str, str, int | None]) 
 
 
 def wait(config: Config, output: str | None = None) -> dict[str, Any]:
-    return wait_finalized(config, "d", output, timeout_s=0)
+    return wait_finalized(config, "d", output, timeout_s=0).to_dict()
 
 
 def test_output_must_have_come_up_to_where_the_table_is_final(
@@ -164,12 +165,12 @@ def test_who_waits_is_told_what_stands_still(config: Config, state: SqliteState)
     dump(state, "running", ("p.a", "running", None))
     with pytest.raises(TidelogError, match=r"the dump is running \(The log is paused by me\.\)"):
         wait(config)
-    found: list[dict[str, Any]] = []
+    found: list[DumpDelivery] = []
     state.put(f"{PIPELINE_KEYS}pipeline", {"by": "me", "since_ms": 1}, None)
     dump(state, "completed", ("p.a", "done", UNTIL))
     with pytest.raises(TidelogError, match=r"Pipeline pipeline is paused by me\."):
         wait_finalized(config, "d", timeout_s=0, on_progress=found.append)
-    assert delivery_sentence(found[0]) == (
+    assert delivery_sentence(found[0].to_dict()) == (
         "d is completed; the outputs hold 0 of 1 tables completely. "
         "Pipeline pipeline is paused by me."
     )

@@ -69,7 +69,7 @@ def test_the_event_log_has_the_same_changes(former: Former) -> None:
 
 
 def test_the_state_knows_the_dumps(former: Former) -> None:
-    found = {dump["status"]: dump for dump in app.status(former.config)["dumps"]}
+    found = {dump["status"]: dump for dump in app.status(former.config).document["dumps"]}
     assert found.keys() == {"completed", "running"}
     [progress] = found["running"]["tables"]
     assert progress["table"] == former.table

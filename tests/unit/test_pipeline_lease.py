@@ -115,7 +115,7 @@ def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None
         waiting = InstanceRegistration(state, "host:2", "b", pipeline_prefix("shop"))
         waiting.stand_by()
         assert standbys(state) == []
-        told = status(config)
+        told = status(config).document
         said = "\n".join(lines(overview(told, 6)))
         assert "pipeline shop: host:1 delivers in zone a since" in said
         assert "(epoch 1); host:2 in zone b stands by" in said
@@ -126,7 +126,7 @@ def test_the_status_names_who_delivers_and_who_stands_by(config: Config) -> None
         }  # fmt: skip
         waiting.leave()
         election.release(lease)
-        (found,) = status(config)["pipelines"]
+        (found,) = status(config).document["pipelines"]
         assert (found["leader"], found["standbys"]) == (None, [])
 
 

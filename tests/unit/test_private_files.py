@@ -106,7 +106,7 @@ def test_check_names_what_others_can_read_and_the_command_that_mends_it(place: P
         f"{{path: '{place}/letters'}}}}]\n"
     )
     config = load_config(file, {})
-    assert list(check_modes(config)) == []
+    assert [each.to_dict() for each in check_modes(config)] == []
     (place / "the log").mkdir(mode=0o755)
     (place / "the log" / "old").touch(mode=0o644)
     (place / "state.db").touch(mode=0o644)
@@ -115,7 +115,7 @@ def test_check_names_what_others_can_read_and_the_command_that_mends_it(place: P
     for parent in place.parents:
         if parent.stat().st_uid == os.getuid() and parent.name.startswith(("pytest", "popen-gw")):
             parent.chmod(0o755)
-    found = list(check_modes(config))
+    found = [each.to_dict() for each in check_modes(config)]
     assert [(each["check"], each["level"]) for each in found] == [
         ("dead letters of out files", "warning"),
         ("log files", "warning"),
@@ -124,10 +124,10 @@ def test_check_names_what_others_can_read_and_the_command_that_mends_it(place: P
     ]
     for each in found:
         subprocess.run(["sh", "-c", each["fix"]], check=True)
-    assert {each["level"] for each in check_modes(config)} == {"ok"}
+    assert {each.level for each in check_modes(config)} == {"ok"}
     assert modes(place)["the log/old"] == 0o600
     (place / "the log").chmod(0o2755)
-    (_, finding, *_) = check_modes(config)
+    (_, finding, *_) = [each.to_dict() for each in check_modes(config)]
     assert finding["fix"].startswith("chmod o-rwx -R")
 
 

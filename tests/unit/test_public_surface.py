@@ -22,6 +22,7 @@ import tidelog
 import tidelog.commands
 import tidelog.errors
 import tidelog.ext
+import tidelog.results
 import tidelog.spark
 import tidelog.testing
 
@@ -33,8 +34,9 @@ PUBLIC = {
     "tidelog.spark": set(tidelog.spark.__all__),
     "tidelog.testing": set(tidelog.testing.__all__),
     "tidelog.errors": set(vars(tidelog.errors)),
+    "tidelog.results": set(vars(tidelog.results)),
 }
-SUBMODULES = {"commands", "errors", "ext", "spark"}
+SUBMODULES = {"commands", "errors", "ext", "results", "spark"}
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -98,9 +100,8 @@ def test_pages_import_only_what_is_public(page: Path) -> None:
 
 def test_every_public_name_is_on_its_page() -> None:
     page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
-    for name in set.union(*(PUBLIC[name] for name in PUBLIC if name != "tidelog.errors")) - {
-        "__version__"
-    }:
+    modules = PUBLIC.keys() - {"tidelog.errors", "tidelog.results"}
+    for name in set.union(*(PUBLIC[name] for name in modules)) - {"__version__"}:
         assert f"`{name}`" in page, name
 
 
@@ -113,6 +114,7 @@ from tidelog import Capture, Config, CaptureGroup
 from tidelog.commands import ExecuteSnapshot, Outcome
 from tidelog.ext import Rejection, Writer
 from tidelog.errors import ConfigError
+from tidelog.results import Verification
 from tidelog.spark import as_of
 
 
@@ -126,6 +128,8 @@ def captured(path: str) -> Outcome | None:
     tidelog.Pipeline(config, once=True, on_status=print).run()
     with CaptureGroup([path], pipelines=False) as engine:
         engine.wait()
+    found: Verification = tidelog.verify_outputs(config)
+    print(tidelog.status(path).overview.problems[0].remedy, found.tables[0].different)
     return capture.send(ExecuteSnapshot(dump_id="d", tables=("public.*",)), timeout_s=1)
 
 
@@ -151,14 +155,14 @@ tidelog.load_config(5)
 tidelog.AsyncEngine("tidelog.yaml", consumer=print, order="key", batch_size="many")
 """
 FOUND = """\
-32: note: Revealed type is "int"
-38: note: Revealed type is "def (config: tidelog.config.models.Config | typing.Mapping[str, Any]
-39: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
-40: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
-41: error: Module has no attribute "nonsense"
-42: error: Argument 1 to "Capture" has incompatible type "int"
-43: error: Argument 1 to "load_config" has incompatible type "int"
-44: error: Argument "batch_size" to "AsyncEngine" has incompatible type "str"
+35: note: Revealed type is "int"
+41: note: Revealed type is "def (config: tidelog.config.models.Config | typing.Mapping[str, Any]
+42: note: Revealed type is "def (df: pyspark.sql.dataframe.DataFrame,
+43: note: Revealed type is "def (spark: pyspark.sql.session.SparkSession,
+44: error: Module has no attribute "nonsense"
+45: error: Argument 1 to "Capture" has incompatible type "int"
+46: error: Argument 1 to "load_config" has incompatible type "int"
+47: error: Argument "batch_size" to "AsyncEngine" has incompatible type "str"
 """
 ERRORS = {int(line.split(":")[0]) for line in FOUND.splitlines() if " error: " in line}
 

@@ -25,7 +25,9 @@ def test_a_partition_is_no_captured_table(tmp_path: Path) -> None:
     for number, name in enumerate(("public.events", "public.events_2026"), 1):
         built.table(name, {"id": "int64"}, relation_id=number)
     with closing(open_state(config.state.place)) as state:
-        assert all("captured" not in each for each in schemas(config)["tables"])  # not known
+        assert all(
+            "captured" not in each for each in schemas(config).to_dict()["tables"]
+        )  # not known
         state.put(SHAPES_KEY, {"public.events": "…"}, None)
-        found = {each["table"]: each["captured"] for each in schemas(config)["tables"]}
+        found = {each["table"]: each["captured"] for each in schemas(config).to_dict()["tables"]}
     assert found == {"public.events": True, "public.events_2026": False}

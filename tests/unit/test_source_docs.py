@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from tests.support.results import result_of
 from tests.support.screens import Feed
 from typer.testing import CliRunner
 
@@ -108,7 +109,7 @@ def test_command_is_understood(
 
     class Runtime(types.ModuleType):
         def __getattr__(self, name: str) -> Any:
-            return [] if name == "check" else (lambda *_a, **_k: {"status": "completed"})
+            return [] if name == "check" else (lambda *_a, **_k: result_of(name))
 
     monkeypatch.chdir(tmp_path)
     Path("columns.json").write_text('{"columns": [{"name": "id", "type": "int"}], "key": ["id"]}')

@@ -41,7 +41,7 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
     consumers.register("pipeline", 0, outputs, {}, stopped, delivered=delivered)
     (read,) = consumers.all()
     assert read.delivered == delivered
-    found = status(config)
+    found = status(config).document
     rows = found["outputs"]
     noted = {row.pop("noted_ms") for row in rows}
     assert len(noted) == 1

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tidelog.app.last_results import COPIES_KEPT, VERIFY_KEY, store_results
+from tidelog.results import RepairRequest, TableComparison
 from tidelog.state.sqlite import SqliteState
 
 
-def report(table: str, *, equal: bool) -> dict[str, object]:
-    return {"table": table, "output": "lake", "equal": equal}
+def report(table: str, *, equal: bool, **more: Any) -> TableComparison:
+    return TableComparison("lake", table, equal, **more)
 
 
 def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
 
-    def noted(*reports: dict[str, object], whole: bool = False) -> list[str]:
+    def noted(*reports: TableComparison, whole: bool = False) -> list[str]:
         store_results(state, reports, whole=whole)
         document = state.get(VERIFY_KEY)
         assert document is not None
@@ -35,11 +38,11 @@ def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path)
 
 def test_a_copy_is_repaired_if_all_its_keys_are_dumped_again(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
-    repair = {"dump_id": "r", "state": "done", "error": None, "left_out": 0}
+    repair = RepairRequest("r", "done", None, left_out=0)
 
-    def noted(**more: object) -> tuple[list[str], list[str]]:
-        differs = {**report("public.a", equal=False), "missing": 2, "keys": [["1"], ["2"]]}
-        store_results(state, [{**differs, "repair": repair} | more], whole=False)
+    def noted(**more: Any) -> tuple[list[str], list[str]]:
+        differs = report("public.a", equal=False, missing=2, keys=(("1",), ("2",)), repair=repair)
+        store_results(state, [replace(differs, **more)], whole=False)
         document = state.get(VERIFY_KEY)
         assert document is not None
         return document.value["differ"], document.value["repaired"]
@@ -47,15 +50,15 @@ def test_a_copy_is_repaired_if_all_its_keys_are_dumped_again(tmp_path: Path) -> 
     copy = ["public.a in lake"]
     assert noted() == ([], copy)
     assert noted(different=7) == (copy, [])  # not all keys are named
-    assert noted(repair={**repair, "error": "refused"}) == (copy, [])
-    assert noted(repair={**repair, "left_out": 1}) == (copy, [])
+    assert noted(repair=replace(repair, error="refused")) == (copy, [])
+    assert noted(repair=replace(repair, left_out=1)) == (copy, [])
     assert noted(equal=True) == ([], [])
     state.close()
 
 
 def test_the_result_of_each_copy_is_kept_without_keys(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
-    differs = {**report("public.a", equal=False), "rows": 9, "missing": 2, "keys": [["secret"]]}
+    differs = report("public.a", equal=False, rows=9, missing=2, keys=(("secret",),))
     store_results(state, [differs, report("public.b", equal=True)], whole=True)
     store_results(state, [report("public.c", equal=True)], whole=False)
     document = state.get(VERIFY_KEY)

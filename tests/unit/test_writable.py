@@ -42,7 +42,7 @@ def found(config: Config) -> dict[str, tuple[str, str]]:
     """The findings that are not in order."""
     return {
         each["check"]: (each["level"], each["message"])
-        for each in check_paths(config)
+        for each in [each.to_dict() for each in check_paths(config)]
         if each["level"] != "ok"
     }
 

@@ -7,18 +7,18 @@ import logging
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from tidelog.app.overview.document import Problem, Severity
 from tidelog.app.remote_control import status
 from tidelog.config import Config
 from tidelog.config.control import CommandAlert, WebhookAlert
 from tidelog.errors import StateConflictError, StateError, TidelogError
 from tidelog.ports import StateStore
+from tidelog.results import Problem, Severity
 from tidelog.state.opening import pays_per_request
 from tidelog.system.extras import check_installed
 
@@ -286,7 +286,7 @@ class AlertWatch:
                 self._log_failure("", None)
 
     def _poll(self) -> None:
-        current_status = status(self._config)
+        current_status = status(self._config).document
         is_sender, before = self._should_send(current_status), self._is_sender
         if is_sender and not before:
             self._load()
@@ -312,7 +312,7 @@ class AlertWatch:
         if changed:
             self._save()
 
-    def _should_send(self, current_status: dict[str, Any]) -> bool:
+    def _should_send(self, current_status: Mapping[str, Any]) -> bool:
         leader = current_status["leader"]
         if leader is not None:
             return bool(leader == self._holder)

@@ -22,6 +22,7 @@ from tidelog.config.loading import SECRET_OPTIONS
 from tidelog.errors import StateConflictError, StateError, TidelogError
 from tidelog.kinds.sections import SecretUrl
 from tidelog.ports import StateStore
+from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state, state_exists
 
 TEXT_CHARACTERS: Final = 1000
@@ -39,7 +40,7 @@ COPIES_KEPT: Final = 1000
 """How many results are kept: of the copies that differ, then of the newest."""
 
 
-def store_results(state: StateStore, reports: Iterable[Mapping[str, Any]], *, whole: bool) -> None:
+def store_results(state: StateStore, reports: Iterable[TableComparison], *, whole: bool) -> None:
     """Store when which copies were compared, and which differed.
 
     A copy that differed stays stored until it is compared again, or all are (``whole``); if verify
@@ -48,19 +49,17 @@ def store_results(state: StateStore, reports: Iterable[Mapping[str, Any]], *, wh
     equal, how many rows it had, how many differed, and remarks; no keys and no values.
     """
     reports, now_ms = list(reports), int(time.time() * 1000)
-    compared = {f"{report['table']} in {report['output']}": report for report in reports}
+    compared = {report.copy: report for report in reports}
     with suppress(StateError, StateConflictError):
         before = state.get(VERIFY_KEY)
         kept = {} if before is None or whole else before.value
         differ = set(kept.get("differ") or ()) - compared.keys()
         repaired = set(kept.get("repaired") or ()) - compared.keys()
         for name, report in compared.items():
-            if not report["equal"]:
+            if not report.equal:
                 (repaired if _is_repaired(report) else differ).add(name)
         copies = {} if before is None or whole else _stored_copies(before.value)
-        copies |= {
-            f"{each['table']} in {each['output']}": _copy_result(each, now_ms) for each in reports
-        }
+        copies |= {each.copy: _copy_result(each, now_ms) for each in reports}
         newest = sorted(copies.items(), key=lambda item: (item[1]["equal"], -item[1]["at_ms"]))
         value = {
             "at_ms": now_ms,
@@ -72,22 +71,17 @@ def store_results(state: StateStore, reports: Iterable[Mapping[str, Any]], *, wh
         state.put(VERIFY_KEY, value, None)
 
 
-def _is_repaired(report: Mapping[str, Any]) -> bool:
+def _is_repaired(report: TableComparison) -> bool:
     """Return whether a dump of all keys that differ was accepted."""
-    repair = report.get("repair") or {}
-    accepted = repair.get("dump_id") and repair["error"] is None and not repair["left_out"]
-    differing = sum(report.get(name) or 0 for name in ("missing", "surplus", "different"))
-    return bool(accepted) and len(report["keys"]) >= differing
+    repair = report.repair
+    if repair is None or repair.dump_id is None or repair.error is not None or repair.left_out:
+        return False
+    return len(report.keys) >= report.missing + report.surplus + report.different
 
 
-def _copy_result(report: Mapping[str, Any], now_ms: int) -> dict[str, Any]:
-    counts = {name: report.get(name) or 0 for name in _COUNTS}
-    return {
-        "at_ms": now_ms,
-        "equal": report["equal"],
-        **counts,
-        "note": report.get("note") or "",
-    }
+def _copy_result(report: TableComparison, now_ms: int) -> dict[str, Any]:
+    counts = {name: getattr(report, name) for name in _COUNTS}
+    return {"at_ms": now_ms, "equal": report.equal, **counts, "note": report.note}
 
 
 def _stored_copies(value: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -119,19 +113,14 @@ FINDINGS_KEPT: Final = 200
 _WORST_FIRST: Final = ("error", "warning", "ok")
 
 
-def check_summary(findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def check_summary(findings: Sequence[CheckFinding]) -> dict[str, Any]:
     """Return ``at_ms``, the number of findings of each level, and the worst of them, `redacted`."""
-    ranked = sorted(findings, key=lambda each: _WORST_FIRST.index(each["level"]))
+    ranked = sorted(findings, key=lambda each: _WORST_FIRST.index(each.level))
     return {
         "at_ms": time.time_ns() // 1_000_000,
-        "counts": {
-            level: sum(each["level"] == level for each in findings) for level in _WORST_FIRST
-        },
+        "counts": {level: sum(each.level == level for each in findings) for level in _WORST_FIRST},
         "findings": [
-            {
-                name: redacted(str(each[name]))[:TEXT_CHARACTERS]
-                for name in ("check", "level", "message", "fix")
-            }
+            {name: redacted(text)[:TEXT_CHARACTERS] for name, text in each.to_dict().items()}
             for each in ranked[:FINDINGS_KEPT]
         ],
     }
@@ -168,13 +157,13 @@ def store_check_summary(config: Config, result: Mapping[str, Any]) -> None:
             state.delete(key)
 
 
-def store_check_result(config: Config, findings: Sequence[Mapping[str, Any]]) -> None:
+def store_check_result(config: Config, findings: Sequence[CheckFinding]) -> None:
     """As `store_check_summary`, but ignores a store that fails, hangs, or can't be written to.
 
     A check that could not connect is not stored: the password may be mistyped, and capture itself
     reports that it can't connect.
     """
-    if any(each["check"] == "connection" and each["level"] == "error" for each in findings):
+    if any(each.check == "connection" and each.level == "error" for each in findings):
         return
 
     def keep() -> None:

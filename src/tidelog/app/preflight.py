@@ -6,7 +6,6 @@ import ssl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from tidelog.app.capture.channels import check_channels, notification_place, signal_place
 from tidelog.app.log_location import event_log_path, local_directories
@@ -32,13 +31,14 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
 from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
+from tidelog.results import CheckFinding
 from tidelog.sources.findings import Finding, fix_script
 from tidelog.state.opening import state_path
 from tidelog.system.maven import cache_directory
 from tidelog.system.private_files import free_bytes, obstacle_to_files, readable_by_others, users_of
 
 
-def check_names(config: Config, schemas: Sequence[TableSchema]) -> Iterator[dict[str, Any]]:
+def check_names(config: Config, schemas: Sequence[TableSchema]) -> Iterator[CheckFinding]:
     """Yield a warning for each table that an output would leave out."""
     for output in config.outputs:
         kind = OUTPUT_KINDS.get(output.kind)
@@ -47,8 +47,8 @@ def check_names(config: Config, schemas: Sequence[TableSchema]) -> Iterator[dict
         try:
             for text in kind.refused_names(output, list(_delivered_tables(output, schemas))):
                 message, _, fix = text.rpartition(". ")
-                finding = {"check": f"output {output.name}", "level": "warning", "fix": fix}
-                yield finding | {"message": f"a table would be left out: {message}"}
+                message = f"a table would be left out: {message}"
+                yield CheckFinding(f"output {output.name}", "warning", message, fix)
         except (TidelogError, ModuleNotFoundError):
             continue  # the checks of Spark and of the destination report it
 
@@ -60,7 +60,7 @@ _OF_KEYLESS = {
 }
 
 
-def check_keyless(config: Config, schemas: Sequence[TableSchema]) -> Iterator[dict[str, Any]]:
+def check_keyless(config: Config, schemas: Sequence[TableSchema]) -> Iterator[CheckFinding]:
     """Yield, for each table without a key, what the outputs that need one do with it."""
     for schema in schemas:
         if schema.match_key:
@@ -70,10 +70,10 @@ def check_keyless(config: Config, schemas: Sequence[TableSchema]) -> Iterator[di
             if policy is None or not matches(output.tables, schema.table):
                 continue
             text, level = _OF_KEYLESS[policy]
-            finding = {"check": f"output {output.name}", "level": level, "fix": ""}
+            message, fix = f"{schema.table} has no key: the output {text}", ""
             if level == "error":
-                finding["fix"] = f"give {schema.table} a key, or set keyless to another value"
-            yield finding | {"message": f"{schema.table} has no key: the output {text}"}
+                fix = f"give {schema.table} a key, or set keyless to another value"
+            yield CheckFinding(f"output {output.name}", level, message, fix)
 
 
 def _schemas(config: Config, catalogue: Catalogue) -> Iterator[TableSchema]:
@@ -107,41 +107,33 @@ _KINDS_WITH_JARS = frozenset({"iceberg", "python"})
 """The kinds of outputs for which Spark needs jars that are downloaded."""
 
 
-def check(config: Config) -> list[dict[str, Any]]:
-    """Run the checks of `tidelog check`; changes nothing.
-
-    Returns findings: ``check``, ``level`` (ok, warning, error), ``message``, ``fix``.
-    """
+def check(config: Config) -> list[CheckFinding]:
+    """Run the checks of `tidelog check`; changes nothing."""
     return _all_findings(config, source_kind(config).check())
 
 
-def check_with_script(config: Config) -> tuple[list[dict[str, Any]], list[str]]:
+def check_with_script(config: Config) -> tuple[list[CheckFinding], list[str]]:
     """Return the findings of `check` and the script of `check_script`; checks the source once."""
     found = source_kind(config).check()
     return _all_findings(config, found), list(fix_script(found))
 
 
-def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[dict[str, Any]]:
+def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[CheckFinding]:
     findings = [
-        {
-            "check": finding.name,
-            "level": LEVELS[finding.level],
-            "message": finding.message,
-            "fix": finding.remedy,
-        }
+        CheckFinding(finding.name, LEVELS[finding.level], finding.message, finding.remedy)
         for finding in of_source
     ]
     on_store = is_url(config.log.path)
     findings += [_check_store(config)] if on_store else []
     paths = list(check_paths(config))
     findings += paths
-    if all(finding["level"] != "error" for finding in findings):
+    if all(finding.level != "error" for finding in findings):
         findings += _check_patterns(config)
     findings += check_modes(config)
     if config.outputs:
         findings += _check_spark(config)
-    found = {finding["check"] for finding in paths}  # then a probe says less
-    findings += [each for each in _check_outputs(config) if each["check"] not in found]
+    found = {finding.check for finding in paths}  # then a probe says less
+    findings += [each for each in _check_outputs(config) if each.check not in found]
     findings += _check_kafka(config)
     return [*findings, *check_authorities(config), *_check_places(config)]
 
@@ -155,7 +147,7 @@ def check_script(config: Config) -> tuple[list[str], bool]:
     return list(fix_script(findings)), all(finding.level != "fail" for finding in findings)
 
 
-def _check_store(config: Config) -> dict[str, Any]:
+def _check_store(config: Config) -> CheckFinding:
     """Check that the event log's object store can be listed and read."""
     place = event_log_path(config)
     try:
@@ -164,12 +156,12 @@ def _check_store(config: Config) -> dict[str, Any]:
         there = storage.tag(LOG_FILE) is not None
     except (StorageError, UsageError) as error:
         message, _, fix = str(error).partition(". ")
-        return {"check": "log", "level": "error", "message": message, "fix": fix or message}
+        return CheckFinding("log", "error", message, fix or message)
     contents = "holds the event log" if there else "can be listed; it holds no event log yet"
-    return {"check": "log", "level": "ok", "message": f"{place} {contents}", "fix": ""}
+    return CheckFinding("log", "ok", f"{place} {contents}")
 
 
-def check_paths(config: Config) -> Iterator[dict[str, Any]]:
+def check_paths(config: Config) -> Iterator[CheckFinding]:
     """Check that files can be created where capture and the pipeline write on this host.
 
     Capture can't start without log and state, which are errors.
@@ -179,19 +171,18 @@ def check_paths(config: Config) -> Iterator[dict[str, Any]]:
         free = None if why else free_bytes(path)
         if free == 0:
             why = "its file system has no space left"
-        finding = {"check": name, "level": level, "fix": ""}
         if why:
-            finding["message"] = f"no file can be created at {path}: {why}"
-            finding["fix"] = f"name another directory ({option}), or let this user write there"
-            yield finding
+            message = f"no file can be created at {path}: {why}"
+            fix = f"name another directory ({option}), or let this user write there"
+            yield CheckFinding(name, level, message, fix)
         elif name == "log" and free is not None:
             enough = free >= LEAST_FREE_BYTES
-            yield {
-                "check": "disk",
-                "level": "ok" if enough else "warning",
-                "message": f"{format_bytes(free)} are free for the event log at {path}",
-                "fix": "" if enough else "make room, or set log.retention",
-            }
+            yield CheckFinding(
+                "disk",
+                "ok" if enough else "warning",
+                f"{format_bytes(free)} are free for the event log at {path}",
+                "" if enough else "make room, or set log.retention",
+            )
 
 
 def _local_paths(config: Config) -> Iterator[tuple[str, str, Path, str]]:
@@ -217,7 +208,7 @@ def _local_paths(config: Config) -> Iterator[tuple[str, str, Path, str]]:
         yield "jars", "TIDELOG_JARS", cache_directory(), "warning"
 
 
-def check_modes(config: Config) -> Iterator[dict[str, Any]]:
+def check_modes(config: Config) -> Iterator[CheckFinding]:
     """Check that other users of this machine can't read rows and state."""
     places = {"state": state_path(config.state.place)}
     if not is_url(config.log.path):
@@ -236,15 +227,15 @@ def check_modes(config: Config) -> Iterator[dict[str, Any]]:
         except OSError:
             continue  # it does not exist yet, or can't be read by us: capture reports it
         files = f"-R {quote(str(place))}" if place.is_dir() else f"{quote(str(place))}*"
-        yield {
-            "check": f"{name} files",
-            "level": "warning" if readable else "ok",
-            "message": f"{place} is {'not ' if readable else ''}for its {users} alone",
-            "fix": f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if readable else "",
-        }
+        yield CheckFinding(
+            f"{name} files",
+            "warning" if readable else "ok",
+            f"{place} is {'not ' if readable else ''}for its {users} alone",
+            f"chmod {'o-rwx' if 'group' in users else 'go-rwx'} {files}" if readable else "",
+        )
 
 
-def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
+def _check_patterns(config: Config) -> Iterator[CheckFinding]:
     """Check that each pattern matches a table, in the source and in each output, and that the
     outputs can have the names.
     """
@@ -263,20 +254,13 @@ def _check_patterns(config: Config) -> Iterator[dict[str, Any]]:
         return  # already reported
     for place, pattern in unused:
         text = unmatched_text(pattern, "table" if place == SOURCE_TABLES else "captured table")
-        yield {
-            "check": "tables",
-            "level": "warning",
-            "message": f"{place}: {text}, others do",
-            "fix": _case_hint(pattern, captured)
-            or "correct it, or leave it if its tables are yet to be created",
-        }
+        fix = _case_hint(pattern, captured)
+        fix = fix or "correct it, or leave it if its tables are yet to be created"
+        yield CheckFinding("tables", "warning", f"{place}: {text}, others do", fix)
     for pattern in unused_exclusions:
-        yield {
-            "check": "columns",
-            "level": "warning",
-            "message": f"source.exclude_columns: {unmatched_column_text(pattern)}",
-            "fix": "correct it, or leave it if its columns are yet to be created",
-        }
+        message = f"source.exclude_columns: {unmatched_column_text(pattern)}"
+        fix = "correct it, or leave it if its columns are yet to be created"
+        yield CheckFinding("columns", "warning", message, fix)
     yield from found
 
 
@@ -293,32 +277,30 @@ def _case_hint(pattern: str, captured: Sequence[TableName]) -> str:
     return ""
 
 
-def _check_spark(config: Config) -> Iterator[dict[str, Any]]:
+def _check_spark(config: Config) -> Iterator[CheckFinding]:
     """Check that the pipeline with its outputs can also run here.
 
     A host that only captures needs no Spark.
     """
-    finding = {"check": "spark", "level": "ok", "fix": ""}
+    level = "ok"
     try:
         check_installed(config.outputs)
         check_spark(config)
         refused = "" if remote_of(config) is None else check_remote_server(config)
     except OutputError as error:
-        finding["level"], finding["message"] = "warning", str(error)
+        level, message = "warning", str(error)
     except UsageError as error:
-        finding["level"] = "warning"
-        finding["message"] = f"on this host only `tidelog capture` can run. {error}"
+        level, message = "warning", f"on this host only `tidelog capture` can run. {error}"
     else:
-        finding["message"] = f"{installed_versions(config)} fit the outputs"
+        message = f"{installed_versions(config)} fit the outputs"
         if refused:
-            finding["level"], finding["message"] = "warning", refused
+            level, message = "warning", refused
         if doubts := "; ".join(untested_versions()):
-            finding["level"] = "warning"
-            finding["message"] = f"it may not run: {doubts}"
-    yield finding
+            level, message = "warning", f"it may not run: {doubts}"
+    yield CheckFinding("spark", level, message)
 
 
-def _check_outputs(config: Config) -> Iterator[dict[str, Any]]:
+def _check_outputs(config: Config) -> Iterator[CheckFinding]:
     """Check that this host can reach each destination.
 
     Without them capture runs on, and the pipeline waits.
@@ -327,20 +309,20 @@ def _check_outputs(config: Config) -> Iterator[dict[str, Any]]:
         kind = OUTPUT_KINDS.get(output.kind)
         if not isinstance(kind, ProbedOutputKind):
             continue
-        finding = {"check": f"output {output.name}", "level": "ok", "fix": ""}
+        level = "ok"
         try:
             message = kind.probe(output)
         except TidelogError as error:
-            finding["level"], message = "warning", " ".join(str(error).split())
+            level, message = "warning", " ".join(str(error).split())
         except ModuleNotFoundError:
             continue  # reported with Spark, with the command that fixes it
         except Exception as error:  # noqa: BLE001 - the output is a plugin: check the others
-            finding["level"], message = "warning", f"can't be checked ({type(error).__name__})"
+            level, message = "warning", f"can't be checked ({type(error).__name__})"
         if message is not None:
-            yield finding | {"message": message}
+            yield CheckFinding(f"output {output.name}", level, message)
 
 
-def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
+def _check_kafka(config: Config) -> Iterator[CheckFinding]:
     """Check that the topics of signals and notifications exist. Capture runs without them."""
     try:
         check_channels(config)
@@ -349,7 +331,7 @@ def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
             ("notification_kafka", notification_place(config)),
         ]
     except UsageError as error:
-        yield {"check": "channels", "level": "error", "message": str(error), "fix": ""}
+        yield CheckFinding("channels", "error", str(error))
         return
     for name, place in places:
         if place is None:
@@ -361,41 +343,40 @@ def _check_kafka(config: Config) -> Iterator[dict[str, Any]]:
             topic_facts,
         )
 
-        finding = {"check": f"control.{name}", "level": "warning"}
+        check_name = f"control.{name}"
         try:
             partitions = topic_facts(place).partitions
         except ChannelError as error:
-            finding |= {"message": f"topic {place.topic}: {error.reason}", "fix": error.remedy}
+            message = f"topic {place.topic}: {error.reason}"
+            yield CheckFinding(check_name, "warning", message, error.remedy)
         else:
             if partitions == 1 or name != "signal_kafka":
-                finding |= {"level": "ok", "message": f"topic {place.topic} exists", "fix": ""}
+                yield CheckFinding(check_name, "ok", f"topic {place.topic} exists")
             else:
-                finding["message"] = f"topic {place.topic}: {several_partitions(partitions)}"
-                finding["fix"] = ONE_PARTITION
-        yield finding
+                message = f"topic {place.topic}: {several_partitions(partitions)}"
+                yield CheckFinding(check_name, "warning", message, ONE_PARTITION)
 
 
-def _check_places(config: Config) -> Iterator[dict[str, Any]]:
+def _check_places(config: Config) -> Iterator[CheckFinding]:
     """Check that no two outputs write to the same place."""
     try:
         check_apart(config)
     except ConfigError as error:
         message, _, fix = str(error).partition(". ")
-        yield {"check": "outputs", "level": "error", "message": message, "fix": fix}
+        yield CheckFinding("outputs", "error", message, fix)
 
 
-def check_authorities(config: Config) -> Iterator[dict[str, Any]]:
+def check_authorities(config: Config) -> Iterator[CheckFinding]:
     """Check that each output's ``ca_file`` has certificates; one finding for each."""
     for output in config.outputs:
         ca_file = getattr(output, "ca_file", None)
         if ca_file is None:
             continue
-        finding = {"check": f"output {output.name}", "level": "ok", "fix": ""}
+        check_name = f"output {output.name}"
         try:
             ssl.create_default_context(cafile=ca_file)
-            finding["message"] = f"ca_file {ca_file} holds certificates"
+            yield CheckFinding(check_name, "ok", f"ca_file {ca_file} holds certificates")
         except OSError as error:
             why = "holds no certificate" if isinstance(error, ssl.SSLError) else error.strerror
-            finding["level"], finding["message"] = "error", f"ca_file {ca_file}: {why}"
-            finding["fix"] = "name a file of certificates of authorities, PEM"
-        yield finding
+            fix = "name a file of certificates of authorities, PEM"
+            yield CheckFinding(check_name, "error", f"ca_file {ca_file}: {why}", fix)

@@ -24,6 +24,7 @@ from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName
+from tidelog.results import CommandResult, DumpSummary, FailedRange, HandoverResult, Status
 from tidelog.state.opening import (
     look_every_s,
     open_election,
@@ -41,7 +42,7 @@ _LOG_EVERY_S = 1.0
 OnStatus = Callable[[dict[str, Any]], None]
 
 
-def ignore_status(_status: dict[str, Any]) -> None:
+def ignore_status(_status: object) -> None:
     """The default of callbacks: does nothing."""
 
 
@@ -90,7 +91,7 @@ def command_timeout_s(config: Config) -> float:
     return max(COMMAND_S, 2 * look_every_s(config.state.place))
 
 
-def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[str, Any]:
+def send_command(config: Config, command: Command, *, timeout_s: float) -> CommandResult:
     """Send a command to the leader; return its outcome, or that it still waits."""
     state = open_state(config.state.place)
     try:
@@ -99,17 +100,16 @@ def send_command(config: Config, command: Command, *, timeout_s: float) -> dict[
         outcome = mailbox.wait(command_id, timeout_s)
         if outcome is not None and outcome.error is not None:
             discard_keys(state, command)
-        if outcome is None:
-            return {"state": "waiting", **Outcome(command_id, {}).to_json()}
-        return {"state": "done", **outcome.to_json()}
+        state_text = "waiting" if outcome is None else "done"
+        return CommandResult(state_text, **(outcome or Outcome(command_id, {})).to_dict())
     finally:
         state.close()
 
 
 def hand_over(
     config: Config, to: str | None, *, timeout_s: float, pipeline: str | None = None
-) -> dict[str, Any]:
-    """Ask the leader to hand over to another process; return ``from`` and ``to``.
+) -> HandoverResult:
+    """Ask the leader to hand over to another process; return both.
 
     Args:
         config: the configuration of the capture.
@@ -139,8 +139,8 @@ def hand_over(
                 request_handover(state, lease, pipeline_prefix(pipeline), leader, to)
         while time.monotonic() < deadline:
             new_leader = election.leader()
-            if new_leader not in (None, leader):
-                return {"from": leader, "to": new_leader}
+            if new_leader is not None and new_leader != leader:
+                return HandoverResult(leader, new_leader)
             time.sleep(0.1)
     finally:
         election.close()
@@ -153,11 +153,11 @@ def hand_over(
 
 def _request_handover(config: Config, leader: str, to: str | None, timeout_s: float) -> None:
     answer = send_command(config, Handover(leader=leader, to=to), timeout_s=timeout_s)
-    if answer["error"] is not None:
-        raise (UsageError if answer.get("usage") else TidelogError)(answer["error"])
+    if answer.error is not None:
+        raise (UsageError if answer.usage else TidelogError)(answer.error)
 
 
-def failed_ranges(config: Config) -> list[dict[str, Any]]:
+def failed_ranges(config: Config) -> list[FailedRange]:
     """Return the key ranges ``(low, high]`` that dumps could not read.
 
     They have key values, so they are returned on demand only.
@@ -172,13 +172,9 @@ def failed_ranges(config: Config) -> list[dict[str, Any]]:
             dump = DumpState.from_json(document.value)
             for progress in dump.tables:
                 ranges += [
-                    {
-                        "dump_id": dump.dump_id,
-                        "table": progress.table,
-                        "key_columns": progress.key_columns,
-                        "low": failed.low,
-                        "high": failed.high,
-                    }
+                    FailedRange(
+                        dump.dump_id, progress.table, progress.key_columns, failed.low, failed.high
+                    )
                     for failed in progress.failed
                 ]
         return ranges
@@ -186,15 +182,18 @@ def failed_ranges(config: Config) -> list[dict[str, Any]]:
         state.close()
 
 
-def status(config: AnyConfig, *, ranges: bool = False) -> dict[str, Any]:
-    """Return what `StatusReader` reads and its ``overview``; ``ranges``: also `failed_ranges`."""
+def status(config: AnyConfig, *, ranges: bool = False) -> Status:
+    """Return what capture, pipelines, outputs and engines do, and what is wrong.
+
+    ``ranges``: also the key ranges that dumps could not read, which have key values.
+    """
     config = as_config(config)
     with StatusReader(config) as reader:
         document = reader.read()
     if ranges:
-        document["failed_ranges"] = failed_ranges(config)
-    document["overview"] = overview(document, int(time.time() * 1000)).to_json()
-    return document
+        document["failed_ranges"] = [each.to_dict() for each in failed_ranges(config)]
+    summary = overview(document, int(time.time() * 1000))
+    return Status(summary, {**document, "overview": summary.to_dict()})
 
 
 def dump_wait(
@@ -203,7 +202,7 @@ def dump_wait(
     *,
     on_progress: OnStatus = ignore_status,
     timeout_s: float | None = None,
-) -> dict[str, Any]:
+) -> DumpSummary:
     """Wait until the dump has finished; return its summary.
 
     ``on_progress`` is called with summaries; their ``held`` says what blocks the dump, see
@@ -231,7 +230,7 @@ def dump_wait(
                     blocks = reported_blocks(state, summary)
                 on_progress({**summary, "held": blocks})
                 if dump.finished:
-                    return summary
+                    return DumpSummary(summary)
             elif not asked_for:
                 raise UsageError(f"there is no dump {dump_id} (any more)")
             time.sleep(0.1)

@@ -20,6 +20,13 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import SchemaStore
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.results import (
+    FixedSchema,
+    NotedVersion,
+    SchemaVersion,
+    SchemaVersions,
+    TableVersions,
+)
 from tidelog.state.opening import open_state
 from tidelog.state.wrappers import ReadOnlyStateStore
 
@@ -44,12 +51,11 @@ class _Columns(BaseModel):
     key: list[str] = []
 
 
-def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
+def schemas(config: Config, *, table: str | None = None) -> SchemaVersions:
     """Return the tables with their schema versions, and the source position at which each starts.
 
-    ``captured``: whether the table is captured now, as capture last reported. One that is not may
-    be a partition, whose rows are in the log under the name of its partitioned table.
-    ``left_out``: columns that the source's table has and records do not, and why.
+    A table that is not captured may be a partition, whose rows are in the log under the name of its
+    partitioned table.
 
     ``table``: only this one, column by column. Raises UsageError if there is no event log, or the
     table is not in it.
@@ -70,17 +76,17 @@ def schemas(config: Config, *, table: str | None = None) -> dict[str, Any]:
             each["table"]: f"{', '.join(each['columns'])} ({each['reason']})"
             for each in ({} if status is None else status.value).get("left_out_columns", ())
         }
-        return {
-            "tables": [
+        return SchemaVersions(
+            tuple(
                 _describe_table(name, store, notes, captured, left_out, whole=bool(table))
                 for name in names
-            ]
-        }
+            )
+        )
     finally:
         state.close()
 
 
-def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str, Any]:
+def fix_schema(config: Config, *, table: str, at: str, columns: str) -> FixedSchema:
     """Set the columns that a table had from position ``at`` of the source's log on.
 
     Args:
@@ -105,7 +111,7 @@ def fix_schema(config: Config, *, table: str, at: str, columns: str) -> dict[str
         notes = source_kind(config).schema_notes(store, state)
         with _exclude_capture(config):
             schema = notes.fix(name, at, [c.model_dump() for c in given.columns], given.key)
-        return {"table": table, "from": at, **_version(schema, notes, whole=True)}
+        return FixedSchema(table, at, **_version(schema, notes, whole=True).to_dict())
     finally:
         state.close()
 
@@ -118,33 +124,28 @@ def _describe_table(
     left_out: Mapping[str, str],
     *,
     whole: bool,
-) -> dict[str, Any]:
-    description: dict[str, Any] = {"table": str(table)}
-    if captured is not None:
-        description["captured"] = str(table) in captured
-    if str(table) in left_out:
-        description["left_out"] = left_out[str(table)]
-    versions = [_version(schema, notes, whole=whole) for schema in store.versions(table)]
-    description["versions"] = versions
-    positions = notes.of(table)
-    if positions:
-        description["noted"] = [
-            {"from": at, "version": "not known" if number is None else number}
-            for at, number in positions
-        ]
-    return description
+) -> TableVersions:
+    noted = tuple(
+        NotedVersion(at, "not known" if number is None else number)
+        for at, number in notes.of(table)
+    )
+    return TableVersions(
+        str(table),
+        captured=None if captured is None else str(table) in captured,
+        left_out=left_out.get(str(table)),
+        versions=tuple(_version(schema, notes, whole=whole) for schema in store.versions(table)),
+        noted=noted or None,
+    )
 
 
-def _version(schema: TableSchema, notes: SchemaNotes, *, whole: bool) -> dict[str, Any]:
+def _version(schema: TableSchema, notes: SchemaNotes, *, whole: bool) -> SchemaVersion:
     # The whole description can be given back by hand, so it has the excluded columns too.
     shown = schema.whole.columns if whole else schema.columns
     columns: Any = [notes.describe(column) for column in shown]
     if not whole:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in columns)
-    version = {"version": schema.schema_id, "key": list(schema.key), "columns": columns}
-    if schema.excluded:
-        version["excluded"] = [each.column.name for each in schema.excluded]
-    return version
+    excluded = tuple(each.column.name for each in schema.excluded)
+    return SchemaVersion(schema.schema_id, tuple(schema.key), columns, excluded or None)
 
 
 def _store(config: Config) -> SchemaStore:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tidelog.app.elections import LEASE_NAME, acquire_lease, pipeline_lease_name
 from tidelog.app.instances import PIPELINE_PREFIX
@@ -17,6 +17,7 @@ from tidelog.errors import UsageError
 from tidelog.eventlog.log_files import STORE_KEY
 from tidelog.kinds.sections import StateUrl
 from tidelog.ports import StateStore
+from tidelog.results import StateCopy
 from tidelog.state.opening import checked_url, open_election, open_state, state_exists
 
 COPYING: Final = "copying"
@@ -37,7 +38,7 @@ def one_database(path: Path) -> Config:
     return of_one_database(load_config(path))
 
 
-def copy_state(source: str, target: str, load: Load = one_database) -> dict[str, Any]:
+def copy_state(source: str, target: str, load: Load = one_database) -> StateCopy:
     """Copy all documents of a state store; the source keeps them.
 
     ``source`` and ``target`` are URLs, or configuration files, read with ``load``, whose state they
@@ -81,7 +82,7 @@ def copy_state(source: str, target: str, load: Load = one_database) -> dict[str,
                 f"{origin} was changed during the copy: is a capture running? Copy again"
             )
         new.delete(COPYING)
-    return {"from": str(origin), "to": str(destination), "documents": copied}
+    return StateCopy(str(origin), str(destination), copied)
 
 
 def check_whole(state: StateStore) -> None:

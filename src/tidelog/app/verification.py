@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -35,6 +35,7 @@ from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
+from tidelog.results import RepairRequest, TableComparison, Verification
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.spark.lock_patience import retry_while_busy
 from tidelog.state.opening import open_state, state_exists
@@ -307,8 +308,8 @@ def verify_outputs(
     tables: Sequence[str] = (),
     repair: bool = False,
     on_progress: OnStatus = ignore_status,
-    on_partial: OnStatus = ignore_status,
-) -> dict[str, Any]:
+    on_partial: Callable[[Verification], object] = ignore_status,
+) -> Verification:
     """Compare source and outputs; with ``repair``, dump the keys that differ.
 
     ``on_progress`` is called with each ``table`` and ``output`` before it is compared, with its
@@ -334,7 +335,7 @@ def verify_outputs(
     from tidelog.verify.compare import verify_tables
 
     catalogue = kind.catalogue()
-    reports: list[dict[str, Any]] = []
+    reports: list[TableComparison] = []
     planned: list[str] = []
     try:
         kind.check_source(log.captured_from)  # the event log must be of this source
@@ -364,17 +365,18 @@ def verify_outputs(
                         spark, _copies(catalogue, output_copies, documents, on_progress), source
                     )
                     for copy, report in compared:
-                        result = {"output": section.name, **report.to_json()}
+                        requested = None
                         if report.keys and repair:
-                            result["repair"] = _repair(config, copy.target.schema, report.keys)
-                        reports.append(result)
+                            requested = _repair(config, copy.target.schema, report.keys)
+                        values = {each.name: getattr(report, each.name) for each in fields(report)}
+                        reports.append(TableComparison(section.name, **values, repair=requested))
                 finally:
                     output_copies.close()
         except BaseException:
             if reports:
-                done = {f"{each['table']} in {each['output']}" for each in reports}
-                rest = [name for name in planned if name not in done]
-                on_partial({"equal": False, "tables": reports, "not_compared": rest})
+                done = {each.copy for each in reports}
+                rest = tuple(name for name in planned if name not in done)
+                on_partial(Verification(False, tuple(reports), rest))
                 if source.state is not None:
                     store_results(source.state, reports, whole=False)
             raise
@@ -385,7 +387,7 @@ def verify_outputs(
             source.close()
     finally:
         catalogue.close()
-    return {"equal": all(report["equal"] for report in reports), "tables": reports}
+    return Verification(all(report.equal for report in reports), tuple(reports))
 
 
 def _stage_callback(
@@ -640,8 +642,7 @@ class ComparedSource:
 
 def _repair(
     config: Config, schema: TableSchema, keys: Sequence[tuple[str | None, ...]]
-) -> dict[str, Any]:
-
+) -> RepairRequest:
     dump_id = f"repair-{new_id().lower()}"
     from tidelog.codecs.wire_formats import source_spellings
 
@@ -650,7 +651,7 @@ def _repair(
     sure = [found[0] for found in spelled if len(found) == 1]
     left_out = len(keys) - len(sure)
     if not sure:
-        return {"dump_id": None, "state": "none", "error": None, "left_out": left_out}
+        return RepairRequest(None, "none", None, left_out)
     whole = [tuple(part for part in key if part is not None) for key in sure]
     command = ExecuteSnapshot(
         dump_id=dump_id,
@@ -659,9 +660,4 @@ def _repair(
         key_columns=schema.match_key,
     )
     outcome = send_command(config, command, timeout_s=30)
-    return {
-        "dump_id": dump_id,
-        "state": outcome["state"],
-        "error": outcome["error"],
-        "left_out": left_out,
-    }
+    return RepairRequest(dump_id, outcome.state, outcome.error, left_out)

@@ -171,18 +171,18 @@ def send(
 
     timeout_s = command_timeout_s(config) if timeout_s is None else timeout_s
     result = app.send_command(config, command, timeout_s=timeout_s)
-    if result["error"] is not None:
-        raise (UsageError if result.get("usage") else TidelogError)(result["error"])
+    if result.error is not None:
+        raise (UsageError if result.usage else TidelogError)(result.error)
     if as_json:
         if not quiet:
-            terminal.emit({"dump": name, **result} if name else result)
-    elif result["state"] == "waiting":
+            terminal.emit({"dump": name, **result.to_dict()} if name else result.to_dict())
+    elif result.state == "waiting":
         terminal.print_line(
             f"{f'dump {name}: ' if name else ''}no capture has handled it within {timeout_s:g} s; "
             "the next leader will"
         )
     elif not quiet:
-        for line in result_sentences(command.type, result["details"]):
+        for line in result_sentences(command.type, result.details):
             terminal.print_sentence(line)
 
 

@@ -105,7 +105,7 @@ def dump(
     if keys_file is not None:
         from tidelog import app
 
-        data |= app.store_key_file(loaded, keys_file, data["tables"])
+        data |= app.store_key_file(loaded, keys_file, data["tables"]).to_dict()
         command = build_command(ExecuteSnapshot, data, "dump")
     shows_report = wait and (as_json or sys.stdout.isatty())
     client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shows_report)
@@ -129,10 +129,12 @@ def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -
     from tidelog.cli.dump_wait import dump_bars
 
     with dump_bars(as_json=as_json) as bars:
-        report = app.dump_wait(config, dump_id, on_progress=bars.update)
+        report = app.dump_wait(config, dump_id, on_progress=bars.update).to_dict()
         if delivered:
-            finalized = app.wait_finalized(config, dump_id, on_progress=bars.delivery)
-            report["delivered"] = finalized["delivered"]
+            finalized = app.wait_finalized(
+                config, dump_id, on_progress=lambda found: bars.delivery(found.to_dict())
+            )
+            report["delivered"] = finalized.delivered
     return report
 
 
@@ -168,19 +170,18 @@ def wait(
     from tidelog.cli.dump_wait import delivery_sentence, dump_bars
 
     with explain_interrupt(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
-        on_progress_or_none = None if as_json else bars.delivery
         report = app.wait_finalized(
             loaded,
             dump,
             output,
             timeout_s=timeout,
-            on_progress=on_progress_or_none or (lambda _found: None),
+            on_progress=lambda found: None if as_json else bars.delivery(found.to_dict()),
         )
     if as_json:
-        terminal.emit(report)
+        terminal.emit(report.to_dict())
     else:
-        terminal.print_sentence(delivery_sentence(report))
-    exit_unless(report["delivered"])
+        terminal.print_sentence(delivery_sentence(report.to_dict()))
+    exit_unless(report.delivered)
 
 
 # Commands that control running dumps, the log, pipelines and engines.
@@ -284,7 +285,8 @@ def _choose_dump(config: Config, file: Path, *, as_json: bool) -> str | None:
     from tidelog.app.overview.problems import is_dump_unfinished
     from tidelog.cli.dump_wait import sentence
 
-    running = [each for each in app.status(config).get("dumps") or () if is_dump_unfinished(each)]
+    dumps = app.status(config).document.get("dumps") or ()
+    running = [each for each in dumps if is_dump_unfinished(each)]
     if not running:
         if as_json:  # the same answer as capture's for no dumps
             terminal.emit({"id": None, "state": "done", "details": {"dumps": []}, "error": None})
@@ -326,7 +328,7 @@ def handover(
     from tidelog import app
 
     result = app.hand_over(loaded, to, timeout_s=timeout, pipeline=pipeline)
-    terminal.show(result, as_json=as_json)
+    terminal.show(result.to_dict(), as_json=as_json)
 
 
 def forget_engine(
@@ -341,7 +343,7 @@ def forget_engine(
     loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
-    terminal.show(app.forget_engine(loaded, name), as_json=as_json)
+    terminal.show(app.forget_engine(loaded, name).to_dict(), as_json=as_json)
 
 
 def set_options(

@@ -262,12 +262,13 @@ def _check(config: Path, secrets: Mapping[str, str]) -> int:
     except TidelogError as error:
         terminal.print_error(str(error))
         return error.exit_code
-    terminal.show_findings([_without_sql(each, script) for each in findings], as_json=False)
+    documents = [each.to_dict() for each in findings]
+    terminal.show_findings([_without_sql(each, script) for each in documents], as_json=False)
     if script:
         terminal.print_line("")
     for line in script:
         terminal.print_line(line)
-    return UsageError.exit_code if terminal.any_error(findings) else 0
+    return UsageError.exit_code if terminal.any_error(documents) else 0
 
 
 def _without_sql(finding: Mapping[str, Any], script: Sequence[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tidelog.cli.live import progress_text
 from tidelog.cli.terminal import stop_on_signals
 from tidelog.errors import UsageError
 from tidelog.model.printable import printable
+from tidelog.results import ResetPlan, Verification
 from tidelog.system.download_progress import Download
 
 
@@ -75,9 +76,9 @@ def check(
             raise typer.Exit(UsageError.exit_code)
         return
     findings = app.check(loaded)
-    terminal.show_findings(findings, as_json=as_json)
+    terminal.show_findings([each.to_dict() for each in findings], as_json=as_json)
     app.store_check_result(loaded, findings)
-    if terminal.any_error(findings):
+    if any(each.level == "error" for each in findings):
         raise typer.Exit(UsageError.exit_code)
 
 
@@ -106,7 +107,7 @@ def plan(
     report = app.plan(
         loaded, tables=table or [], where=where, parallelism=parallelism, chunk_rows=chunk_rows
     )
-    terminal.show(report, as_json=as_json)
+    terminal.show(report.to_dict(), as_json=as_json)
 
 
 def status(
@@ -129,14 +130,13 @@ def status(
     loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
 
-    document = app.status(loaded, ranges=ranges)
+    found = app.status(loaded, ranges=ranges)
     if as_json:
-        terminal.emit(document)
+        terminal.emit(found.document)
     else:
-        from tidelog.app.overview import overview
         from tidelog.cli import status_lines
 
-        rows = status_lines.status_rows(overview(document, time.time_ns() // 1_000_000))
+        rows = status_lines.status_rows(found.overview)
         if sys.stdout.isatty():
             from tidelog.cli.layout import print_rows
 
@@ -144,11 +144,11 @@ def status(
         else:
             for row in rows:
                 terminal.print_line(str(row))
-        for each in document.get("failed_ranges", ()):
+        for each in found.document.get("failed_ranges", ()):
             terminal.print_line(f"unread: {terminal.plain_line(each)}")
     if fail_on is not None:
         severities = {FailOn.CRITICAL, fail_on}
-        exit_unless(document["overview"]["severity"] not in severities)
+        exit_unless(str(found.overview.severity) not in severities)
 
 
 def schema(
@@ -189,10 +189,11 @@ def schema(
     from tidelog import app
 
     if at is None or columns is None or table is None:
-        terminal.show(app.schemas(loaded, table=table), as_json=as_json)
+        terminal.show(app.schemas(loaded, table=table).to_dict(), as_json=as_json)
         return
     given = sys.stdin.read() if str(columns) == "-" else columns.read_text(encoding="utf-8")
-    terminal.show(app.fix_schema(loaded, table=table, at=at, columns=given), as_json=as_json)
+    fixed = app.fix_schema(loaded, table=table, at=at, columns=given)
+    terminal.show(fixed.to_dict(), as_json=as_json)
 
 
 def watch(
@@ -275,7 +276,7 @@ def verify(
 
     piped = not sys.stdout.isatty()  # a pipe gets the report alone
     live = live_facts("verify", verify_facts, quiet=as_json, error=piped)
-    partial: list[dict[str, Any]] = []
+    partial: list[Verification] = []
     try:
         with live as given, ExitStack() as to:
             if not as_json:
@@ -292,10 +293,10 @@ def verify(
             )
     except BaseException:
         if partial:
-            terminal.show(partial[0], as_json=as_json)
+            terminal.show(partial[0].to_dict(), as_json=as_json)
         raise
-    terminal.show(report, as_json=as_json)
-    exit_unless(report["equal"])
+    terminal.show(report.to_dict(), as_json=as_json)
+    exit_unless(report.equal)
 
 
 # The command ``reset``: accepts a gap in the source's log.
@@ -328,13 +329,13 @@ def reset(
             return
     app.reset(loaded)
     if as_json:
-        terminal.emit(plan)
+        terminal.emit(plan.to_dict())
     else:
         terminal.print_line(f"next: tidelog run {config}   # or tidelog capture")
 
 
-def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
-    until = plan["captured_until_ms"]
+def _plan_lines(plan: ResetPlan) -> Iterator[str]:
+    until = plan.captured_until_ms
     at = (
         ""
         if until is None
@@ -342,22 +343,22 @@ def _plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
             ", whose newest transaction is of %Y-%m-%d %H:%M:%S", time.localtime(until / 1000)
         )
     )
-    if not plan.get("log_exists", True):
+    if not plan.log_exists:
         yield (
-            f"{plan['log']} holds no event log{at}. If it is not mounted here, stop, and mount it: "
+            f"{plan.log} holds no event log{at}. If it is not mounted here, stop, and mount it: "
             "else capture creates a new one, of another generation, which outputs refuse until "
             "they have other names and places (docs/how-to/restore.md)."
         )
-        yield f"Dumped into it: {_name_tables(plan['tables'])}."
+        yield f"Dumped into it: {_name_tables(plan.tables)}."
         return
-    yield f"The event log is {plan['log']}{at}."
+    yield f"The event log is {plan.log}{at}."
     yield (
         "Lost: each change after that which the server no longer has. It will never be in the "
         "event log: it is missing in outputs that keep every change (Kafka, files, HTTP)."
     )
-    yield f"Dumped again, so that copies are right: {_name_tables(plan['tables'])}."
-    if left := plan["not_dumped"]:
-        reasons = [f"{each['table']} ({each['reason']})" for each in left]
+    yield f"Dumped again, so that copies are right: {_name_tables(plan.tables)}."
+    if left := plan.not_dumped:
+        reasons = [f"{each.table} ({each.reason})" for each in left]
         yield (
             f"Not dumped, because no dump can read them: {_name_tables(reasons)}. Their lost "
             "changes stay lost, in copies, too: fix the reason first (tidelog check shows how), "
@@ -399,4 +400,4 @@ def copy(
     """
     from tidelog import app
 
-    terminal.show(app.copy_state(source, target, load), as_json=as_json)
+    terminal.show(app.copy_state(source, target, load).to_dict(), as_json=as_json)

@@ -398,8 +398,8 @@ class KeyCommands:
                 view.note = str(error)
                 return
             waiting = "no capture has handled it yet; the next leader will"
-            outcome = waiting if result["state"] == "waiting" else done
-            view.note = result["error"] or outcome
+            outcome = waiting if result.state == "waiting" else done
+            view.note = result.error or outcome
 
         view.note = "sent…"
         self._sending = threading.Thread(target=send, daemon=True)

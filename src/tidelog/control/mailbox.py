@@ -81,7 +81,7 @@ class Outcome:
     error: str | None = None
     usage: bool = False
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "id": self.command_id,
             "details": self.details,
@@ -129,7 +129,7 @@ class Mailbox:
     def refuse(self, error: UsageError, key: str) -> str:
         """Record that what was sent under ``key`` can't be executed; returns the outcome's id."""
         command_id, digest, _content = self._give(key, None)
-        value = Outcome(command_id, {}, str(error), usage=True).to_json()
+        value = Outcome(command_id, {}, str(error), usage=True).to_dict()
         self._put_once(_RESULTS + command_id, {**value, "given": digest})
         return command_id
 
@@ -200,7 +200,7 @@ class Mailbox:
             if self._state.get(_RESULTS + command_id) is None:
                 outcome = self._begin(command_id, document, handler)
                 try:
-                    value = {**outcome.to_json(), "given": document.value.get("given")}
+                    value = {**outcome.to_dict(), "given": document.value.get("given")}
                     self._state.put(_RESULTS + command_id, value, 0)
                 except StateConflictError:
                     logger.info("command %s has an outcome already", command_id)

@@ -24,6 +24,7 @@ from tidelog.demo.shop import TABLES, Shop, Sizes
 from tidelog.demo.story import Story
 from tidelog.demo.workload import Workload, create_shop, open_shop
 from tidelog.errors import TidelogError, UsageError
+from tidelog.results import Verification
 
 EVERY_S = 1.0
 
@@ -381,8 +382,8 @@ class Play:
         answer = self._wait_for(
             BackgroundCall(lambda: app.send_command(self._config, command, timeout_s=PATIENCE_S))
         )
-        if answer["error"] is not None:
-            raise TidelogError(answer["error"])
+        if answer.error is not None:
+            raise TidelogError(answer.error)
         self._wait_until(lambda: self._is_finished(SECOND_DUMP), "the second dump")
         rows = self._rows(SECOND_DUMP)
         self._story.add_event(
@@ -407,7 +408,7 @@ class Play:
             moves=lambda: output().get("offset"),
         )
 
-    def _compare(self) -> dict[str, Any]:
+    def _compare(self) -> Verification:
         def on_progress(progress: dict[str, Any]) -> None:
             if "number" in progress:
                 about = (
@@ -426,11 +427,11 @@ class Play:
         return comparison
 
     def _report(
-        self, comparison: dict[str, Any], killed: Durable, twice: int, down_s: float
+        self, comparison: Verification, killed: Durable, twice: int, down_s: float
     ) -> dict[str, Any]:
         names = ("table", "rows", "equal", "missing", "surplus", "different", "note")
-        tables = [{name: table[name] for name in names} for table in comparison["tables"]]
-        equal = bool(comparison["equal"]) and len(tables) == len(TABLES)
+        tables = [{name: getattr(each, name) for name in names} for each in comparison.tables]
+        equal = comparison.equal and len(tables) == len(TABLES)
         total = sum(table["rows"] for table in tables)
         verdict = "every table equals" if equal else "NOT every table equals"
         summary = f"{len(tables)} tables, {total:,} rows compared: {verdict} its Delta copy."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.errors import ChunkError
 from tidelog.model.schema import TableName, TableSchema
@@ -49,9 +49,6 @@ class TableReport:
     ranges: int = 0
     ranges_read: int = 0
     note: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {"keys": list(self.keys)}
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ control:
 
     def send(self, command: Command) -> dict[str, Any]:
         """What came of a command."""
-        outcome = app.send_command(self.config, command, timeout_s=PATIENCE_S)
+        outcome = app.send_command(self.config, command, timeout_s=PATIENCE_S).to_dict()
         assert outcome["error"] is None, outcome
         result: dict[str, Any] = outcome["details"]
         return result

@@ -80,7 +80,7 @@ def test_list_that_matches_nothing_is_refused_and_the_next_dump_goes_on(make: Ma
     dumped = three(make)
     dumped.start()
     command = ExecuteSnapshot(dump_id="none", tables=("public.zz.*",), matching="regex")
-    outcome = app.send_command(dumped.config, command, timeout_s=PATIENCE_S)
+    outcome = app.send_command(dumped.config, command, timeout_s=PATIENCE_S).to_dict()
     assert "public.a1" in outcome["error"], "it says what there is"
     dumped.dumped(dumped.dump("public.a1"))
     dumped.check("public.a1")

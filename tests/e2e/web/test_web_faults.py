@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -20,6 +20,7 @@ from tidelog.app import last_results
 from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, Day
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def test_pictures(busy: Shop, new_page: Open, tmp_path: Path) -> None:
         remember(state, busy.config)
     busy.capture()
     wait_for(lambda: busy.role() == "leader", "no capture leads")
-    wait_for(lambda: app.status(busy.config)["outputs"] == [], "no log")
+    wait_for(lambda: app.status(busy.config).document["outputs"] == [], "no log")
     busy.delivers("shop")
     page = new_page(busy.url, OPERATOR, "Anna")
     page.click("[data-act=pause-pipeline-shop]")
@@ -174,12 +175,12 @@ def remember(state: StateStore, config: Config) -> None:
     state.put(ACTIVITY_KEY, day.to_json(), None)
     drops = Activity(state, str).drops()
     state.put(ACTIVITY_KEY, {**day.to_json(), "drops": drops}, None)
-    reports: list[dict[str, Any]] = [
-        {"table": "public.orders", "output": "delta", "equal": True, "rows": 20_000},
-        {"table": "public.items", "output": "delta", "equal": True, "rows": 500},
+    reports = [
+        TableComparison("delta", "public.orders", True, rows=20_000),
+        TableComparison("delta", "public.items", True, rows=500),
     ]
     last_results.store_results(state, reports, whole=True)
-    found = [{"check": "wal_level", "level": "ok", "message": "is logical", "fix": ""}]
+    found = [CheckFinding("wal_level", "ok", "is logical")]
     state.put(last_results.check_key(config), last_results.check_summary(found), None)
 
 

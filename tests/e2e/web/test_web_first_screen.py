@@ -29,6 +29,7 @@ from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOpti
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.eventlog.reader import EventLog
+from tidelog.results import TableComparison
 from tidelog.state.opening import open_state
 
 pytestmark = pytest.mark.integration
@@ -86,7 +87,7 @@ def writes(database: str, ended: threading.Event) -> None:
 
 
 def has_dumped(shop: Shop) -> bool:
-    dumps = app.status(shop.config).get("dumps") or ()
+    dumps = app.status(shop.config).document.get("dumps") or ()
     return bool(dumps) and all(each["status"] == "completed" for each in dumps)
 
 
@@ -103,7 +104,7 @@ def make_trouble(shop: Shop) -> None:
     )  # fmt: skip
     shop.delivers("shop")
     reports = [
-        {"table": f"public.t{at:02}", "output": "copy", "equal": at not in (1, 2), "rows": 300}
+        TableComparison("copy", f"public.t{at:02}", at not in (1, 2), rows=300)
         for at in range(TABLES)
     ]
     with closing(open_state(shop.config.state.place)) as state:
@@ -119,12 +120,12 @@ def make_trouble(shop: Shop) -> None:
 
 def test_what_is_asked_first_is_on_the_first_screen(troubled: Shop, new_page: Open) -> None:
     def all_told() -> bool:
-        found = overview(app.status(troubled.config), int(time.time() * 1000))
+        found = overview(app.status(troubled.config).document, int(time.time() * 1000))
         texts = {each.name: each.text for each in found.answers}
         return texts["log"].endswith(" at") and texts["dump"].endswith("until")
 
     wait_for(all_told, "no time is told", 60)
-    found = overview(app.status(troubled.config), int(time.time() * 1000))
+    found = overview(app.status(troubled.config).document, int(time.time() * 1000))
     piped = "\n".join(lines(found))
     assert piped.startswith(f"✗ {VERDICT}\n    tidelog verify CONFIG --repair\n"), piped
     for size in SIZES:

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.integration
 
 
 def dumps(shop: Shop) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = app.status(shop.config)["dumps"]
+    found: list[dict[str, Any]] = app.status(shop.config).document["dumps"]
     return found
 
 
@@ -105,7 +105,10 @@ def test_the_first_screen_and_every_action(shop: Shop, page: Page) -> None:
     page.click("[data-act=confirm]")
     page.wait_for_selector("text=Changed.")
     limited = {"rows_per_second": 400, "chunk_rows": 100, "max_lag_bytes": 512 << 10}
-    wait_for(lambda: limited.items() <= app.status(shop.config)["dump_options"].items(), "limits")
+    wait_for(
+        lambda: limited.items() <= app.status(shop.config).document["dump_options"].items(),
+        "limits",
+    )
     page.click("text=Dump…")
     page.fill("#dump-tables", "public.orders")
     page.click("[data-act=plan]")

@@ -34,7 +34,7 @@ def delivering(shop: Shop) -> Iterator[Shop]:
 
 
 def status(shop: Shop) -> dict[str, Any]:
-    found: dict[str, Any] = app.status(shop.config)
+    found: dict[str, Any] = app.status(shop.config).document
     return found
 
 

@@ -17,6 +17,7 @@ from tests.e2e.web.shop import HOSTILE, OPERATOR, VIEWER, Shop, free_port, wait_
 from tidelog import app
 from tidelog.app import last_results
 from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, Day
+from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state
 
 if TYPE_CHECKING:
@@ -43,16 +44,14 @@ def fill(state: StateStore, config: Config) -> None:
     drops = Activity(state, str).drops()
     assert [(each["table"], each["kind"]) for each in drops] == [("public.orders", "insert")]
     state.put(ACTIVITY_KEY, {**day.to_json(), "drops": drops}, None)
-    reports: list[dict[str, Any]] = [
-        {"table": "public.orders", "output": "lake", "equal": True, "rows": 20_000},
-        {
-            "table": HOSTILE, "output": "lake", "equal": False, "missing": 3, "different": 2,
-            "keys": [["hunter2-key"]],
-        },
-    ]  # fmt: skip
+    keys = (("hunter2-key",),)
+    reports = [
+        TableComparison("lake", "public.orders", True, rows=20_000),
+        TableComparison("lake", HOSTILE, False, missing=3, different=2, keys=keys),
+    ]
     last_results.store_results(state, reports, whole=True)
     fix = "-- as a superuser:\nALTER SYSTEM SET wal_level = logical;\nThen restart the server."
-    finding = {"check": "wal_level", "level": "error", "message": HOSTILE, "fix": fix}
+    finding = CheckFinding("wal_level", "error", HOSTILE, fix)
     state.put(last_results.check_key(config), last_results.check_summary([finding]), None)
 
 

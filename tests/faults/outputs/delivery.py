@@ -93,7 +93,7 @@ class TwoOutputs:
         """What `tidelog status` has to say of the copy: what failed, why a table is left out, or
         that it takes long.
         """
-        rows = app.status(self.config)["outputs"]
+        rows = app.status(self.config).document["outputs"]
         row: dict[str, Any] = next((each for each in rows if each["output"] == "copy"), {})
         long = f"a batch of {row['begun_records']} is under way" if "begun_ms" in row else ""
         refused = "; ".join(row.get("refused", {}).values())

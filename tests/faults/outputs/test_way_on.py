@@ -105,7 +105,7 @@ class Shop:
             return False
         log = EventLog.open(self.root / "log")
         found = read_event_log(log, log.head_offset, log.latest_offset())
-        dumps = app.status(self.config).get("dumps", ())
+        dumps = app.status(self.config).document.get("dumps", ())
         return all(dump["status"] == "completed" for dump in dumps) and any(
             change.new is not None and change.new["id"] == str(marker) for change in found
         )

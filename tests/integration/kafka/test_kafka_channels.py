@@ -79,7 +79,7 @@ def captured(config: Config) -> list[int]:
 
 def failing(config: Config) -> set[str]:
     """Channels that the overview has as problems."""
-    problems = app.status(config)["overview"]["problems"]
+    problems = app.status(config).document["overview"]["problems"]
     return {each["about"] for each in problems if each["kind"] == "channel-fails"}
 
 
@@ -117,14 +117,22 @@ def test_a_broker_that_is_away_holds_up_no_capture_and_is_told(
 
 
 def test_check_tells_of_topics_that_are_not_there(config: Config, topics: list[Topic]) -> None:
-    found = {each["check"]: each for each in check(config) if "kafka" in each["check"]}
+    found = {
+        each["check"]: each
+        for each in [each.to_dict() for each in check(config)]
+        if "kafka" in each["check"]
+    }
     for name, topic in zip(("signal", "notification"), topics, strict=True):
         each = found[f"control.{name}_kafka"]
         wanted = ("warning", f"topic {topic.name}: there is no such topic")
         assert (each["level"], each["message"]) == wanted
         assert f"--create --topic {topic.name} --partitions 1" in each["fix"]
         topic.create(partitions=2)
-    found = {each["check"]: each for each in check(config) if "kafka" in each["check"]}
+    found = {
+        each["check"]: each
+        for each in [each.to_dict() for each in check(config)]
+        if "kafka" in each["check"]
+    }
     assert found["control.notification_kafka"]["level"] == "ok"
     assert found["control.signal_kafka"]["level"] == "warning"
     assert "it has 2 partitions" in found["control.signal_kafka"]["message"]

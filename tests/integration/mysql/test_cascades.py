@@ -338,7 +338,7 @@ class Source:
         """Until no dump is on its way."""
         self.wait_for(
             lambda: (
-                (dumps := app.status(self.config).get("dumps"))
+                (dumps := app.status(self.config).document.get("dumps"))
                 and all(dump["status"] == "completed" for dump in dumps)
             )
         )
@@ -403,11 +403,13 @@ def test_such_keys_are_refused_unless_told_otherwise(source: Source) -> None:
     assert capture.wait(60) == 2
     assert "follows of" in capture.tail
     assert "source.cascades: dump" in capture.tail
-    (finding, *_) = [f for f in app.check(source.config) if f["level"] == "error"]
+    (finding, *_) = [
+        f for f in [each.to_dict() for each in app.check(source.config)] if f["level"] == "error"
+    ]
     assert finding["check"] == f"table {source.database}.child"
     assert "source.cascades: dump" in finding["fix"]
     source.configure("dump")
-    assert [f for f in app.check(source.config) if f["level"] == "error"] == []
+    assert [f for f in app.check(source.config) if f.level == "error"] == []
 
 
 @pytest.mark.usefixtures("unlogged")

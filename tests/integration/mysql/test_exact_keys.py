@@ -191,5 +191,5 @@ def test_dump_of_an_older_version_begins_anew(
 
 
 def dump_of(config: Config) -> dict[str, Any]:
-    (dump,) = app.status(config)["dumps"]
+    (dump,) = app.status(config).document["dumps"]
     return dict(dump)

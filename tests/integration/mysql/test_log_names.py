@@ -40,7 +40,10 @@ def test_names_are_found_in_any_case_where_the_server_takes_them_so(tmp_path: Pa
             f"log: {{path: {tmp_path}/log}}\nstate: {{url: 'sqlite:///{tmp_path}/state.db'}}\n"
             f"outputs: [{{kind: files, path: {tmp_path}/out, tables: [Shop.Orders]}}]\n"
         )
-        found = {each["message"]: each["fix"] for each in check(load_config(file))}
+        found = {
+            each["message"]: each["fix"]
+            for each in [each.to_dict() for each in check(load_config(file))]
+        }
     # Outputs know the log's names alone, which are as the server lists them.
     told = found["tables of output files: no captured table matches 'Shop.Orders', others do"]
     assert told.endswith(": shop.orders")

@@ -127,7 +127,7 @@ def wait_for(
 
 def dump_of(config: Config, dump_id: str) -> dict[str, dict[str, Any]]:
     """Tables of a dump that has ended; {} before."""
-    for dump in app.status(config).get("dumps", ()):
+    for dump in app.status(config).document.get("dumps", ()):
         if dump["dump_id"] == dump_id and dump["status"] in ("completed", "aborted"):
             return {table["table"]: table for table in dump["tables"]}
     return {}
@@ -149,7 +149,7 @@ def test_lost_right_to_one_table_is_told_and_its_log_goes_on(
         def ask(dump_id: str) -> list[str]:
             """Tables that can't be dumped."""
             command = ExecuteSnapshot(dump_id=dump_id, tables=("*.t", "*.u"), signal_id=dump_id)
-            outcome = app.send_command(config, command, timeout_s=60)
+            outcome = app.send_command(config, command, timeout_s=60).to_dict()
             assert outcome["error"] is None, outcome
             return [each["table"] for each in outcome["details"].get("rejected", ())]
 
@@ -190,7 +190,7 @@ def test_what_check_would_refuse_is_told_soon_after_the_start_until_it_is_mended
         config = configured(server, user, name, tmp_path)
 
         def told() -> list[dict[str, Any]]:
-            problems = app.status(config).get("overview", {}).get("problems", ())
+            problems = app.status(config).document.get("overview", {}).get("problems", ())
             return [each for each in problems if each["kind"] == "check-error"]
 
         with capturing(config) as failures:
@@ -302,7 +302,7 @@ def test_refused_tables_are_captured_again_soon_though_looks_take_long(
         return bind(tables, *arguments)
 
     def refused() -> list[str]:
-        return [each["table"] for each in app.status(config).get("refused", ())]
+        return [each["table"] for each in app.status(config).document.get("refused", ())]
 
     with reader(server, name) as user, setting(server, "binlog_row_metadata", "NO_LOG"):
         config = configured(server, user, name, tmp_path)

@@ -34,13 +34,13 @@ def configured(server: MySqlFamilyServer, database: str, directory: Path) -> Con
 
 
 def send(config: Config, command: Any) -> None:
-    answer = app.send_command(config, command, timeout_s=30)
+    answer = app.send_command(config, command, timeout_s=30).to_dict()
     assert answer["error"] is None, answer
 
 
 def wait_for(config: Config, what: Any, failures: list[BaseException]) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE_S
-    while not what(status := app.status(config)):
+    while not what(status := app.status(config).document):
         assert not failures, failures
         assert time.monotonic() < deadline, status
         time.sleep(0.1)
@@ -96,5 +96,5 @@ def test_dumps_wait_while_the_binlog_is_about_to_be_removed(
         assert told["log-reading-paused"]["severity"] in ("warning", "critical")
         send(config, ResumeLog())
         wait_for(config, lambda s: not s["dumps_held"], failures)
-        assert app.dump_wait(config, "d1", timeout_s=60)["status"] == "completed"
+        assert app.dump_wait(config, "d1", timeout_s=60).to_dict()["status"] == "completed"
         assert inserted(config) == [1]

@@ -72,8 +72,8 @@ def test_capture_has_each_change_after_the_command(
 
     server.execute("CREATE TABLE other (id int PRIMARY KEY)", database)
     capture = CaptureProcess(config, tmp_path / "capture.log")
-    wait_for(lambda: app.status(load_config(config, {})).get("capture"))
-    wait_for(lambda: "complete" in str(app.status(load_config(config, {})).get("dumps")))
+    wait_for(lambda: app.status(load_config(config, {})).document.get("capture"))
+    wait_for(lambda: "complete" in str(app.status(load_config(config, {})).document.get("dumps")))
     assert "a capture leads" in cli(*fix, code=2)
     assert capture.stop() == 0
 
@@ -94,7 +94,7 @@ def test_capture_has_each_change_after_the_command(
     shutil.copyfile(state, tmp_path / "state before")
     capture = CaptureProcess(config, tmp_path / "capture.log")
     wait_for(lambda: any(e["op"] == "r" and e["after"]["id"] == 4 for e in events()))
-    wait_for(lambda: app.status(load_config(config, {}))["refused"] == [])
+    wait_for(lambda: app.status(load_config(config, {})).document["refused"] == [])
     message = re.search(
         rf"{table} is refused: it was altered after (\S+) of the binlog.*they are left out, .*"
         "SET GLOBAL binlog_row_metadata = 'FULL'",

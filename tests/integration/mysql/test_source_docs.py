@@ -106,7 +106,7 @@ def wait_for_rows(config: Config, count: int, failures: list[BaseException]) -> 
 
 
 def assert_sound(config: Config) -> None:
-    findings: list[dict[str, Any]] = check(config)
+    findings: list[dict[str, Any]] = [each.to_dict() for each in check(config)]
     assert [f for f in findings if f["level"] != "ok" and f["check"] != "clock"] == []
 
 
@@ -156,7 +156,10 @@ def test_page_about_replicas_leads_to_a_capture(kind: str, tmp_path: Path) -> No
         config = configured(replica, yaml, tmp_path)
         assert_sound(config)
         assert_captures(config, primary)
-        refused = check(configured(replica, yaml.replace("gtid", "table"), tmp_path))
+        refused = [
+            each.to_dict()
+            for each in check(configured(replica, yaml.replace("gtid", "table"), tmp_path))
+        ]
         assert [f["check"] for f in refused if f["level"] == "error"] == [
             "read only", "watermark table",
         ]  # fmt: skip

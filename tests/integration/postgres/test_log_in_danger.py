@@ -79,13 +79,13 @@ class Captured:
 
     def wait_for(self, what: Callable[[dict[str, Any]], Any], timeout_s: float = 60) -> Any:
         deadline = time.monotonic() + timeout_s
-        while not (found := what(status := app.status(self.config))):
+        while not (found := what(status := app.status(self.config).document)):
             assert time.monotonic() < deadline, (self.failure, status)
             time.sleep(0.1)
         return found
 
     def send(self, command: Any) -> None:
-        answer = app.send_command(self.config, command, timeout_s=30)
+        answer = app.send_command(self.config, command, timeout_s=30).to_dict()
         assert answer["error"] is None, answer
 
     @contextmanager
@@ -141,7 +141,7 @@ def test_dumps_wait_while_the_log_is_in_danger_and_the_log_does_not(
     with captured.danger():
         status = captured.wait_for(lambda s: s if s.get("dumps_held") else None)
         time.sleep(1)  # what was being read is delivered
-        held = rows_read(app.status(captured.config))
+        held = rows_read(app.status(captured.config).document)
         captured.sql.execute(f"INSERT INTO t VALUES ({ROWS + 1})")
         captured.wait_for(
             lambda _: any(
@@ -151,8 +151,8 @@ def test_dumps_wait_while_the_log_is_in_danger_and_the_log_does_not(
         )
         captured.send(ExecuteSnapshot(dump_id="d2", tables=("public.t",)))
         time.sleep(1)
-        assert rows_read(app.status(captured.config)) == held < ROWS
-        found = app.status(captured.config)["overview"]
+        assert rows_read(app.status(captured.config).document) == held < ROWS
+        found = app.status(captured.config).document["overview"]
         assert {(each["status"], each["paused_by"]) for each in found["dumps"]} == {
             ("paused", "capture")
         }
@@ -170,7 +170,7 @@ def test_dumps_wait_while_the_log_is_in_danger_and_the_log_does_not(
 
     captured.wait_for(goes_on)
     for dump_id in ("d1", "d2"):
-        report = app.dump_wait(captured.config, dump_id, timeout_s=60)
+        report = app.dump_wait(captured.config, dump_id, timeout_s=60).to_dict()
         assert (report["status"], report["paused_by"]) == ("completed", "")
         assert report["tables"][0]["rows_read"] >= ROWS
 
@@ -187,7 +187,7 @@ def test_capture_stops_when_nothing_helps_and_drops_its_slot_only_if_asked_to(
     with captured.danger():
         said = captured.ended_by(LogInDangerError)
     assert f"source.when_log_in_danger: {wanted} says" in said
-    assert app.status(captured.config)["leader"] is None
+    assert app.status(captured.config).document["leader"] is None
     # In order: what was read by then is in the event log.
     assert [event["after"]["id"] for event in app.read_log(captured.config)] == [ROWS + 1]
     assert captured.slots() == (wanted == "stop")

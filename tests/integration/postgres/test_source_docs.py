@@ -56,7 +56,7 @@ def test_page_leads_to_a_capture(version: int, tmp_path: Path) -> None:
         text = text.replace("sqlite:////var/lib/tidelog/state.db", "sqlite:///state.db")
         text = text.replace("tables:", "snapshot: initial_only\n  tables:").split("outputs:")[0]
         config = parse_config(text, "page", tmp_path, {})
-        findings = check(config)
+        findings = [each.to_dict() for each in check(config)]
         assert [f for f in findings if f["level"] == "error"] == []
         app.capture(config, stop_event=threading.Event())  # initial_only: ends by itself
         assert logged_rows(config, "public.orders") >= 100

@@ -57,7 +57,7 @@ def test_page_leads_to_a_capture(version: int, tmp_path: Path) -> None:
             url = standby.dsn("shop", user="tidelog")
             text = re.sub(r'url: "postgresql://[^"]*"', f'url: "{url}"', yaml)
             config = parse_config(text, "page", tmp_path, {})
-            findings = check(config)
+            findings = [each.to_dict() for each in check(config)]
             assert not [f for f in findings if f["level"] == "error"], findings
             assert [f["level"] for f in findings if f["check"] == "standby"] == ["ok", "ok"]
             dumped(config, Pair(primary, standby, "shop", psycopg.connect(primary.dsn("shop"))))

@@ -496,7 +496,7 @@ def test_a_table_whose_name_changes_in_case_is_another_one_at_postgres(
             source.execute("RENAME TABLE T TO t", "renamed")
             source.execute("INSERT INTO t VALUES (4, 4)", "renamed")
             until(lambda: rows("t") == [(1, 9), (2, 2), (4, 4)], "the table by its old name", 60)
-            (output,) = app.status(config)["overview"]["outputs"]
+            (output,) = app.status(config).document["overview"]["outputs"]
             assert not output.get("refused"), output
     finally:
         source.drop_database("renamed")

@@ -62,7 +62,7 @@ class Pipeline:
         self.built.flush()
 
     def status(self) -> dict[str, Any]:
-        found: list[dict[str, Any]] = app.status(self.config)["pipelines"]
+        found: list[dict[str, Any]] = app.status(self.config).document["pipelines"]
         return found[0] if found else {"leader": None, "standbys": []}
 
     def leader(self) -> Delivering | None:

@@ -43,7 +43,7 @@ def test_a_log_on_s3_from_the_source_to_an_output(
         far |= {"storage_options": s3.options}
         pipe = {"checkpoint": str(tmp_path / "checkpoint")}
         file.write(f"outputs: {json.dumps([near, far])}\npipeline: {json.dumps(pipe)}\n")
-    found = {f["check"]: f["message"] for f in check(source.config)}
+    found = {f["check"]: f["message"] for f in [each.to_dict() for each in check(source.config)]}
     assert found["log"].endswith("can be listed; it holds no event log yet")
     assert found["output far"] == f"{s3.url('out')} can be listed"
     source.start()

@@ -59,14 +59,14 @@ def test_a_batch_under_way_is_told_of_until_it_is_done(
     pipeline.write(5)
 
     def told() -> str:
-        (output,) = app.status(pipeline.config)["overview"]["outputs"] or [{}]
+        (output,) = app.status(pipeline.config).document["overview"]["outputs"] or [{}]
         return str(output.get("begun_ms") and output["begun_records"])
 
     with delivering(pipeline):
         pipeline.wait_for(lambda: told() == "5")
-        found = overview(app.status(pipeline.config), 0).outputs[0]
+        found = overview(app.status(pipeline.config).document, 0).outputs[0]
         assert of_deliveries(found).startswith("a batch of 5 records is under way since ")
         goes.set()
         pipeline.wait_for(lambda: told() == "None")
-        found = overview(app.status(pipeline.config), 0).outputs[0]
+        found = overview(app.status(pipeline.config).document, 0).outputs[0]
         assert of_deliveries(found).startswith("last batch at ")

@@ -43,27 +43,27 @@ def test_a_row_whose_key_is_nan_stays_one_row(
             stack.enter_context(tidelog.CaptureGroup([config], pipelines=False))
             wait_for(config, 3)
             stack.enter_context(writing(config, spark))
-            assert _equal(app.verify(config), 3)
+            assert _equal(app.verify(config).to_dict(), 3)
             sql.execute("INSERT INTO t VALUES ('NaN', 3, 'b'), ('NaN', 4, 'b')")
             sql.execute("UPDATE t SET v = v || 'c'")
             sql.execute("UPDATE t SET k = 7 WHERE k = 'NaN' AND n = 2")
             sql.execute("UPDATE t SET k = 'NaN', n = 5 WHERE k = 1.5")
             sql.execute("DELETE FROM t WHERE k = 'NaN' AND n = 3")
-            assert _equal(app.verify(config), 4)
+            assert _equal(app.verify(config).to_dict(), 4)
             with psycopg.connect(far, autocommit=True) as copy:
                 rows = "SELECT k::text, n, v FROM {} ORDER BY 1, 2"
                 theirs = sql.execute(rows.format("t")).fetchall()
                 assert copy.execute(rows.format("copies.t")).fetchall() == theirs
                 copy.execute("UPDATE copies.t SET v = 'other' WHERE n = 1")
                 copy.execute("DELETE FROM copies.t WHERE n = 4")
-            report = app.verify(config, repair=True)
+            report = app.verify(config, repair=True).to_dict()
             assert report["tables"][2]["different"] == 1, report
             assert report["tables"][2]["missing"] == 1, report
             assert {tuple(key) for key in report["tables"][2]["keys"]} == {
                 ("NaN", "1"),
                 ("NaN", "4"),
             }
-            assert _equal(app.verify(config), 4)
+            assert _equal(app.verify(config).to_dict(), 4)
     postgres16.drop_database("nan_keys")
 
 

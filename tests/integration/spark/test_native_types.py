@@ -120,7 +120,7 @@ def test_readers_find_arrays_and_exact_numbers(spark: Any, database: str, tmp_pa
         sql.execute("INSERT INTO keyless VALUES ('{1,NULL}')")
         copy = config.model_copy(update={"outputs": config.outputs[:1]})
         with writing(copy, spark):
-            report = app.verify(copy)
+            report = app.verify(copy).to_dict()
         assert run_once(spark, config) == ""
         by_types = spark.read.format("tidelog").option("types", '{"arrays": "text"}')
         log = {"path": str(config.log.path), "table": "public.t"}
@@ -174,7 +174,7 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
         sql.execute("INSERT INTO grids VALUES (2, '{5}')")
         sql.execute("INSERT INTO t (id, c2) VALUES (10, '{10}')")
         command = ExecuteSnapshot(dump_id="again", tables=("public.grids",))
-        assert app.send_command(config, command, timeout_s=30)["error"] is None
+        assert app.send_command(config, command, timeout_s=30).to_dict()["error"] is None
         app.dump_wait(config, "again", timeout_s=60)
         wait_for(config, 7)
         assert run_once(spark, config) == ""
@@ -235,7 +235,7 @@ def test_json_is_variant_if_asked(spark: Any, database: str, tmp_path: Path) -> 
         sql.execute("DELETE FROM docs WHERE id = 2")
         copy = config.model_copy(update={"outputs": config.outputs[:1]})
         with writing(copy, spark):
-            (report,) = app.verify(copy)["tables"]
+            (report,) = app.verify(copy).to_dict()["tables"]
         assert run_once(spark, config) == ""
         log = {"path": str(config.log.path), "table": "public.docs"}
         read = spark.read.format("tidelog").options(**log).option("types", '{"json": "variant"}')

@@ -71,7 +71,7 @@ def test_it_stays_paused_over_restarts_until_it_is_resumed(spark: Any, pipeline:
             pipeline.wait_for(lambda: pipeline.status()["leader"])
             time.sleep(3)
             assert len(pipeline.events()) == 5
-            found = app.status(config)["overview"]
+            found = app.status(config).document["overview"]
             (told,) = (each for each in found["problems"] if each["kind"] == "pipeline-paused")
             assert told["sentence"].startswith("Pipeline shop is paused by ops@db1 for ")
             assert "(10 records, which the event log keeps)" in told["sentence"]

@@ -72,7 +72,7 @@ class Running:
             time.sleep(0.1)
 
     def outputs(self) -> dict[str, dict[str, Any]]:
-        return {each["output"]: each for each in app.status(self.config)["outputs"]}
+        return {each["output"]: each for each in app.status(self.config).document["outputs"]}
 
 
 @pytest.fixture(params=[True, False], ids=["beside another", "alone"])

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Shop:
             time.sleep(0.1)
 
     def _dumped(self) -> bool:
-        dumps = app.status(self.config).get("dumps", ())
+        dumps = app.status(self.config).document.get("dumps", ())
         return any(dump["status"] == "completed" for dump in dumps)
 
     def deliver(self) -> None:
@@ -105,9 +106,10 @@ def test_falsified_rows_are_read_again_and_nothing_else(shop: Shop) -> None:
     )
     wrong = shop.lake().where("total < 0").selectExpr("*", "total AS more")
     done = tidelog.repair(wrong.union(wrong), shop.file, "public.orders", timeout_s=60)
-    assert (done["status"], done["keys"]) == ("completed", 1001)
-    [table] = done["tables"]
-    assert (table["rows_read"], table["keys_absent"]) == (1001, 1)
+    assert (done.status, done.keys) == ("completed", 1001)
+    [table] = done.tables
+    assert (table.rows_read, table.keys_absent) == (1001, 1)
+    assert done.to_dict()["tables"][0]["rows_read"] == 1001
     assert not shop.equal()
     shop.deliver()
     assert shop.equal()
@@ -120,9 +122,9 @@ def test_missing_keys_are_listed_and_not_deleted(
         "SELECT TIMESTAMP'2024-01-01 02:00:00Z' AS at, line FROM VALUES (1), (2), (3) AS v(line)"
     )
     done = tidelog.repair(keys, shop.config, "public.orders", missing="list", timeout_s=60)
-    assert [line for _, line in sorted(done["missing_keys"])] == ["1", "3"]
-    listed = list(app.missing_keys(shop.config, done["dump_id"]))
-    assert sorted(listed) == sorted(done["missing_keys"])
+    assert [line for _, line in sorted(done.missing_keys)] == ["1", "3"]
+    listed = list(app.missing_keys(shop.config, done.dump_id))
+    assert sorted(listed) == sorted(done.missing_keys)
     events = list(app.read_log(shop.config, table="public.orders"))
     assert events[-1]["after"]["line"] == 2  # and no delete of the others
 
@@ -146,17 +148,17 @@ def test_what_can_not_be_repaired_is_refused_and_leaves_nothing(shop: Shop) -> N
     with pytest.raises(UsageError, match="3000 rows have NULL in the key"):
         tidelog.repair(lake.selectExpr("at", "null + 1 AS line"), shop.config, "public.orders")
     nothing = tidelog.repair(lake.where("false"), shop.config, "public.orders")
-    assert (nothing["dump_id"], nothing["keys"]) == (None, 0)
+    assert (nothing.dump_id, nothing.keys, nothing.tables) == (None, 0, ())
     assert key_sets(shop) == []
 
 
 def test_keys_of_a_refused_command_are_let_go(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "keys.csv"
     file.write_text("line,at\n1,2024-01-01 01:00:00+00\n")
-    fields = app.store_key_file(shop.config, file, ["public.orders"])
+    fields = asdict(app.store_key_file(shop.config, file, ["public.orders"]))
     assert len(key_sets(shop)) == 1
     command = ExecuteSnapshot(dump_id="refused", **(fields | {"tables": ("public.aside",)}))
-    assert app.send_command(shop.config, command, timeout_s=30)["error"] is not None
+    assert app.send_command(shop.config, command, timeout_s=30).to_dict()["error"] is not None
     assert key_sets(shop) == []
 
 
@@ -171,25 +173,25 @@ def key_sets(shop: Shop) -> list[str]:
 def test_key_file_is_dumped_and_its_keys_are_let_go(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "keys.parquet"
     pq.write_table(shop.lake().where("line = 2").toArrow(), file)
-    fields = app.store_key_file(shop.config, file, ["public.ord*"])
+    fields = asdict(app.store_key_file(shop.config, file, ["public.ord*"]))
     assert fields["key_columns"] == ("at", "line")
     command = ExecuteSnapshot(dump_id="from-file", **fields)
-    assert app.send_command(shop.config, command, timeout_s=30)["error"] is None
-    done = app.dump_wait(shop.config, "from-file", timeout_s=60)
+    assert app.send_command(shop.config, command, timeout_s=30).to_dict()["error"] is None
+    done = app.dump_wait(shop.config, "from-file", timeout_s=60).to_dict()
     assert (done["tables"][0]["rows_read"], done["tables"][0]["keys_absent"]) == (1000, 0)
     assert key_sets(shop) == []
 
 
 def test_waiting_ends_when_the_lake_holds_the_dump_and_not_before(shop: Shop) -> None:
     shop.deliver()
-    assert app.wait_finalized(shop.config, "from-file", timeout_s=5)["delivered"]
+    assert app.wait_finalized(shop.config, "from-file", timeout_s=5).to_dict()["delivered"]
     command = ExecuteSnapshot(dump_id="whole", tables=("public.orders", "public.aside"))
-    assert app.send_command(shop.config, command, timeout_s=30)["error"] is None
-    assert app.dump_wait(shop.config, "whole", timeout_s=60)["status"] == "completed"
+    assert app.send_command(shop.config, command, timeout_s=30).to_dict()["error"] is None
+    assert app.dump_wait(shop.config, "whole", timeout_s=60).to_dict()["status"] == "completed"
     with pytest.raises(TidelogError, match=r"within 1 s: the outputs are behind; is the pipeline"):
         app.wait_finalized(shop.config, "whole", timeout_s=1)
     shop.deliver()
-    found = app.wait_finalized(shop.config, "whole", "delta", timeout_s=5)
+    found = app.wait_finalized(shop.config, "whole", "delta", timeout_s=5).to_dict()
     tables = {table["table"]: table for table in found["tables"]}
     assert found["delivered"]
     assert found["offset"] >= tables["public.orders"]["finalized_until"]
@@ -209,7 +211,7 @@ def test_capture_says_how_far_it_is_where_nothing_is_captured(shop: Shop) -> Non
     shop.sql.execute("SELECT pg_logical_emit_message(true, 'of nobody', '')")
     [end] = shop.sql.execute("SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn").fetchone() or ()
     deadline = time.monotonic() + 60
-    while app.status(shop.config)["capture"]["covered"] < end:
+    while app.status(shop.config).document["capture"]["covered"] < end:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -225,16 +227,16 @@ def test_verify_repairs_what_it_finds(shop: Shop) -> None:
     )
     running.start()  # verify waits for what is on its way
     try:
-        report = app.verify(shop.config, repair=True)
+        report = app.verify(shop.config, repair=True).to_dict()
     finally:
         stop.set()
         running.join(60)
         shop.spark.conf.set("spark.sql.session.timeZone", zone)
     [table] = report["tables"]
     assert (table["missing"], table["surplus"], table["different"]) == (10, 0, 0)
-    verified = app.status(shop.config)["overview"]["verified"]
+    verified = app.status(shop.config).document["overview"]["verified"]
     assert (verified["differ"], verified["repaired"]) == ((), ("public.orders in delta",))
-    done = app.dump_wait(shop.config, table["repair"]["dump_id"], timeout_s=60)
+    done = app.dump_wait(shop.config, table["repair"]["dump_id"], timeout_s=60).to_dict()
     assert (done["tables"][0]["rows_read"], done["tables"][0]["keys_absent"]) == (10, 0)
     shop.deliver()
     assert shop.equal()
@@ -256,6 +258,6 @@ def test_waiting_for_what_is_not_there_is_refused(
 
 def test_dump_that_no_output_takes_is_not_waited_for(shop: Shop) -> None:
     command = ExecuteSnapshot(dump_id="aside", tables=("public.aside",))
-    assert app.send_command(shop.config, command, timeout_s=30)["error"] is None
+    assert app.send_command(shop.config, command, timeout_s=30).to_dict()["error"] is None
     with pytest.raises(UsageError, match="no output takes a table of dump aside"):
         app.wait_finalized(shop.config, "aside", timeout_s=30)

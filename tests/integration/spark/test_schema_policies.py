@@ -144,7 +144,7 @@ def settle(config: Config) -> None:
     calm, deadline = time.monotonic(), time.monotonic() + 180
     while time.monotonic() < calm + CALM_S:
         assert time.monotonic() < deadline
-        dumps = app.status(config).get("dumps", ())
+        dumps = app.status(config).document.get("dumps", ())
         if any(dump["status"] not in ("completed", "aborted") for dump in dumps):
             calm = time.monotonic()
         time.sleep(0.3)

@@ -39,11 +39,11 @@ def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
         with tidelog.CaptureGroup([config], pipelines=False):
             wait_for_dump(config)
             app.pipeline(config, once=True, stop_event=threading.Event())
-            assert app.verify(config)["equal"]
+            assert app.verify(config).to_dict()["equal"]
             ended_by_ctrl_c(config)
             for rows in (tmp_path / "lake" / "public" / "b").rglob("*.parquet"):
                 rows.unlink()
-            report = app.verify(config)
+            report = app.verify(config).to_dict()
     finally:
         postgres16.drop_database("early")
     found = {table["table"]: (table["equal"], table["note"]) for table in report["tables"]}
@@ -65,7 +65,7 @@ def ended_by_ctrl_c(config: Config) -> None:
     partial: list[Any] = []
     with pytest.raises(KeyboardInterrupt):
         app.verify(config, on_progress=interrupt, on_partial=partial.append)
-    [report] = partial
+    [report] = [each.to_dict() for each in partial]
     assert [(each["table"], each["equal"]) for each in report["tables"]] == [("public.a", True)]
     assert report["not_compared"] == ["public.b in delta", "public.c in delta"]
     assert not report["equal"]
@@ -73,6 +73,6 @@ def ended_by_ctrl_c(config: Config) -> None:
 
 def wait_for_dump(config: Config) -> None:
     deadline = time.monotonic() + 120
-    while not any(d["status"] == "completed" for d in app.status(config).get("dumps", ())):
+    while not any(d["status"] == "completed" for d in app.status(config).document.get("dumps", ())):
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -202,7 +202,7 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
     try:
         with connection, running(config):
             told: list[Any] = []
-            assert app.verify(config, on_progress=told.append)["equal"]
+            assert app.verify(config, on_progress=told.append).to_dict()["equal"]
             stages = [step["stage"] for step in told if "stage" in step]
             done = next(
                 stage for stage in stages if stage.endswith(" rows summed up on both sides")
@@ -211,7 +211,7 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
             monkeypatch.setattr(compare, "verify_tables", verified)
             monkeypatch.setattr(ComparedSource, "watch", watched)
             attempt(spark, f"UPDATE delta.`{tmp_path}/lake/public/items` SET n = 0 WHERE id = 7")
-            [report] = app.verify(config)["tables"]
+            [report] = app.verify(config).to_dict()["tables"]
     finally:
         postgres16.drop_database("moving")
     assert counts(report) == (0, 0, 1), report["keys"]
@@ -242,7 +242,7 @@ def test_rows_are_those_of_a_copy_that_has_caught_up_meanwhile(
             app.pipeline(config, once=True, stop_event=threading.Event())
             sql.execute("INSERT INTO items VALUES (3), (4), (5)")
             monkeypatch.setattr(ComparedSource, "caught_up", late)
-            [report] = app.verify(config)["tables"]
+            [report] = app.verify(config).to_dict()["tables"]
     finally:
         postgres16.drop_database("late")
     assert (report["equal"], report["rows"]) == (True, 5), report
@@ -263,14 +263,14 @@ def configured(source: str, namespace: str, directory: Path) -> Config:
 def check(spark: Any, source: str, namespace: str, directory: Path) -> None:
     config = configured(source, namespace, directory)
     with running(config):
-        [before] = app.verify(config)["tables"]
+        [before] = app.verify(config).to_dict()["tables"]
         assert before["method"] == "checksum", before
         assert counts(before) == (0, 0, 0), before["keys"]
         assert before["ranges"] > 4
         assert before["rows"] >= ROWS - len(QUIET)
         copy = f"delta.`{directory}/lake/{namespace}/items`"
         falsify(spark, copy)
-        [after] = app.verify(config)["tables"]
+        [after] = app.verify(config).to_dict()["tables"]
     assert {int(key) for (key,) in after["keys"]} == set().union(*EXPECTED.values())
     assert counts(after) == tuple(len(keys) for keys in EXPECTED.values())
     assert not after["equal"]
@@ -314,7 +314,9 @@ def running(config: Config) -> Iterator[None]:
 
 
 def dumped(config: Config) -> bool:
-    return any(dump["status"] == "completed" for dump in app.status(config).get("dumps", ()))
+    return any(
+        dump["status"] == "completed" for dump in app.status(config).document.get("dumps", ())
+    )
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

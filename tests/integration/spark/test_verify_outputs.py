@@ -87,7 +87,7 @@ def _check(spark: Any, config: Config, source: str, copy: str) -> None:
     _wait_dumped(config)
     with psycopg.connect(source, autocommit=True) as connection:
         connection.execute("DELETE FROM orders WHERE id = 9")
-    report = app.verify(config)
+    report = app.verify(config).to_dict()
     assert [(t["output"], t["equal"], t["rows"]) for t in report["tables"]] == [
         ("delta", True, 498),
         ("postgres", True, 499),
@@ -99,7 +99,7 @@ def _check(spark: Any, config: Config, source: str, copy: str) -> None:
         connection.execute("UPDATE shop.orders SET doc = '{}' WHERE id = 11")
         connection.execute("DELETE FROM shop.orders WHERE id IN (12, 13)")
         connection.execute("INSERT INTO shop.orders (id, _tidelog_version) VALUES (9999, 1)")
-    assert _found(app.verify(config)) == {
+    assert _found(app.verify(config).to_dict()) == {
         "delta": (1, 0, 1, [("3",), ("4",)]),
         "postgres": (2, 1, 1, [("11",), ("12",), ("13",), ("9999",)]),
     }
@@ -126,7 +126,7 @@ def test_copies_in_mysql_count_as_the_source_writes_them(
     )
     with running(config), mysql_server.connect(mysql_database) as session:
         _wait_dumped(config)
-        report = app.verify(config)
+        report = app.verify(config).to_dict()
         assert report["equal"], report
         [by_rows, _] = report["tables"]
         assert by_rows["because"] == ""
@@ -138,12 +138,12 @@ def test_copies_in_mysql_count_as_the_source_writes_them(
         lake = f"delta.`{tmp_path}/lake/{mysql_database}/t`"
         spark.sql(f"UPDATE {lake} SET d = '100.0' WHERE id = x'27'")
         spark.sql(f"DELETE FROM {lake} WHERE id = x''")
-        assert _found(app.verify(config)) == {
+        assert _found(app.verify(config).to_dict()) == {
             "mysql": (1, 1, 2, [("\\x00",), ("\\x5C78",), ("\\x6E6F",), ("\\xFFFE",)]),
             "delta": (1, 0, 1, [("\\x",), ("\\x27",)]),
         }
         app.verify(config, repair=True)
-        _wait_for(lambda: bool(app.verify(config)["equal"]))
+        _wait_for(lambda: bool(app.verify(config).to_dict()["equal"]))
 
 
 def test_keys_of_a_copy_in_another_type_are_found_again(
@@ -171,13 +171,13 @@ def test_keys_of_a_copy_in_another_type_are_found_again(
     try:
         with running(config), mysql_server.connect() as session, session.cursor() as cursor:
             _wait_dumped(config)
-            assert app.verify(config)["equal"]
+            assert app.verify(config).to_dict()["equal"]
             cursor.execute(f"UPDATE {copy}.t SET n = 9 WHERE at = '{first}' OR n = 0")
             cursor.execute(f"INSERT INTO {copy}.t VALUES ('{new}', false, 1, 1)")
             spark.sql(f"UPDATE {lake} SET n = 9 WHERE n = 0")
             spark.sql(f"DELETE FROM {lake} WHERE at < '1000-01-01'")
             infinite = ("9999-12-31 00:00:00+00", "t")
-            assert _found(app.verify(config)) == {
+            assert _found(app.verify(config).to_dict()) == {
                 "mysql": (0, 1, 2, [(f"{first}+00", "f"), (f"{new}+00", "f"), infinite]),
                 "delta": (1, 0, 1, [("0001-01-03 00:00:00+00", "t"), infinite]),
             }
@@ -228,7 +228,7 @@ def running(config: Config, source: str = "") -> Iterator[None]:
 
 def _wait_dumped(config: Config) -> None:
     def dumped() -> bool:
-        dumps = app.status(config).get("dumps", ())
+        dumps = app.status(config).document.get("dumps", ())
         return any(dump["status"] == "completed" for dump in dumps)
 
     _wait_for(dumped)

@@ -277,7 +277,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
             key_columns=columns,
             mode=mode,  # type: ignore[arg-type]
         )
-        outcome = app.send_command(self.config, command, timeout_s=PATIENCE_S)
+        outcome = app.send_command(self.config, command, timeout_s=PATIENCE_S).to_dict()
         assert outcome["error"] is None, outcome
         return dump_id
 
@@ -285,7 +285,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
         """Wait until the dump is done; its summary."""
 
         def state() -> dict[str, Any]:
-            dumps = app.status(self.config).get("dumps", ())
+            dumps = app.status(self.config).document.get("dumps", ())
             return next((d for d in dumps if d["dump_id"] == dump_id), {"status": "unknown"})
 
         self.wait_for(lambda: state()["status"] in ("completed", "aborted"), f"{dump_id} ends")
@@ -295,7 +295,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
     @property
     def voided(self) -> dict[str, int]:
         time.sleep(0.25)  # the status is written every 0.1 s
-        found: dict[str, int] = app.status(self.config)["dump_counters"]["voided"]
+        found: dict[str, int] = app.status(self.config).document["dump_counters"]["voided"]
         return found
 
     def wait_for(
@@ -314,7 +314,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
 
     def situation(self) -> str:
         """What capture does, and what its housekeeping waits for; no values."""
-        found = app.status(self.config)
+        found = app.status(self.config).document
         state = SqliteState(self.config.state.url)
         try:
             stored = {key: state.get(key) for key in (SHAPES_KEY, UNLOGGED_KEY, REFUSED_KEY)}

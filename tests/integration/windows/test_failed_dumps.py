@@ -37,7 +37,7 @@ def test_failed_dump_is_asked_for_again(
     one.start()
 
     def failed() -> list[str]:
-        entries = app.status(one.config).get("to_repeat", ())
+        entries = app.status(one.config).document.get("to_repeat", ())
         return [entry["failed"] for entry in entries if entry["table"] == "public.t"]
 
     one.wait_for(failed, "it is told that the dump failed")
@@ -66,7 +66,7 @@ def test_tables_that_no_dump_can_read_are_told_however_many(
         one.sql.execute(undumpable(name).encode())
 
     def failed() -> dict[str, str]:
-        found = app.status(one.config)
+        found = app.status(one.config).document
         told = {entry["table"]: entry["reason"] for entry in found.get("failed", ())}
         assert found.get("tables_failed", 0) == len(told)
         return told

@@ -61,7 +61,7 @@ def warned(live: Live, *excluded: str) -> dict[str, Finding]:
 
 def left_out(live: Live) -> dict[str, tuple[list[str], str]]:
     """What status says, by table: columns, and why."""
-    found = app.status(live.config).get("left_out_columns", ())
+    found = app.status(live.config).document.get("left_out_columns", ())
     return {each["table"]: (each["columns"], each["reason"]) for each in found}
 
 
@@ -84,7 +84,7 @@ def test_a_column_that_is_left_out_is_named_until_it_is_an_ordinary_one(
     live.wait_for(lambda: left_out(live) == {"public.t": (["g"], OLD)}, "it is told")
     live.wait_for(lambda: len(live.events("public.t")) > 1, "the log's row")
     assert columns(live) == [{"id", "n"}], "of dump and log"
-    shown = {each["table"]: each for each in app.schemas(live.config)["tables"]}
+    shown = {each["table"]: each for each in app.schemas(live.config).to_dict()["tables"]}
     assert shown["public.t"]["left_out"] == f"g ({OLD})"
     assert "left_out" not in shown["public.plain"]
     live.sql.execute("ALTER TABLE t RENAME g TO twice")

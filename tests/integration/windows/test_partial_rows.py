@@ -213,7 +213,7 @@ def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
         capture.sql.execute("DELETE FROM pg_enum WHERE enumlabel = 'bad'")
 
     def ended() -> dict[str, Any]:
-        found = {d["dump_id"]: d for d in app.status(capture.config).get("dumps", ())}
+        found = {d["dump_id"]: d for d in app.status(capture.config).document.get("dumps", ())}
         return found[dump] if found.get(dump, {}).get("status") == "aborted" else {}
 
     def read_again(key: str) -> list[int]:

@@ -58,7 +58,7 @@ def gathered(
 
 
 def refused(live: Live) -> dict[str, dict[str, Any]]:
-    return {entry["table"]: entry for entry in app.status(live.config).get("refused", ())}
+    return {entry["table"]: entry for entry in app.status(live.config).document.get("refused", ())}
 
 
 def goes_on(live: Live) -> None:
@@ -252,7 +252,7 @@ def test_table_of_inserts_only_is_shown_until_it_is_mended(gathered: Make) -> No
     live.start()
 
     def shown() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = app.status(live.config).get("inserts_only", [])
+        found: list[dict[str, Any]] = app.status(live.config).document.get("inserts_only", [])
         return found
 
     live.wait_for(lambda: len(shown()) == 1, "it is told")
@@ -275,7 +275,7 @@ def test_new_table_that_can_not_be_dumped_is_told(gathered: Make) -> None:
     live.sql.execute("ALTER TABLE late OWNER TO shop")
 
     def told() -> list[str]:
-        dumps = app.status(live.config)["dumps"]
+        dumps = app.status(live.config).document["dumps"]
         return [t["reason"] for d in dumps for t in d["tables"] if t["table"] == "public.late"]
 
     live.wait_for(lambda: any(told()), "it is told")

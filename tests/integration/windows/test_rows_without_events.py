@@ -203,7 +203,7 @@ def test_dump_that_waits_for_an_old_transaction_says_so(
     capture.wait_for(capture.completions, "the initial dump")
 
     def waiting() -> set[str]:
-        return {entry["table"] for entry in app.status(capture.config).get("waiting", ())}
+        return {entry["table"] for entry in app.status(capture.config).document.get("waiting", ())}
 
     def told() -> list[str]:
         messages = [record.getMessage() for record in caplog.records]

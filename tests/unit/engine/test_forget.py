@@ -42,7 +42,7 @@ def engine(config: Path) -> ExclusiveTask:
 
 
 def shown(config: Path) -> str:
-    status = app.status(load_config(config))
+    status = app.status(load_config(config)).document
     found = overview(status, int(time.time() * 1000))
     return next(line for line in lines(found) if "mail" in line)
 
@@ -79,7 +79,7 @@ def test_what_does_not_run_is_forgotten(config: Path, capsys: pytest.CaptureFixt
     assert "in this event log: mail" in capsys.readouterr().err
     assert forget(config, "mail") == 0
     assert [each.name for each in consumers.all()] == ["tidelog"]
-    assert not app.status(load_config(config))["engine_owners"]
+    assert not app.status(load_config(config)).document["engine_owners"]
     alone = LogTask(str(config.parent / "log"), "alone")  # without a lease on its name
     alone.start(threading.Event())
     assert forget(config, "alone") == 2

@@ -33,7 +33,7 @@ def found(tmp_path: Path, output: str) -> tuple[str, str]:
         f"outputs: [{output}]\n"
     )
     [finding] = preflight._check_spark(load_config(file))
-    return finding["level"], finding["message"]
+    return finding.level, finding.message
 
 
 @pytest.mark.usefixtures("java_25")

@@ -12,11 +12,12 @@ from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
+from tidelog.results import ForgottenEngine
 from tidelog.state.opening import open_state
 from tidelog.system.processes import has_ended
 
 
-def forget_engine(config: Config, name: str) -> dict[str, Any]:
+def forget_engine(config: Config, name: str) -> ForgottenEngine:
     """Delete and return the progress of all engines of this name; a later one is new.
 
     Raises:
@@ -46,7 +47,7 @@ def forget_engine(config: Config, name: str) -> dict[str, Any]:
         if document is not None:
             state.delete(f"{ENGINE_GROUPS}{name}")
     consumers.forget(name)
-    return {"engine": name, "offset": None if consumer is None else consumer.offset}
+    return ForgottenEngine(name, None if consumer is None else consumer.offset)
 
 
 def _has_ended(processes: dict[str, Any], holder: str) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.problems import block_reasons, reported_blocks
-from tidelog.app.remote_control import OnStatus, ignore_status
+from tidelog.app.remote_control import ignore_status
 from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.pauses import PIPELINE_KEYS, pause_of
@@ -20,6 +20,7 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import matches
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
+from tidelog.results import DumpDelivery, TableDelivery
 from tidelog.state.wrappers import ReadOnlyStateStore
 
 FINISHED = ("completed", "aborted")
@@ -32,8 +33,8 @@ def wait_finalized(
     output: str | None = None,
     timeout_s: float | None = None,
     *,
-    on_progress: OnStatus = ignore_status,
-) -> dict[str, Any]:
+    on_progress: Callable[[DumpDelivery], object] = ignore_status,
+) -> DumpDelivery:
     """Wait until outputs have a dump's tables completely: all rows and changes at its end.
 
     An output has a table when it has delivered everything below the table's ``finalized_until``:
@@ -49,12 +50,7 @@ def wait_finalized(
         on_progress: called with the state of the wait, about five times a second.
 
     Returns:
-        ``dump_id``, ``status`` of the dump, ``delivered`` (whether every table that an output takes
-        and that has a key is done and delivered), ``offset`` (everything before it was delivered)
-        and ``tables``: each with ``table``, ``status``, the ``reason`` of a failure,
-        ``finalized_until``, ``taken`` (whether an output takes it) and ``delivered``. Tables that
-        failed or were cancelled are not waited for. ``stands``: why nothing moves, if capture
-        blocks the dump or the pipeline is paused; else empty.
+        The state of the wait. Tables that failed or were cancelled are not waited for.
 
     Raises:
         UsageError: there is no such dump or output, or no output takes a table of the dump.
@@ -82,14 +78,12 @@ def wait_finalized(
         progress.close()
 
 
-def _state_text(state: dict[str, Any] | None) -> str:
+def _state_text(state: DumpDelivery | None) -> str:
     if state is None:
         return "no capture has begun it"
-    if state["status"] not in FINISHED:
-        return f"the dump is {state['status']}" + (
-            f" ({state['stands']})" if state["stands"] else ""
-        )
-    return state["stands"] or "the outputs are behind; is the pipeline running?"
+    if state.status not in FINISHED:
+        return f"the dump is {state.status}" + (f" ({state.stands})" if state.stands else "")
+    return state.stands or "the outputs are behind; is the pipeline running?"
 
 
 class _DeliveryProgress:
@@ -117,7 +111,7 @@ class _DeliveryProgress:
     def close(self) -> None:
         self._state.close()
 
-    def read(self) -> dict[str, Any] | None:
+    def read(self) -> DumpDelivery | None:
         """Return the progress of dump and outputs; None if no capture has begun the dump."""
         document = self._state.get(DUMP_PREFIX + self._dump_id)
         if document is None:
@@ -127,17 +121,17 @@ class _DeliveryProgress:
         dump = document.value
         offset = self._offset()
         tables = [self._table(table, offset) for table in dump["tables"]]
-        if not any(table["taken"] for table in tables):
+        if not any(table.taken for table in tables):
             raise UsageError(f"no output takes a table of dump {self._dump_id}: see outputs.tables")
-        expected = [each for each in tables if each["taken"] and each["reason"] != NO_KEY]
-        return {
-            "dump_id": self._dump_id,
-            "status": dump["status"],
-            "delivered": bool(expected) and all(table["delivered"] for table in expected),
-            "offset": offset,
-            "tables": tables,
-            "stands": self._obstacle(dump),
-        }
+        expected = [each for each in tables if each.taken and each.reason != NO_KEY]
+        return DumpDelivery(
+            self._dump_id,
+            dump["status"],
+            delivered=bool(expected) and all(table.delivered for table in expected),
+            offset=offset,
+            tables=tuple(tables),
+            stands=self._obstacle(dump),
+        )
 
     def _obstacle(self, dump: dict[str, Any]) -> str:
         """Return why nothing moves, in sentences; empty: it moves, as far as is known."""
@@ -148,26 +142,25 @@ class _DeliveryProgress:
             return ""
         return f"Pipeline {self._pipeline} is {paused.sentence()}."
 
-    def is_complete(self, state: dict[str, Any]) -> bool:
+    def is_complete(self, state: DumpDelivery) -> bool:
         """Return whether there is nothing more to wait for."""
-        return state["status"] in FINISHED and all(
-            table["delivered"] or not table["taken"] or table["status"] != "done"
-            for table in state["tables"]
+        return state.status in FINISHED and all(
+            table.delivered or not table.taken or table.status != "done" for table in state.tables
         )
 
-    def _table(self, table: dict[str, Any], offset: int | None) -> dict[str, Any]:
+    def _table(self, table: dict[str, Any], offset: int | None) -> TableDelivery:
         until = table.get("finalized_until")
         name = TableName.parse(table["table"])
         is_taken = any(matches(patterns, name) for patterns in self._taken)
         passed = offset is not None and until is not None and offset >= until
-        return {
-            "table": table["table"],
-            "status": table["status"],
-            "reason": table.get("reason") or "",
-            "finalized_until": until,
-            "taken": is_taken,
-            "delivered": is_taken and passed and table["status"] == "done",
-        }
+        return TableDelivery(
+            table["table"],
+            table["status"],
+            table.get("reason") or "",
+            finalized_until=until,
+            taken=is_taken,
+            delivered=is_taken and passed and table["status"] == "done",
+        )
 
     def _offset(self) -> int | None:
         if not EventLog.exists(self._path):

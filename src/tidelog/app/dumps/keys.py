@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.app.table_patterns import choose_tables
@@ -23,6 +22,7 @@ from tidelog.control.mailbox import id_time_ms, new_id
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
+from tidelog.results import StoredKeys
 from tidelog.state.opening import open_state
 from tidelog.state.wrappers import ReadOnlyStateStore
 
@@ -124,7 +124,7 @@ def _has_surrogate(text: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> dict[str, Any]:
+def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> StoredKeys:
     """Store the keys of a file; return the fields of `ExecuteSnapshot` for them.
 
     Raises:
@@ -146,7 +146,7 @@ def store_key_file(config: Config, path: Path, tables: Sequence[str]) -> dict[st
     name, count = store_keys(config, keys())
     if not count:
         raise UsageError(f"keys: {path.name} holds no keys")
-    return {"tables": (str(scope.table),), "key_set": name, "key_columns": columns}
+    return StoredKeys((str(scope.table),), name, tuple(columns))
 
 
 def discard_unused(state: StateStore, used: Collection[str], now_ms: int) -> None:

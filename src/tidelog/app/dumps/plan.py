@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tidelog.app.sources.kinds import Estimates, source_kind
 from tidelog.app.table_patterns import choose_tables
@@ -17,6 +16,7 @@ from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkReader, ChunkRequest
+from tidelog.results import DumpPlan, NotDumped, PlanTotal, TablePlan
 from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.opening import open_state, state_exists
 
@@ -43,7 +43,7 @@ def plan(
     where: str | None = None,
     parallelism: int | None = None,
     chunk_rows: int | None = None,
-) -> dict[str, Any]:
+) -> DumpPlan:
     """Estimate a dump of the tables that match. Writes nothing to the source.
 
     Args:
@@ -52,9 +52,6 @@ def plan(
         where: an SQL condition; needs exactly one table.
         parallelism: the number of readers; None: as set now.
         chunk_rows: the rows of a chunk; None: as set now.
-
-    Returns:
-        ``options``, ``tables`` (estimates of each), ``total``, ``not_dumped`` (with reasons).
     """
     gentle = config.dump.model_copy(update={"statement_timeout_ms": SAMPLE_TIMEOUT_MS})
     config = config.model_copy(update={"dump": gentle})
@@ -80,21 +77,19 @@ def plan(
                 room = config.dump.chunk_bytes
                 estimated.append(_table(reader, estimates, table, where, options, room, last))
             except TidelogError as error:
-                rejected.append({"table": str(table), "reason": str(error)})
+                rejected.append(NotDumped(str(table), str(error)))
     finally:
         reader.close()
         estimates.close()
         catalogue.close()
-    return {
-        "options": options,
-        "total": {
-            "tables": len(estimated),
-            **{name: sum(t[name] for t in estimated) for name in ("rows", "bytes", "chunks")},
-            "seconds": _total_seconds(estimated),
-        },
-        "tables": estimated,
-        "not_dumped": rejected,
-    }
+    total = PlanTotal(
+        len(estimated),
+        sum(each.rows for each in estimated),
+        sum(each.bytes for each in estimated),
+        sum(each.chunks for each in estimated),
+        _total_seconds([each.seconds for each in estimated]),
+    )
+    return DumpPlan(options, total, tuple(estimated), tuple(rejected))
 
 
 def _table(
@@ -105,7 +100,7 @@ def _table(
     options: dict[str, int],
     chunk_bytes: int,
     last_rows_per_s: float | None,
-) -> dict[str, Any]:
+) -> TablePlan:
     sample = _sample(reader, table, where, options["chunk_rows"], chunk_bytes)
     estimate = estimates.rows(table, where)
     if estimate is None:
@@ -123,15 +118,15 @@ def _table(
         rate, rate_from = sample.rows_per_s, "a sample"
         if rate is not None:
             rate *= min(options["parallelism"], chunks)
-    return {
-        "table": str(table),
-        "rows": rows,
-        "bytes": round(rows * sample.bytes_per_row),
-        "chunks": chunks,
-        "seconds": _seconds(rows, chunks, rate, options),
-        "rows_from": basis,
-        "speed_from": "-" if rate is None else rate_from,
-    }
+    return TablePlan(
+        str(table),
+        rows,
+        round(rows * sample.bytes_per_row),
+        chunks,
+        _seconds(rows, chunks, rate, options),
+        rows_from=basis,
+        speed_from="-" if rate is None else rate_from,
+    )
 
 
 def _sample(
@@ -176,10 +171,10 @@ def _seconds(
     return round(max(reading, limited, pauses), 3)
 
 
-def _total_seconds(estimated: Sequence[dict[str, Any]]) -> float | None:
+def _total_seconds(each: Sequence[float | None]) -> float | None:
     """Return the sum: tables share the readers, so that in sequence or together takes as long."""
-    each = [table["seconds"] for table in estimated]
-    return None if None in each else round(math.fsum(each), 3)
+    known = [seconds for seconds in each if seconds is not None]
+    return round(math.fsum(known), 3) if len(known) == len(each) else None
 
 
 def _read_state(config: Config) -> tuple[dict[str, int], dict[str, float]]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from tidelog.app.dumps.keys import key_scope, missing_keys, store_keys
 from tidelog.app.elections import LEASE_NAME
@@ -27,6 +27,7 @@ from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, LogReader, StateStore
+from tidelog.results import KeyRepair, NotDumped, ResetPlan
 from tidelog.state.opening import open_election, open_state
 from tidelog.state.wrappers import ReadOnlyStateStore
 
@@ -117,13 +118,8 @@ class Gaps:
         return self._dumps_again() or time.monotonic() < self._consent_until
 
 
-def reset_plan(config: Config) -> dict[str, Any]:
+def reset_plan(config: Config) -> ResetPlan:
     """Return what `reset` would lead to; reads the source's tables, and changes nothing.
-
-    ``captured_until_ms``: when the newest captured transaction was committed; None: not known.
-    ``log_exists``: False: it was lost, and a new one will be created. ``tables``: the tables that
-    will be dumped again. ``not_dumped``: the tables that no dump can read, each with its
-    ``reason``.
 
     Raises:
         UsageError: a capture leads, or nothing was ever captured.
@@ -144,17 +140,15 @@ def reset_plan(config: Config) -> dict[str, Any]:
     with closing(source_kind(config).catalogue()) as catalogue:
         tables = sorted(catalogue.tables(config.source.tables), key=str)
         reasons = {str(table): _reason_not_dumped(catalogue, table) for table in tables}
-    return {
-        "log": event_log_path(config),
-        "log_exists": log_exists,
-        "captured_until_ms": last_us // 1000 or None,
-        "tables": [table for table, reason in reasons.items() if reason is None],
-        "not_dumped": [
-            {"table": table, "reason": reason}
-            for table, reason in reasons.items()
-            if reason is not None
-        ],
-    }
+    return ResetPlan(
+        event_log_path(config),
+        log_exists,
+        captured_until_ms=last_us // 1000 or None,
+        tables=tuple(table for table, reason in reasons.items() if reason is None),
+        not_dumped=tuple(
+            NotDumped(table, reason) for table, reason in reasons.items() if reason is not None
+        ),
+    )
 
 
 def _leader(config: Config) -> str | None:
@@ -197,7 +191,7 @@ def repair(
     missing: Literal["delete", "list"] = "delete",
     wait: bool = True,
     timeout_s: float | None = None,
-) -> dict[str, Any]:
+) -> KeyRepair:
     """Dump the rows of ``table`` whose keys are in ``df``, while the log is read on.
 
     Every output then has these rows as the source has them, also if it had lost, doubled or changed
@@ -208,7 +202,7 @@ def repair(
 
             lake = spark.read.format("delta").load("/data/lake/public/orders")
             done = tidelog.repair(lake.where("total < 0"), "tidelog.yaml", "public.orders")
-            assert done["status"] == "completed"
+            assert done.status == "completed"
 
     Executors turn the keys into texts and drop duplicates; the driver fetches slices of 250,000 and
     writes them to the state store, where the leading capture reads them 10,000 at a time. So the
@@ -224,13 +218,6 @@ def repair(
         wait: whether to wait until the dump has ended; it is in the event log then. For the
             outputs, see `tidelog.app.wait_finalized`.
         timeout_s: the longest time to wait; None: for ever. The dump continues after it.
-
-    Returns:
-        The dump's summary as in ``tidelog status``: ``dump_id``, ``status`` (``completed``, or
-        ``aborted`` if it failed; then each table's ``reason`` says why), ``tables``; also ``keys``,
-        the number of distinct keys, and for ``list`` ``missing_keys``, a list of tuples of texts.
-        With ``wait=False``: ``dump_id``, ``keys``, and ``status``: ``queued``, or ``waiting`` if no
-        capture has handled it. If ``df`` is empty, there is no dump: ``dump_id`` is None.
 
     Raises:
         UsageError: ``table`` is not one captured table with a key; ``df`` lacks a key column; rows
@@ -251,28 +238,26 @@ def repair(
     )
     name, count = store_keys(config, keys, distinct=True)
     if not count:
-        return {"dump_id": None, "status": "completed", "keys": 0, "tables": []}
+        return KeyRepair(None, "completed", 0)
     dump_id = f"repair-{new_id().lower()}"
     data = {"tables": (str(scope.table),), "key_set": name, "key_columns": columns}
     command = build_command(ExecuteSnapshot, {"dump_id": dump_id, "missing": missing, **data})
     until = deadline - time.monotonic() if wait else COMMAND_TIMEOUT_S
     outcome = send_command(config, command, timeout_s=until)
-    if outcome["error"] is not None:
-        raise (UsageError if outcome["usage"] else TidelogError)(outcome["error"])
-    waiting = outcome["state"] == "waiting"
+    if outcome.error is not None:
+        raise (UsageError if outcome.usage else TidelogError)(outcome.error)
+    waiting = outcome.state == "waiting"
     if not wait:
-        status = "waiting" if waiting else "queued"
-        return {"dump_id": dump_id, "status": status, "keys": count}
+        return KeyRepair(dump_id, "waiting" if waiting else "queued", count)
     if waiting:
         raise TidelogError(
             f"no capture has handled dump {dump_id} within {timeout_s:g} s; the next one that "
             "leads will"
         )
     left = None if timeout_s is None else max(0.0, deadline - time.monotonic())
-    summary = {**dump_wait(config, dump_id, timeout_s=left), "keys": count}
-    if missing == "list":
-        summary["missing_keys"] = list(missing_keys(config, dump_id))
-    return summary
+    dump = dump_wait(config, dump_id, timeout_s=left)
+    absent = tuple(missing_keys(config, dump_id)) if missing == "list" else None
+    return KeyRepair(dump_id, dump.status, count, dump, absent)
 
 
 def _to_source_key(key: Key, schema: TableSchema, columns: Sequence[str], *, sure: bool) -> Key:

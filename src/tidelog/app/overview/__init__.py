@@ -5,7 +5,8 @@ judge nothing themselves.
 """
 
 from tidelog.app.overview.build import dump_progress, overview
-from tidelog.app.overview.document import (
+from tidelog.app.overview.reader import consumers_of
+from tidelog.results import (
     ChunkSpan,
     EngineHealth,
     OperationDrop,
@@ -22,7 +23,6 @@ from tidelog.app.overview.document import (
     TableInProgress,
     VerifyResult,
 )
-from tidelog.app.overview.reader import consumers_of
 
 __all__ = [
     "ChunkSpan",

@@ -10,7 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from tidelog.app.overview.document import (
+from tidelog.app.overview.problems import (
+    STALE_S,
+    STARTING,
+    as_blocked,
+    block_reasons,
+    blocks_of,
+    is_dump_unfinished,
+    problems_of,
+    table_has_ended,
+    verify_result,
+)
+from tidelog.app.overview.reader import engine_health, engine_problems
+from tidelog.capture.dumps.state import NO_KEY
+from tidelog.capture.log_guard import RetainedLog
+from tidelog.model.units import brief_span, counted, format_bytes
+from tidelog.results import (
     VERSION,
     ChunkSpan,
     OperationDrop,
@@ -27,21 +42,6 @@ from tidelog.app.overview.document import (
     TableInProgress,
     VerifyResult,
 )
-from tidelog.app.overview.problems import (
-    STALE_S,
-    STARTING,
-    as_blocked,
-    block_reasons,
-    blocks_of,
-    is_dump_unfinished,
-    problems_of,
-    table_has_ended,
-    verify_result,
-)
-from tidelog.app.overview.reader import engine_health, engine_problems
-from tidelog.capture.dumps.state import NO_KEY
-from tidelog.capture.log_guard import RetainedLog
-from tidelog.model.units import brief_span, counted, format_bytes
 
 # Answers to what an operator asks first. The lags of source and outputs are elsewhere.
 

@@ -9,15 +9,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tidelog.app.overview.document import (
-    OutputHealth,
-    Problem,
-    RunningDump,
-    Severity,
-    SourceHealth,
-    VerifyResult,
-    problem,
-)
 from tidelog.capture.dumps.state import FINISHED_TABLES, NO_KEY, UNFINISHED_DUMPS, DumpStatus
 from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.log_guard import (
@@ -31,6 +22,23 @@ from tidelog.model.patterns import pattern_of
 from tidelog.model.schema import TableName
 from tidelog.model.units import brief_span, counted, format_bytes
 from tidelog.ports import StateStore
+from tidelog.results import (
+    OutputHealth,
+    Problem,
+    RunningDump,
+    Severity,
+    SourceHealth,
+    VerifyResult,
+)
+
+
+def problem(
+    kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
+) -> Problem:
+    """Return a problem. ``entry``: the anchor in docs/failure-modes.md."""
+    sentence = " ".join(sentence.split())  # a driver's message may have several lines
+    return Problem(kind, severity, about, sentence, remedy, f"docs/failure-modes.md#{entry}")
+
 
 # Dumps: what blocks them, or made them fail.
 

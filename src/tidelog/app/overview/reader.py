@@ -24,7 +24,6 @@ from tidelog.app.instances import (
 from tidelog.app.last_results import CAPTURE, PIPELINE, last_end
 from tidelog.app.last_results import VERIFY_KEY as VERIFIED_KEY
 from tidelog.app.log_location import event_log_path
-from tidelog.app.overview.document import EngineHealth, Problem, Severity
 from tidelog.capture.activity import ACTIVITY_KEY
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.generation import STATUS_KEY
@@ -38,6 +37,7 @@ from tidelog.model.records import Int64s
 from tidelog.model.schema import TableName
 from tidelog.model.units import brief_span
 from tidelog.ports import Election, StateStore
+from tidelog.results import EngineHealth, Problem, Severity
 from tidelog.state.opening import open_election
 from tidelog.state.wrappers import ReadOnlyStateStore, StateReadCache
 

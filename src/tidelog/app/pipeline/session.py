@@ -188,8 +188,7 @@ def _send(config: Config, tables: Collection[TableName]) -> str | None:
     dump_id = f"catch-up-{new_id().lower()}"
     named = tuple(str(table) for table in sorted(tables))
     command = build_command(ExecuteSnapshot, {"dump_id": dump_id, "tables": named})
-    error: str | None = send_command(config, command, timeout_s=_COMMAND_TIMEOUT_S)["error"]
-    return error
+    return send_command(config, command, timeout_s=_COMMAND_TIMEOUT_S).error
 
 
 class FilteredRows:
@@ -259,7 +258,7 @@ class FilteredRows:
             "missing": "list",  # the log has their deletes
         }
         command = build_command(ExecuteSnapshot, data)
-        error = send_command(self._config, command, timeout_s=_COMMAND_TIMEOUT_S)["error"]
+        error = send_command(self._config, command, timeout_s=_COMMAND_TIMEOUT_S).error
         subject = f"output {output}: {count} rows of {schema.table} may pass its filter by records"
         if error is None:
             logger.info("%s that lack columns: they are read again (%s)", subject, data["dump_id"])

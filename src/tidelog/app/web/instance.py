@@ -277,14 +277,14 @@ class Instance:
 
     def schema(self, table: str) -> dict[str, Any]:
         """Return the versions of one table. Raises UsageError if the event log does not have it."""
-        return schemas(self._config, table=table)
+        return schemas(self._config, table=table).to_dict()
 
     def plan(self, tables: list[str]) -> dict[str, Any]:
         """Return what a dump of these would read. One at a time: it reads samples of the tables."""
         if not self._planning.acquire(blocking=False):
             raise UsageError("another plan is being computed; wait until it is ready")
         try:
-            return plan(self._config, tables=tables)
+            return plan(self._config, tables=tables).to_dict()
         finally:
             self._planning.release()
 
@@ -314,7 +314,7 @@ class Instance:
                 finish(state, entry, result)
             except TidelogError as error:  # it was sent all the same
                 logger.warning("the result of an action of the web page is not stored: %s", error)
-        return {"state": text, **(outcome or Outcome(command_id, {})).to_json()}
+        return {"state": text, **(outcome or Outcome(command_id, {})).to_dict()}
 
     # ------------------------------------------------------------ history
 

@@ -254,7 +254,7 @@ class Poller:
             if self._reader is None:
                 self._reader = StatusReader(self._config, log_every_s=LOG_EVERY_S)
             current = overview(self._reader.read(), time.time_ns() // 1_000_000)
-            shown = current.to_json()
+            shown = current.to_dict()
             tables = {row["table"]: row for row in shown.pop("tables")}
             self._publish(PollResult(shown, tables))
             if time.monotonic() >= self._seldom_due:

@@ -497,9 +497,9 @@ def _outcome(call: _Call) -> tuple[int, Any]:
     outcome: Outcome | None = call.backend.mailbox.outcome(command_id)
     if outcome is not None:
         state = "done" if outcome.error is None else "failed"
-        return 200, {"state": state, **outcome.to_json()}
+        return 200, {"state": state, **outcome.to_dict()}
     if call.backend.mailbox.is_waiting(command_id):
-        return 200, {"state": "waiting", **Outcome(command_id, {}).to_json()}
+        return 200, {"state": "waiting", **Outcome(command_id, {}).to_dict()}
     raise HttpError(404, "NotFound", "there is no such command (any more)")
 
 

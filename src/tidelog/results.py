@@ -1,9 +1,12 @@
-"""The types of an overview. Version 1: fields are added, never removed or redefined."""
+"""What functions and commands return, and the overview that a status has.
+
+Fields are added, never removed or redefined.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -42,14 +45,6 @@ class Problem:
     sentence: str
     remedy: str
     page: str
-
-
-def problem(
-    kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
-) -> Problem:
-    """Return a problem. ``entry``: the anchor in docs/failure-modes.md."""
-    sentence = " ".join(sentence.split())  # a driver's message may have several lines
-    return Problem(kind, severity, about, sentence, remedy, f"docs/failure-modes.md#{entry}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +397,396 @@ class Overview:
     answers: tuple[SummaryLine, ...] = ()
     engines: tuple[EngineHealth, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return it as dicts, lists and scalars."""
         return asdict(self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, CallResult):
+        return value.to_dict()
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return value
+
+
+class CallResult:
+    """A result of a call, with the values of its JSON document as attributes."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that the command prints with ``--json``."""
+        document = {}
+        for each in fields(self):  # type: ignore[arg-type]  # its subclasses are dataclasses
+            value = getattr(self, each.name)
+            if value is not None or not each.metadata.get("optional"):
+                document[each.name.rstrip("_")] = _plain(value)
+        return document
+
+
+_OPTIONAL = {"optional": True}
+"""Of a field that the document does not have if it is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status of capture, pipelines, outputs and engines.
+
+    Attributes:
+        overview: what it means, with its problems.
+        document: all of it, as `tidelog status --json` prints it.
+    """
+
+    overview: Overview
+    document: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def leader(self) -> str | None:
+        """The process that captures; None: nobody at the moment."""
+        return self.overview.leader
+
+    @property
+    def dumps(self) -> tuple[DumpSummary, ...]:
+        """The dumps that run, and those that ended last."""
+        return tuple(DumpSummary(each) for each in self.document.get("dumps", ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document that `tidelog status --json` prints."""
+        return dict(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRange(CallResult):
+    """A key range ``(low, high]`` that a dump could not read; None: no limit."""
+
+    dump_id: str
+    table: str
+    key_columns: tuple[str, ...] | None
+    low: tuple[str | None, ...] | None
+    high: tuple[str | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedTable:
+    """A table of a dump; ``keys_absent``: how many requested keys it does not have; ``reason``: why
+    it was not dumped, empty if it was, or will be.
+    """
+
+    table: str
+    status: str
+    rows_read: int
+    keys_absent: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpSummary:
+    """A dump, as `tidelog status` shows it; ``document``: all of it."""
+
+    document: Mapping[str, Any]
+
+    @property
+    def dump_id(self) -> str:
+        """Its id."""
+        return str(self.document["dump_id"])
+
+    @property
+    def status(self) -> str:
+        """``queued``, ``running``, ``paused``, ``completed`` or ``aborted``."""
+        return str(self.document["status"])
+
+    @property
+    def tables(self) -> tuple[DumpedTable, ...]:
+        """Its tables."""
+        return tuple(
+            DumpedTable(**{each.name: table[each.name] for each in fields(DumpedTable)})
+            for table in self.document["tables"]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it."""
+        return dict(self.document)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRepair:
+    """The result of `tidelog.repair`.
+
+    Attributes:
+        dump_id: the dump that reads the keys; None: there were no keys.
+        status: ``completed``, ``aborted``, ``queued``, or ``waiting``: no capture has handled it.
+        keys: the number of distinct keys.
+        dump: the dump, if it was waited for.
+        missing_keys: with ``missing="list"``, the keys that the source does not have.
+    """
+
+    dump_id: str | None
+    status: str
+    keys: int
+    dump: DumpSummary | None = None
+    missing_keys: tuple[tuple[str | None, ...], ...] | None = None
+
+    @property
+    def tables(self) -> tuple[DumpedTable, ...]:
+        """The tables of the dump, if it was waited for."""
+        return () if self.dump is None else self.dump.tables
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as dicts, lists and scalars."""
+        document = {} if self.dump is None else self.dump.to_dict()
+        document |= {"dump_id": self.dump_id, "status": self.status, "keys": self.keys}
+        if self.missing_keys is not None:
+            document["missing_keys"] = _plain(self.missing_keys)
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult(CallResult):
+    """What a leader answered to a command.
+
+    ``state``: ``done``, or ``waiting``: no capture has handled it. ``error``: why it failed; None:
+    it did not; ``usage``: whether the request was the reason.
+    """
+
+    state: str
+    id: str
+    details: Mapping[str, Any]
+    error: str | None
+    usage: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverResult(CallResult):
+    """The leaders before and after a handover."""
+
+    from_: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateCopy(CallResult):
+    """The state stores of a copy, and the number of copied documents."""
+
+    from_: str
+    to: str
+    documents: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenEngine(CallResult):
+    """An engine, and the offset that it had; None: it had none."""
+
+    engine: str
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKeys(CallResult):
+    """Keys that were stored, for `tidelog.commands.ExecuteSnapshot`."""
+
+    tables: tuple[str, ...]
+    key_set: str
+    key_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckFinding(CallResult):
+    """The result of one check; ``level``: ``ok``, ``warning`` or ``error``."""
+
+    check: str
+    level: str
+    message: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDelivery(CallResult):
+    """A table of a dump that outputs take, or not.
+
+    Attributes:
+        finalized_until: an output that has everything before this offset has the dump; None: the
+            table is not dumped yet.
+        taken: whether an output takes it.
+        delivered: whether the outputs have it.
+    """
+
+    table: str
+    status: str
+    reason: str
+    finalized_until: int | None
+    taken: bool
+    delivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DumpDelivery(CallResult):
+    """How far outputs have a dump.
+
+    Attributes:
+        status: the dump's.
+        delivered: whether every table that an output takes and that has a key is delivered.
+        offset: the outputs have everything before it; None: nothing yet.
+        stands: why nothing moves; empty: it moves.
+    """
+
+    dump_id: str
+    status: str
+    delivered: bool
+    offset: int | None
+    tables: tuple[TableDelivery, ...]
+    stands: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRequest(CallResult):
+    """The dump of keys that differ; ``left_out``: keys that it can't name."""
+
+    dump_id: str | None
+    state: str
+    error: str | None
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableComparison(CallResult):
+    """The comparison of a table with an output's copy; `tidelog verify` explains its numbers."""
+
+    output: str
+    table: str
+    equal: bool
+    rows: int = 0
+    missing: int = 0
+    surplus: int = 0
+    different: int = 0
+    unsettled: int = 0
+    keys: tuple[tuple[str | None, ...], ...] = ()
+    method: str = ""
+    because: str = ""
+    ranges: int = 0
+    ranges_read: int = 0
+    note: str = ""
+    repair: RepairRequest | None = field(default=None, metadata=_OPTIONAL)
+
+    @property
+    def copy(self) -> str:
+        """The copy's name, e.g. ``public.t in lake``."""
+        return f"{self.table} in {self.output}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(CallResult):
+    """The result of a comparison; ``not_compared``: the copies left, if it ended early."""
+
+    equal: bool
+    tables: tuple[TableComparison, ...]
+    not_compared: tuple[str, ...] | None = field(default=None, metadata=_OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class NotDumped(CallResult):
+    """A table that no dump can read, and why."""
+
+    table: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan(CallResult):
+    """The estimated dump of a table; ``rows_from`` and ``speed_from`` say what was measured."""
+
+    table: str
+    rows: int
+    bytes: int
+    chunks: int
+    seconds: float | None
+    rows_from: str
+    speed_from: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTotal(CallResult):
+    """The sums of a plan."""
+
+    tables: int
+    rows: int
+    bytes: int
+    chunks: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DumpPlan(CallResult):
+    """The estimated dump of tables, as dumps read with these ``options``."""
+
+    options: Mapping[str, int]
+    total: PlanTotal
+    tables: tuple[TablePlan, ...]
+    not_dumped: tuple[NotDumped, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan(CallResult):
+    """The effect of `tidelog reset`: ``tables`` are dumped again; if there is no log, a new one
+    is created. ``captured_until_ms``: when the newest captured transaction was committed.
+    """
+
+    log: str
+    log_exists: bool
+    captured_until_ms: int | None
+    tables: tuple[str, ...]
+    not_dumped: tuple[NotDumped, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion(CallResult):
+    """A version of a table's schema; ``excluded``: columns that are kept out of the event log."""
+
+    version: int
+    key: tuple[str, ...]
+    columns: str | tuple[Mapping[str, Any], ...]
+    excluded: tuple[str, ...] | None = field(default=None, metadata=_OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class NotedVersion(CallResult):
+    """The version of a table from a position of the source's log on, or ``not known``."""
+
+    from_: str
+    version: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersions(CallResult):
+    """The versions of a table's schema.
+
+    Attributes:
+        captured: whether the table is captured now; None: not known.
+        left_out: columns that records do not have, and why; None: none.
+        noted: where each version starts in the source's log; None: the source has no such notes.
+    """
+
+    table: str
+    captured: bool | None = field(default=None, metadata=_OPTIONAL)
+    left_out: str | None = field(default=None, metadata=_OPTIONAL)
+    versions: tuple[SchemaVersion, ...] = ()
+    noted: tuple[NotedVersion, ...] | None = field(default=None, metadata=_OPTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersions(CallResult):
+    """The versions of the schemas of tables."""
+
+    tables: tuple[TableVersions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSchema(CallResult):
+    """The version that a table has from a position of the source's log on."""
+
+    table: str
+    from_: str
+    version: int
+    key: tuple[str, ...]
+    columns: str | tuple[Mapping[str, Any], ...]
+    excluded: tuple[str, ...] | None = field(default=None, metadata=_OPTIONAL)

@@ -74,6 +74,23 @@ def test_a_grant_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "CREATE TABLE t" in printed
 
 
+def test_findings_on_a_terminal_tear_no_word_apart_and_leave_sql_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = FakeTerminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "30")
+    sql = "ALTER SYSTEM SET logical_decoding_work_mem = '256MB';"
+    finding = {"check": "memory", "level": "warning", "message": "it is 64 MiB, which spills much"}
+    terminal.show_findings([{**finding, "fix": sql}], as_json=False)
+    lines = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue()).splitlines()
+    assert [line.strip() for line in lines[:3]] == [
+        "! memory: it is 64 MiB, which",
+        "spills much",
+        sql,
+    ]
+
+
 def test_plain_lines_hold_everything() -> None:
     assert list(terminal.plain_lines(DOCUMENT)) == [
         "leader: host-1",
@@ -99,6 +116,36 @@ def test_view_on_a_terminal_shows_tables_and_escapes_markup(
     text = screen.getvalue()
     for expected in ("host-1", "1.5MiB", "1,234,567", "a.[b]", "d1 tables"):
         assert expected in text
+
+
+PLANNED = {
+    "tables": [
+        {
+            "table": "public.order_lines_of_the_quarter", "rows": 1_234_567,
+            "rows_from": "statistics", "bytes": 256 << 20, "chunks": 124, "seconds": 33.2,
+            "speed_from": "two sample chunks",
+        }
+    ]
+}  # fmt: skip
+
+
+def test_a_name_is_broken_behind_its_underscores_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(columns: int) -> str:
+        screen = FakeTerminal()
+        monkeypatch.setattr(sys, "stdout", screen)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        terminal.show(PLANNED, as_json=False)
+        return re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
+
+    assert "public.order_lines_of_the_quarter   1,234,567" in shown(120)
+    lines = shown(80).splitlines()
+    first = [line.split("  ")[0].strip() for line in lines]
+    parts = ["public.", "order_", "lines_of_", "the_quarter"]
+    assert first[first.index("public.") :][:4] == parts
+    assert max(map(len, lines)) <= 80
+    assert all(each in "\n".join(lines) for each in ("1,234,567", "256MiB", "124", "33.2"))
+    # Too narrow for a table: each fact by its name.
+    assert "rows=1234567 rows_from=statistics" in shown(50)
 
 
 HOSTILE = "a.b\x1b[31m\r\n\u202e\x9b2J\u2028é🐍"

@@ -19,14 +19,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import Policy, TidelogError
 from tidelog.model.printable import printable
 from tidelog.model.units import format_bytes
 
 if TYPE_CHECKING:
-    from rich.console import Console, Group
+    from rich.console import Console, ConsoleOptions, Group
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -105,11 +106,20 @@ def show(document: Mapping[str, Any], *, as_json: bool) -> None:
     """Print a command's result."""
     if as_json:
         emit(document)
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and _fits(view(document)):
         console().print(view(document))
     else:
         for line in plain_lines(document):
             print_line(line)
+
+
+def _fits(picture: Group) -> bool:
+    """Return whether the terminal is wide enough; else plain lines can still be read."""
+    from rich.measure import Measurement
+
+    screen = console()
+    options = screen.options.update(width=10_000)
+    return Measurement.get(screen, options, picture).minimum <= screen.width
 
 
 def show_findings(findings: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -138,7 +148,7 @@ def _print_signed(severity: str, sentence: str) -> None:
         return
     from rich.text import Text
 
-    console().print(Text.assemble((sign, colour), f" {sentence}"), soft_wrap=True)
+    console().print(Text.assemble((sign, colour), f" {sentence}"))
 
 
 def _count(findings: Sequence[Mapping[str, Any]]) -> str:
@@ -267,18 +277,57 @@ def _tables(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     flat = [dict(_flat(row)) for row in rows]
     scalars = [{name: v for name, v in row.items() if not _is_table(v)} for row in flat]
     columns = list(dict.fromkeys(name for row in scalars for name in row))
-    table = Table(box=box.SIMPLE_HEAD, title=title.replace("_", " "), title_justify="left")
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title.replace("_", " "), title_justify="left", pad_edge=False
+    )
     for name in columns:
-        number = all(isinstance(row.get(name), (int, float)) for row in scalars)
-        justify: Literal["left", "right"] = "right" if number else "left"
-        table.add_column(name.replace("_", " "), justify=justify, overflow="fold")
+        values = [row.get(name) for row in scalars]
+        if all(isinstance(value, (int, float)) for value in values):
+            table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+        else:  # Rich makes no word narrower than this
+            parts = [part for value in values for part in _parts(_text(name, value))]
+            longest = min(_WIDEST_PART, max(map(len, parts)))
+            table.add_column(name.replace("_", " "), min_width=longest)
     for row in scalars:
-        table.add_row(*(_rich_text(name, row.get(name)) for name in columns))
+        table.add_row(*(BreakableText(_rich_text(name, row.get(name)).plain) for name in columns))
     yield table
     for row, own in zip(flat, scalars, strict=True):
         for name, value in row.items():
             if _is_table(value):
                 yield from _tables(f"{next(iter(own.values()), '')} {name}", value)
+
+
+_WIDEST_PART = 24
+
+
+def _parts(text: str) -> list[str]:
+    """Return the parts between which a text may be broken: behind a blank, a dot, an underscore."""
+    return re.findall(r"[^\s._]*[\s._]*", text) or [""]
+
+
+class BreakableText:
+    """A text that Rich breaks at blanks, and behind the dots and underscores of names."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        from rich.cells import cell_len
+        from rich.measure import Measurement
+
+        return Measurement(max(map(cell_len, _parts(self._text))), cell_len(self._text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        from rich.cells import cell_len
+        from rich.text import Text
+
+        line = ""
+        for part in _parts(self._text):
+            if line and cell_len(line + part.rstrip()) > options.max_width:
+                yield Text(line.rstrip())
+                line = ""
+            line += part
+        yield Text(line)
 
 
 # ---------------------------------------------------------------- the end of a command

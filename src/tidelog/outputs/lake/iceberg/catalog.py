@@ -29,6 +29,24 @@ _OWN: Final = "tidelog_"
 # The tables of a JDBC catalog (`org.apache.iceberg.jdbc.JdbcUtil`), in a database that keeps names.
 _JDBC_TABLES: Final = ("iceberg_tables", "iceberg_namespace_properties")
 
+ANSWER_S: Final = 120
+"""Seconds to wait for an answer of a catalog, unless its properties say so. Its clients wait
+forever by default, and so would the pipeline, though the answer was lost on its way.
+"""
+
+
+def _with_timeouts(properties: Mapping[str, str]) -> dict[str, str]:
+    kind, uri = properties.get("type", "").lower(), properties.get("uri", "")
+    if kind == "rest" or properties.get("catalog-impl", "").endswith(".RESTCatalog"):
+        defaults = {"rest.client.socket-timeout-ms": str(1000 * ANSWER_S)}
+    elif uri.startswith("jdbc:postgresql:"):
+        defaults = {"jdbc.socketTimeout": str(ANSWER_S)}
+    elif uri.startswith(("jdbc:mysql:", "jdbc:mariadb:")):
+        defaults = {"jdbc.socketTimeout": str(1000 * ANSWER_S)}
+    else:
+        defaults = {}
+    return {**defaults, **properties}
+
 
 def own_catalog_name(output: str) -> str:
     """Returns the name of a catalog that is an output's alone."""
@@ -64,6 +82,7 @@ class IcebergCatalog:
                 "tidelog.spark.spark_session(iceberg=True), or give it the jars that "
                 "`tidelog jars --for iceberg` fetches"
             )
+        properties = _with_timeouts(properties)
         with library_errors(f"output {output}"):
             if name is None and is_jdbc(properties):
                 name = self._jdbc_name(output, properties)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from tidelog.errors import AccessRefusedError, OutputError, UsageError
 from tidelog.outputs.lake.data_files.layout import FileColumn
@@ -76,10 +76,11 @@ def library_errors(where: str) -> Iterator[None]:
 def _is_denied(error: Py4JJavaError) -> bool:
     cause = error.java_exception
     while cause is not None:
-        name = str(cause.getClass().getName())
-        state = str(cause.getSQLState()) if name.endswith("SQLException") else ""
-        if name in _DENIED or state.startswith(_SQL_DENIED):
+        if str(cause.getClass().getName()) in _DENIED:
             return True
+        with suppress(Py4JError):  # it is no error of SQL
+            if str(cause.getSQLState()).startswith(_SQL_DENIED):
+                return True
         cause = cause.getCause()
     return False
 

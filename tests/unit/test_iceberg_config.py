@@ -39,6 +39,7 @@ def test_a_catalog_s_properties_are_passed_on_and_never_shown(tmp_path: Path) ->
         ("kind: iceberg, path: a, catalog: {type: hive, warehouse: b}", "one of the two"),
         ("kind: iceberg, path: a, vacuum_after: 59m", "at least 1h"),
         ("kind: iceberg, path: a, catalog_name: lake", "for a JDBC catalog"),
+        ("kind: iceberg, path: a, storage_options: {region: x}", "path is a local directory"),
     ],
 )
 def test_what_does_not_fit_is_said(tmp_path: Path, given: str, message: str) -> None:

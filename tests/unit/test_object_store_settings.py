@@ -11,7 +11,7 @@ import pytest
 
 from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError
-from tidelog.outputs.base.hadoop_settings import store_options
+from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
 
 S3 = "s3a://lake/t"
 AZURE = "abfss://box@acct.dfs.core.windows.net/lake"
@@ -210,3 +210,24 @@ def test_a_setting_that_can_not_be_had_is_told_with_the_configuration(tmp_path: 
     conf = {**KEYS, **provider("x.AssumedRoleCredentialProvider")}
     with pytest.raises(ConfigError, match=r"outputs: .*AssumedRoleCredentialProvider"):
         configured(tmp_path, {"kind": "delta", "path": S3}, conf)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        OUR_KEYS,
+        {**OUR_KEYS, "session_token": "t", "region": "eu-central-1"},
+        {**OUR_KEYS, "endpoint": "http://10.0.0.1:9000", "allow_http": "true"},
+        {"endpoint": "https://lake.store.example", "virtual_hosted_style_request": "true"},
+        {"skip_signature": "true"},
+    ],
+)
+def test_options_of_s3_say_the_same_to_hadoop(options: dict[str, str]) -> None:
+    """For Iceberg, whose library writes metadata with Hadoop's client."""
+    assert of(S3, s3a_settings(options)) == options
+
+
+def test_names_as_in_the_environment_are_understood() -> None:
+    options = {"AWS_ACCESS_KEY_ID": "id", "aws_secret_access_key": "secret"}
+    assert s3a_settings(options) == s3a_settings(OUR_KEYS)

@@ -1,4 +1,4 @@
-"""An Iceberg output into catalogs of servers, on any Spark; its tables are read by others."""
+"""An Iceberg output into catalogs of servers, without Iceberg's SQL; others read its tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ class Delivered:
 
     def output(self, catalog: Mapping[str, str], **options: Any) -> IcebergOutput:
         """``options``: arguments of the output, or of its options."""
-        named = {key: options.pop(key) for key in ("catalog_name", "name") if key in options}
+        named = {
+            key: options.pop(key)
+            for key in ("catalog_name", "name", "storage_options")
+            if key in options
+        }
         return IcebergOutput(
             self.spark,
             self.built.path,

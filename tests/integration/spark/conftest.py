@@ -10,6 +10,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.iceberg_sql import SPARK_OF_ICEBERG, iceberg_sql_jars
 from tests.support.postgres_jdbc import postgres_jdbc_jar
+from tests.support.s3 import hadoop_aws_jars
 
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
@@ -30,10 +31,11 @@ SHARED = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """With Delta, if there is one for this Spark, and with Iceberg, whose SQL one Spark has, and
-    the driver for its catalogs in PostgreSQL.
+    """With Delta, if there is one for this Spark, and with Iceberg, whose SQL one Spark has, the
+    driver for its catalogs in PostgreSQL, and Hadoop's client of S3.
     """
-    jars = iceberg_sql_jars() if SPARK_VERSION == SPARK_OF_ICEBERG else iceberg_jars()
+    with_sql = SPARK_VERSION == SPARK_OF_ICEBERG
+    jars = iceberg_sql_jars() if with_sql else [*iceberg_jars(), *hadoop_aws_jars()]
     conf = SHARED | {"spark.jars": ",".join(map(str, [*jars, postgres_jdbc_jar()]))}
     session = spark_session("local[2]", conf=conf, delta=SPARK_VERSION in DELTA_SPARK_JARS)
     yield session

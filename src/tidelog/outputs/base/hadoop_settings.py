@@ -1,4 +1,5 @@
-"""Converts the settings of Hadoop's client for an object store into options of the store.
+"""Converts the settings of Hadoop's client for an object store into options of the store, and
+those of S3 back.
 
 `pipeline.conf` has them for Spark (``spark.hadoop.fs.s3a.access.key``). Tidelog writes by a client
 of its own, which must reach the store in the same way. Sources: Hadoop's "Connecting to an Amazon
@@ -59,6 +60,40 @@ def store_options(url: str, conf: Mapping[str, object]) -> dict[str, str]:
     if scheme in ("abfs", "abfss"):
         return _of_azure(host.rpartition("@")[2], settings)
     return _of_gcs(settings) if scheme == "gs" else {}
+
+
+def s3a_settings(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns options of an S3 store, as of `log.storage_options`, as settings of Hadoop's client;
+    empty: they are of another store, or leave all to the environment.
+    """
+    given = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    found = {f"fs.s3a.{setting}": given[name] for name, setting in _S3A.items() if given.get(name)}
+    if "fs.s3a.session.token" in found:
+        found[_PROVIDER] = f"org.apache.hadoop.fs.s3a.{_KEYS[0]}"
+    elif "fs.s3a.access.key" in found:
+        found[_PROVIDER] = f"org.apache.hadoop.fs.s3a.{_KEYS[1]}"
+    elif given.get("skip_signature", "").lower() == "true":
+        found[_PROVIDER] = f"org.apache.hadoop.fs.s3a.{_ANONYMOUS[0]}"
+    if endpoint := found.get("fs.s3a.endpoint"):
+        by_host = given.get("virtual_hosted_style_request", "").lower() == "true"
+        found["fs.s3a.path.style.access"] = str(not by_host).lower()
+        if by_host:  # ours begins with the bucket, which Hadoop's client adds
+            scheme, _, host = endpoint.rpartition("://")
+            found["fs.s3a.endpoint"] = f"{scheme or 'https'}://{host.partition('.')[2]}"
+    return found
+
+
+_PROVIDER: Final = "fs.s3a.aws.credentials.provider"
+_S3A: Final = {
+    "access_key_id": "access.key",
+    "secret_access_key": "secret.key",
+    "session_token": "session.token",
+    "token": "session.token",
+    "endpoint": "endpoint",
+    "endpoint_url": "endpoint",
+    "region": "endpoint.region",
+    "default_region": "endpoint.region",
+}
 
 
 # ------------------------------------------------ S3

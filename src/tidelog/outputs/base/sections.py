@@ -332,10 +332,9 @@ def check_port(host: str, port: int) -> str:
 # Options of all kinds that write files into a directory or an object store by themselves.
 
 
-class FileStoreSection(Section):
+class StorageOptionsSection(Section):
     """A mixin for an `OutputSection`."""
 
-    path: Location
     storage_options: dict[str, StorageOption] = Field(
         default={},
         description="Options of the object store, as in `log.storage_options`. Unset: what "
@@ -343,6 +342,16 @@ class FileStoreSection(Section):
         "from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`). All are treated as secrets.",
         examples=[{"region": "eu-central-1"}],
     )
+
+    def options(self) -> dict[str, str]:
+        """Returns the options in clear text."""
+        return {name: value.get_secret_value() for name, value in self.storage_options.items()}
+
+
+class FileStoreSection(StorageOptionsSection):
+    """A mixin for an `OutputSection` that has one path."""
+
+    path: Location
 
     @model_validator(mode="after")
     def _options_have_a_store(self) -> Self:
@@ -359,10 +368,6 @@ class FileStoreSection(Section):
         found = store_options(self.path, conf)
         options = {name: SecretStr(value) for name, value in found.items()}
         return self.model_copy(update={"storage_options": options})
-
-    def options(self) -> dict[str, str]:
-        """Returns the options in clear text."""
-        return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
     def provide_options(self) -> None:
         """Make the options known to this process and the processes that it starts; to Spark's

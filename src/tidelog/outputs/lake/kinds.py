@@ -60,6 +60,7 @@ def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
         context.log_path,
         section.catalog_properties(),
         catalog_name=section.catalog_name,
+        storage_options=section.options(),
         tables=section.tables,
         name=section.name,
         options=options,

@@ -17,8 +17,12 @@ from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
 
 from tidelog.errors import UsageError
+from tidelog.eventlog.local_storage import provide_options
+from tidelog.model.option_values import is_object_store
+from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
 from tidelog.outputs.lake.iceberg.config import is_jdbc
 from tidelog.outputs.lake.iceberg.state import EXCEPTIONS, IcebergState, class_of, library_errors
+from tidelog.spark.datasource.source import prepare_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +65,8 @@ class IcebergCatalog:
         output: the name of the output.
         properties: of the catalog, as Iceberg's documentation has them.
         name: by which a JDBC catalog keeps the tables; None: see above.
+        storage_options: of the object store of the tables; empty: what the session's settings of
+            Hadoop's client say, else the environment.
 
     Raises UsageError if the library is missing, or a JDBC catalog's name can't be known.
     """
@@ -71,10 +77,18 @@ class IcebergCatalog:
         output: str,
         properties: Mapping[str, str],
         name: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        self._spark = spark
+        self._storage_options = dict(storage_options or {})
+        self._provided: set[str] = set()
         self._jvm: Any = cast(Any, spark._jvm)
         self._gateway = cast(Any, spark.sparkContext._gateway)
-        conf = cast(Any, spark)._jsc.hadoopConfiguration()
+        conf = self._jvm.org.apache.hadoop.conf.Configuration(
+            cast(Any, spark)._jsc.hadoopConfiguration()
+        )
+        for key, value in s3a_settings(self._storage_options).items():
+            conf.set(key, value)
         catalogs = self._jvm.org.apache.iceberg.CatalogUtil
         if isinstance(catalogs, JavaPackage):
             raise UsageError(
@@ -98,7 +112,26 @@ class IcebergCatalog:
                 if class_of(error) in _ABSENT:
                     return None
                 raise
-            return IcebergState(self._jvm, table)
+            found = IcebergState(self._jvm, table)
+        self._provide_options(found.location)
+        return found
+
+    def _provide_options(self, location: str) -> None:
+        """Give this process and Spark's tasks the options of the store at a table's location, which
+        only the catalog knows. Tables of a namespace are below one folder.
+
+        Raises UsageError for a setting of the session that is not supported.
+        """
+        folder = location.rstrip("/").rpartition("/")[0]
+        if folder in self._provided or not is_object_store(location):
+            return
+        try:
+            settings = dict(self._spark.sparkContext.getConf().getAll())
+            provide_options(folder, self._storage_options or store_options(location, settings))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        prepare_workers(self._spark)
+        self._provided.add(folder)
 
     def create(
         self,

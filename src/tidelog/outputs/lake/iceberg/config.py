@@ -9,12 +9,18 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
+from tidelog.model.option_values import is_object_store
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.sections import KEYLESS, SkipOrFail, name_field
+from tidelog.outputs.base.sections import (
+    KEYLESS,
+    SkipOrFail,
+    StorageOptionsSection,
+    name_field,
+)
 from tidelog.outputs.lake.config import LakeSection
 
 
-class IcebergSection(LakeSection):
+class IcebergSection(StorageOptionsSection, LakeSection):
     """Iceberg tables, one for each source table (docs/outputs/iceberg.md)."""
 
     kind: Literal["iceberg"] = Field(description="The kind of output.")
@@ -96,6 +102,8 @@ class IcebergSection(LakeSection):
             raise ValueError("say where: path, or catalog with its type and uri")
         if self.path is not None and "warehouse" in self.catalog:
             raise ValueError("path is the catalog's warehouse: give one of the two")
+        if self.storage_options and self.path is not None and not is_object_store(self.path):
+            raise ValueError("storage_options are for an object store; path is a local directory")
         if self.catalog_name is not None and not is_jdbc(self.catalog_properties()):
             raise ValueError("catalog_name is for a JDBC catalog; others have one name space")
         return self

@@ -50,6 +50,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         catalog: properties of the catalog, as Iceberg's documentation has them.
         catalog_name: by which a JDBC catalog keeps its tables; None: see
             `tidelog.outputs.lake.iceberg.catalog`.
+        storage_options: of the object store of the tables, as in `log.storage_options`.
         tables: names or patterns; empty: all.
         name: identifies this output among others of the same log; part of the property that says
             how far a table is.
@@ -69,6 +70,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         catalog: Mapping[str, str],
         *,
         catalog_name: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
         tables: Sequence[str] = (),
         name: str = "iceberg",
         options: IcebergOptions | None = None,
@@ -85,6 +87,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
             state=state,
         )
         self._properties, self._catalog_name = dict(catalog), catalog_name
+        self._storage_options = dict(storage_options or {})
         self._root = catalog.get("warehouse") if catalog.get("type") == "hadoop" else None
         self._expired: dict[TableName, float] = {}  # when, of `time.monotonic`
         self._expiring: Future[None] | None = None
@@ -93,7 +96,9 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
     @cached_property
     def _catalog(self) -> IcebergCatalog:
         """Opened when it is first needed: one that is away is tried again with the batch."""
-        return IcebergCatalog(self._spark, self.name, self._properties, self._catalog_name)
+        return IcebergCatalog(
+            self._spark, self.name, self._properties, self._catalog_name, self._storage_options
+        )
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)

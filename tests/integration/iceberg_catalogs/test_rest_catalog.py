@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -228,3 +229,56 @@ def test_a_driver_that_hung_is_refused_by_the_catalog(
     found = by_others.load_table("public.orders")
     assert names_in(found) == {0: "n0", 1: "changed", 2: "n2"}
     assert len(found.snapshots()) == 3
+
+
+@pytest.mark.parametrize("what", ["namespaces", "tables"])
+def test_a_table_whose_creation_is_not_answered_is_ours(
+    delivered: Delivered, front: FaultyCatalog, catalog: dict[str, str], by_others: RestCatalog,
+    what: str
+) -> None:  # fmt: skip
+    orders(delivered.built)
+    left = [500]
+
+    def serve(request: Request) -> Passed | None:
+        found = request.forward()
+        if request.method == "POST" and request.path.endswith(f"/{what}") and left:
+            return refused(left.pop())
+        return found
+
+    front.answer = serve
+    output = delivered.output(catalog)
+    output.prepare(delivered.built.log.generation)
+    assert delivered.retry(output) == 1
+    output.close()
+    assert names_in(by_others.load_table("public.orders")) == {n: f"n{n}" for n in range(4)}
+
+
+def test_a_token_that_is_taken_no_more_is_fetched_again(
+    delivered: Delivered,
+    front: FaultyCatalog,
+    by_others: RestCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As after a restart of the catalog: the token that it gave had not expired."""
+    monkeypatch.setattr("tidelog.outputs.lake.iceberg.catalog.REOPEN_S", 0.0)
+    given = {"access_token": "first", "token_type": "bearer"}
+    kind = [("Content-Type", "application/json")]
+
+    def serve(request: Request) -> Passed | None:
+        if request.path.endswith("/oauth/tokens"):
+            return 200, kind, json.dumps(given).encode()
+        return request.forward()
+
+    front.answer, front.token = serve, "first"
+    orders(delivered.built)
+    output = delivered.output(
+        {"type": "rest", "uri": front.uri, "credential": "tidelog:s3cret", "scope": "all"}
+    )
+    output.prepare(delivered.built.log.generation)
+    delivered.write(output)
+    change(delivered)
+    front.token = given["access_token"] = "second"
+    delivered.write(output)
+    output.close()
+    front.token, front.answer = TOKEN, lambda request: request.forward()
+    assert names_in(by_others.load_table("public.orders")) == CHANGED

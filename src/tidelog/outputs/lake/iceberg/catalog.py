@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from py4j.java_gateway import JavaPackage
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
-from tidelog.errors import UsageError
+from tidelog.errors import AccessRefusedError, UsageError
 from tidelog.eventlog.local_storage import provide_options
 from tidelog.model.option_values import is_object_store
 from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
@@ -33,6 +35,8 @@ _OWN: Final = "tidelog_"
 # The tables of a JDBC catalog (`org.apache.iceberg.jdbc.JdbcUtil`), in a database that keeps names.
 _JDBC_TABLES: Final = ("iceberg_tables", "iceberg_namespace_properties")
 
+REOPEN_S: Final = 60.0
+"""Seconds between two attempts to log in again."""
 ANSWER_S: Final = 120
 """Seconds to wait for an answer of a catalog, unless its properties say so. Its clients wait
 forever by default, and so would the pipeline, though the answer was lost on its way.
@@ -96,15 +100,45 @@ class IcebergCatalog:
                 "tidelog.spark.spark_session(iceberg=True), or give it the jars that "
                 "`tidelog jars --for iceberg` fetches"
             )
-        properties = _with_timeouts(properties)
+        self._properties = _with_timeouts(properties)
         with library_errors(f"output {output}"):
             if name is None and is_jdbc(properties):
-                name = self._jdbc_name(output, properties)
-            name = name or own_catalog_name(output)
-            self._catalog = catalogs.buildIcebergCatalog(name, self._map(properties), conf)
+                name = self._jdbc_name(output, self._properties)
+        self._name, self._conf = name or own_catalog_name(output), conf
+        self._output = output
+        self._opening = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        with library_errors(f"output {self._output}"):
+            self._catalog = self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+                self._name, self._map(self._properties), self._conf
+            )
+        self._opened = time.monotonic()
+
+    def _reopen(self) -> bool:
+        """Log in again, unless that was just done. The token that the library has may be refused
+        before it expires, as after a restart of the catalog, and the library keeps it.
+        """
+        with self._opening:
+            if time.monotonic() - self._opened < REOPEN_S:
+                return False
+            former = self._catalog
+            self._open()
+        with suppress(Py4JError):  # a catalog need have no `close`
+            former.close()
+        return True
 
     def load(self, parts: Sequence[str]) -> IcebergState | None:
         """The table of this namespace and name; None if there is none."""
+        try:
+            return self._load(parts)
+        except AccessRefusedError:
+            if not self._reopen():
+                raise
+            return self._load(parts)
+
+    def _load(self, parts: Sequence[str]) -> IcebergState | None:
         with library_errors(".".join(parts)):
             try:
                 table = self._catalog.loadTable(self._identifier(parts))

@@ -99,7 +99,10 @@ def test_a_database_that_is_away_or_denies_access_says_so(
         delivered.run(catalog | {"uri": "jdbc:oracle:thin:x"})
 
 
-@pytest.mark.parametrize("hold_s", [0.0, 20.0], ids=["lost", "held"])
+@pytest.mark.parametrize(
+    "hold_s",
+    [pytest.param(0.0, id="lost"), pytest.param(20.0, id="held", marks=pytest.mark.thorough)],
+)
 def test_a_commit_whose_answer_is_lost_is_made_once(
     delivered: Delivered, database: str, monkeypatch: pytest.MonkeyPatch, hold_s: float
 ) -> None:

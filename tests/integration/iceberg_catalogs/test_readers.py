@@ -50,13 +50,19 @@ def read(delivered: Delivered, table: str = "public/t") -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "how",
     [
-        {"format_version": 2},
-        {"format_version": 3},
-        {"mode": "copy-on-write"},
-        {"partition_by": {"*.*": ["days(moment)", "bucket(3, text)", "truncate(5, int)"]}},
-        {"partition_by": {"*.*": ["money", "bytes", "day"]}},
+        pytest.param({"format_version": 2}, id="deletes"),
+        pytest.param({"format_version": 3}, id="vectors"),
+        pytest.param({"mode": "copy-on-write"}, id="copy", marks=pytest.mark.thorough),
+        pytest.param(
+            {"partition_by": {"*.*": ["days(moment)", "bucket(3, text)", "truncate(5, int)"]}},
+            id="transforms",
+        ),
+        pytest.param(
+            {"partition_by": {"*.*": ["money", "bytes", "day"]}},
+            id="values",
+            marks=pytest.mark.thorough,
+        ),
     ],
-    ids=["deletes", "vectors", "copy", "transforms", "values"],
 )
 def test_rows_of_every_type_are_read_by_others(delivered: Delivered, how: dict[str, Any]) -> None:
     built = delivered.built

@@ -127,10 +127,15 @@ CHANGED = {0: "n0", 1: "changed", 2: "n2", 4: "n4"}
 
 @pytest.mark.parametrize(
     "answer",
-    [lambda: refused(500), lambda: refused(502), lambda: refused(503), lambda: refused(504),
-     lambda: None, held(20)],
-    ids=["500", "502", "503", "504", "lost", "held"],
-)  # fmt: skip
+    [
+        pytest.param(lambda: refused(500), id="500"),
+        pytest.param(lambda: refused(502), id="502", marks=pytest.mark.thorough),
+        pytest.param(lambda: refused(503), id="503", marks=pytest.mark.thorough),
+        pytest.param(lambda: refused(504), id="504", marks=pytest.mark.thorough),
+        pytest.param(lambda: None, id="lost"),
+        pytest.param(held(20), id="held"),
+    ],
+)
 def test_a_commit_whose_answer_is_wrong_or_lost_is_made_once(
     delivered: Delivered,
     front: FaultyCatalog,
@@ -151,7 +156,7 @@ def test_a_commit_whose_answer_is_wrong_or_lost_is_made_once(
     assert by_duckdb(found.metadata_location) == by_pyiceberg(found)
 
 
-@pytest.mark.parametrize("after_s", [0.2, 2.0])
+@pytest.mark.parametrize("after_s", [0.2, pytest.param(2.0, marks=pytest.mark.thorough)])
 def test_a_commit_that_comes_after_its_answer_is_made_once(
     delivered: Delivered, front: FaultyCatalog, by_others: RestCatalog, output: Any, after_s: float
 ) -> None:
@@ -189,6 +194,7 @@ def test_a_new_column_whose_answer_is_lost_comes_once(
     assert {row["id"]: row["added"] for row in by_pyiceberg(found)}[9] == "x"
 
 
+@pytest.mark.thorough
 def test_a_catalog_that_was_away_gets_what_it_missed(
     delivered: Delivered, server: RestCatalogServer, by_others: RestCatalog, output: Any
 ) -> None:
@@ -205,7 +211,9 @@ def test_a_catalog_that_was_away_gets_what_it_missed(
     assert len(found.snapshots()) == 2
 
 
-@pytest.mark.parametrize("place", ["lake.table.write", "iceberg.written"])
+@pytest.mark.parametrize(
+    "place", ["iceberg.written", pytest.param("lake.table.write", marks=pytest.mark.thorough)]
+)
 def test_a_driver_that_hung_is_refused_by_the_catalog(
     delivered: Delivered, catalog: dict[str, str], by_others: RestCatalog, output: Any, place: str
 ) -> None:
@@ -231,7 +239,7 @@ def test_a_driver_that_hung_is_refused_by_the_catalog(
     assert len(found.snapshots()) == 3
 
 
-@pytest.mark.parametrize("what", ["namespaces", "tables"])
+@pytest.mark.parametrize("what", ["tables", pytest.param("namespaces", marks=pytest.mark.thorough)])
 def test_a_table_whose_creation_is_not_answered_is_ours(
     delivered: Delivered, front: FaultyCatalog, catalog: dict[str, str], by_others: RestCatalog,
     what: str

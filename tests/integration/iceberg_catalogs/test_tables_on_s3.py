@@ -42,6 +42,7 @@ def test_data_and_metadata_are_written_by_the_options_of_the_output(
     assert list(s3.files("lake/public/orders/data").glob("*.parquet"))
 
 
+@pytest.mark.thorough
 def test_wrong_keys_are_said_without_them(
     delivered: Delivered, database: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 )
 LONGEST_CELL = 120
+LONGEST_RECORD = 350  # words
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"\]\(([^)\s]+)\)")
 DEFINED = re.compile(r"^\[([^\]]+)\]: (\S+)$", re.MULTILINE)
@@ -121,3 +122,19 @@ def has_option(schema: dict[str, Any], section: dict[str, Any], path: list[str])
     return any(has_option(schema, kind, path) for kind in kinds) or (
         path[0] in inner and has_option(schema, inner[path[0]], path[1:])
     )
+
+
+def test_records_of_decisions_are_short() -> None:
+    records = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+    words = {
+        page.name: sum(bool(word.strip("|-")) for word in page.read_text(encoding="utf-8").split())
+        for page in records
+    }
+    assert {name: count for name, count in words.items() if count > LONGEST_RECORD} == {}
+
+
+def test_each_record_of_decisions_is_listed_by_its_title() -> None:
+    listed = (ROOT / "docs" / "adr" / "README.md").read_text(encoding="utf-8")
+    for page in sorted((ROOT / "docs" / "adr").glob("0*.md")):
+        number, title = page.read_text(encoding="utf-8").splitlines()[0][2:].split(". ", 1)
+        assert f"- {number}: [{title}]({page.name})" in listed

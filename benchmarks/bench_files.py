@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from tests.support.output_options import LAYOUT, file_format
 
 from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
@@ -42,6 +43,7 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
         output = FilesOutput(
             spark, str(log), SqliteState(f"sqlite:///{scratch / 'state.db'}"),
             Delivery(name, keyed=False, order="none"), path=str(scratch / name),
+            layout=LAYOUT, file_format=file_format(),
         )  # fmt: skip
         return delivered_s(spark, log, output, name)
 

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import httpx
 from tests.support.http_receiver import HttpReceiver
+from tests.support.output_options import body as request_body
+from tests.support.output_options import endpoint as request_endpoint
 
 from benchmarks.spark_workload import Meter, build_tables, delivered_s, report
 from benchmarks.table import Row, show
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.output import HttpOutput
-from tidelog.outputs.http.requests import Endpoint
 from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
 
@@ -49,7 +50,8 @@ def _run(given: argparse.Namespace, scratch: Path) -> None:
         output = HttpOutput(
             spark, str(log), SqliteState(f"sqlite:///{scratch / 'state.db'}"),
             Delivery(name, keyed=False, formatter=formatter("flat", tombstones=False)),
-            endpoint=Endpoint(f"{api.url}/events/{{table}}"), lanes=_LANES,
+            endpoint=request_endpoint(f"{api.url}/events/{{table}}"),
+            body=request_body(), lanes=_LANES,
         )  # fmt: skip
         return delivered_s(spark, log, output, name)
 

@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 from tests.support.faulty_network import FaultyNetwork, on_the_way
+from tests.support.output_options import file_format
 from tests.support.s3 import S3Server
 from tests.unit.test_files_writer import TABLE, events
 
@@ -16,7 +17,7 @@ from tidelog.eventlog import object_storage
 from tidelog.eventlog.object_storage import ObjectStorage
 from tidelog.outputs.base.stores import FileStore, open_file_store
 from tidelog.outputs.files.commits import Commit, Commits
-from tidelog.outputs.files.writer import FileFormat, FilesLayout, FilesWriter
+from tidelog.outputs.files.writer import FilesLayout, FilesWriter
 from tidelog.ports import WriteTask
 
 pytestmark = pytest.mark.integration
@@ -47,7 +48,7 @@ class Driver:
         """A task stages a file of the keys from ``first`` on."""
         staging = self.commits.staging(attempt)
         store = pickle.loads(pickle.dumps(self.store))  # as it reaches an executor
-        writer = FilesWriter(store, staging, FilesLayout("date={date}"), FileFormat())
+        writer = FilesWriter(store, staging, FilesLayout("date={date}"), file_format())
         writer.open(WriteTask("files", "g", 0, 10, 0))
         writer.write(TABLE, events(first, rows))
         writer.commit()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.support.output_options import LAYOUT, file_format
 
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.stores import open_file_store
@@ -40,7 +41,7 @@ def events(first: int, count: int, missing: list[str] | None = None) -> pa.Recor
 def writer(root: Path, file_format: FileFormat) -> FilesWriter:
     store = open_file_store(str(root))
     store.make_folder("staging")
-    made = FilesWriter(store, "staging", FilesLayout(), file_format)
+    made = FilesWriter(store, "staging", FilesLayout(LAYOUT), file_format)
     made.open(WriteTask("files", "g", 0, 10, 4))
     return made
 
@@ -51,7 +52,7 @@ def staged(root: Path) -> Attempt:
 
 
 def test_a_file_that_is_large_is_closed_and_another_begun(tmp_path: Path) -> None:
-    made = writer(tmp_path, FileFormat(compression="none", file_bytes=100))
+    made = writer(tmp_path, file_format(compression="none", file_bytes=100))
     for number in range(3):
         made.write(TABLE, events(number * 50, 50))
     made.commit()
@@ -70,7 +71,7 @@ def test_a_file_that_is_large_is_closed_and_another_begun(tmp_path: Path) -> Non
 
 
 def test_small_batches_gather_to_one_row_group(tmp_path: Path) -> None:
-    made = writer(tmp_path, FileFormat())
+    made = writer(tmp_path, file_format())
     for number in range(20):
         made.write(TABLE, events(number * 5, 5))
     made.commit()
@@ -79,7 +80,7 @@ def test_small_batches_gather_to_one_row_group(tmp_path: Path) -> None:
 
 
 def test_lines_of_json_hold_what_is_missing(tmp_path: Path) -> None:
-    made = writer(tmp_path, FileFormat("json", "json", "none"))
+    made = writer(tmp_path, file_format(kind="json", values="json", compression="none"))
     made.write(TABLE, events(1, 1, ["v"]))
     made.write(TABLE, events(2, 1))
     made.commit()
@@ -94,7 +95,7 @@ def test_lines_of_json_hold_what_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_task_that_fails_says_nothing_and_leaves_no_open_file(tmp_path: Path) -> None:
-    made = writer(tmp_path, FileFormat(compression="none", file_bytes=100))
+    made = writer(tmp_path, file_format(compression="none", file_bytes=100))
     made.write(TABLE, events(0, 50))
     made.write(TABLE, events(50, 1))
     made.close()

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.output_options import body as request_body
 
 from tidelog.outputs.http.requests import (
     Body,
@@ -94,7 +95,7 @@ def test_requests_keep_within_their_limits_but_for_one_version(
 
 
 def test_halves_part_between_versions() -> None:
-    body = Body()
+    body = request_body()
     whole = build_messages(rows([(1, 1), (2, 1), (2, 1), (2, 1)]), body)
     first, second = whole.halves() or (None, None)
     assert first is not None

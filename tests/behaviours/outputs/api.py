@@ -15,11 +15,13 @@ from urllib.parse import unquote
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row, newest
 from tests.support.http_receiver import HttpReceiver
+from tests.support.output_options import body as request_body
+from tests.support.output_options import endpoint as request_endpoint
 
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.http.output import HttpOutput
-from tidelog.outputs.http.requests import Body, Endpoint
+from tidelog.outputs.http.requests import Body
 from tidelog.state.sqlite import SqliteState
 
 UNTOLD = "__debezium_unavailable_value"
@@ -51,8 +53,10 @@ def output(
         context.built.path,
         SqliteState(f"sqlite:///{context.path / 'state.db'}"),
         replace(DELIVERY, **delivery),
-        endpoint=Endpoint(url, **({"timeout_s": 5.0, "retry_for_s": 10.0} | dict(endpoint or {}))),
-        body=body or Body(rows=2),
+        endpoint=request_endpoint(
+            url, **({"timeout_s": 5.0, "retry_for_s": 10.0} | dict(endpoint or {}))
+        ),
+        body=body or request_body(rows=2),
         lanes=lanes,
     )
 

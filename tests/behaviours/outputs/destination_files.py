@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tests.behaviours.outputs import activity_files
 from tests.behaviours.outputs.destinations import Context, Destination
-
-from tidelog.outputs.files.writer import FileFormat
+from tests.support.output_options import file_format
 
 
 def destination(context: Context) -> Destination:
-    return activity_files.destination(context, FileFormat(), "table={table}/date={date}")
+    return activity_files.destination(context, file_format(), "table={table}/date={date}")

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 from tests.integration.spark.conftest import built, spark  # noqa: F401
 from tests.support.http_receiver import HttpReceiver
+from tests.support.output_options import body as request_body
+from tests.support.output_options import endpoint as request_endpoint
 
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.formatters.messages import HEADERS
-from tidelog.outputs.http.requests import Body, Endpoint
+from tidelog.outputs.http.requests import Body
 from tidelog.outputs.http.writer import HttpWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, TaskFence, WriteTask
 
@@ -56,7 +58,7 @@ class Task:
     """One task's life, as `tidelog.outputs.base.tasks` leads it."""
 
     api: HttpReceiver
-    body: Body = Body(rows=3)  # noqa: RUF009
+    body: Body = request_body(rows=3)  # noqa: RUF009
     lanes: int = 3
     total: bool = False
     keep_rejected: bool = False
@@ -71,7 +73,7 @@ class Task:
     ) -> list[Rejection]:
         settings = {"timeout_s": 5.0, "retry_for_s": 5.0} | endpoint
         writer = HttpWriter(
-            Endpoint(f"{self.api.url}/events/{{table}}", **settings),
+            request_endpoint(f"{self.api.url}/events/{{table}}", **settings),
             self.body,
             lanes=self.lanes,
             total=self.total,

@@ -15,13 +15,13 @@ from tests.behaviours.outputs.destinations import Context
 from tests.support.build_log import BuiltLog
 from tests.support.http_receiver import HttpReceiver
 from tests.support.idle import is_idle
+from tests.support.output_options import body as request_body
 
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
 from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.http.requests import Body
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
@@ -108,9 +108,9 @@ def test_an_executor_killed_and_a_longer_batch_after_it_double_nothing(
     head, (ends, alive) = built.log.head_offset, fill(built, 3)
     monkeypatch.setenv(failpoints.ENVIRONMENT_VARIABLE, point)
     with pytest.raises(OutputError):
-        posted.bring((head, ends[0]), body=Body(rows=7))
+        posted.bring((head, ends[0]), body=request_body(rows=7))
     monkeypatch.delenv(failpoints.ENVIRONMENT_VARIABLE)
-    posted.bring((head, ends[2]), body=Body(rows=7))
+    posted.bring((head, ends[2]), body=request_body(rows=7))
     check(api, 180, alive)
     if "committed" in point:
         assert {request.times for request in api.requests()} == {1, 2}
@@ -129,7 +129,7 @@ def test_what_an_api_may_be_at_work_on_since_before_a_restart_is_not_sent_in_par
     _, alive = fill(built, 1)
     how: dict[str, Any] = {
         "dead_letters": JsonDeadLetters(str(tmp_path / "letters")),
-        "body": Body(rows=60),
+        "body": request_body(rows=60),
         "lanes": 1,
     }
     if restarts:
@@ -156,7 +156,7 @@ def test_total_order_over_tables(posted: Log, built: BuiltLog, api: HttpReceiver
         built.insert(one if key % 3 else two, str(key))
     built.flush()
     posted.url = posted.url.replace("{table}", "all")
-    posted.bring(order="total", body=Body(rows=4))
+    posted.bring(order="total", body=request_body(rows=4))
     assert [each.event["id"] for each in api.events()] == list(range(30))
     # Tables share requests, since they share the address.
     assert len(api.requests()) == 8

@@ -14,9 +14,9 @@ import pytest
 from tests.integration.http.conftest import Message, Task
 from tests.support.ending_lease import EndingLease
 from tests.support.http_receiver import HttpReceiver
+from tests.support.output_options import body as request_body
 
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
-from tidelog.outputs.http.requests import Body
 
 pytestmark = pytest.mark.integration
 
@@ -128,7 +128,7 @@ def test_records_that_the_api_rejects_are_found_and_the_others_go_on(
     messages = changes(50)
     for bad in (3, 17, 18):
         messages[bad] = (messages[bad][0], messages[bad][1], "poison")
-    keeping = replace(task, keep_rejected=True, body=Body(rows=10))
+    keeping = replace(task, keep_rejected=True, body=request_body(rows=10))
     rejections = keeping.send(*messages)
     assert sorted((each.table, each.version, each.reason) for each in rejections) == [
         ("public.t", version, "HTTP 422") for version in (4, 18, 19)
@@ -146,7 +146,7 @@ def test_the_first_record_rejected_stops_the_task_where_none_are_kept(
     with pytest.raises(OutputRefusedError, match=why):
         one_line.send(*messages)
     check(api, messages[:3])
-    alone = replace(one_line, body=Body(rows=1))
+    alone = replace(one_line, body=request_body(rows=1))
     with pytest.raises(OutputRefusedError, match=r"the record of public\.t at version 5 \(HTTP"):
         alone.send(messages[4])
 
@@ -155,7 +155,7 @@ def test_what_was_rejected_is_taken_once_by_an_api_that_was_mended(
     task: Task, api: HttpReceiver
 ) -> None:
     messages = [*changes(3), (1, 4, "poison")]
-    one_line = replace(task, lanes=1, body=Body(rows=4))
+    one_line = replace(task, lanes=1, body=request_body(rows=4))
     api.fail(poison="poison")
     with pytest.raises(OutputRefusedError, match="Fix the API"):
         one_line.send(*messages)
@@ -166,7 +166,7 @@ def test_what_was_rejected_is_taken_once_by_an_api_that_was_mended(
 
 def test_a_request_that_is_too_large_is_halved(task: Task, api: HttpReceiver) -> None:
     api.fail(largest=100)
-    replace(task, lanes=1, body=Body(rows=40)).send(*changes(40))
+    replace(task, lanes=1, body=request_body(rows=40)).send(*changes(40))
     check(api, changes(40))
     assert max(len(request.body) for request in api.requests()) <= 100
 
@@ -200,7 +200,7 @@ def test_token_headers_and_gzip_arrive(task: Task, api: HttpReceiver) -> None:
 
 
 def test_lines_of_json(task: Task, api: HttpReceiver) -> None:
-    replace(task, body=Body("ndjson", rows=4)).send(*changes(20))
+    replace(task, body=request_body(kind="ndjson", rows=4)).send(*changes(20))
     check(api, changes(20))
     assert {request.headers["content-type"] for request in api.requests()} == {
         "application/x-ndjson"

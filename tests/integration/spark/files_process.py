@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from tests.support.output_options import LAYOUT, file_format
+
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
 from tidelog.spark import spark_session
@@ -18,7 +20,15 @@ def main() -> None:
     log, state, path, batch_bytes = sys.argv[1:]
     spark = spark_session("local[2]", delta=False)
     delivery = Delivery("activity", keyed=False, order="none", part_bytes=5_000)
-    output = FilesOutput(spark, log, SqliteState(f"sqlite:///{state}"), delivery, path=path)
+    output = FilesOutput(
+        spark,
+        log,
+        SqliteState(f"sqlite:///{state}"),
+        delivery,
+        path=path,
+        layout=LAYOUT,
+        file_format=file_format(),
+    )
     run_pipeline(spark, log, [output], once=True, max_batch_bytes=int(batch_bytes))
 
 

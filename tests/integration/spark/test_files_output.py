@@ -18,11 +18,13 @@ from tests.behaviours.outputs.activity_files import opened, visible
 from tests.behaviours.outputs.destinations import Context
 from tests.support.build_log import BuiltLog
 from tests.support.idle import is_idle
+from tests.support.output_options import LAYOUT
+from tests.support.output_options import file_format as files_of
 
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.files.writer import DEFAULT_LAYOUT, FileFormat
+from tidelog.outputs.files.writer import FileFormat
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.transforms import Step
 from tidelog.system import failpoints
@@ -49,12 +51,12 @@ class Log:
         self,
         *ranges: tuple[int, int],
         file_format: FileFormat | None = None,
-        layout: str = DEFAULT_LAYOUT,
+        layout: str = LAYOUT,
         **how: Any,
     ) -> dict[str, str]:
         """The tables that it left out for their names, and why."""
         log = self.built.log
-        output = opened(self.context, file_format or FileFormat(), layout, **how)
+        output = opened(self.context, file_format or files_of(), layout, **how)
         try:
             output.prepare(log.generation)
             for start, end in ranges or [(log.head_offset, log.latest_offset())]:
@@ -203,7 +205,7 @@ def test_json_is_read_by_spark_with_iso_times(activity: Log, built: BuiltLog) ->
     built.update(table, "2", None, None, None, key=["1"])
     built.truncate(table)
     built.flush()
-    gzip = FileFormat("json", "json", "gzip")
+    gzip = files_of(kind="json", values="json", compression="gzip")
     activity.bring(file_format=gzip)
     assert [file.suffixes[-2:] for file in visible(activity.root)] == [[".json", ".gz"]]
     frame = activity.context.spark.read.json(str(activity.root))
@@ -258,7 +260,7 @@ def test_two_tables_in_one_directory_are_refused_unless_their_columns_are_alike(
     assert "both go to" in refused["b.t"]
     assert {row["table"] for row in activity.parquet().collect()} == {"a.t"}
     alike = Log(spark, built, tmp_path / "alike")
-    assert not alike.bring(layout="{name}/date={date}", file_format=FileFormat(values="json"))
+    assert not alike.bring(layout="{name}/date={date}", file_format=files_of(values="json"))
     assert {row["table"] for row in alike.parquet().collect()} == {"a.t", "b.t"}
 
 

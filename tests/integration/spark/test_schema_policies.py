@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.event_messages import capturing, wait_for
+from tests.support.output_options import LAYOUT, file_format
 
 from tidelog import app
 from tidelog.config import Config
@@ -23,7 +24,6 @@ from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import OutputError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.files.output import FilesOutput
-from tidelog.outputs.files.writer import FileFormat
 from tidelog.outputs.lake.delta.output import DeltaOptions, DeltaOutput
 from tidelog.spark.pipeline import run_pipeline
 from tidelog.state.sqlite import SqliteState
@@ -125,10 +125,10 @@ def files(spark: Any, config: Config, place: Path, policy: str, tables: str) -> 
     delivery = Delivery("files", keyed=False, order="none", tables=(tables,))
     delivery = replace(delivery, on_schema_change=policy)
     state = SqliteState(f"sqlite:///{place}/state.db")
-    kind = FileFormat("json", "json", "none")
+    kind = file_format(kind="json", values="json", compression="none")
     path = str(place / "files")
     output = FilesOutput(
-        spark, str(config.log.path), state, delivery, path=path, file_format=kind
+        spark, str(config.log.path), state, delivery, path=path, layout=LAYOUT, file_format=kind
     )  # fmt: skip
     try:
         run_pipeline(

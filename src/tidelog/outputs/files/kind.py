@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,9 @@ from tidelog.outputs.base.sections import (
 )
 from tidelog.outputs.delivery_settings import delivery_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+
+if TYPE_CHECKING:
+    from tidelog.outputs.files.writer import FileFormat
 
 
 class FilesSection(FileStoreSection, ExecutorSection):
@@ -83,9 +86,16 @@ class FilesSection(FileStoreSection, ExecutorSection):
         return self
 
 
+def file_format_of(section: FilesSection) -> FileFormat:
+    """Return the format of files."""
+    from tidelog.outputs.files.writer import FileFormat
+
+    compression = section.compression or ("zstd" if section.format == "parquet" else "none")
+    return FileFormat(section.format, section.values, compression, section.file_bytes)
+
+
 def _open(section: FilesSection, context: OutputContext) -> Output:
     from tidelog.outputs.files.output import FilesOutput
-    from tidelog.outputs.files.writer import FileFormat
     from tidelog.spark.datasource.source import prepare_workers
 
     section.provide_options()
@@ -93,7 +103,6 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
     delivery = delivery_of(section, keyed=False, order="none")
     types = ColumnTypes("text") if section.types is None else section.types.column_types()
     delivery = replace(delivery, types=replace(types, json="text"))
-    compression = section.compression or ("zstd" if section.format == "parquet" else "none")
     return FilesOutput(
         context.spark,
         context.log_path,
@@ -101,7 +110,7 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
         delivery,
         path=section.path,
         layout=section.layout,
-        file_format=FileFormat(section.format, section.values, compression, section.file_bytes),
+        file_format=file_format_of(section),
     )
 
 
@@ -113,14 +122,14 @@ def _place(section: FilesSection) -> OutputPlace:
 def _names(section: FilesSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.base.targets import refused_names
     from tidelog.outputs.files.output import directory_of
-    from tidelog.outputs.files.writer import FileFormat, FilesLayout
+    from tidelog.outputs.files.writer import FilesLayout
 
     layout = FilesLayout(section.layout)
 
     def directory(table: TargetTable) -> str:
         return directory_of(section.name, layout, table)
 
-    if FileFormat(section.format, section.values).typed:
+    if file_format_of(section).typed:
         return refused_names(section.name, tables, directory, directory)
     return refused_names(section.name, tables, directory)
 

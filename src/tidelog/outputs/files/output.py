@@ -21,7 +21,6 @@ from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.base.targets import check_directory
 from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.files.writer import (
-    DEFAULT_LAYOUT,
     FileFormat,
     FilesLayout,
     FilesWriter,
@@ -63,14 +62,14 @@ class FilesOutput(ExecutorOutput):
         delivery: Delivery,
         *,
         path: str,
-        layout: str = DEFAULT_LAYOUT,
-        file_format: FileFormat | None = None,
+        layout: str,
+        file_format: FileFormat,
     ) -> None:
         if delivery.keyed or delivery.formatter is not None:
             raise ConfigError("a files output delivers every change, as rows")
         self._store = open_file_store(path)
         self._layout = FilesLayout(layout)
-        self._format = file_format or FileFormat()
+        self._format = file_format
         self._commits = Commits(self._store, delivery.name)
         super().__init__(spark, log_path, state, delivery)
 

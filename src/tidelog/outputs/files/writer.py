@@ -32,7 +32,6 @@ from tidelog.spark.formats.shapes import CHANGE_MISSING
 
 # Directories.
 
-DEFAULT_LAYOUT = "table={table}/date={date}"
 _TABLE = ("table", "namespace", "name")
 _DAYS = ("date", "year", "month", "day")
 _DAY_US, _HOUR_US = 86_400_000_000, 3_600_000_000
@@ -49,7 +48,7 @@ class FilesLayout:
     commit, in UTC. Raises ConfigError for anything else.
     """
 
-    pattern: str = DEFAULT_LAYOUT
+    pattern: str
 
     def __post_init__(self) -> None:
         known = (*_TABLE, *_DAYS, "hour")
@@ -273,10 +272,10 @@ class FileFormat:
         file_bytes: about the size at which a file is closed and another begun.
     """
 
-    kind: str = "parquet"
-    values: str = "typed"
-    compression: str = "zstd"
-    file_bytes: int = 256 << 20
+    kind: str
+    values: str
+    compression: str
+    file_bytes: int
 
     @property
     def typed(self) -> bool:

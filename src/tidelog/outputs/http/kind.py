@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -26,6 +26,9 @@ from tidelog.outputs.base.sections import (
 )
 from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_of
 from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace
+
+if TYPE_CHECKING:
+    from tidelog.outputs.http.requests import Body, Endpoint
 
 
 class HttpSection(ExecutorSection):
@@ -125,15 +128,14 @@ def _probe(section: HttpSection) -> str:
     return check_port(url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
 
 
-def _open(section: HttpSection, context: OutputContext) -> Output:
-    from tidelog.outputs.formatters import formatter
-    from tidelog.outputs.http.output import HttpOutput
-    from tidelog.outputs.http.requests import Body, Endpoint
+def endpoint_of(section: HttpSection) -> Endpoint:
+    """Return the address and form of requests."""
+    from tidelog.outputs.http.requests import Endpoint
 
     headers = {name: value.get_secret_value() for name, value in section.headers.items()}
     if section.token is not None:
         headers["Authorization"] = f"Bearer {section.token.get_secret_value()}"
-    endpoint = Endpoint(
+    return Endpoint(
         section.url.reveal(),
         section.method,
         headers,
@@ -142,6 +144,19 @@ def _open(section: HttpSection, context: OutputContext) -> Output:
         retry_for_s=section.retry_for_ms / 1000,
         ca_file=section.ca_file,
     )
+
+
+def body_of(section: HttpSection) -> Body:
+    """Return the body of requests."""
+    from tidelog.outputs.http.requests import Body
+
+    return Body(section.body, section.batch_rows, section.batch_bytes)
+
+
+def _open(section: HttpSection, context: OutputContext) -> Output:
+    from tidelog.outputs.formatters import formatter
+    from tidelog.outputs.http.output import HttpOutput
+
     delivery = delivery_of(section, keyed=False, order=section.order)
     return HttpOutput(
         context.spark,
@@ -152,8 +167,8 @@ def _open(section: HttpSection, context: OutputContext) -> Output:
             formatter=formatter(section.format, tombstones=False, handling=handling_of(section)),
             skipped=skipped_of(section),
         ),
-        endpoint=endpoint,
-        body=Body(section.body, section.batch_rows, section.batch_bytes),
+        endpoint=endpoint_of(section),
+        body=body_of(section),
         lanes=section.connections,
     )
 

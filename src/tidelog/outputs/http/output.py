@@ -51,14 +51,14 @@ class HttpOutput(ExecutorOutput):
         delivery: Delivery,
         *,
         endpoint: Endpoint,
-        body: Body | None = None,
-        lanes: int = 4,
+        body: Body,
+        lanes: int,
     ) -> None:
         if delivery.keyed or delivery.formatter is None or delivery.order == "none":
             raise ConfigError("an http output delivers every change, as messages, in order")
         trusted_authorities(endpoint.ca_file)
         self._endpoint = endpoint
-        self._body = body or Body()
+        self._body = body
         self._lanes = lanes
         self._in_doubt = False
         self._in_doubt_until: float | None = None

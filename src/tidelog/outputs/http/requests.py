@@ -47,9 +47,9 @@ class Body:
             would be equal.
     """
 
-    kind: str = "array"
-    rows: int = 500
-    size_bytes: int = 1 << 20
+    kind: str
+    rows: int
+    size_bytes: int
 
     @property
     def content_type(self) -> str:
@@ -186,12 +186,12 @@ class Endpoint:
     """
 
     url: str
-    method: str = "POST"
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    gzip: bool = False
-    timeout_s: float = 30.0
-    retry_for_s: float = 60.0
-    ca_file: str | None = None
+    method: str
+    headers: Mapping[str, str] = field(repr=False)
+    gzip: bool
+    timeout_s: float
+    retry_for_s: float
+    ca_file: str | None
 
     @property
     def host(self) -> str:

@@ -13,7 +13,7 @@ PACKAGE = "tidelog"
 MOST_LINES = 800
 MOST_MODULES = 24
 MOST_ARROWS = 110
-MOST_PAIRS = 12
+MOST_PAIRS = 9
 # Places that belong to one database, and the registries. The rest of the code asks a `WireFormat`,
 # `SourceBlocks`, a section or a `SourceKind`.
 OF_DATABASES = (

@@ -1,6 +1,5 @@
 """Connects adapters to ports; the command line and embedding programs call it."""
 
-from tidelog.app.async_engine.forget import forget_engine
 from tidelog.app.capture.run import Capture, capture
 from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.keys import missing_keys, store_key_file
@@ -14,6 +13,7 @@ from tidelog.app.remote_control import (
     OnStatus,
     StatusFeed,
     dump_wait,
+    forget_engine,
     hand_over,
     log_lines,
     read_log,

@@ -20,16 +20,15 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SourceId
-from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats.json_values import join_texts as join_texts
 from tidelog.spark.formats.json_values import json_rows as json_rows
 from tidelog.spark.formats.json_values import json_values as json_values
 from tidelog.spark.formats.json_values import type_names
-from tidelog.spark.formats.shaping import by_schema, key_struct, timestamps
+from tidelog.spark.formats.shaping import ShapeOptions, by_schema, key_struct, timestamps
 
 
 def batch(
-    block: pa.RecordBatch, log: EventLog, options: SourceOptions, schema: pa.Schema
+    block: pa.RecordBatch, log: EventLog, options: ShapeOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Returns records of any tables in the envelope shape, in log order."""
 
@@ -44,7 +43,7 @@ def _of_table(
     records: pa.RecordBatch,
     log: EventLog,
     written: TableSchema,
-    options: SourceOptions,
+    options: ShapeOptions,
     schema: pa.Schema,
 ) -> pa.RecordBatch:
     names = list(written.column_names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,20 @@ from tidelog.codecs.decode import Decoded, decode
 from tidelog.codecs.fold import KeyedChanges
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.spark.formats.json_values import Handling
+
+
+class ShapeOptions(Protocol):
+    """The options of a reader that shape its records."""
+
+    @property
+    def columns(self) -> tuple[str, ...] | None: ...
+
+    @property
+    def before(self) -> bool: ...
+
+    @property
+    def handling(self) -> Handling: ...
 
 
 def typed_batch(

@@ -18,7 +18,6 @@ from tidelog.codecs.cell_positions import missing_names
 from tidelog.codecs.decode import Decoded, decode
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableSchema
-from tidelog.spark.datasource.options import SourceOptions
 from tidelog.spark.formats import shaping
 
 _PRIMITIVE, _OBJECT = 0, 2  # basic types, in the lower two bits of a value's first byte
@@ -34,7 +33,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 def batch(
-    records: pa.RecordBatch, log: EventLog, options: SourceOptions, schema: pa.Schema
+    records: pa.RecordBatch, log: EventLog, options: shaping.ShapeOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Returns records of any tables in the shape `tidelog.spark.formats.shapes.VARIANT`, in log
     order.
@@ -48,7 +47,7 @@ def batch(
 
 
 def _of_table(
-    records: pa.RecordBatch, written: TableSchema, options: SourceOptions, schema: pa.Schema
+    records: pa.RecordBatch, written: TableSchema, options: shaping.ShapeOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
     names = [n for n in written.column_names if options.columns is None or n in options.columns]
     asked = list(dict.fromkeys([*names, *written.match_key]))

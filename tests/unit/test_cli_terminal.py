@@ -14,8 +14,9 @@ import pytest
 
 from tidelog.cli import terminal
 from tidelog.cli.dump_wait import DumpBars
-from tidelog.cli.inspect import verify_facts
-from tidelog.cli.live import fact_lines, live_facts
+from tidelog.cli.inspect import verify_rows
+from tidelog.cli.layout import fit_rows
+from tidelog.cli.live import ProgressView
 from tidelog.cli.terminal import JsonFormatter, OneLineFormatter
 from tidelog.system.download_progress import Download
 
@@ -51,7 +52,7 @@ def test_a_dump_that_is_waited_for_is_a_line_for_each_change_of_state(
         tables = [{"table": "a.b", "status": table, "rows_read": rows}]
         return {"dump_id": "d", "status": "running", "tables": tables, "held": [], **more}
 
-    bars = DumpBars(None, as_json=True)
+    bars = DumpBars(ProgressView(None, as_json=True))
     blocked = [{"why": "log_paused", "reason": "The log is paused.", "since_ms": 1}]
     for each in (
         dump("pending", 0), dump("pending", 0), dump("running", 5), dump("running", 9),
@@ -214,30 +215,39 @@ def test_a_first_fact_that_changes_is_told_at_once_where_there_is_no_terminal(
 ) -> None:
     steps = [{"stage": "Spark starts"}, {"table": "a.b", "output": "lake", "number": 1, "of": 2}]
     steps += [{**steps[1], "stage": "10 rows summed up on both sides"}]
-    with live_facts("verify", verify_facts) as told:
-        for step in (steps[0], steps[0], *steps):
-            told(step)
+    view = ProgressView(None)
+
+    def show(step: dict[str, object]) -> None:
+        rows = verify_rows(step)
+        view.show(step, f"verify: {rows[0].text}", lambda *_size: rows, at_once=rows[0].text)
+
+    for step in (steps[0], steps[0], *steps):
+        show(step)
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["verify: Spark starts", "verify: table 1 of 2: a.b with lake"]
-    with live_facts("verify", verify_facts, quiet=True) as told:
-        told(steps[1])
-    assert capsys.readouterr().out == ""
+
+
+def facts_of(document: dict[str, object]) -> list[tuple[str, object, float | None]]:
+    return [(row.name, row.text, row.share) for row in verify_rows(document)]
 
 
 def test_verify_shows_what_it_fetches() -> None:
-    shown = verify_facts({"fetching": Download("Delta's jars", 4 << 20, 16 << 20, False)})
-    assert shown == [("verify", "fetches Delta's jars", None), ("", "4MiB of 16MiB", 0.25)]
-    lines = [line.plain.rstrip() for line in fact_lines(shown, 60, 9)]
+    document = {"fetching": Download("Delta's jars", 4 << 20, 16 << 20, False)}
+    assert facts_of(document) == [
+        ("verify", "fetches Delta's jars", None),
+        ("", "4MiB of 16MiB", 0.25),
+    ]
+    lines = [line.plain.rstrip() for line in fit_rows(verify_rows(document), 60, 9)]
     assert lines[1] == "         4MiB of 16MiB  █████░░░░░░░░░░░░░░░"
-    shown = verify_facts({"fetching": Download("Delta's jars", 4 << 20, None, False)})
-    assert shown[1] == ("", "4MiB", None)
+    unsized = {"fetching": Download("Delta's jars", 4 << 20, None, False)}
+    assert facts_of(unsized)[1] == ("", "4MiB", None)
 
 
 def test_verify_says_which_table_it_compares() -> None:
     told = {"table": "public.orders", "output": "lake", "number": 2, "of": 4}
     shown = [("verify", "table 2 of 4: public.orders with lake", 0.25)]
-    assert verify_facts(told) == shown
-    assert verify_facts({**told, "stage": "waits for capture"}) == [
+    assert facts_of(told) == shown
+    assert facts_of({**told, "stage": "waits for capture"}) == [
         *shown,
         ("", "waits for capture", None),
     ]

@@ -4,79 +4,52 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidelog.cli import terminal
-from tidelog.cli.live import LiveArea, live_area
+from tidelog.cli.live import ProgressView, live_area
 from tidelog.cli.status_lines import ScreenRow, of_dump
 from tidelog.model.printable import printable
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from tidelog.app.overview import RunningDump
 
-_DRAW_EVERY_S = 0.25
 _KEPT = 40
 """How many summaries to keep, for rates over some seconds."""
 
 
 class DumpBars:
-    """Shows summaries of one dump: redrawn, as plain lines, or as JSON."""
+    """Shows summaries of one dump."""
 
-    def __init__(self, area: LiveArea | None, *, as_json: bool) -> None:
-        self._area = area
-        self._as_json = as_json
+    def __init__(self, view: ProgressView) -> None:
+        self._view = view
         self._history: deque[dict[str, Any]] = deque(maxlen=_KEPT)
-        self._next_at = 0.0
-        self._emitted: object = None
 
     def update(self, dump: Mapping[str, Any]) -> None:
         """Show a summary. ``dump``: as in the list of a status."""
         tables = [(each["table"], each["status"]) for each in dump.get("tables", ())]
         blocks = [each["why"] for each in dump.get("held", ())]
-        self._show(dump, (dump["status"], tables, blocks), sentence)
+        self._history.append({"updated_ms": int(time.time() * 1000), "dumps": [dict(dump)]})
+
+        def rows(width: int, height: int) -> Iterator[ScreenRow]:
+            from tidelog.cli.screen import progress_rows
+
+            history = list(self._history)
+            return progress_rows(history, dump, _progress(dump), width, height)
+
+        self._view.show(dump, sentence(dump), rows, state=(dump["status"], tables, blocks))
 
     def delivery(self, state: Mapping[str, Any]) -> None:
         """Show how far the dump is delivered to the outputs."""
         tables = [
             (each["table"], each["taken"], each["delivered"]) for each in state.get("tables", ())
         ]
-        self._show(state, (state["status"], tables, state.get("stands")), delivery_sentence)
-
-    def _show(
-        self, document: Mapping[str, Any], state: object, text: Callable[[Mapping[str, Any]], str]
-    ) -> None:
-        """Draw the document, or print ``text`` of it; with ``--json`` only if ``state`` changed."""
-        now = time.monotonic()
-        if self._as_json:
-            if state != self._emitted:
-                self._emitted = state
-                terminal.emit(document)
-        elif now >= self._next_at and self._area is None:
-            self._next_at = now + terminal.PLAIN_INTERVAL_S
-            terminal.print_line(text(document))
-        elif now >= self._next_at and self._area is not None:
-            self._next_at = now + _DRAW_EVERY_S
-            self._area.draw(self._lines(document, text, *self._area.size()))
-
-    def _lines(
-        self,
-        document: Mapping[str, Any],
-        text: Callable[[Mapping[str, Any]], str],
-        width: int,
-        height: int,
-    ) -> list[Text]:
-        from tidelog.cli.layout import fit_rows
-        from tidelog.cli.screen import progress_rows
-
-        if text is delivery_sentence:
-            return fit_rows([ScreenRow("outputs", text(document))], width, height)
-        self._history.append({"updated_ms": int(time.time() * 1000), "dumps": [dict(document)]})
-        rows = progress_rows(list(self._history), document, _progress(document), width, height)
-        return fit_rows(list(rows), width, height)
+        text = delivery_sentence(state)
+        rows = [ScreenRow("outputs", text)]
+        states = (state["status"], tables, state.get("stands"))
+        self._view.show(state, text, lambda _width, _height: rows, state=states)
 
 
 def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
@@ -126,4 +99,4 @@ def delivery_sentence(state: Mapping[str, Any]) -> str:
 def dump_bars(*, as_json: bool, quiet: bool = False) -> Iterator[DumpBars]:
     """Open `DumpBars` on the last lines of stdout, if that is a terminal."""
     with live_area(wanted=not (as_json or quiet)) as area:
-        yield DumpBars(area, as_json=as_json)
+        yield DumpBars(ProgressView(area, as_json=as_json))

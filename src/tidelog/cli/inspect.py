@@ -16,6 +16,7 @@ import typer
 from tidelog.cli import client, terminal
 from tidelog.cli.client import ConfigFile, Json, Tables, exit_unless, load
 from tidelog.cli.live import progress_text
+from tidelog.cli.status_lines import ScreenRow
 from tidelog.cli.terminal import stop_on_signals
 from tidelog.errors import UsageError
 from tidelog.model.printable import printable
@@ -30,22 +31,20 @@ class FailOn(StrEnum):
     CRITICAL = "critical"
 
 
-def verify_facts(document: Mapping[str, Any]) -> list[tuple[str, str, float | None]]:
-    """Return facts about the progress of `verify`: its downloads, then the table it compares."""
+def verify_rows(document: Mapping[str, Any]) -> list[ScreenRow]:
+    """Return the progress of `verify`: its downloads, then the table that it compares."""
     fetching = document.get("fetching")
     if isinstance(fetching, Download):
         if fetching.done:
-            return [("verify", f"has {fetching.what}", None)]
-        text, share = progress_text(fetching), fetching.share
-        return [("verify", f"fetches {fetching.what}", None), ("", text, share)]
+            return [ScreenRow("verify", f"has {fetching.what}")]
+        row = ScreenRow("", progress_text(fetching), share=fetching.share)
+        return [ScreenRow("verify", f"fetches {fetching.what}"), row]
     if "number" not in document:
-        return [("verify", document["stage"], None)]
+        return [ScreenRow("verify", document["stage"])]
     number, of = document["number"], document["of"]
     text = f"table {number} of {of}: {document['table']} with {document['output']}"
-    shown: list[tuple[str, str, float | None]] = [("verify", text, (number - 1) / of)]
-    if "stage" in document:
-        shown.append(("", document["stage"], None))
-    return shown
+    stage = [ScreenRow("", document["stage"])] if "stage" in document else []
+    return [ScreenRow("verify", text, share=(number - 1) / of), *stage]
 
 
 def check(
@@ -271,14 +270,21 @@ def verify(
     """
     loaded = client.load(config, unread=("control",))
     from tidelog import app
-    from tidelog.cli.live import downloads_to_stderr, live_facts
+    from tidelog.cli.live import ProgressView, downloads_to_stderr, live_area
     from tidelog.system.download_progress import report_downloads
 
     piped = not sys.stdout.isatty()  # a pipe gets the report alone
-    live = live_facts("verify", verify_facts, quiet=as_json, error=piped)
     partial: list[Verification] = []
     try:
-        with live as given, ExitStack() as to:
+        with live_area(wanted=not as_json) as area, ExitStack() as to:
+            view = ProgressView(area, error=piped)
+
+            def given(document: Mapping[str, Any]) -> None:
+                if not as_json:
+                    rows = verify_rows(document)
+                    line = f"verify: {'; '.join(str(row.text) for row in rows)}"
+                    view.show(document, line, lambda *_size: rows, at_once=rows[0].text)
+
             if not as_json:
                 on_fetch = (
                     downloads_to_stderr("verify") if piped else lambda now: given({"fetching": now})

@@ -64,6 +64,8 @@ def draw_row(row: ScreenRow, width: int, columns: int = NAME_COLUMNS) -> list[Te
     elif row.name in (REMEDY, MORE):
         indent, first = 4, Text(f"  {row.name} ", style="dim")
     text = row.text if isinstance(row.text, Text) else Text(printable(row.text), row.style)
+    if row.share is not None:
+        text = text.copy().append("  ").append_text(bar(row.share))
     room = width - indent - (len(row.beside) + 2 if row.beside else 0)
     lines = list(text.wrap(_CONSOLE, max(_NARROWEST, room)))
     drawn = [

@@ -14,7 +14,7 @@ import threading
 import time
 import tty
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -333,51 +333,52 @@ def downloads_to_stderr(title: str) -> OnFetch:
     return DownloadLines(title, lambda line: terminal.print_line(line, error=True))
 
 
-# Facts: redrawn in place, or as plain lines.
-
-Facts = Callable[[Mapping[str, Any]], list[tuple[str, str, float | None]]]
-"""Returns the facts of a document: name, text, and the share done, where a bar shall show it."""
+# The progress of a command.
 
 
-@contextmanager
-def live_facts(
-    title: str, facts: Facts, *, quiet: bool = False, error: bool = False
-) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Yield a function that shows the documents that it is called with.
+class ProgressView:
+    """Shows how far a command is: redrawn in place, as plain lines, or as JSON.
 
     Args:
-        title: the start of each plain line.
-        facts: returns the facts of a document; when the first one changes, a plain line is printed
-            at once.
-        quiet: whether to print nothing.
+        area: where to draw; None: there is no terminal.
+        as_json: whether to print documents as lines of JSON, where their state has changed.
         error: whether plain lines go to stderr: stdout has the report alone.
     """
-    with live_area(wanted=not quiet) as area:
-        due, first = 0.0, ""
 
-        def show(document: Mapping[str, Any]) -> None:
-            nonlocal due, first
-            shown = facts(document)
-            if area is not None:
-                area.draw(fact_lines(shown, *area.size()))
-            elif time.monotonic() >= due or shown[0][1] != first:
-                due, first = time.monotonic() + terminal.PLAIN_INTERVAL_S, shown[0][1]
-                line = f"{title}: {'; '.join(text for _, text, _ in shown)}"
-                terminal.print_line(line, error=error)
+    def __init__(self, area: LiveArea | None, *, as_json: bool = False, error: bool = False):
+        self._area = area
+        self._as_json = as_json
+        self._error = error
+        self._due = 0.0
+        self._last: object = None
 
-        yield (lambda _document: None) if quiet else show
+    def show(
+        self,
+        document: Mapping[str, Any],
+        line: str,
+        rows: Callable[[int, int], Iterable[ScreenRow]],
+        *,
+        state: object = None,
+        at_once: object = None,
+    ) -> None:
+        """Show a document.
 
+        Args:
+            document: for JSON.
+            line: the plain line, which is printed now and then.
+            rows: returns the rows for a terminal of so many columns and lines.
+            state: what must have changed so that a line of JSON is printed.
+            at_once: what must have changed so that a plain line is printed at once.
+        """
+        if self._as_json:
+            if state != self._last:
+                self._last = state
+                terminal.emit(document)
+        elif self._area is not None:
+            from tidelog.cli.layout import fit_rows
 
-def fact_lines(
-    shown: Sequence[tuple[str, str, float | None]], width: int, height: int
-) -> list[Text]:
-    """Return the facts as lines of ``width`` columns."""
-    from rich.text import Text
-
-    from tidelog.cli.layout import bar, fit_rows
-
-    rows = [
-        ScreenRow(name, text if share is None else Text(f"{text}  ").append_text(bar(share)))
-        for name, text, share in shown
-    ]
-    return fit_rows(rows, width, height)
+            size = self._area.size()
+            self._area.draw(fit_rows(list(rows(*size)), *size))
+        elif time.monotonic() >= self._due or at_once != self._last:
+            self._due, self._last = time.monotonic() + terminal.PLAIN_INTERVAL_S, at_once
+            terminal.print_line(line, error=self._error)

@@ -51,6 +51,7 @@ class ScreenRow:
         rank: rows of a higher rank are the first to be cut where there is no room.
         least: how many of its lines go before any row of a higher rank.
         beside: a text at the right end of the first line.
+        share: the share done, drawn as a bar behind the text; None: no bar.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ScreenRow:
     rank: int = 1
     least: int = 1
     beside: str = ""
+    share: float | None = None
 
     def __str__(self) -> str:
         text = printable(str(self.text))

@@ -4,7 +4,7 @@
 ``files``   an append-only output: Parquet files
 
     python -m benchmarks.bench_latency [delta files] [--rows 200000] [--rate 1000] [--seconds 60]
-        [--warm 180 ...]
+        [--warm 180 ...] [--remote sc://localhost:15002]
 
 Several times for --warm: what is seen after each of them.
 
@@ -82,7 +82,9 @@ def latencies_s(log: EventLog, visible: Visible, since: float, until: float) -> 
     return np.concatenate(parts)
 
 
-def measure(kind: str, rows: int, rate: int, seconds: int, warms_s: Sequence[int]) -> list[Row]:
+def measure(
+    kind: str, rows: int, rate: int, seconds: int, warms_s: Sequence[int], spark: str
+) -> list[Row]:
     what, output, visible, goal = OUTPUTS[kind]
     with bench("initial") as here:
         here.fill(rows, 50_000)
@@ -90,7 +92,7 @@ def measure(kind: str, rows: int, rate: int, seconds: int, warms_s: Sequence[int
         with here.config_file.open("a") as config:
             config.write(
                 f"outputs: [{{{output}, path: {root}}}]\n"
-                f"pipeline: {{checkpoint: {here.directory / 'checkpoint'}, master: 'local[2]'}}\n"
+                f"pipeline: {{checkpoint: {here.directory / 'checkpoint'}, {spark}}}\n"
             )
         with running(here):
             wait_for(lambda: EventLog.exists(str(here.config.log.path)))
@@ -158,11 +160,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     # Batches take half as long once the JVM has compiled Spark.
     parser.add_argument("--warm", type=int, nargs="+", default=[180])
+    parser.add_argument("--remote", help="a Spark Connect server, e.g. sc://localhost:15002")
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
     given = parser.parse_args()
+    spark = f"remote: '{given.remote}'" if given.remote else "master: 'local[2]'"
     seconds, warms_s = (5, [10]) if given.quick else (given.seconds, sorted(given.warm))
     for part in given.parts:
-        show(measure(part, given.rows, given.rate, seconds, warms_s))
+        show(measure(part, given.rows, given.rate, seconds, warms_s, spark))
 
 
 if __name__ == "__main__":

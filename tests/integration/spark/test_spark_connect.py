@@ -21,6 +21,7 @@ import yaml
 from tests.integration.spark.orders import COLUMNS, orders
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_duckdb
+from tests.support.pgoutput_messages import UNCHANGED
 from tests.support.pipeline_process import Delivering
 from tests.support.spark_connect import ConnectServer, need_client
 
@@ -32,10 +33,21 @@ HIDES_TIDELOG = (
 """A server's Python, which finds it before all others, has no Tidelog with this."""
 
 
+def python_with_spark(version: str) -> str:
+    """The Python of an environment with that Spark; empty: ours."""
+    if not version:
+        return sys.executable
+    python = Path(__file__).parents[3] / f".venv-spark-{version}" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"Spark {version}: make .make/spark-{version}")
+    return str(python)
+
+
 class Pipeline:
     """A configuration of three outputs, processes that deliver to them, and what they have."""
 
     def __init__(self, built: BuiltLog, directory: Path, dsn: str, remote: str) -> None:
+        self.python = sys.executable
         self.directory = directory
         self.dsn = dsn
         self.config = directory / "tidelog.yaml"
@@ -57,7 +69,7 @@ class Pipeline:
 
     def run_once(self) -> subprocess.CompletedProcess[str]:
         self.write_config()
-        command = [sys.executable, "-m", "tidelog", "pipeline", str(self.config), "--once"]
+        command = [self.python, "-m", "tidelog", "pipeline", str(self.config), "--once"]
         # No Java where the pipeline runs.
         environment = {**os.environ, "PATH": "/nowhere", "JAVA_HOME": "/nowhere"}
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
@@ -160,6 +172,112 @@ def test_executors_without_tidelog_get_it(
 ) -> None:
     server = servers.start(environment=without_tidelog(tmp_path))
     deliver_three(built, Pipeline(built, tmp_path, database, server.remote), server)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("client", "server"), [("", "4.3"), ("4.1", ""), ("4.1", "4.1")])
+def test_a_server_may_be_of_the_client_s_version_or_a_later_one(
+    servers: Servers, built: BuiltLog, tmp_path: Path, database: str, client: str, server: str
+) -> None:
+    started = servers.start(python=python_with_spark(server))
+    pipeline = Pipeline(built, tmp_path, database, started.remote)
+    pipeline.python = python_with_spark(client)
+    deliver_three(built, pipeline, started)
+
+
+@pytest.mark.thorough
+def test_a_server_that_is_older_than_the_client_is_refused(
+    servers: Servers, built: BuiltLog, tmp_path: Path, database: str
+) -> None:
+    started = servers.start(python=python_with_spark("4.1"))
+    orders(built)
+    started.wait()
+    ended = Pipeline(built, tmp_path, database, started.remote).run_once()
+    assert ended.returncode == 2
+    assert "the server is Spark 4.1, older than this client" in ended.stderr
+
+
+@pytest.mark.thorough
+def test_steps_find_what_they_read_without_spark_s_plan(
+    servers: Servers, built: BuiltLog, tmp_path: Path, database: str
+) -> None:
+    server = servers.start()
+    table = built.table("public.orders", COLUMNS)
+    built.insert(table, "1", "one", "1.5")
+    built.insert(table, "2", "two", "2.5")
+    built.insert(table, "9", "nine", "9.5")
+    built.flush()
+    pipeline = Pipeline(built, tmp_path, database, server.remote)
+    delta, postgres, _ = pipeline.document["outputs"]
+    delta["steps"] = [
+        {"filter": "id < 9"},
+        {"compute": {"upper": "upper(name)", "double": "amount * 2"}},
+    ]
+    postgres["steps"] = [{"compute": {"number": "CAST(name AS INT)"}}]
+    server.wait()
+    ended = pipeline.run_once()
+    assert ended.returncode == 1  # a table of the second output is left out
+    assert "CAST_INVALID_INPUT: an expression of a step does not take" in ended.stderr
+    assert "one" not in ended.stderr
+    assert "GRPC" not in ended.stderr
+
+    postgres["steps"] = []
+    built.update(table, "1", UNCHANGED, "3.0")  # the row has another amount, and the same name
+    built.flush()
+    assert "Traceback" not in pipeline.run_once().stderr
+    path = tmp_path / "lake" / "public" / "orders"
+    found = by_duckdb(str(path), what="id, upper, double").to_pylist()
+    assert [(row["id"], row["upper"], float(row["double"])) for row in found] == [
+        (1, "ONE", 6.0),
+        (2, "TWO", 5.0),
+    ]
+
+    delta["steps"] = [{"python": "os:path"}]
+    ended = pipeline.run_once()
+    assert "step python, table public.orders: which columns a function changes" in ended.stderr
+
+
+@pytest.mark.thorough
+def test_verify_compares_copies_down_to_the_row(
+    request: pytest.FixtureRequest, servers: Servers, tmp_path: Path, database: str
+) -> None:
+    server = servers.start()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE orders (id int PRIMARY KEY, name text)")
+        connection.execute("INSERT INTO orders SELECT i, 'n' || i FROM generate_series(1, 500) i")
+    config = tmp_path / "tidelog.yaml"
+    document = {
+        "source": {"kind": "postgres", "url": database, "tables": ["public.orders"]},
+        "log": {"path": "log"},
+        "state": {"url": "sqlite:///state.db"},
+        "pipeline": {"remote": server.remote},
+        "outputs": [
+            {"kind": "delta", "path": "lake"},
+            {"kind": "postgres", "url": database, "schema": "copies"},
+        ],
+    }
+    config.write_text(yaml.safe_dump(document))
+
+    def tidelog(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tidelog", *arguments[:1], str(config), *arguments[1:]]
+        return subprocess.run(command, capture_output=True, text=True, timeout=250)
+
+    server.wait()
+    process = Delivering(config, tmp_path / "run.log", command="run")
+    request.addfinalizer(process.close)
+    wait_for(lambda: list((tmp_path / "lake").rglob("_delta_log/*.json")), process)
+    compared = tidelog("verify", "--json")  # waits until the outputs have caught up
+    assert compared.returncode == 0, compared.stderr[-3000:]
+    assert json.loads(compared.stdout)["equal"]
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE copies.orders SET name = 'other' WHERE id = 77")
+    compared = tidelog("verify", "--json")
+    tables = {each["output"]: each for each in json.loads(compared.stdout)["tables"]}
+    assert tables["delta"]["equal"], compared.stderr[-3000:]
+    assert (tables["postgres"]["equal"], tables["postgres"]["different"]) == (False, 1)
+    checked = tidelog("check", "--json")
+    [spark] = [each for each in json.loads(checked.stdout)["findings"] if each["check"] == "spark"]
+    assert (spark["level"], "Spark Connect" in spark["message"]) == ("ok", True)
 
 
 @pytest.mark.thorough

@@ -11,6 +11,7 @@ import logging
 import tempfile
 import threading
 import time
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -166,11 +167,13 @@ class RemoteSession:
         from pyspark.sql import SparkSession
         from pyspark.sql.connect.client.retries import DefaultPolicy
 
+        warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]")  # an error is raised besides
         try:
             session: Any = SparkSession.builder.remote(self._remote).create()
             session.client.set_retry_policies(
                 [DefaultPolicy(max_retries=self._retries, max_backoff=_MOST_WAIT_MS)]
             )
+            _check_version(session)
             for name, value in self._settings.items():
                 session.conf.set(name, value)
             _prepare_executors(session)
@@ -183,6 +186,22 @@ class RemoteSession:
             raise type(known)(f"Spark Connect, {place_of(self._remote)}: {known}") from error
         found: SparkSession = session
         return found
+
+
+def _check_version(session: Any) -> None:
+    """Raises UsageError if the server is older than the client, which then asks it for settings
+    that it does not have.
+    """
+    import pyspark
+
+    ours, theirs = (
+        ".".join(each.split(".")[:2]) for each in (pyspark.__version__, str(session.version))
+    )
+    if tuple(map(int, ours.split("."))) > tuple(map(int, theirs.split("."))):
+        raise UsageError(
+            f"the server is Spark {theirs}, older than this client, pyspark {ours}: pip install "
+            f"'pyspark-client=={theirs}.*' (or pyspark)"
+        )
 
 
 # What executors need.

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 
 from tidelog.spark.sessions.class_archive import ClassArchive
@@ -40,6 +41,10 @@ _CONF = {
     "spark.sql.ansi.enabled": "true",
     **EXACT_NAMES,
 }
+
+# PySpark logs each error of a query itself, with all of its text, which may have values of rows.
+for _name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+    PySparkLogger.getLogger(_name).disabled = True
 
 _lock = threading.Lock()
 _start_lock = threading.Lock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,10 @@ def test_an_index_is_of_one_table_file_and_key(tmp_path: Path) -> None:
     assert cache.find("t", "g", NUMBERS) is None
     assert not is_there(cache, "f", plain_layout({"k": pa.int32()}, key=["k"]))
     assert not is_there(cache, "f", plain_layout({"k": pa.int64()}, key=["k"], null_key=True))
+    assert not is_there(cache, "f", replace(NUMBERS, history=True))
+    (key,) = NUMBERS.columns
+    for other in (replace(key, physical="col-1"), replace(key, field_id=7)):
+        assert not is_there(cache, "f", replace(NUMBERS, columns=(other,)))
 
 
 def test_an_index_of_an_earlier_start_of_the_host_is_not_used(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +16,7 @@ import pytest
 from tests.support.lake_files import plain_layout
 
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.outputs.lake.data_files.disk_cache import RowCache
+from tidelog.outputs.lake.data_files.disk_cache import DiskCache, RowCache
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.delta_log.actions import DataFile
 
@@ -66,3 +69,55 @@ def test_a_file_is_cached_when_most_of_it_is_read(
     assert (cache.find(store.path, "f.parquet", LAYOUT) is not None) == cached
     shutil.rmtree(tmp_path / "r", ignore_errors=True)
     assert reader.read(file, ["t"], numbers).equals(ROWS.take(pa.array(rows)).select(["t"]))
+
+
+def test_a_damaged_file_is_not_used_or_is_whole(tmp_path: Path) -> None:
+    cache = RowCache(tmp_path / "r")
+    cache.keep("t", "f", LAYOUT, [ROWS])
+    (file,) = (tmp_path / "r").iterdir()
+    whole = file.read_bytes()
+    for at in range(len(whole)):
+        for flips in (0x01, 0xFF):
+            file.write_bytes(whole[:at] + bytes([whole[at] ^ flips]) + whole[at + 1 :])
+            found = cache.find("t", "f", LAYOUT)
+            assert (found is None) == (not file.exists())
+            for batch in [] if found is None else found.batches:
+                batch.validate()
+
+
+@contextmanager
+def full_disk(most_bytes: int) -> Iterator[None]:
+    """No file can grow beyond this."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("rows", [10, 10_000], ids=["at the end", "before"])
+def test_a_disk_that_gets_full_is_no_error(tmp_path: Path, rows: int) -> None:
+    cache, many = RowCache(tmp_path / "r"), pa.table({"k": range(rows), "t": ["x"] * rows})
+    with full_disk(100):
+        cache.keep("t", "f", LAYOUT, [many.cast(LAYOUT.schema)])
+    assert cache.find("t", "f", LAYOUT) is None
+    assert not [*(tmp_path / "r").iterdir()]
+
+
+def test_the_cache_takes_no_more_of_a_disk_than_it_leaves_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = pa.record_batch({"n": pa.array(range(1000))})  # 8 KB
+    disk = 40_000
+
+    def usage(path: Path) -> shutil._ntuple_diskusage:
+        used = sum(each.stat().st_size for each in path.iterdir())
+        return shutil._ntuple_diskusage(disk, used, disk - used)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    cache = DiskCache(tmp_path, 1 << 30)
+    for number in range(6):
+        cache.keep(batch.schema, [batch], number)
+        assert usage(tmp_path).free > disk // 2 - 1000, "without what describes the batches"
+    assert [cache.find(number) is None for number in range(6)] == [True] * 4 + [False] * 2

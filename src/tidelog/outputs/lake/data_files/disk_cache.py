@@ -9,6 +9,7 @@ import hashlib
 import mmap
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.model.records import Int64s
-from tidelog.outputs.lake.data_files.layout import FileLayout
+from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.system.private_files import create_directory, create_file
 
 _FORMAT = 2
@@ -34,8 +35,8 @@ class DiskCache:
 
     Args:
         directory: where they are; it is created.
-        most_bytes: about the limit of all files; those that were not used for longest are deleted
-            first.
+        most_bytes: about the limit of all files, and never more than they leave free on the disk;
+            those that were not used for longest are deleted first.
     """
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
@@ -51,71 +52,73 @@ class DiskCache:
                 os.utime(file.fileno())
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             reader = pa.ipc.open_file(pa.py_buffer(mapped))
-            return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            found = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            for batch in found:
+                batch.validate()  # lengths of its buffers: a wrong one would end the process
         except FileNotFoundError:
             return None
-        except (OSError, ValueError):  # empty, or incomplete
+        except (OSError, ValueError, pa.ArrowException):  # empty, incomplete or damaged
             with suppress(OSError):
                 place.unlink()
             return None
+        return found
 
     def keep(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *key: object) -> None:
-        """Store batches under the key, if there is room. What goes wrong while they are made is
-        raised.
+        """Store batches, at least one, under the key, if there is room. What goes wrong while they
+        are made is raised.
         """
         fresh = self._directory / f".{secrets.token_hex(8)}"
         try:
             create_directory(self._directory)
             descriptor = create_file(fresh, os.O_WRONLY | os.O_EXCL)
-        except OSError:
-            return
-        try:
             with os.fdopen(descriptor, "wb") as file:
                 fits = self._write(file, schema, batches)
             if fits:
-                with suppress(OSError):
-                    fresh.replace(self._place(key))
+                fresh.replace(self._place(key))
+        except OSError:  # such as a full disk
+            pass
         finally:
             with suppress(OSError):
                 fresh.unlink()
 
     def _write(self, file: object, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bool:
-        """Returns False if there is no room, such as on a full disk."""
+        """Returns False if there is no room."""
         size = 0
-        try:
-            with pa.ipc.new_file(file, schema) as writer:
-                for batch in batches:
-                    size += batch.nbytes
-                    if size > self._most_bytes:
-                        return False
-                    self._make_room(batch.nbytes)
-                    writer.write_batch(batch)
-        except OSError:
-            return False
+        with pa.ipc.new_file(file, schema) as writer:
+            for batch in batches:
+                size += batch.nbytes
+                if size > self._most_bytes or not self._make_room(batch.nbytes):
+                    return False
+                writer.write_batch(batch)
         return True
 
     def _place(self, key: Sequence[object]) -> Path:
         named = repr((_FORMAT, _boot_id(), *key))
         return self._directory / hashlib.sha256(named.encode()).hexdigest()
 
-    def _make_room(self, size: int) -> None:
-        """Delete old files now and then: not each time, since it lists the directory."""
+    def _make_room(self, size: int) -> bool:
+        """Delete old files now and then: not each time, since it lists the directory. Returns False
+        if there is no room even so.
+        """
         self._bytes_until_sweep -= size
         if self._bytes_until_sweep > 0:
-            return
+            return True
         found = []
         for entry in os.scandir(self._directory):
             with suppress(FileNotFoundError):
                 status = entry.stat()
                 found.append((status.st_mtime_ns, status.st_size, entry.path))
-        total = size + sum(each[1] for each in found)
+        used = sum(each[1] for each in found)
+        most = min(self._most_bytes, (used + shutil.disk_usage(self._directory).free) // 2)
+        total = size + used
         for _, freed, place in sorted(found):
-            if total <= self._most_bytes:
+            if total <= most:
                 break
             with suppress(OSError):
                 Path(place).unlink()
                 total -= freed
-        self._bytes_until_sweep = min(self._most_bytes - total, self._most_bytes // 8)
+        self._bytes_until_sweep = min(most - total, most // 8)
+        return total <= most
 
 
 @cache
@@ -144,7 +147,7 @@ class RowCache:
             path: the file's path, as the log has it.
             layout: the table's layout.
         """
-        found = self._cache.find(table, path, *_columns(layout))
+        found = self._cache.find(table, path, *columns_of(layout.columns))
         return None if found is None else CachedRows(found)
 
     def keep(self, table: str, path: str, layout: FileLayout, rows: Iterable[pa.Table]) -> None:
@@ -152,11 +155,12 @@ class RowCache:
         the file's order, with the layout's columns.
         """
         batches = (batch for part in rows for batch in part.to_batches())
-        self._cache.keep(layout.schema, batches, table, path, *_columns(layout))
+        self._cache.keep(layout.schema, batches, table, path, *columns_of(layout.columns))
 
 
-def _columns(layout: FileLayout) -> list[tuple[object, ...]]:
-    return [(each.name, each.physical, each.field_id, str(each.type)) for each in layout.columns]
+def columns_of(columns: Sequence[FileColumn]) -> list[tuple[object, ...]]:
+    """Returns what decides which values of a file are theirs."""
+    return [(each.name, each.physical, each.field_id, str(each.type)) for each in columns]
 
 
 @dataclass(frozen=True)

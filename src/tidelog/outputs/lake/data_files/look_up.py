@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidelog.model.records import Bools
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.data_files.disk_cache import DiskCache, RowCache
+from tidelog.outputs.lake.data_files.disk_cache import DiskCache, RowCache, columns_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import (
     KeyQuery,
@@ -181,7 +181,7 @@ class KeyIndexCache:
 
 
 def _key_of(layout: FileLayout) -> tuple[object, ...]:
-    return [(each.name, str(each.type)) for each in layout.file_key], layout.null_key
+    return columns_of(layout.file_key), layout.null_key, layout.history
 
 
 @cache

@@ -7,7 +7,6 @@ that of Spark.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import threading
 import time
@@ -20,8 +19,8 @@ from typing import Any, Self
 
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from py4j.protocol import Py4JError
 from tests.support.postgres_jdbc import postgres_jdbc_jar
+from tests.support.s3 import S3Server, hadoop_aws_jars
 
 from tidelog.demo.servers.embedded import free_port
 from tidelog.demo.servers.opensearch import java
@@ -42,13 +41,16 @@ _JVM = ["-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 class RestCatalogServer:
     """The server, in a JVM of its own. Use it as a context manager.
 
-    ``catalog``: the properties of the catalog that it serves.
+    Args:
+        catalog: the properties of the catalog that it serves.
+        s3: where its tables are; None: in directories.
     """
 
-    def __init__(self, catalog: Mapping[str, str]) -> None:
-        self._catalog = dict(catalog)
+    def __init__(self, catalog: Mapping[str, str], s3: S3Server | None = None) -> None:
+        self._catalog, self._s3 = dict(catalog), s3
         self.port = free_port()
         self._gateway: JavaGateway | None = None
+        self._process: Any = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -65,21 +67,32 @@ class RestCatalogServer:
     def start(self) -> None:
         """Start; on the same port as before."""
         spark = Path(pyspark.__file__).parent / "jars"
-        jars = [*fetch((_SERVER,), "Iceberg's REST server"), *iceberg_jars(), postgres_jdbc_jar()]
-        port, token = launch_gateway(
-            classpath=":".join([*map(str, jars), f"{spark}/*"]),
+        jars = [*iceberg_jars(), postgres_jdbc_jar()]
+        if self._s3 is not None:
+            jars += hadoop_aws_jars()
+        # Last: it has a class of Hadoop's, too.
+        classes = [*map(str, jars), f"{spark}/*", *map(str, fetch((_SERVER,), "Iceberg's tests"))]
+        port, token, self._process = launch_gateway(
+            classpath=":".join(classes),
             jarpath=str(next(spark.glob("py4j-*.jar"))),
             javaopts=_JVM,
             java_path=java("Iceberg's REST server"),
             die_on_exit=True,
             enable_auth=True,
+            return_proc=True,
         )
         self._gateway = JavaGateway(
-            gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=True)
+            gateway_parameters=GatewayParameters(
+                port=port, auth_token=token, auto_convert=True, enable_memory_management=False
+            )
         )
         jvm: Any = self._gateway.jvm
         iceberg, jetty = jvm.org.apache.iceberg, jvm.org.sparkproject.jetty
         configuration = jvm.org.apache.hadoop.conf.Configuration()
+        if self._s3 is not None:
+            configuration.set("fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem")
+            for name, value in self._s3.hadoop_settings.items():
+                configuration.set(name, value)
         served = iceberg.CatalogUtil.buildIcebergCatalog("served", self._catalog, configuration)
         servlet = iceberg.rest.RESTCatalogServlet(iceberg.rest.RESTCatalogAdapter(served))
         server = jetty.server.Server(self.port)
@@ -92,8 +105,8 @@ class RestCatalogServer:
     def stop(self) -> None:
         """Kill it: it answers no more."""
         if self._gateway is not None:
-            with contextlib.suppress(Py4JError, OSError):
-                self._gateway.jvm.java.lang.Runtime.getRuntime().halt(0)
+            self._process.kill()
+            self._process.wait()
             self._gateway.close()
             self._gateway = None
 

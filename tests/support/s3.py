@@ -69,6 +69,17 @@ class S3Server(EmbeddedServer):
             "secret_access_key": self.secret_access_key,
         }
 
+    @property
+    def hadoop_settings(self) -> dict[str, str]:
+        """For Hadoop's client."""
+        return {
+            "fs.s3a.endpoint": self.endpoint,
+            "fs.s3a.endpoint.region": self.options["region"],
+            "fs.s3a.path.style.access": "true",
+            "fs.s3a.access.key": self.access_key_id,
+            "fs.s3a.secret.key": self.secret_access_key,
+        }
+
     def url(self, prefix: str) -> str:
         return f"s3://{self.bucket}/{prefix}"
 

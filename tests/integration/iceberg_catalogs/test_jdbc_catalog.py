@@ -101,13 +101,13 @@ def test_a_database_that_is_away_or_denies_access_says_so(
 
 @pytest.mark.parametrize(
     "hold_s",
-    [pytest.param(0.0, id="lost"), pytest.param(20.0, id="held", marks=pytest.mark.thorough)],
+    [pytest.param(0.0, id="lost"), pytest.param(40.0, id="held", marks=pytest.mark.thorough)],
 )
 def test_a_commit_whose_answer_is_lost_is_made_once(
     delivered: Delivered, database: str, monkeypatch: pytest.MonkeyPatch, hold_s: float
 ) -> None:
     """The client asks again on another connection, and the database has the commit by then."""
-    monkeypatch.setattr("tidelog.outputs.lake.iceberg.catalog.ANSWER_S", 2)
+    monkeypatch.setattr("tidelog.outputs.lake.iceberg.catalog.ANSWER_S", 5)
     table = orders(delivered.built)
     with LostCommits(urlsplit(database).port or 0) as between:
         catalog = catalog_at(database)
@@ -121,7 +121,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once(
         between.lose_next(hold_s)
         began = time.monotonic()
         delivered.retry(output)
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 35
         assert between.lost == 1
         output.close()
     found = by_others(database, "tidelog_iceberg", delivered.warehouse).load_table("public.orders")

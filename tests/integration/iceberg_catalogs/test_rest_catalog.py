@@ -104,7 +104,7 @@ def output(
     delivered: Delivered, catalog: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Any]:
     """One that has written a batch: rows 0 to 3."""
-    monkeypatch.setattr("tidelog.outputs.lake.iceberg.catalog.ANSWER_S", 2)
+    monkeypatch.setattr("tidelog.outputs.lake.iceberg.catalog.ANSWER_S", 5)
     orders(delivered.built)
     found = delivered.output(catalog)
     found.prepare(delivered.built.log.generation)
@@ -133,7 +133,7 @@ CHANGED = {0: "n0", 1: "changed", 2: "n2", 4: "n4"}
         pytest.param(lambda: refused(503), id="503", marks=pytest.mark.thorough),
         pytest.param(lambda: refused(504), id="504", marks=pytest.mark.thorough),
         pytest.param(lambda: None, id="lost"),
-        pytest.param(held(20), id="held"),
+        pytest.param(held(40), id="held"),
     ],
 )
 def test_a_commit_whose_answer_is_wrong_or_lost_is_made_once(
@@ -147,7 +147,7 @@ def test_a_commit_whose_answer_is_wrong_or_lost_is_made_once(
     front.answer = once_committed(answer)
     began = time.monotonic()
     delivered.retry(output)
-    assert time.monotonic() - began < 15  # a catalog's client may not wait forever
+    assert time.monotonic() - began < 35  # a catalog's client may not wait forever
     found = by_others.load_table("public.orders")
     assert names_in(found) == CHANGED
     assert len(found.snapshots()) == 2
@@ -205,7 +205,7 @@ def test_a_catalog_that_was_away_gets_what_it_missed(
             delivered.write(output)
     finally:
         server.start()
-    delivered.write(output)
+    delivered.retry(output)
     found = by_others.load_table("public.orders")
     assert names_in(found) == CHANGED
     assert len(found.snapshots()) == 2

@@ -8,12 +8,27 @@ from tests.integration.iceberg_catalogs.conftest import Delivered
 from tests.integration.iceberg_catalogs.test_jdbc_catalog import catalog_at
 from tests.integration.spark.orders import orders
 from tests.support.iceberg_readers import by_pyiceberg
+from tests.support.iceberg_rest import RestCatalogServer
 from tests.support.s3 import S3Server
 
 from tidelog.errors import AccessRefusedError, StorageError
 from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+
+def by_others(dsn: str, name: str, s3: S3Server) -> SqlCatalog:
+    """The catalog as PyIceberg opens it."""
+    return SqlCatalog(
+        name,
+        **{
+            "uri": dsn.replace("postgresql:", "postgresql+psycopg:"),
+            "s3.endpoint": s3.endpoint,
+            "s3.access-key-id": s3.access_key_id,
+            "s3.secret-access-key": s3.secret_access_key,
+            "s3.region": "us-east-1",
+        },
+    )
 
 
 def test_data_and_metadata_are_written_by_the_options_of_the_output(
@@ -27,19 +42,28 @@ def test_data_and_metadata_are_written_by_the_options_of_the_output(
     delivered.built.delete(table, "3")
     delivered.built.flush()
     delivered.run(catalog, storage_options=s3.options)
-    others = SqlCatalog(
-        "tidelog_iceberg",
-        **{
-            "uri": database.replace("postgresql:", "postgresql+psycopg:"),
-            "s3.endpoint": s3.endpoint,
-            "s3.access-key-id": s3.access_key_id,
-            "s3.secret-access-key": s3.secret_access_key,
-            "s3.region": "us-east-1",
-        },
-    )
-    found = by_pyiceberg(others.load_table("public.orders"))
+    found = by_pyiceberg(by_others(database, "tidelog_iceberg", s3).load_table("public.orders"))
     assert {row["id"]: row["name"] for row in found} == {0: "n0", 1: "changed", 2: "n2"}
     assert list(s3.files("lake/public/orders/data").glob("*.parquet"))
+
+
+@pytest.mark.thorough
+def test_a_rest_catalog_says_where_a_table_is(
+    delivered: Delivered, database: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output knows no bucket before."""
+    monkeypatch.delenv(OPTIONS_VARIABLE, raising=False)
+    table = orders(delivered.built)
+    served = catalog_at(database) | {"warehouse": s3.url("served")}
+    with RestCatalogServer(served, s3) as server:
+        catalog = {"type": "rest", "uri": f"http://127.0.0.1:{server.port}"}
+        delivered.run(catalog, storage_options=s3.options)
+        delivered.built.delete(table, "3")
+        delivered.built.flush()
+        delivered.run(catalog, storage_options=s3.options)
+    found = by_pyiceberg(by_others(database, "served", s3).load_table("public.orders"))
+    assert [row["id"] for row in found] == [0, 1, 2]
+    assert list(s3.files("served/public/orders/data").glob("*.parquet"))
 
 
 @pytest.mark.thorough

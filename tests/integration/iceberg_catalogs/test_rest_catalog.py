@@ -61,6 +61,7 @@ def by_others(catalog: dict[str, str]) -> Iterator[RestCatalog]:
     found = RestCatalog("lake", uri=catalog["uri"], token=TOKEN)
     yield found
     found.drop_table("public.orders")
+    found.drop_namespace("public")
 
 
 def names_in(table: Any) -> dict[int, str]:
@@ -290,3 +291,19 @@ def test_a_token_that_is_taken_no_more_is_fetched_again(
     output.close()
     front.token, front.answer = TOKEN, lambda request: request.forward()
     assert names_in(by_others.load_table("public.orders")) == CHANGED
+
+
+def test_a_namespace_that_is_there_needs_no_right_to_make_one(
+    delivered: Delivered, front: FaultyCatalog, catalog: dict[str, str], by_others: RestCatalog
+) -> None:
+    by_others.create_namespace_if_not_exists("public")
+
+    def serve(request: Request) -> Passed | None:
+        if request.method == "POST" and request.path.endswith("/namespaces"):
+            return refused(403, "ForbiddenException")
+        return request.forward()
+
+    front.answer = serve
+    orders(delivered.built)
+    delivered.run(catalog)
+    assert names_in(by_others.load_table("public.orders")) == {n: f"n{n}" for n in range(4)}

@@ -182,7 +182,8 @@ class IcebergCatalog:
         parsed = api.SchemaParser.fromJson(json.dumps(schema))
         by = api.PartitionSpecParser.fromJson(parsed, json.dumps(spec))
         with library_errors(".".join(parts)):
-            if len(parts) > 1:
+            # Asked first: to make one needs another right than to make a table.
+            if len(parts) > 1 and not self._catalog.namespaceExists(identifier.namespace()):
                 self._make(self._catalog.createNamespace, identifier.namespace())
             self._make(self._catalog.createTable, identifier, parsed, by, self._map(properties))
 

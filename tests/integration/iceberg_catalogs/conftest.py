@@ -26,7 +26,7 @@ class Delivered:
         """``options``: arguments of the output, or of its options."""
         named = {
             key: options.pop(key)
-            for key in ("catalog_name", "name", "storage_options")
+            for key in ("catalog_name", "name", "state", "storage_options")
             if key in options
         }
         return IcebergOutput(
@@ -37,12 +37,13 @@ class Delivered:
             **named,
         )
 
-    def run(self, catalog: Mapping[str, str], **options: Any) -> None:
-        """One batch of all, by an output that begins."""
+    def run(self, catalog: Mapping[str, str], **options: Any) -> dict[str, str]:
+        """One batch of all, by an output that begins. Returns the tables that are left out."""
         output = self.output(catalog, **options)
         try:
             output.prepare(self.built.log.generation)
             self.write(output)
+            return dict(output.refused_tables())
         finally:
             output.close()
 

@@ -389,8 +389,8 @@ def test_the_command_lists_jars_of_any_spark_without_fetching_them(offline: Path
     code, lines = run_jars("--for", "iceberg, s3", "--spark", "4.1.4", "--list")
     assert code == 0
     assert lines[0].startswith("org.apache.iceberg:iceberg-api:1.12.0 d476a69")
-    assert lines[8].startswith("org.apache.hadoop:hadoop-aws:3.4.2 d2d24e6b")
-    assert len(lines) == len(set(lines)) == 44
+    assert lines[9].startswith("org.apache.hadoop:hadoop-aws:3.4.2 d2d24e6b")
+    assert len(lines) == len(set(lines)) == 45
     assert list(offline.iterdir()) == []
 
 

@@ -82,8 +82,9 @@ S3_LOG_STORE_JAR = Path(__file__).with_name("tidelog-s3-log-store.jar")
 """The jar with that class; ``tools/s3_log_store.py`` builds it."""
 
 # Iceberg's own library, which needs no certain Spark, and what it needs beside Spark's jars: a
-# cache, and the client of REST catalogs. Clients of cloud stores and of other catalogs are separate
-# jars (iceberg-aws and iceberg-aws-bundle, …), to be given to Spark where they are needed.
+# cache, and the clients of REST catalogs and of the Hive Metastore. Clients of cloud stores and of
+# other catalogs are separate jars (iceberg-aws and iceberg-aws-bundle, …), to be given to Spark
+# where they are needed.
 ICEBERG_VERSION = "1.12.0"
 ICEBERG_JARS = (
     Jar(
@@ -141,6 +142,14 @@ ICEBERG_JARS = (
         "5.4.3",
         "c7db7026b8e2dea39132b04a6069f6671e2858309b20a146ec5c7dd6ed73a0b6",
         size=263_675,
+    ),
+    # The newest that our index has. It needs Hive's client, which Spark's jars have.
+    Jar(
+        "org.apache.iceberg",
+        "iceberg-hive-metastore",
+        "1.11.0",
+        "8d9f8e25083b75006557660c71a619352d910e1ace2c46cef8df1c93141679ba",
+        size=99_237,
     ),
 )
 

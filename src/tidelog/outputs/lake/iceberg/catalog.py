@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from tidelog.errors import AccessRefusedError, UsageError
+from tidelog.errors import AccessRefusedError, TableLeftOutError, UsageError
 from tidelog.eventlog.local_storage import provide_options
 from tidelog.model.option_values import is_object_store
 from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _ABSENT: Final = (f"{EXCEPTIONS}NoSuchTableException", f"{EXCEPTIONS}NoSuchNamespaceException")
+_OTHER: Final = f"{EXCEPTIONS}NoSuchIcebergTableException"  # of a Hive Metastore
 _EXISTS: Final = f"{EXCEPTIONS}AlreadyExistsException"
 _OWN: Final = "tidelog_"
 # The tables of a JDBC catalog (`org.apache.iceberg.jdbc.JdbcUtil`), in a database that keeps names.
@@ -145,6 +146,11 @@ class IcebergCatalog:
             except Py4JJavaError as error:
                 if class_of(error) in _ABSENT:
                     return None
+                if class_of(error) == _OTHER:
+                    raise TableLeftOutError(
+                        f"{'.'.join(parts)} of the catalog is no Iceberg table: drop it, or send "
+                        "the table elsewhere by a step `route`"
+                    ) from None
                 raise
             found = IcebergState(self._jvm, table)
         self._provide_options(found.location)

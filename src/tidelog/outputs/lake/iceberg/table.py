@@ -31,7 +31,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.errors import ConflictError, NameRefusedError, OutputBusyError, TableLeftOutError
+from tidelog.errors import (
+    ConflictError,
+    NameRefusedError,
+    OutputBusyError,
+    OutputError,
+    TableLeftOutError,
+)
 from tidelog.model.schema import TableName
 from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
@@ -321,7 +327,11 @@ class IcebergTable(SettledTable):
             {"spec-id": 0, "fields": spec},
             properties,
         )
-        self.exists()
+        if not self.exists():
+            raise OutputError(
+                f"the catalog neither created {self.location} nor has it: somebody removed it, or "
+                "a Hive Metastore could not lock it (docs/outputs/iceberg.md, Catalogs)"
+            )
 
     def _declared_type(self, field: StructField) -> str:
         """Returns the type of a new column as Iceberg spells it."""

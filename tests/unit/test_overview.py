@@ -131,8 +131,8 @@ PROBLEMS = {
         Severity.WARNING, "Output shop/delta lacks rows of public.x: its name is too long",
     ),
     "output-unregistered": (
-        {"outputs": [output(unregistered={"public.x": "it points elsewhere"})]},
-        Severity.WARNING, "Output shop/delta has not registered public.x: it points elsewhere",
+        {"outputs": [output(unregistered={f"public.{x}": "it is down" for x in "xyz"})]},
+        Severity.WARNING, "Output shop/delta has not registered public.x and 2 more tables: it is",
     ),
     "output-late": (
         {"outputs": [output(behind_records=5, lag_s=900.0)]},

@@ -685,12 +685,14 @@ def _outputs(
             remedy = "The other tables are delivered."
             found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
             yield problem(*found, "tableleftouterror")
-        for table, why in sorted(each.unregistered.items()):
+        if missing := sorted(each.unregistered.items()):
+            (table, why), others = missing[0], len(missing) - 1
+            more = f" and {counted(others, 'more table')}" if others else ""
             yield problem(
                 "output-unregistered",
                 Severity.WARNING,
                 name,
-                f"Output {name} has not registered {table}: {why}",
+                f"Output {name} has not registered {table}{more}: {why}",
                 "The table is written as before.",
                 "a-table-is-not-in-the-catalog",
             )

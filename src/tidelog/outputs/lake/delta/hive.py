@@ -276,6 +276,7 @@ class Registration:
         self._known: set[TableName] = set()
         self._waiting: dict[TableName, Entry] = {}
         self._why: dict[TableName, str] = {}
+        self._failed = ""  # why the metastore did not answer, as it was logged last
         self._thread: threading.Thread | None = None
 
     def knows(self, table: TableName) -> bool:
@@ -288,7 +289,8 @@ class Registration:
             self._known.add(entry.table)
             why = refused_name(entry)
             if why is not None:
-                self._set_why(entry.table, why)
+                logger.warning("%s: %s", entry.table, why)
+                self._why[entry.table] = why
                 return
             self._waiting[entry.table] = entry
             self._changed.set()
@@ -330,18 +332,21 @@ class Registration:
             why = self._catalog.register(entries)
         except Exception as error:  # noqa: BLE001 - nobody reads the thread's result
             text = str(error) if isinstance(error, TidelogError) else type(error).__name__
-            why = {each.table: f"{each} is not registered yet: {text}" for each in entries}
+            why = {each.table: f"{each} waits: {text}" for each in entries}
+            if self._failed != text:
+                logger.warning("%d tables are not registered yet: %s", len(entries), text)
+            self._failed = text
+        else:
+            self._failed = ""
+            for table, found in why.items():
+                if self._why.get(table) != found:
+                    logger.warning("%s: %s", table, found)
         if self._stopped.is_set():
             return
         with self._lock:
             for each in entries:
                 if each.table in why:
-                    self._set_why(each.table, why[each.table])
+                    self._why[each.table] = why[each.table]
                 else:
                     self._waiting.pop(each.table)
                     self._why.pop(each.table, None)
-
-    def _set_why(self, table: TableName, why: str) -> None:
-        if self._why.get(table) != why:
-            logger.warning("%s: %s", table, why)
-            self._why[table] = why

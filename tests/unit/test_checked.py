@@ -151,7 +151,7 @@ def test_one_check_runs_at_a_time_and_its_secrets_stay_hidden(
 ) -> None:
     go_on = threading.Event()
 
-    def check(_config: Config) -> list[dict[str, Any]]:
+    def check(_config: Config) -> list[CheckFinding]:
         assert go_on.wait(30)
         return [finding("error", "postgresql://u:hunter2@h/shop fails")]
 
@@ -175,7 +175,7 @@ def test_one_check_runs_at_a_time_and_its_secrets_stay_hidden(
 def test_a_check_that_fails_is_told_and_can_be_begun_again(
     config: Config, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
-    def check(_config: Config) -> list[dict[str, Any]]:
+    def check(_config: Config) -> list[CheckFinding]:
         raise error
 
     monkeypatch.setattr(instance, "check", check)

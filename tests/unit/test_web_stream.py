@@ -20,7 +20,7 @@ def found(*tables: str, at_ms: int = NOW_MS, refused: int = 0) -> PollResult:
         "leader": "h:1", "updated_ms": at_ms, "captured": list(tables), "capture": {"records": 1},
         "refused": [{"table": f"r.{n}", "reason": "no key", "since_ms": 0} for n in range(refused)],
     }  # fmt: skip
-    shown = overview(status, at_ms).to_json()
+    shown = overview(status, at_ms).to_dict()
     return PollResult(shown, {row["table"]: row for row in shown.pop("tables")})
 
 

@@ -160,13 +160,14 @@ def test_a_pipeline_is_handed_over_and_back(pipeline: Pipeline) -> None:
     with pytest.raises(UsageError, match="nobody delivers a pipeline other"):
         app.hand_over(pipeline.config, None, timeout_s=60, pipeline="other")
     pipeline.wait_for(lambda: len(pipeline.events()) == 10)
-    found = hand_over(None)
+    found = hand_over(None).to_dict()
     assert [int(found[end].rpartition(":")[2]) for end in ("from", "to")] == [first.pid, second.pid]
     pipeline.write(10)
     pipeline.wait_for(lambda: len(pipeline.events()) == 20)
     pipeline.wait_for(lambda: pipeline.leader() is second)
     pipeline.wait_for(lambda: pipeline.status()["standbys"])
-    assert hand_over(found["from"]) == {"from": found["to"], "to": found["from"]}
+    back = hand_over(found["from"])
+    assert back.to_dict() == {"from": found["to"], "to": found["from"]}
     pipeline.write(10)
     pipeline.wait_for(lambda: len(pipeline.events()) == 30)
     assert (first.code, second.code) == (None, None)

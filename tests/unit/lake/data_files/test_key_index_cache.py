@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,27 @@ import pyarrow as pa
 import pytest
 from tests.support.lake_files import plain_layout
 
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files import disk_cache
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
+from tidelog.outputs.lake.data_files.keys import KeyQuery
+from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION as END
 from tidelog.outputs.lake.data_files.layout import FileLayout
-from tidelog.outputs.lake.data_files.look_up import FileKeyIndex, KeyIndexCache, index_keys
+from tidelog.outputs.lake.data_files.look_up import (
+    FileKeyIndex,
+    KeyIndexCache,
+    RowFinder,
+    index_keys,
+)
+from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 
 NUMBERS = plain_layout({"k": pa.int64()}, key=["k"])
 TEXTS = plain_layout({"k": pa.string(), "l": pa.decimal128(5, 1)}, key=["k", "l"])
+
+STATES = replace(
+    plain_layout({**{each.name: each.type for each in TEXTS.columns}, END: pa.int64()}, key="kl"),
+    history=True,
+)
 
 
 def index_of(layout: FileLayout, rows: list[dict[str, object]]) -> FileKeyIndex:
@@ -36,6 +52,7 @@ def is_there(cache: KeyIndexCache, path: str, layout: FileLayout = NUMBERS) -> b
         (NUMBERS, [{"k": 5}, {"k": None}, {"k": 2}]),
         (TEXTS, [{"k": "b", "l": 1}, {"k": None, "l": 2}, {"k": "a"}]),
         (NUMBERS, []),
+        (STATES, [{"k": "b", END: 3}, {"k": "c"}, {"k": "a", "l": 1}, {"k": "a", "l": 1, END: 2}]),
     ],
 )
 def test_an_index_comes_back_as_it_was(
@@ -49,6 +66,24 @@ def test_an_index_comes_back_as_it_was(
     assert (found.rows is None) == (made.rows is None)
     assert made.rows is None or found.rows.tolist() == made.rows.tolist()
     assert found.keys == made.keys
+
+
+def test_open_rows_of_a_key_of_many_columns_are_found_beside_ended_ones(tmp_path: Path) -> None:
+    keys = [("b", 1), ("a", 2), ("a", 1), ("c", 3), ("a", 1)]
+    ends = [None, 5, 5, None, None]
+    rows = pa.Table.from_pylist(
+        [{"k": k, "l": n, END: end} for (k, n), end in zip(keys, ends, strict=True)], STATES.schema
+    )
+    store, cache = open_file_store(str(tmp_path / "t")), KeyIndexCache(str(tmp_path / "i"))
+    (file,) = ParquetFileWriter(store, STATES, cache=cache).write(rows)
+    wanted = rows.select(["k", "l"]).slice(0, 4)
+    reader = DataFileReader(store, STATES)
+    for _ in range(2):
+        (found,) = RowFinder(store, STATES, cache).find([file], KeyQuery(wanted, STATES))
+        of = reader.read(file, ["k", "l", END], found.rows)
+        assert of.column(END).null_count == 3
+        assert of.select(["k", "l"]).equals(wanted.take(pa.array(found.keys)))
+        shutil.rmtree(tmp_path / "i")  # then the file is read
 
 
 def test_an_index_is_of_one_table_file_and_key(tmp_path: Path) -> None:

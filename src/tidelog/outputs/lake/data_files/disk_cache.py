@@ -23,7 +23,7 @@ from tidelog.model.records import Int64s
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.system.private_files import create_directory, create_file
 
-_FORMAT = 2
+_FORMAT = 3
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

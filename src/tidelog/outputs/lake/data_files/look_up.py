@@ -45,8 +45,8 @@ class FileKeyIndex:
         places: the keys' sort values, sorted (`places_of`); without rows with a null key where null
             matches nothing, and, of history, without those of states that have ended.
         rows: the row number of each place; None: the place's index.
-        keys: canonical columns of all rows of the file, to compare keys with equal places; empty if
-            places are exact.
+        keys: canonical columns of the row of each place, to compare keys with equal places; empty
+            if places are exact.
     """
 
     places: Places
@@ -61,7 +61,7 @@ class FileKeyIndex:
         rows = places if self.rows is None else self.rows[places].astype(np.int64)
         numbers = wanted.numbers[found]
         if self.keys and len(rows):
-            ours, theirs = pa.array(rows), pa.array(numbers)
+            ours, theirs = pa.array(places), pa.array(numbers)
             same = equal_keys(
                 [each.take(ours) for each in self.keys],
                 [wanted.columns[each.name].take(theirs) for each in layout.file_key],
@@ -87,14 +87,13 @@ def index_keys(rows: pa.Table, layout: FileLayout) -> FileKeyIndex:
     numbers = None
     if not searched.all():
         numbers = np.flatnonzero(searched)
-        if exact:
-            columns = [columns[0].take(pa.array(numbers))]
+        columns = [each.take(pa.array(numbers)) for each in columns]
     places = places_of(columns, len(columns[0]), layout)
-    if numbers is not None and not exact:
-        places = places[numbers]
     if not (places[:-1] <= places[1:]).all():
         order = np.argsort(places)
         places = places[order]
+        if not exact:
+            columns = [each.take(pa.array(order)) for each in columns]
         numbers = order if numbers is None else numbers[order]
     if numbers is not None and rows.num_rows <= _MOST_INT32:
         numbers = numbers.astype(np.int32)

@@ -26,7 +26,8 @@ def by_duckdb(metadata: str, order: str = "id") -> list[Row]:
 
 
 def _rows(table: pa.Table, order: str) -> list[Row]:
-    return list(table.drop_columns(["_version"]).sort_by(order).to_pylist())
+    own = [name for name in ("_version",) if name in table.schema.names]
+    return list(table.drop_columns(own).sort_by(order).to_pylist())
 
 
 @lru_cache(maxsize=1)

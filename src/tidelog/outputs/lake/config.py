@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
-from tidelog.kinds.sections import Duration
+from tidelog.kinds.sections import Duration, TablePattern
+from tidelog.model.patterns import choice
+from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import SteppedSection
 
 
@@ -14,6 +17,13 @@ class LakeSection(SteppedSection):
     """Tables of a lake, one for each source table."""
 
     vacuum_after: Duration | None = None
+    holds: dict[TablePattern, Literal["copy", "changes", "history"]] = Field(
+        default={},
+        description="By table or pattern, what the table in the lake contains. `copy` (default): "
+        "the rows that the source has. `changes`: every change, as a row. `history`: every state "
+        "that a row had, with the time for which it held.",
+        examples=[{"public.events": "changes"}],
+    )
 
     @field_validator("vacuum_after")
     @classmethod
@@ -21,3 +31,9 @@ class LakeSection(SteppedSection):
         if after is not None and after < timedelta(days=7):
             raise ValueError("vacuum_after: readers may still need younger files; at least 7d")
         return after
+
+    def keeps_copy(self, table: TableName) -> bool:
+        """Does the table in the lake contain the rows of the source's table, perhaps with earlier
+        ones, and not its changes?
+        """
+        return choice(self.holds, table, "copy") != "changes"

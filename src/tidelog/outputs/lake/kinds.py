@@ -13,6 +13,7 @@ from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetT
 
 if TYPE_CHECKING:
     from tidelog.outputs.lake.delta.options import DeltaOptions
+    from tidelog.outputs.lake.iceberg.output import IcebergOptions
 
 
 def _delta(section: DeltaSection, context: OutputContext) -> Output:
@@ -39,7 +40,6 @@ def _delta_options(section: DeltaSection) -> DeltaOptions:
 
     return DeltaOptions(
         **_lake_options(section),
-        holds=section.holds,
         types=section.types.column_types(),
         cluster_by=section.cluster_by,
         deletion_vectors=section.deletion_vectors,
@@ -48,13 +48,8 @@ def _delta_options(section: DeltaSection) -> DeltaOptions:
 
 
 def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
-    from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
+    from tidelog.outputs.lake.iceberg.output import IcebergOutput
 
-    options = IcebergOptions(
-        **_lake_options(section),
-        mode=section.mode,
-        format_version=section.format_version,
-    )
     return IcebergOutput(
         context.spark,
         context.log_path,
@@ -63,9 +58,19 @@ def _iceberg(section: IcebergSection, context: OutputContext) -> Output:
         storage_options=section.options(),
         tables=section.tables,
         name=section.name,
-        options=options,
+        options=_iceberg_options(section),
         parallel_tables=section.parallelism,
         state=context.open_state(),
+    )
+
+
+def _iceberg_options(section: IcebergSection) -> IcebergOptions:
+    from tidelog.outputs.lake.iceberg.output import IcebergOptions
+
+    return IcebergOptions(
+        **_lake_options(section),
+        mode=section.mode,
+        format_version=section.format_version,
     )
 
 
@@ -73,6 +78,7 @@ def _lake_options(section: DeltaSection | IcebergSection) -> dict[str, Any]:
     after = section.vacuum_after
     return {
         "steps": transform_steps(section),
+        "holds": section.holds,
         "on_schema_change": section.on_schema_change,
         "keyless": section.keyless,
         "soft_deletes": section.deletes == "soft",
@@ -116,19 +122,15 @@ def _delta_idle(section: DeltaSection, log: LogExtent) -> bool:
 
 def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.base.targets import refused_names
-    from tidelog.outputs.lake.iceberg.table import (
-        DELETED,
-        IcebergLayout,
-        IcebergTable,
-        check_reserved,
-    )
+    from tidelog.outputs.lake.iceberg.table import IcebergTable, check_reserved
     from tidelog.outputs.lake.table import check_columns, parts_of
 
-    layout = IcebergLayout(deleted=DELETED if section.deletes == "soft" else "")
+    options = _iceberg_options(section)
 
     def check(table: TargetTable) -> None:
+        layout = options.layout_of(table.source)
         check_columns(IcebergTable.product, layout, table)
-        check_reserved(table)
+        check_reserved(table, layout)
 
     return refused_names(
         section.name, tables, check, lambda table: ".".join(parts_of(table.source, table.name))

@@ -17,11 +17,13 @@ from pyspark.sql.types import StructType
 
 from tidelog.errors import ConflictError, OutputBusyError, TableLeftOutError
 from tidelog.model.patterns import exclusion
-from tidelog.outputs.lake.contents import LakeLayout
+from tidelog.outputs.lake.contents import LakeLayout, source_columns_of
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import can_be_key
+from tidelog.outputs.lake.data_files.layout import FileLayout
 from tidelog.outputs.lake.delta.tasks import CopyFiles, RewriteWork
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.settling.rows import is_closed
+from tidelog.outputs.lake.settling.rows import VersionBounds, is_closed, newest_version
 from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges
 from tidelog.outputs.lake.table import LakeTable
 from tidelog.ports import TargetTable
@@ -85,6 +87,11 @@ def _split_by_bytes(files: Sequence[DataFile]) -> list[list[DataFile]]:
         groups[-1].append(file)
         total_bytes += file.size
     return [group for group in groups if len(group) > 1]
+
+
+def _lowest(file: DataFile, layout: FileLayout) -> int:
+    bounds = VersionBounds.of(file, layout)
+    return 0 if bounds is None else bounds.lowest
 
 
 class SettledTable(LakeTable):
@@ -156,6 +163,12 @@ class SettledTable(LakeTable):
     def altered(self) -> bool:
         """Reads the state. Has somebody altered the table, or removed it, since it was read?"""
 
+    def row_types(self) -> dict[str, str]:
+        return {
+            each.name: self.sql_type(each)
+            for each in source_columns_of(self.columns(), self.layout)
+        }
+
     def check_layout(self, target: TargetTable, have: Collection[str] = ()) -> None:
         super().check_layout(target, have)
         for name in target.key if self.layout.holds != "changes" else ():
@@ -197,13 +210,15 @@ class SettledTable(LakeTable):
 
     def compaction(self) -> list[RewriteWork]:
         """Returns the works that compact small files; empty: not needed now."""
-        history = self.files().layout if self.layout.holds == "history" else None
+        layout = self.files().layout if self.layout.holds != "copy" else None
         groups = files_to_compact(
             self.data_files().values(),
-            lambda file: history is not None and is_closed(file, history),
+            lambda file: layout is not None and is_closed(file, layout),
         )
         if not groups:
             return []
+        if layout is not None and not layout.key:  # rows stay in the order of their versions
+            groups = [sorted(each, key=lambda file: _lowest(file, layout)) for each in groups]
         whole = self.files()
         return [RewriteWork(replace(whole, files=tuple(group))) for group in groups]
 
@@ -215,6 +230,15 @@ class SettledTable(LakeTable):
             logger.info(
                 "%s: small files were not compacted: somebody else committed", self.location
             )
+
+    def _offset_of_rows(self, known: int | None, since: int) -> int | None:
+        """Returns the offset up to which a restored table has every record: ``known``, or beyond
+        the newest version of its rows; None: it has none.
+        """
+        whole = self.files()
+        reader = DataFileReader(whole.store, whole.layout)
+        newest = [newest_version(file, reader, whole.layout) for file in whole.files]
+        return min(max(known or 0, max(newest, default=-1) + 1), since) or None
 
     def _recheck(self) -> None:
         """Raises OutputBusyError if somebody altered the table: that may be the change that we were

@@ -29,6 +29,7 @@ from tidelog.errors import (
     TidelogError,
 )
 from tidelog.eventlog.reader import SegmentRef
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.ranges import delivered_schema, removals_of
 from tidelog.outputs.lake.delta import tasks as settle_tasks
@@ -114,6 +115,19 @@ class SettlingOutput(LakeOutput[Settled]):
         """Remove what readers of the tables do not need any more. The copies are correct without
         it: an error is logged. ``written``: tables of the batch.
         """
+
+    def _check_layout(self, copy: Settled, target: TargetTable, *, exists: bool) -> None:
+        table = target.source
+        if copy.layout.holds == "changes" and (steps := steps_of(self._options.steps, table)):
+            raise TableLeftOutError(
+                f"output {self.name} keeps the changes of {table} as the log has them, and its "
+                f"step {steps[0].action} would alter rows: remove {table} from the step's "
+                "tables, or keep a copy of it"
+            )
+        super()._check_layout(copy, target, exists=exists)
+
+    def _holds_changes(self, table: TableName) -> bool:
+        return matches(self._patterns, table) and self._table(table).layout.holds != "copy"
 
     def _write_copies(self, works: Sequence[TableWork]) -> None:
         if not works:

@@ -16,7 +16,7 @@ from tidelog.kinds.sections import (
     TablePattern,
     TypesSection,
 )
-from tidelog.model.patterns import choice, matches
+from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import FileStoreSection, KeylessPolicy, name_field
 from tidelog.outputs.lake.config import LakeSection
@@ -60,13 +60,6 @@ class DeltaSection(FileStoreSection, LakeSection):
     path: Location = Field(
         description="Directory or URL; the table `public.orders` goes to `<path>/public/orders`.",
         examples=["./data/lake"],
-    )
-    holds: dict[TablePattern, Literal["copy", "changes", "history"]] = Field(
-        default={},
-        description="By table or pattern, what the table in the lake contains. `copy` (default): "
-        "the rows that the source has. `changes`: every change, as a row. `history`: every state "
-        "that a row had, with the time for which it held.",
-        examples=[{"public.events": "changes"}],
     )
     keyless: KeylessPolicy = Field(
         default="append",
@@ -138,9 +131,3 @@ class DeltaSection(FileStoreSection, LakeSection):
             return None
         altered = any(s.action != "route" and matches(s.tables, table) for s in self.steps)
         return "skip" if self.keyless == "append" and altered else self.keyless
-
-    def keeps_copy(self, table: TableName) -> bool:
-        """Does the table in the lake contain the rows of the source's table, perhaps with earlier
-        ones, and not its changes?
-        """
-        return choice(self.holds, table, "copy") != "changes"

@@ -12,15 +12,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tidelog.errors import TableLeftOutError
-from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.hive import HiveCatalog, Registration, entry_of
 from tidelog.outputs.lake.delta.options import DeltaOptions as DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
 from tidelog.outputs.lake.delta.vacuum import Vacuum, VacuumTimes
 from tidelog.outputs.lake.settling_output import SettlingOutput
-from tidelog.ports import StateStore, TargetTable
-from tidelog.spark.transforms import steps_of
+from tidelog.ports import StateStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,19 +118,6 @@ class DeltaOutput(SettlingOutput[DeltaTable]):
         if keyless is not None:
             found.choose_layout(keyless=self._is_keyless(table))
         return found
-
-    def _check_layout(self, copy: DeltaTable, target: TargetTable, *, exists: bool) -> None:
-        table = target.source
-        if copy.layout.holds == "changes" and (steps := steps_of(self._options.steps, table)):
-            raise TableLeftOutError(
-                f"output {self.name} keeps the changes of {table} as the log has them, and its "
-                f"step {steps[0].action} would alter rows: remove {table} from the step's "
-                "tables, or keep a copy of it"
-            )
-        super()._check_layout(copy, target, exists=exists)
-
-    def _holds_changes(self, table: TableName) -> bool:
-        return matches(self._patterns, table) and self._table(table).layout.holds != "copy"
 
     def _clean_up(self, written: Sequence[DeltaTable]) -> None:
         if self._vacuum is not None:

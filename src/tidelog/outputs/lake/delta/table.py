@@ -25,7 +25,6 @@ from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.contents import ColumnPlan, column_edits, source_columns_of
-from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import (
     delta_layout,
     needs_mapping,
@@ -44,7 +43,6 @@ from tidelog.outputs.lake.delta_log.definition import TableDefinition
 from tidelog.outputs.lake.delta_log.features import check_supported
 from tidelog.outputs.lake.delta_log.table_state import TableState
 from tidelog.outputs.lake.settled_table import COMMIT_TRIES, Rewrite, SettledTable
-from tidelog.outputs.lake.settling.rows import newest_version
 from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, SettleOptions
 from tidelog.outputs.lake.table import DROPPED_PROPERTY, RestoredCopy, parts_of
 from tidelog.ports import TargetTable
@@ -241,12 +239,6 @@ class DeltaTable(SettledTable):
 
     def column_types(self) -> dict[str, str]:
         return {field.name: field.dataType.simpleString() for field in self.columns().fields}
-
-    def row_types(self) -> dict[str, str]:
-        return {
-            each.name: self.sql_type(each)
-            for each in source_columns_of(self.columns(), self.layout)
-        }
 
     def definition(self) -> object:
         return self.metadata
@@ -459,16 +451,8 @@ class DeltaTable(SettledTable):
         self._restored = version
         offset = found.offset
         if self.layout.holds != "copy":  # each change is written only once
-            offset = min(max(offset or 0, self._newest_version() + 1), since) or None
+            offset = self._offset_of_rows(offset, since)
         return RestoredCopy(offset, f"version {found.restored} is a RESTORE")
-
-    def _newest_version(self) -> int:
-        """Returns the newest version of all rows; -1: there are none."""
-        layout = self.files().layout
-        reader = DataFileReader(self.store, layout)
-        return max(
-            (newest_version(file, reader, layout) for file in self.state.files.values()), default=-1
-        )
 
     def _commit_of(self, version: int) -> DeltaCommit | None:
         info = self.state.commit_info(version)

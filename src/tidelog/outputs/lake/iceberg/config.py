@@ -52,8 +52,8 @@ class IcebergSection(StorageOptionsSection, LakeSection):
     )
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
-        description="`hard`: a deleted row is removed. `soft`: it stays as it was last, with "
-        "`_tidelog_deleted` true.",
+        description="For copies. `hard`: a deleted row is removed. `soft`: it stays as it was "
+        "last, with `_tidelog_deleted` true.",
     )
     keyless: SkipOrFail = KEYLESS
     partition_by: dict[TablePattern, list[str]] = Field(
@@ -86,8 +86,8 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         "readers know.",
     )
 
-    def keyless_of(self, table: TableName) -> SkipOrFail:
-        return self.keyless
+    def keyless_of(self, table: TableName) -> SkipOrFail | None:
+        return self.keyless if self.keeps_copy(table) else None
 
     @field_validator("vacuum_after")
     @classmethod

@@ -40,6 +40,19 @@ class IcebergOptions(LakeOptions):
     mode: str = "merge-on-read"
     format_version: int = 2
 
+    def layout_of(self, table: TableName) -> IcebergLayout:
+        """Returns the layout of the table in the lake of a table of the source."""
+        by = [Partition.parse(each) for each in choice(self.partition_by, table, ())]
+        holds = self.holds_of(table)
+        return IcebergLayout(
+            version="version" if holds == "changes" else "_version",
+            deleted=DELETED if self.soft_deletes and holds == "copy" else "",
+            partitions=tuple(each.sql(quote=False) for each in by),
+            holds=holds,
+            mode=self.mode,
+            format_version=self.format_version,
+        )
+
 
 class IcebergOutput(SettlingOutput[IcebergTable]):
     """Tables of an Iceberg catalog.
@@ -105,14 +118,7 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         super().close()
 
     def _open(self, table: TableName, name: str) -> IcebergTable:
-        options = self._options
-        by = [Partition.parse(each) for each in choice(options.partition_by, table, ())]
-        layout = IcebergLayout(
-            deleted=DELETED if options.soft_deletes else "",
-            partitions=tuple(each.sql(quote=False) for each in by),
-            mode=options.mode,
-            format_version=options.format_version,
-        )
+        layout = self._options.layout_of(table)
         parts = parts_of(table, name)
         location = ".".join(parts) if self._root is None else "/".join([self._root, *parts])
         branch = f"tidelog-{self.name}-"

@@ -433,11 +433,24 @@ def _each(scan: Any) -> Iterable[Any]:
         yield tasks.next()
 
 
+@dataclass(frozen=True)
+class AddedColumn:
+    """A column to add. ``within``: the struct that it is a member of; "": the table. ``type``: as
+    the specification has it as JSON.
+    """
+
+    name: str
+    type: Any
+    within: str = ""
+
+
 class SchemaChange:
-    """Columns to remove, to add and to widen, in this order; types as Iceberg spells them."""
+    """Columns to remove, to add and to widen, in this order. ``widened``: primitive types, by the
+    name of a column, or by ``struct.member``.
+    """
 
     def __init__(
-        self, removed: Sequence[str], added: Mapping[str, str], widened: Mapping[str, str]
+        self, removed: Sequence[str], added: Sequence[AddedColumn], widened: Mapping[str, str]
     ) -> None:
         self._removed, self._added, self._widened = removed, added, widened
 
@@ -449,8 +462,11 @@ class SchemaChange:
         parse = jvm.org.apache.iceberg.types.Types.fromPrimitiveString
         for name in self._removed:
             update = update.deleteColumn(name)
-        for name, kind in self._added.items():
-            update = update.addColumn(None, name, parse(kind))
+        for each in self._added:
+            column = {"id": 1, "name": "c", "required": False, "type": each.type}
+            schema = json.dumps({"type": "struct", "schema-id": 0, "fields": [column]})
+            kind = jvm.org.apache.iceberg.SchemaParser.fromJson(schema).findType("c")
+            update = update.addColumn(each.within or None, each.name, kind)
         for name, kind in self._widened.items():
             update = update.updateColumn(name, parse(kind))
         return update.apply()

@@ -9,12 +9,14 @@ before.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -43,8 +45,14 @@ from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.base.targets import rename_step
-from tidelog.outputs.lake.contents import ColumnPlan, LakeLayout, fields_of
-from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.contents import ColumnPlan, LakeLayout, column_edits, columns_of
+from tidelog.outputs.lake.data_files.layout import (
+    VALID_FROM,
+    VALID_TO,
+    VALID_TO_VERSION,
+    FileColumn,
+    FileLayout,
+)
 from tidelog.outputs.lake.data_files.parquet_files import has_bounds
 from tidelog.outputs.lake.delta.tasks import CopyFiles
 from tidelog.outputs.lake.delta_log.actions import DataFile
@@ -52,6 +60,7 @@ from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
 from tidelog.outputs.lake.iceberg.format import IcebergFormat, PartitionField
 from tidelog.outputs.lake.iceberg.partitioning import Partition
 from tidelog.outputs.lake.iceberg.state import (
+    AddedColumn,
     IcebergState,
     SchemaChange,
     TableChange,
@@ -62,6 +71,7 @@ from tidelog.outputs.lake.settling.settle import ChangeFile, FileChanges, Settle
 from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
+    HOLDS_PROPERTY,
     MARKED_PROPERTY,
     TABLE_PROPERTY,
     RestoredCopy,
@@ -96,6 +106,10 @@ _NAMES = {spark.simpleString(): name for name, (spark, _) in _TYPES.items()}
 _NAMES |= {"tinyint": "int", "smallint": "int"}  # Iceberg has no smaller ones
 
 
+# Columns with statistics beside the key and the version.
+_STATISTICS = {"changes": ("ts",), "history": (VALID_FROM, VALID_TO, VALID_TO_VERSION)}
+
+
 @dataclass(frozen=True)
 class IcebergLayout(LakeLayout):
     """``mode``: of changed rows, ``merge-on-read`` or ``copy-on-write``; ``format_version`` of
@@ -106,9 +120,9 @@ class IcebergLayout(LakeLayout):
     format_version: int = 2
 
 
-def check_reserved(target: TargetTable) -> None:
+def check_reserved(target: TargetTable, layout: LakeLayout) -> None:
     """Raises NameRefusedError if a column has a name of Iceberg's."""
-    for name in target.columns.names:
+    for name in target.columns.names if layout.holds != "changes" else ():
         if name.lower() in _RESERVED:
             raise NameRefusedError(
                 f"{target.source} has a column {name}, a name that Iceberg keeps for itself. "
@@ -180,7 +194,10 @@ class IcebergTable(SettledTable):
 
     def columns(self) -> StructType:
         return StructType(
-            [StructField(each["name"], self._kinds(each)[0]) for each in self._declared()]
+            [
+                StructField(each["name"], self._kinds(each["type"], each["name"])[0])
+                for each in self._declared()
+            ]
         )
 
     def partitions(self) -> tuple[str, ...]:
@@ -206,7 +223,9 @@ class IcebergTable(SettledTable):
         names = {each.name for each in columns}
         deleted = self.layout.deleted if marked is None else marked
         # As long as the key is not known: all that can have statistics.
-        kept = {*self.key, self.layout.version} if self.key else names
+        known = self.key or self.layout.holds == "changes"
+        kept = {*self.key, self.layout.version} if known else names
+        kept |= set(_STATISTICS.get(self.layout.holds, ()))
         layout = FileLayout(
             columns=columns,
             partitions=(),
@@ -218,6 +237,7 @@ class IcebergTable(SettledTable):
             ),
             null_key=self.null_key,
             deletion_vectors=self._marks_rows(),
+            history=self.layout.holds == "history",
             format=self._format(),
         )
         options = SettleOptions(deletion_vectors=layout.deletion_vectors)
@@ -253,27 +273,47 @@ class IcebergTable(SettledTable):
         return self._fields
 
     def _file_columns(self) -> tuple[FileColumn, ...]:
-        return tuple(
-            FileColumn(
-                name=str(each["name"]),
-                physical=str(each["name"]),
-                type=self._kinds(each)[1],
-                field_id=int(each["id"]),
-                nullable=not each.get("required", False),
+        found = []
+        for each in self._declared():
+            _, kind, stored = self._kinds(each["type"], each["name"])
+            found.append(
+                FileColumn(
+                    name=str(each["name"]),
+                    physical=str(each["name"]),
+                    type=kind,
+                    field_id=int(each["id"]),
+                    nullable=not each.get("required", False),
+                    stored=stored if pa.types.is_nested(kind) else None,
+                )
             )
-            for each in self._declared()
-        )
+        return tuple(found)
 
-    def _kinds(self, declared: Mapping[str, Any]) -> tuple[DataType, pa.DataType]:
-        kind = declared["type"]
-        if isinstance(kind, str) and (found := _TYPES.get(kind)) is not None:
-            return found
+    def _kinds(self, kind: Any, column: str) -> tuple[DataType, pa.DataType, pa.DataType]:
+        """Returns Spark's type, Arrow's, and Arrow's with the ids of members, as files have it."""
+        if isinstance(kind, str) and (known := _TYPES.get(kind)) is not None:
+            return known[0], known[1], known[1]
         if isinstance(kind, str) and kind.startswith("decimal("):
             precision, scale = (int(each) for each in kind[len("decimal(") : -1].split(","))
-            return DecimalType(precision, scale), pa.decimal128(precision, scale)
+            decimal = pa.decimal128(precision, scale)
+            return DecimalType(precision, scale), decimal, decimal
         name = kind if isinstance(kind, str) else kind["type"]
+        if name == "struct" and self.layout.holds == "changes":
+            names = [str(each["name"]) for each in kind["fields"]]
+            types = [self._kinds(each["type"], column) for each in kind["fields"]]
+            ids = [each["id"] for each in kind["fields"]]
+            return (
+                StructType([StructField(n, t[0]) for n, t in zip(names, types, strict=True)]),
+                pa.struct([pa.field(n, t[1]) for n, t in zip(names, types, strict=True)]),
+                pa.struct(
+                    [_with_id(n, t[2], i) for n, t, i in zip(names, types, ids, strict=True)]
+                ),
+            )
+        if name == "list" and self.layout.holds == "changes":
+            spark, plain, stored = self._kinds(kind["element"], column)
+            element = _with_id("element", stored, kind["element-id"])
+            return ArrayType(spark), pa.list_(plain), pa.list_(element)
         raise TableLeftOutError(
-            f"{self.location}: column {declared['name']} is of type {name}, which Tidelog can't "
+            f"{self.location}: column {column} is of type {name}, which Tidelog can't "
             'write: drop the column, or exclude the table: add "!NAMESPACE.TABLE" to the tables '
             "of the output"
         )
@@ -286,20 +326,13 @@ class IcebergTable(SettledTable):
 
     def check_names(self, target: TargetTable) -> None:
         super().check_names(target)
-        check_reserved(target)
+        check_reserved(target, self.layout)
 
     def create(self, target: TargetTable, generation: str) -> None:
         self.check_names(target)
-        layout, fields = self.layout, fields_of(target)
-        columns = {name: self._declared_type(field) for name, field in fields.items()}
-        columns[layout.version] = "long"
-        if layout.deleted:
-            columns[layout.deleted] = "boolean"
-        ids = {name: number for number, name in enumerate(columns, 1)}
-        schema = [
-            {"id": ids[name], "name": name, "required": False, "type": kind}
-            for name, kind in columns.items()
-        ]
+        layout, numbers = self.layout, count(1)
+        schema = [self._declared_column(each, numbers) for each in columns_of(target, layout)]
+        ids = {each["name"]: each["id"] for each in schema}
         by = [Partition.parse(each) for each in layout.partitions]
         spec = [
             {
@@ -313,6 +346,7 @@ class IcebergTable(SettledTable):
         properties = {
             GENERATION_PROPERTY: generation,
             TABLE_PROPERTY: str(target.source),
+            **({HOLDS_PROPERTY: layout.holds} if layout.holds != "copy" else {}),
             **({MARKED_PROPERTY: layout.deleted} if layout.deleted else {}),
             "format-version": str(layout.format_version),
             _MODE: layout.mode,
@@ -333,12 +367,27 @@ class IcebergTable(SettledTable):
                 "a Hive Metastore could not lock it (docs/outputs/iceberg.md, Catalogs)"
             )
 
-    def _declared_type(self, field: StructField) -> str:
+    def _declared_column(self, field: StructField, ids: Iterator[int]) -> dict[str, Any]:
+        """Returns a new column as metadata have it. The catalog gives it an id of its own."""
+        kind = self._declared_type(field.name, field.dataType, ids)
+        return {"id": next(ids), "name": field.name, "required": False, "type": kind}
+
+    def _declared_type(self, column: str, kind: DataType, ids: Iterator[int]) -> Any:
         """Returns the type of a new column as Iceberg spells it."""
-        kind = field.dataType
         if isinstance(kind, DecimalType):
             return f"decimal({kind.precision}, {kind.scale})"
-        return self._spelled(field.name, kind.simpleString())
+        if isinstance(kind, StructType):
+            fields = [self._declared_column(each, ids) for each in kind.fields]
+            return {"type": "struct", "fields": fields}
+        if isinstance(kind, ArrayType):
+            element = self._declared_type(column, kind.elementType, ids)
+            return {
+                "type": "list",
+                "element-id": next(ids),
+                "element": element,
+                "element-required": False,
+            }
+        return self._spelled(column, kind.simpleString())
 
     def _spelled(self, column: str, kind: str) -> str:
         if kind.startswith("decimal("):
@@ -358,8 +407,43 @@ class IcebergTable(SettledTable):
 
     def follow(self, columns: ColumnPlan, target: TargetTable) -> None:
         """Follow the columns, in one commit. A column that comes again is a new one, without
-        values.
+        values; but not where older states, or changes, keep theirs.
         """
+        known = self.property(DROPPED_PROPERTY) or "[]"
+        dropped = json.dumps(columns.dropped)
+        if self.layout.holds == "copy":
+            change = self._change_of_copy(columns)
+        else:
+            if self.layout.holds == "history" and columns.readded and dropped != known:
+                # Before the property: a crash between the two repeats this step.
+                self._rewrite_files(null_columns=tuple(columns.readded))
+            edits = column_edits(columns, target, self.columns(), self.layout)
+            change = SchemaChange(
+                [],
+                [
+                    AddedColumn(
+                        each.field.name,
+                        self._declared_type(each.field.name, each.field.dataType, count(2)),
+                        each.within,
+                    )
+                    for each in edits
+                    if not each.widens
+                ],
+                {
+                    f"{each.within}.{each.field.name}".removeprefix("."): self._spelled(
+                        each.field.name, each.field.dataType.simpleString()
+                    )
+                    for each in edits
+                    if each.widens
+                },
+            )
+        if not change and dropped == known:
+            return
+        properties = {DROPPED_PROPERTY: dropped}
+        if not self._state.commit(properties=properties, columns=change or None):
+            raise self._busy_error()
+
+    def _change_of_copy(self, columns: ColumnPlan) -> SchemaChange:
         types = self.column_types()
         widened = {name: self._spelled(name, kind) for name, kind in columns.widened.items()}
         back = {
@@ -367,13 +451,9 @@ class IcebergTable(SettledTable):
             for name in columns.readded
         }
         added = {name: self._spelled(name, kind) for name, kind in columns.added.items()}
-        change = SchemaChange([*back], {**back, **added}, widened)
-        dropped = json.dumps(columns.dropped)
-        if not change and dropped == (self.property(DROPPED_PROPERTY) or "[]"):
-            return
-        properties = {DROPPED_PROPERTY: dropped}
-        if not self._state.commit(properties=properties, columns=change or None):
-            raise self._busy_error()
+        return SchemaChange(
+            [*back], [AddedColumn(*each) for each in {**back, **added}.items()], widened
+        )
 
     # ------------------------------------------------ what is written
 
@@ -468,7 +548,10 @@ class IcebergTable(SettledTable):
                     return None
                 return RestoredCopy(int(found), f"it was rolled back to snapshot {head}")
             at = state.parent(at)
-        return self._rolled_back()
+        restored = self._rolled_back()
+        if restored is not None and self.layout.holds != "copy":  # each change is written only once
+            return replace(restored, offset=self._offset_of_rows(None, since))
+        return restored
 
     def _rolled_back(self) -> RestoredCopy | None:
         head = self._state.head()
@@ -489,6 +572,10 @@ class IcebergTable(SettledTable):
 def _end(application: str) -> str:
     """Returns the key of the end of a batch in the summary of its snapshot."""
     return f"{application}/end"
+
+
+def _with_id(name: str, kind: pa.DataType, number: int) -> pa.Field:
+    return pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
 
 
 def _plain(location: str) -> str:

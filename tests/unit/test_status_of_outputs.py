@@ -113,9 +113,10 @@ def test_a_table_that_is_mended_is_noted_without_a_batch(tmp_path: Path) -> None
     built = BuiltLog(tmp_path / "log")
     book = _ProgressStore(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
     for refused in ({"public.t": "somebody else's"}, {}):
-        book.report_tables("api", refused, {})
+        book.report_tables("api", refused, {}, refused)
         (found,) = Consumers(built.log.storage).all()
         assert found.delivered["api"].refused == refused
+        assert found.delivered["api"].unregistered == refused
         assert found.delivered["api"].batches == 0
 
 

@@ -352,9 +352,9 @@ def test_tables_that_are_left_out_are_tried_again_between_batches_and_behind_the
 
 
 def test_which_tables_are_left_out_is_reported_before_the_first_batch(scene: Scene) -> None:
-    told: list[tuple[str, Any, Any]] = []
+    told: list[tuple[str, Any, Any, Any]] = []
     scene.loop(Rejecting(), on_tables=lambda *each: told.append(each)).prepare()
-    assert told == [("kept", {"public.x": "why"}, {"public.y": "appended"})]
+    assert told == [("kept", {"public.x": "why"}, {"public.y": "appended"}, {})]
 
 
 def test_rejections_are_reported_with_the_batch(scene: Scene) -> None:

@@ -10,6 +10,7 @@ from tidelog.app.verification import _choose_tables, is_compared
 from tidelog.errors import UsageError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.config import DeltaSection
+from tidelog.outputs.lake.iceberg.config import IcebergSection
 
 ORDERS, EVENTS = TableName("public", "orders"), TableName("public", "events")
 
@@ -24,6 +25,10 @@ def test_a_table_of_changes_is_not_compared() -> None:
     assert not is_compared(some, EVENTS)
     assert not is_compared(some, TableName("other", "t"))
     assert is_compared(section(holds={"public.events": "copy", "*.*": "changes"}), EVENTS)
+    options = {"kind": "iceberg", "path": "lake", "holds": {"public.events": "changes"}}
+    iceberg = IcebergSection.model_validate(options)
+    assert is_compared(iceberg, ORDERS)
+    assert not is_compared(iceberg, EVENTS)
 
 
 def test_nothing_to_compare_is_no_equality() -> None:

@@ -32,6 +32,7 @@ from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
 from tidelog.outputs.database.kinds import DatabaseSection
 from tidelog.outputs.delivery_settings import transform_steps
+from tidelog.outputs.lake.config import LakeSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
@@ -87,7 +88,7 @@ def has_copies(section: OutputSection) -> bool:
 
 def is_compared(section: OutputSection, table: TableName) -> bool:
     """Return whether an output that `has_copies` has one of the table; changes are no copy."""
-    if isinstance(section, DeltaSection) and not section.keeps_copy(table):
+    if isinstance(section, LakeSection) and not section.keeps_copy(table):
         return False
     return matches(section.tables, table)
 

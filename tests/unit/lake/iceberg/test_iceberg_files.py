@@ -13,8 +13,9 @@ import pytest
 
 from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.outputs.base.stores import open_file_store
+from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
-from tidelog.outputs.lake.data_files.parquet_files import file_statistics
+from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter, file_statistics
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.iceberg.files import (
     SPEC,
@@ -119,3 +120,32 @@ def test_each_deletion_vector_has_a_file_of_its_own(tmp_path: Path) -> None:
     paths = {delete.path for _, file in writer.close() for delete in deletes_of(file)}
     assert {Path(path) for path in paths} == set((tmp_path / "data").iterdir())
     assert len(paths) == 2
+
+
+def test_members_of_structs_are_found_by_their_ids(tmp_path: Path) -> None:
+    """Others may rename one, give its name to another, or put them in another order."""
+
+    def layout(**members: tuple[pa.DataType, int]) -> FileLayout:
+        fields = [pa.field(name, kind) for name, (kind, _) in members.items()]
+        ids = [number for _, number in members.values()]
+        stored = [
+            each.with_metadata({"PARQUET:field_id": str(number)})
+            for each, number in zip(fields, ids, strict=True)
+        ]
+        column = FileColumn("row", "row", pa.struct(fields), 1, stored=pa.struct(stored))
+        rules = IcebergFormat(str(tmp_path), 2, 0)
+        return FileLayout((column,), (), (), "", "", (), False, format=rules)
+
+    text, store = pa.string(), open_file_store(str(tmp_path))
+    before = layout(a=(text, 2), b=(text, 3), n=(pa.int32(), 4), gone=(text, 5))
+    rows = [{"a": "1", "b": "2", "n": 3, "gone": "4"}, None, {"b": "5"}]
+    written = pa.table({"row": pa.array(rows, before.schema.field("row").type)})
+    (file,) = ParquetFileWriter(store, before).write(written)
+    after = layout(b=(text, 2), n=(pa.int64(), 4), a=(text, 6), c=(text, 3))
+    for numbers in (None, np.array([0, 1, 2])):
+        found = DataFileReader(store, after).read(file, rows=numbers)
+        assert found["row"].to_pylist() == [
+            {"b": "1", "n": 3, "a": None, "c": "2"},
+            None,
+            {"b": None, "n": None, "a": None, "c": "5"},
+        ]

@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -66,6 +66,29 @@ def from_file(values: pa.ChunkedArray, column: FileColumn) -> pa.ChunkedArray:
                 f"it as {values.type}: dump the table"
             ) from None
     return values if column.stored is None else _renamed(values, column.type)
+
+
+def _members_by_id(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Returns structs with the members of ``kind``, found by their field ids: others may have
+    renamed one, or given its name to another. Without ids they stay as they are.
+    """
+    if values.type.equals(kind, check_metadata=True) or not values.num_chunks:
+        return values
+    return pa.chunked_array([_by_id(each, kind) for each in values.chunks])
+
+
+def _by_id(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_struct(values.type) or not (found := _field_ids(values.type)):
+        return values
+    names = [found.get(number) for number in _field_ids(kind)]
+    members = [
+        pa.nulls(len(values), member.type)
+        if name is None
+        else _by_id(values.field(name), member.type)
+        for name, member in zip(names, kind, strict=True)
+    ]
+    nulls = values.is_null() if values.null_count else None
+    return pa.StructArray.from_arrays(members, [member.name for member in kind], mask=nulls)
 
 
 def _has_required(kind: pa.DataType) -> bool:
@@ -362,11 +385,14 @@ class DataFileReader:
             return pa.chunked_array([pa.repeat(value, count)])
         if column.name not in stored:
             return pa.chunked_array([pa.nulls(count, column.type)])
-        return from_file(found.column(stored[column.name]), column)
+        values = found.column(stored[column.name])
+        if format_of(self._layout).by_id and column.stored is not None:
+            values = _members_by_id(values, column.stored)
+        return from_file(values, column)
 
 
-def _field_ids(fields: pa.Schema) -> dict[int | None, str]:
-    """Returns the names of a file's columns by their field ids."""
+def _field_ids(fields: Iterable[pa.Field]) -> dict[int | None, str]:
+    """Returns the names of a file's columns, or of a struct's members, by their field ids."""
     key = b"PARQUET:field_id"
     return {int(each.metadata[key]): each.name for each in fields if key in (each.metadata or {})}
 

@@ -376,10 +376,11 @@ class IcebergTable(SettledTable):
         """Returns the type of a new column as Iceberg spells it."""
         if isinstance(kind, DecimalType):
             return f"decimal({kind.precision}, {kind.scale})"
-        if isinstance(kind, StructType):
+        has_members = self.layout.holds == "changes"
+        if has_members and isinstance(kind, StructType):
             fields = [self._declared_column(each, ids) for each in kind.fields]
             return {"type": "struct", "fields": fields}
-        if isinstance(kind, ArrayType):
+        if has_members and isinstance(kind, ArrayType):
             element = self._declared_type(column, kind.elementType, ids)
             return {
                 "type": "list",

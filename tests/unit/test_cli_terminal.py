@@ -170,6 +170,18 @@ def test_names_do_nothing_to_a_terminal(
     assert SHOWN in screen.getvalue()
 
 
+def test_names_on_a_terminal_are_neither_markup_nor_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = FakeTerminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "100")
+    keys = [{"a column that is wide enough for the title": 1}]
+    terminal.show({"tables": [{"table": "a.b[/b]\x1b[5m", "keys": keys}]}, as_json=False)
+    terminal.print_sentence("app:id:42")
+    shown = re.sub(r"\x1b\[[\d;]*m", "", screen.getvalue())
+    assert r"a.b[/b]\x1b[5m keys" in shown
+    assert "app:id:42" in shown
+
+
 def test_an_error_on_a_terminal_tears_no_word_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = FakeTerminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import sys
 from contextlib import closing
+from pathlib import Path
 
 import pyte
 import pytest
 from rich.text import Text
+from tests.support.pseudo_terminal import PseudoTerminal
 
 from tidelog.cli import terminal as endings
 from tidelog.cli.live import LiveArea, can_be_redrawn
@@ -137,3 +142,38 @@ def test_a_terminal_that_can_only_print_is_not_redrawn(
     assert can_be_redrawn(terminal)
     monkeypatch.setenv("TERM", "dumb")
     assert not can_be_redrawn(terminal)
+
+
+_DRAWS = """
+import sys, time
+from rich.text import Text
+from tidelog.cli.live import live_area
+with live_area(whole=sys.argv[1] == "whole") as area:
+    for number in range(int(sys.argv[2])):
+        area.draw([Text(f"\N{FULL BLOCK}\N{CHECK MARK} {number}")])
+        time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize("extent", ["whole", "last lines"])
+def test_a_terminal_is_restored_where_sigterm_ends_a_command_that_does_not_wait_for_it(
+    tmp_path: Path, extent: str
+) -> None:
+    command = [sys.executable, "-c", _DRAWS, extent, "100000"]
+    with PseudoTerminal(command, tmp_path, WIDTH, HEIGHT) as shown:
+        shown.wait(lambda text: "█✓ " in text)
+        os.kill(shown.pid, signal.SIGTERM)
+        shown.wait_ended()
+        assert shown.exit_code == -signal.SIGTERM
+        assert shown.written.rfind(b"\033[?25h") > shown.written.rfind(b"\033[?25l")
+        assert shown.written.rfind(b"\033[?1049l") >= shown.written.rfind(b"\033[?1049h")
+
+
+def test_a_terminal_whose_encoding_has_no_bars_is_restored(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _DRAWS, "whole", "3"]
+    with PseudoTerminal(command, tmp_path, WIDTH, HEIGHT, PYTHONIOENCODING="ascii") as shown:
+        shown.wait_ended()
+        assert shown.exit_code == 0, shown.written
+        assert b"?? 2" in shown.written
+        assert shown.written.rfind(b"\033[?25h") > shown.written.rfind(b"\033[?25l")
+        assert shown.written.rfind(b"\033[?1049l") > shown.written.rfind(b"\033[?1049h")

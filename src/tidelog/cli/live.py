@@ -6,6 +6,7 @@ workers, which write to the file descriptor and not to ``sys.stderr``.
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -47,6 +48,8 @@ class LiveArea:
         from rich.console import Console
         from rich.live import Live
 
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # it may have no signs for bars
         self._console = Console(file=stream, highlight=False, force_terminal=True)
         self._live = Live(
             console=self._console,

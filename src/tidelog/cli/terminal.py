@@ -17,7 +17,7 @@ import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ def print_line(text: str, *, error: bool = False) -> None:
 def print_sentence(sentence: str, *, error: bool = False) -> None:
     """As `print_line`; on a terminal in lines that break between words. ``error``: to stderr."""
     if (sys.stderr if error else sys.stdout).isatty():
-        console(error=error).print(sentence, markup=False)
+        console(error=error).print(sentence)
     else:
         print_line(sentence, error=error)
 
@@ -96,7 +96,7 @@ def console(*, error: bool = False) -> Console:
     """Return Rich's console of stdout, or of stderr (``error``)."""
     from rich.console import Console
 
-    return Console(highlight=False, stderr=error)
+    return Console(highlight=False, markup=False, emoji=False, stderr=error)
 
 
 # ---------------------------------------------------------------- results
@@ -294,7 +294,7 @@ def _tables(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     for row, own in zip(flat, scalars, strict=True):
         for name, value in row.items():
             if _is_table(value):
-                yield from _tables(f"{next(iter(own.values()), '')} {name}", value)
+                yield from _tables(f"{printable(str(next(iter(own.values()), '')))} {name}", value)
 
 
 _WIDEST_PART = 24
@@ -340,13 +340,34 @@ _before_exit: list[Callable[[], None]] = []
 
 @contextmanager
 def restored_at_exit(restore: Callable[[], None]) -> Iterator[None]:
-    """Call ``restore`` at the end, also if a second signal ends the process at once."""
+    """Call ``restore`` at the end, also if a signal ends the process at once."""
     _before_exit.append(restore)
+    unhandled = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if unhandled:
+        signal.signal(signal.SIGTERM, _restore_and_end)
     try:
         yield
     finally:
+        if unhandled:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         restore()
         _before_exit.remove(restore)
+
+
+def _restore_all() -> None:
+    """Call all of `restored_at_exit`; a signal may have come while one of them writes."""
+    for restore in reversed(_before_exit):
+        with suppress(Exception):
+            restore()
+
+
+def _restore_and_end(number: int, frame: object) -> None:
+    _restore_all()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 @contextmanager
@@ -358,8 +379,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
     def request(number: int, frame: object) -> None:
         if stop.is_set():
-            for restore in _before_exit:
-                restore()
+            _restore_all()
             os._exit(128 + number)
         stop.set()
 

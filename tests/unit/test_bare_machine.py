@@ -89,6 +89,26 @@ def test_without_pyspark(tmp_path: Path, command: str) -> None:
     assert "pip install 'tidelog[spark]'" in told
 
 
+def test_the_client_of_spark_connect_needs_no_py4j(tmp_path: Path) -> None:
+    """Each output but Iceberg's is made there; PySpark's own switch makes it remote only."""
+    for package in ("grpc_status", "pandas", "zstandard"):
+        pytest.importorskip(package, reason="Spark Connect: pip install 'tidelog[connect]'")
+    made = "import tidelog.app.pipeline.session, tidelog.verify.compare"
+    made += "".join(
+        f", tidelog.outputs.{each}.output"
+        for each in ("lake.delta", "database", "files", "kafka", "http", "opensearch")
+    )
+    paths = [without(tmp_path, "py4j"), str(Path(__file__).parents[2] / "src")]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_SKIP_CONNECT_COMPAT_TESTS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", made], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_opentelemetry(tmp_path: Path) -> None:
     hidden = without(tmp_path, "opentelemetry")
     pushing = CONFIG + "control: {otlp: {endpoint: 'http://127.0.0.1:1/v1/metrics'}}\n"

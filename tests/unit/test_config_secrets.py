@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from tidelog.config import control, loading, models
 from tidelog.config.source import SOURCES
 from tidelog.kinds.adapters import OUTPUT_KINDS
+from tidelog.kinds.sections import SecretUrl
 
 
 def sections() -> Iterator[type[BaseModel]]:
@@ -22,7 +23,8 @@ def sections() -> Iterator[type[BaseModel]]:
 
 
 def holds_secret(annotation: Any) -> bool:
-    return "Secret" in repr(annotation)
+    kinds = ("Secret", *(each.__name__ for each in SecretUrl.__subclasses__()))
+    return any(kind in repr(annotation) for kind in kinds)
 
 
 def test_no_value_of_a_secret_option_is_ever_shown() -> None:
@@ -33,5 +35,5 @@ def test_no_value_of_a_secret_option_is_ever_shown() -> None:
         if holds_secret(field.annotation) or holds_secret(field.metadata)
     }
     assert {"token", "schema_token", "metrics_token", "viewer_token"} <= secret
-    assert {"url", "password"} <= secret
+    assert {"url", "password", "remote"} <= secret
     assert secret <= loading.SECRET_OPTIONS

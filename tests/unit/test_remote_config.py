@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from traceback import format_exception
 
 import pytest
 
 from tidelog.app.pipeline.outputs import check_spark, remote_of
 from tidelog.config import Config, load_config
-from tidelog.errors import AccessRefusedError, ConfigError, OutputBusyError, UsageError
-from tidelog.spark.sessions.connect import place_of
+from tidelog.errors import (
+    AccessRefusedError,
+    ConfigError,
+    OutputBusyError,
+    OutputError,
+    UsageError,
+)
+from tidelog.spark.sessions.connect import RemoteSession, place_of
 from tidelog.spark.sessions.errors import known_error
 
 REMOTE = "sc://spark.example.org:443/;token=hidden-token"
@@ -37,6 +44,10 @@ def test_the_token_is_not_shown(tmp_path: Path) -> None:
     [
         (f"remote: '{REMOTE}', master: 'local[2]'", "leave out master"),
         ("remote: 'spark://host:7077'", "expected sc://host"),
+        # PySpark refuses these too, and shows them whole.
+        (f"remote: '{REMOTE}=='", "= / [?] # of a value are written %3D"),
+        (f"remote: '{REMOTE}/7'", "expected sc://host"),
+        ("remote: 'sc://host:443;token=hidden-token'", "expected sc://host"),
     ],
 )
 def test_what_can_not_be_is_refused(tmp_path: Path, pipeline: str, expected: str) -> None:
@@ -57,9 +68,49 @@ def test_spark_remote_counts_where_nothing_is_configured(
         check_spark(local)
 
 
-def test_iceberg_is_refused(tmp_path: Path) -> None:
+def test_spark_remote_is_checked_as_the_configuration_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", f"{REMOTE}==")
+    with pytest.raises(UsageError, match="SPARK_REMOTE: expected sc://") as refused:
+        remote_of(config(tmp_path, "trigger_ms: 0"))
+    assert "hidden-token" not in str(refused.value)
+
+
+def need_client() -> None:
     for package in ("grpc_status", "pandas", "zstandard"):
         pytest.importorskip(package, reason="Spark Connect: pip install 'tidelog[connect]'")
+
+
+def test_master_of_the_environment_is_refused_without_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_client()
+    monkeypatch.setenv("MASTER", "local")
+    with pytest.raises(UsageError, match="unset it"):
+        check_spark(config(tmp_path, f"remote: '{REMOTE}'"))
+
+
+def test_an_error_of_pyspark_that_has_the_address_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    need_client()
+    monkeypatch.setenv("MASTER", "local")
+    with pytest.raises(OutputError, match="CANNOT_CONFIGURE_SPARK_CONNECT_MASTER") as refused:
+        RemoteSession(REMOTE, {})
+    assert "hidden-token" not in "".join(format_exception(refused.value))
+
+
+def test_a_catalog_that_a_jvm_reaches_is_refused(tmp_path: Path) -> None:
+    need_client()
+    catalog = "catalog: {type: hive, uri: 'thrift://metastore:9083'}"
+    found = config(tmp_path, f"remote: '{REMOTE}'", f"kind: delta, path: a, {catalog}")
+    with pytest.raises(UsageError, match="leave out catalog"):
+        check_spark(found)
+
+
+def test_iceberg_is_refused(tmp_path: Path) -> None:
+    need_client()
     found = config(tmp_path, f"remote: '{REMOTE}'", "kind: iceberg, path: a")
     with pytest.raises(UsageError, match="not over Spark Connect"):
         check_spark(found)

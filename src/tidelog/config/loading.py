@@ -291,6 +291,7 @@ SECRET_OPTIONS = frozenset(
             "metrics_token",
             "options",
             "password",
+            "remote",
         ),
         *("salt", "schema_token", "settings", "storage_options", "token", "url", "viewer_token"),
     )

@@ -113,6 +113,9 @@ class StateUrl(SecretUrl):
         return f"{place}?***" if asked else place
 
 
+_REMOTE = re.compile(r"sc://[^\s/;?#@]+(/(;[^\s;=/?#]+=[^\s;=/?#]*)*)?")
+
+
 class RemoteUrl(SecretUrl):
     """The address of a Spark Connect server. All its parameters may be secret."""
 
@@ -127,9 +130,17 @@ class RemoteUrl(SecretUrl):
     @classmethod
     def _validate(cls, value: Any) -> Self:
         found = super()._validate(value)
-        if not found.reveal().startswith("sc://"):
-            raise ValueError("expected sc://host[:port][/;parameters]")
+        if not _REMOTE.fullmatch(found.reveal()):  # PySpark's own error would show the token
+            raise ValueError(
+                "expected sc://host[:port][/;name=value;…], where = / ? # of a value are written "
+                "%3D %2F %3F %23"
+            )
         return found
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return the address that the text is. Raises ValueError."""
+        return cls._validate(text)
 
 
 def _duration(value: Any) -> Any:

@@ -34,13 +34,8 @@ _NOTHING: Names = frozenset()
 
 def columns_read(frame: DataFrame, expression: Column) -> Names:
     """Returns the columns of ``frame`` that the expression's value depends on."""
-    if is_remote(frame.sparkSession):  # which shows no plan: what it does not resolve without
-        text = str(expression)
-        return frozenset(
-            name
-            for name in frame.columns
-            if name in text and not _resolves(frame.drop(f.col(quoted(name))), expression)
-        )
+    if is_remote(frame.sparkSession):
+        return _columns_resolved(frame, expression)
     return columns_computed_of(frame, frame.select(expression.alias("read")))[0]
 
 
@@ -59,14 +54,29 @@ def columns_computed_of(frame: DataFrame, result: DataFrame) -> list[Names]:
     return [known.get(each, every) for each in _ids(plan.output())]
 
 
-def _resolves(frame: DataFrame, expression: Column) -> bool:
-    try:
-        _ = frame.select(expression).schema
-    except Exception as error:
-        if not _is_analysis(error):
-            raise
-        return False
-    return True
+def _columns_resolved(frame: DataFrame, expression: Column) -> Names:
+    """As `columns_read` where no plan is shown: the columns without which the expression does not
+    resolve, or to something else. Spark's own name for the value shows to what: without its column,
+    ``user`` is ``current_user()``, and ``hash(*)`` reads the others.
+    """
+
+    def value(columns: Iterable[str]) -> list[str] | None:
+        chosen = frame.select(*(f.col(quoted(name)) for name in columns))
+        try:
+            return chosen.select(f.struct(expression)).columns
+        except Exception as error:
+            if not _is_analysis(error):
+                raise
+            return None
+
+    names, text = frame.columns, str(expression)
+    whole = frame.select(f.struct(expression)).columns
+    written = [name for name in names if name in text or quoted(name)[1:-1] in text]
+    return frozenset(
+        name
+        for name in (written if value(written) == whole else names)
+        if value(each for each in names if each != name) != whole
+    )
 
 
 def is_same_column(frame: DataFrame, result: DataFrame, name: str) -> bool:

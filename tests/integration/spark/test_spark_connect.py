@@ -237,6 +237,93 @@ def test_steps_find_what_they_read_without_spark_s_plan(
     assert "step python, table public.orders: which columns a function changes" in ended.stderr
 
 
+READS = {
+    "id < 9": ["id"],
+    "amount * 2": ["amount"],
+    "'name'": [],
+    "s.name": ["s"],
+    "transform(xs, name -> upper(name))": ["xs"],
+    "`a``b` + `x.y`": ["a`b", "x.y"],
+    "user = 'x'": ["user"],  # else current_user()
+    "coalesce(current_date, current_date())": ["current_date"],
+    "hash(*) AS sum": ["a`b", "amount", "current_date", "id", "name", "s", "user", "x.y", "xs"],
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("classic", [True, False], ids=["classic", "connect"])
+def test_an_expression_reads_the_same_columns_of_each_kind_of_session(
+    servers: Servers, classic: bool
+) -> None:
+    script = f"""
+import json
+from pyspark.sql import SparkSession, functions as f
+from tidelog.spark.step_actions import columns_read
+spark = SparkSession.builder{".master('local[1]')" if classic else ""}.getOrCreate()
+spark.conf.set("spark.sql.caseSensitive", "true")
+frame = spark.sql(
+    "SELECT 1 AS id, 'n' AS name, 1.5 AS amount, 'u' AS user, date'2020-01-01' AS current_date, "
+    "5 AS `a``b`, 3 AS `x.y`, array('a') AS xs, named_struct('name', 'z') AS s"
+)
+print(json.dumps({{each: sorted(columns_read(frame, f.expr(each))) for each in {list(READS)!r}}}))
+"""
+    environment = dict(os.environ)
+    if not classic:
+        server = servers.start()
+        server.wait()
+        environment["SPARK_REMOTE"] = server.remote
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.stdout, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == READS
+
+
+@pytest.mark.thorough
+def test_a_setting_that_a_running_server_does_not_take_is_named(
+    servers: Servers, built: BuiltLog, tmp_path: Path, database: str
+) -> None:
+    started = servers.start()
+    pipeline = Pipeline(built, tmp_path, database, started.remote)
+    pipeline.document["pipeline"]["conf"] = {"spark.sql.extensions": "some.Extension"}
+    orders(built)
+    started.wait()
+    ended = pipeline.run_once()
+    assert ended.returncode == 2
+    assert "takes spark.sql.extensions only at its own start" in ended.stderr
+
+
+@pytest.mark.thorough
+def test_a_session_ends_for_good_also_while_a_thread_waits_for_its_server(
+    servers: Servers,
+) -> None:
+    server = servers.start()
+    server.wait()
+    script = f"""
+import os, threading, time
+from tidelog.spark.sessions.connect import RemoteSession
+session = RemoteSession({server.remote!r}, {{}})
+print("opened", flush=True)
+input()
+time.sleep(1)  # else it uses the session without asking
+threading.Thread(target=session.current, daemon=True).start()
+time.sleep(1)
+began = time.monotonic()
+session.stop()
+assert time.monotonic() - began < 15  # the thread waits for a minute
+print("stopped", flush=True)
+os._exit(0)  # PySpark's own threads wait, too
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "opened\n"
+        server.kill()
+        told, _ = client.communicate("\n", timeout=60)
+    assert told == "stopped\n"
+
+
 @pytest.mark.thorough
 def test_verify_compares_copies_down_to_the_row(
     request: pytest.FixtureRequest, servers: Servers, tmp_path: Path, database: str

@@ -13,6 +13,7 @@ from tidelog.capture.leadership import LeasedState
 from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.kinds.adapters import OUTPUT_KINDS
+from tidelog.kinds.sections import RemoteUrl
 from tidelog.outputs.base.sections import BuiltinKind, OutputSection, SteppedSection
 from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
 from tidelog.state.opening import fenced, open_state
@@ -132,11 +133,21 @@ def untested_versions() -> list[str]:
 
 def remote_of(config: Config) -> str | None:
     """Return the address of the Spark Connect server that runs the outputs' tasks; None: Spark
-    runs in this process, or is `pipeline.master`.
+    runs in this process, or is `pipeline.master`. Raises UsageError if SPARK_REMOTE is none.
     """
     if config.pipeline.remote is not None:
         return config.pipeline.remote.reveal()
-    return None if config.pipeline.master else os.environ.get("SPARK_REMOTE") or None
+    address = None if config.pipeline.master else os.environ.get("SPARK_REMOTE")
+    try:
+        return RemoteUrl.of(address).reveal() if address else None
+    except ValueError as error:
+        raise UsageError(f"SPARK_REMOTE: {error}") from None
+
+
+def remote_settings(config: Config) -> dict[str, str]:
+    """Return the settings of `pipeline.conf` that a session of Spark Connect gets."""
+    conf = config.pipeline.conf
+    return {name: str(value) for name, value in conf.items() if name.startswith("spark.sql.")}
 
 
 def check_spark(config: Config) -> Lake | None:
@@ -165,6 +176,16 @@ def _check_remote(config: Config) -> None:
             f"output {iceberg[0]}: Iceberg tables are committed by Iceberg's library in a JVM of "
             "this process, so not over Spark Connect: leave out pipeline.remote (and SPARK_REMOTE)"
         )
+    hive = [each.name for each in config.outputs if each.kind == "delta" and _has_catalog(each)]
+    if hive:
+        raise UsageError(
+            f"output {hive[0]}: its catalog is reached by a JVM of this process, so not over Spark "
+            "Connect: leave out catalog, and register the tables once (docs/outputs/delta.md)"
+        )
+
+
+def _has_catalog(section: OutputSection) -> bool:
+    return getattr(section, "catalog", None) is not None
 
 
 _CHECK_RETRIES: Final = 4
@@ -180,7 +201,7 @@ def check_remote_server(config: Config) -> str:
 
     remote = remote_of(config)
     assert remote is not None
-    remote_session(remote, {}, _CHECK_RETRIES).stop()
+    remote_session(remote, remote_settings(config), _CHECK_RETRIES).stop()
     found = []
     # Settings of object stores are read by Tidelog itself.
     known = ("spark.sql.", "spark.hadoop.")

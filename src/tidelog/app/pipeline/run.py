@@ -21,7 +21,7 @@ from tidelog.app.log_location import (
 )
 from tidelog.app.pipeline.destinations import check_apart, check_places
 from tidelog.app.pipeline.idle_check import PipelinePause, nothing_to_deliver
-from tidelog.app.pipeline.outputs import check_installed, check_spark, remote_of
+from tidelog.app.pipeline.outputs import check_installed, check_spark, remote_of, remote_settings
 from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.app.service import BackgroundService
 from tidelog.capture.leadership import LeaseKeeper, lead
@@ -50,11 +50,9 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
     from tidelog.spark.sessions.versions import await_executors
 
     lake = check_spark(config)
-    settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     if (remote := remote_of(config)) is not None:
-        return remote_session(
-            remote, {n: value for n, value in settings.items() if n.startswith("spark.sql.")}
-        )
+        return remote_session(remote, remote_settings(config))
+    settings = {name: str(value) for name, value in config.pipeline.conf.items()}
     delta, iceberg = lake == "delta", lake == "iceberg"
     spark = spark_session(
         config.pipeline.master,

@@ -18,7 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.errors import UsageError
+from pyspark.errors import PySparkException
+
+from tidelog.errors import OutputError, UsageError
 from tidelog.spark.sessions.errors import SESSION_ENDED, known_error
 from tidelog.system import version
 
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _CHECK_S: Final = 0.5
 """Seconds for which a session that has answered is used without asking the server again."""
+_STOP_S: Final = 2.0
 _CORES_S: Final = 60.0
 """Seconds for which the number of the server's cores is known: executors come and go."""
 RETRIES: Final = 25
@@ -51,7 +54,7 @@ def _is_connect(spark: object) -> bool:
 
 def place_of(remote: str) -> str:
     """Returns the address without its parameters, which may have a token."""
-    return remote.partition("/;")[0].rstrip("/")
+    return remote.partition(";")[0].rstrip("/")
 
 
 def default_parallelism(spark: SparkSession | RemoteSession) -> int:
@@ -100,6 +103,7 @@ class RemoteSession:
         self._retries = retries
         self._lock = threading.RLock()
         self._session: SparkSession | None = None
+        self._stopped = False
         self._checked_at = 0.0
         self._cores = (0, 0.0)
         self.current()
@@ -110,8 +114,12 @@ class RemoteSession:
         return getattr(self.current(), name)
 
     def current(self) -> SparkSession:
-        """Returns the session; another one if the server does not know the last one."""
+        """Returns the session; another one if the server does not know the last one. Raises
+        OutputError once it was stopped: the thread of a batch that is given up may still run.
+        """
         with self._lock:
+            if self._stopped:
+                raise OutputError("the session of Spark Connect was stopped")
             if self._session is not None and self._is_known(self._session):
                 return self._session
             if self._session is not None:
@@ -119,7 +127,7 @@ class RemoteSession:
                     "the Spark Connect server %s has ended the session: a new one is opened",
                     place_of(self._remote),
                 )
-                self.stop()
+                self._release()
             self._session = self._open()
             self._checked_at = time.monotonic()
             return self._session
@@ -143,13 +151,20 @@ class RemoteSession:
                 self._session.interruptAll()
 
     def stop(self) -> None:
-        """Release the session, if the server answers at once."""
-        with self._lock:
-            session: Any = self._session
-            self._session, self._cores = None, (0, 0.0)
-            if session is not None:
-                session.client.set_retry_policies([])
-                session.stop()
+        """Release the session for good, if the server answers at once."""
+        self._stopped = True
+        if self._lock.acquire(timeout=_STOP_S):  # else a thread waits for the server
+            try:
+                self._release()
+            finally:
+                self._lock.release()
+
+    def _release(self) -> None:
+        session: Any = self._session
+        self._session, self._cores = None, (0, 0.0)
+        if session is not None:
+            session.client.set_retry_policies([])
+            session.stop()
 
     def _is_known(self, session: SparkSession) -> bool:
         if time.monotonic() - self._checked_at < _CHECK_S:
@@ -174,18 +189,35 @@ class RemoteSession:
                 [DefaultPolicy(max_retries=self._retries, max_backoff=_MOST_WAIT_MS)]
             )
             _check_version(session)
-            for name, value in self._settings.items():
-                session.conf.set(name, value)
+            self._set_all(session)
             _prepare_executors(session)
         except UsageError:
             raise
         except Exception as error:
             known = known_error(error)
-            if known is None:
-                raise
+            if known is None:  # PySpark's text may have the whole address
+                why = f"no session is opened ({type(error).__name__} {_condition(error)})"
+                raise OutputError(f"Spark Connect, {place_of(self._remote)}: {why}") from None
             raise type(known)(f"Spark Connect, {place_of(self._remote)}: {known}") from error
         found: SparkSession = session
         return found
+
+    def _set_all(self, session: SparkSession) -> None:
+        for name, value in self._settings.items():
+            try:
+                session.conf.set(name, value)
+            except Exception as error:
+                if "CANNOT_MODIFY" not in _condition(error):
+                    raise
+                raise UsageError(
+                    f"pipeline.conf: a Spark Connect server takes {name} only at its own start: "
+                    "set it there"
+                ) from None
+
+
+def _condition(error: Exception) -> str:
+    """Returns the name that Spark gives the kind of error; empty: none."""
+    return str(error.getCondition() or "") if isinstance(error, PySparkException) else ""
 
 
 def _check_version(session: Any) -> None:

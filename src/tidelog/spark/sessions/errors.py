@@ -102,9 +102,13 @@ _OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH\]?.*?(?P<text>Python in [^\
 
 
 try:
+    from py4j.protocol import Py4JError as Py4JError
     from py4j.protocol import Py4JJavaError as Py4JJavaError
     from py4j.protocol import Py4JNetworkError as Py4JNetworkError
 except ModuleNotFoundError:  # pragma: no cover - pyspark-client, which reaches no JVM
+
+    class Py4JError(Exception):  # type: ignore[no-redef]
+        """Never raised."""
 
     class Py4JJavaError(Exception):  # type: ignore[no-redef]
         """Never raised."""

@@ -50,10 +50,12 @@ def check_pyspark(extra: str = "spark") -> None:
 
 def check_remote_client() -> None:
     """Raises MissingExtraError unless a session of Spark Connect can be opened; UsageError where
-    pyspark is too old. No Java is needed.
+    pyspark is too old, or refuses to. No Java is needed.
     """
     check_installed("pyspark", "pandas", "grpc", "grpc_status", "zstandard", extra="connect")
     _check_spark()
+    if "MASTER" in os.environ:
+        raise UsageError("pyspark opens no session of Spark Connect where MASTER is set: unset it")
 
 
 def check_spark_runs(extra: str = "spark") -> None:

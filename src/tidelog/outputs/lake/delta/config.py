@@ -41,8 +41,9 @@ class HiveSection(Section):
             host, _, port = uri.removeprefix("thrift://").rpartition(":")
             try:
                 socket.create_connection((host.strip("[]"), int(port)), _PROBE_S).close()
-            except OSError as error:
-                failed = f"the Hive Metastore at {uri} does not answer: {error.strerror or error}"
+            except (OSError, UnicodeError) as error:  # the second: no host has such a name
+                why = getattr(error, "strerror", None) or error
+                failed = f"the Hive Metastore at {uri} does not answer: {why}"
             else:
                 return f"the Hive Metastore answers at {uri}"
         raise OutputError(failed)

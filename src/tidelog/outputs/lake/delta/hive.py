@@ -16,13 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError
-
 from tidelog.errors import OutputError, TidelogError
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import normal_directory
 from tidelog.outputs.base.targets import route_step
 from tidelog.outputs.lake.table import parts_of
+from tidelog.spark.sessions.errors import Py4JError, Py4JJavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -316,16 +315,15 @@ class Registration:
             self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
-        while True:
-            self._changed.wait(_RETRY_S if self._waiting else None)
-            if self._stopped.is_set():
-                return
+        while not self._stopped.is_set():
             with self._lock:
                 entries = list(self._waiting.values())
             self._try(entries)
             with self._lock:
                 if len(self._waiting.keys() - {each.table for each in entries}) == 0:
                     self._changed.clear()
+            if not self._stopped.is_set():
+                self._changed.wait(_RETRY_S if self._waiting else None)
 
     def _try(self, entries: Sequence[Entry]) -> None:
         try:

@@ -193,6 +193,35 @@ def test_after_a_rollback_each_row_is_written_once(
 
 
 @pytest.mark.thorough
+def test_a_compacted_table_still_knows_its_batches(
+    changes: Contents, built: BuiltLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when somebody rolls back to it, and the snapshots of the batches are gone."""
+    monkeypatch.setattr(settled_table, "FILES_OF_A_TIER", 2)
+    table = orders(built)
+    cut = built.log.latest_offset()
+    first = built.chunk(table, [["0", "n0", "1.50"]]).first
+    built.dump_completed(NAME, first)  # its row has a version of before
+    changes.bring([cut])
+    session = changes.lake.session()
+    session.sql(
+        "CALL lake.system.expire_snapshots(table => 'public.orders', retain_last => 1, "
+        "older_than => TIMESTAMP '2100-01-01 00:00:00')"
+    ).collect()
+    (left,) = session.table("lake.public.orders.snapshots").collect()
+    assert left["operation"] == "replace"
+    for number in "45":
+        built.insert(table, number, "new", "1.50")
+        built.flush()
+        changes.bring()
+        session.sql(
+            f"CALL lake.system.set_current_snapshot('public.orders', {left['snapshot_id']})"
+        ).collect()
+    changes.bring()
+    assert [row["op"] for row in changes.rows()] == list("ccccrscc")
+
+
+@pytest.mark.thorough
 def test_columns_of_a_history_are_followed(history: Contents, built: BuiltLog) -> None:
     """Ended states keep their values of a column that is dropped and added again."""
     table = orders(built, rows=2)

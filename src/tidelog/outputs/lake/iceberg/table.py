@@ -490,8 +490,17 @@ class IcebergTable(SettledTable):
         del operation
         if any(each.added or each.removed or each.marked for each in changes):
             failpoints.hit("lake.rewrite.commit")
-            change = self._change(changes, same_rows=not data_change, summary={})
+            summary = self._ends()
+            change = self._change(changes, same_rows=not data_change, summary=summary)
             self._commit(change, properties={}, expected={})
+
+    def _ends(self) -> dict[str, str]:
+        """Returns the ends of the batches whose rows there are, for the summary of a snapshot with
+        the same ones: those of the batches may be gone once somebody rolls back to it.
+        """
+        names = [name.rpartition("/") for name in self._state.properties("tidelog/")]
+        ends = {name: self._known_end(name) for name, _, last in names if last == "committed"}
+        return {_end(name): str(end) for name, end in ends.items() if end is not None}
 
     def _change(
         self, changes: Sequence[FileChanges], *, same_rows: bool, summary: Mapping[str, str]
@@ -540,19 +549,23 @@ class IcebergTable(SettledTable):
         has. Where none of these is left, the number of the snapshot shows whether a later one was
         taken back, but not which.
         """
-        state = self._state
-        at = head = state.head()
-        while at is not None:
-            found = state.summary(at, _end(application))
-            if found is not None:
-                if int(found) == since:
-                    return None
-                return RestoredCopy(int(found), f"it was rolled back to snapshot {head}")
-            at = state.parent(at)
+        end = self._known_end(application)
+        if end is not None:
+            why = f"it was rolled back to snapshot {self._state.head()}"
+            return None if end == since else RestoredCopy(end, why)
         restored = self._rolled_back()
         if restored is not None and self.layout.holds != "copy":  # each change is written only once
             return replace(restored, offset=self._offset_of_rows(None, since))
         return restored
+
+    def _known_end(self, application: str) -> int | None:
+        """Returns the end of the newest batch whose rows readers see; None: no snapshot has it."""
+        at = self._state.head()
+        while at is not None:
+            if (found := self._state.summary(at, _end(application))) is not None:
+                return int(found)
+            at = self._state.parent(at)
+        return None
 
     def _rolled_back(self) -> RestoredCopy | None:
         head = self._state.head()

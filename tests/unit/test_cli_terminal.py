@@ -182,6 +182,13 @@ def test_names_on_a_terminal_are_neither_markup_nor_emoji(monkeypatch: pytest.Mo
     assert "app:id:42" in shown
 
 
+def test_names_in_the_progress_of_a_command_do_nothing_to_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ProgressView(None, error=True).show({}, f"verify: {HOSTILE}", lambda *_size: [])
+    assert capsys.readouterr().err == f"verify: {SHOWN}\n"
+
+
 def test_an_error_on_a_terminal_tears_no_word_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = FakeTerminal()
     monkeypatch.setattr(sys, "stderr", screen)

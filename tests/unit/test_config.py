@@ -345,6 +345,23 @@ def test_file_that_is_not_yaml_is_reported_with_its_line(
     assert expected in problem(tmp_path, text)
 
 
+@pytest.mark.parametrize("kind", ["delta", "files", "iceberg"])
+def test_keys_in_the_url_of_an_output_are_refused_and_not_shown(tmp_path: Path, kind: str) -> None:
+    """A catalog would have the URL, too."""
+    with pytest.raises(ConfigError, match="keys belong under storage_options") as refused:
+        load(
+            tmp_path,
+            f"{_SOURCE}\nlog: {{path: log}}\n"
+            f"outputs: [{{kind: {kind}, path: 's3a://key:hidden@bucket/lake'}}]\n",
+        )
+    assert "hidden" not in str(refused.value)
+    azure = "abfss://container@account.dfs.core.windows.net/lake"
+    load(
+        tmp_path,
+        f"{_SOURCE}\nlog: {{path: log}}\noutputs: [{{kind: {kind}, path: '{azure}'}}]\n",
+    )
+
+
 def test_problem_with_a_url_or_a_variable_does_not_show_its_value(tmp_path: Path) -> None:
     text = MINIMAL.replace("postgresql://user:", "mysql://user:")
     message = problem(tmp_path, text)

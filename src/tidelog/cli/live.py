@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from tidelog.cli import terminal
 from tidelog.cli.status_lines import ScreenRow
+from tidelog.model.printable import printable
 from tidelog.model.units import format_bytes
 from tidelog.system.download_progress import Download, OnFetch
 
@@ -384,4 +385,4 @@ class ProgressView:
             self._area.draw(fit_rows(list(rows(*size)), *size))
         elif time.monotonic() >= self._due or at_once != self._last:
             self._due, self._last = time.monotonic() + terminal.PLAIN_INTERVAL_S, at_once
-            terminal.print_line(line, error=self._error)
+            terminal.print_line(printable(line), error=self._error)

@@ -321,6 +321,7 @@ def _explain(details: ErrorDetails, marked: MarkedData) -> str:
     given = details["input"]
     shown = isinstance(given, (str, int, float)) and location not in marked.interpolated
     if shown and location and not SECRET_OPTIONS.intersection(location):
+        given = SecretUrl(given).redacted if isinstance(given, str) else given
         explanation += f", not {given!r}"
     return f"{name}: {explanation}" if name else explanation
 

@@ -158,7 +158,12 @@ def _resolve_path(path: Path, info: ValidationInfo) -> Path:
 
 
 def _location(text: str, info: ValidationInfo) -> str:
-    return text if "://" in text else str(_resolve_path(Path(text), info))
+    if "://" not in text:
+        return str(_resolve_path(Path(text), info))
+    keys, found, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
+    if found and ":" in keys:
+        raise ValueError("expected scheme://bucket/prefix; keys belong under storage_options")
+    return text
 
 
 def _log_location(text: str, info: ValidationInfo) -> str:

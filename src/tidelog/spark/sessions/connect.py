@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _CHECK_S: Final = 0.5
 """Seconds for which a session that has answered is used without asking the server again."""
-_STOP_S: Final = 2.0
+_STOP_S: Final = 5.0
 _CORES_S: Final = 60.0
 """Seconds for which the number of the server's cores is known: executors come and go."""
 RETRIES: Final = 25
@@ -104,6 +104,8 @@ class RemoteSession:
         self._lock = threading.RLock()
         self._session: SparkSession | None = None
         self._stopped = False
+        self._policy: Any = None
+        """How often PySpark's client retries a call; its threads read it before each try."""
         self._checked_at = 0.0
         self._cores = (0, 0.0)
         self.current()
@@ -153,7 +155,8 @@ class RemoteSession:
     def stop(self) -> None:
         """Release the session for good, if the server answers at once."""
         self._stopped = True
-        if self._lock.acquire(timeout=_STOP_S):  # else a thread waits for the server
+        self._policy.max_retries = 0  # else the process waits for what waits for the server
+        if self._lock.acquire(timeout=_STOP_S):
             try:
                 self._release()
             finally:
@@ -185,9 +188,8 @@ class RemoteSession:
         warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]")  # an error is raised besides
         try:
             session: Any = SparkSession.builder.remote(self._remote).create()
-            session.client.set_retry_policies(
-                [DefaultPolicy(max_retries=self._retries, max_backoff=_MOST_WAIT_MS)]
-            )
+            self._policy = DefaultPolicy(max_retries=self._retries, max_backoff=_MOST_WAIT_MS)
+            session.client.set_retry_policies([self._policy])
             _check_version(session)
             self._set_all(session)
             _prepare_executors(session)

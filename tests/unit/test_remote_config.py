@@ -8,6 +8,7 @@ from traceback import format_exception
 import pytest
 
 from tidelog.app.pipeline.outputs import check_spark, remote_of
+from tidelog.app.pipeline.run import session
 from tidelog.config import Config, load_config
 from tidelog.errors import (
     AccessRefusedError,
@@ -99,6 +100,18 @@ def test_an_error_of_pyspark_that_has_the_address_is_not_shown(
     with pytest.raises(OutputError, match="CANNOT_CONFIGURE_SPARK_CONNECT_MASTER") as refused:
         RemoteSession(REMOTE, {})
     assert "hidden-token" not in "".join(format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["caseSensitive: false", "session.timeZone: Europe/Berlin", "ansi.enabled: false"],
+)
+def test_a_setting_that_outputs_do_not_share_is_refused(tmp_path: Path, setting: str) -> None:
+    """In a classic session each output has its own."""
+    need_client()
+    found = config(tmp_path, f"remote: '{REMOTE}', conf: {{spark.sql.{setting}}}")
+    with pytest.raises(UsageError, match="all outputs share a session"):
+        session(found)
 
 
 def test_a_catalog_that_a_jvm_reaches_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 
+from tidelog.errors import UsageError
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.connect import RETRIES, RemoteSession, is_remote
 from tidelog.spark.sessions.errors import start_failed_error
@@ -83,8 +84,14 @@ def in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
 
 def remote_session(remote: str, conf: Mapping[str, str], retries: int = RETRIES) -> SparkSession:
     """Returns a session of a Spark Connect server, with ``conf`` besides ours. Raises as
-    `RemoteSession` does.
+    `RemoteSession` does, and UsageError if ``conf`` changes ours: all outputs share the session.
     """
+    for name, value in _CONF.items():
+        if conf.get(name, value).lower() != value.lower():
+            raise UsageError(
+                f"pipeline.conf: over Spark Connect all outputs share a session, where {name} must "
+                f"be {value}: leave it out"
+            )
     return cast("SparkSession", RemoteSession(remote, {**_CONF, **conf}, retries))
 
 

@@ -536,6 +536,8 @@ class KeyRepair:
         """Return it as dicts, lists and scalars."""
         document = {} if self.dump is None else self.dump.to_dict()
         document |= {"dump_id": self.dump_id, "status": self.status, "keys": self.keys}
+        if self.dump_id is None:
+            document["tables"] = []
         if self.missing_keys is not None:
             document["missing_keys"] = _plain(self.missing_keys)
         return document

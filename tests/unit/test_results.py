@@ -113,6 +113,10 @@ RESULTS: list[tuple[Any, str]] = [
         '{"dump_id": "d", "status": "completed", "tables": [], "more": 1, "keys": 2, '
         '"missing_keys": [["7"]]}',
     ),
+    (
+        KeyRepair(None, "completed", 0),
+        '{"dump_id": null, "status": "completed", "keys": 0, "tables": []}',
+    ),
 ]
 
 

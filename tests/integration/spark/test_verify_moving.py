@@ -215,7 +215,7 @@ def test_a_copy_that_is_written_to_just_when_it_is_looked_at(
     finally:
         postgres16.drop_database("moving")
     assert counts(report) == (0, 0, 1), report["keys"]
-    assert report["keys"] == [("7",)]
+    assert report["keys"] == [["7"]]
     assert report["unsettled"] == 1
 
 

@@ -174,7 +174,8 @@ def prepare_workers(spark: SparkSession) -> SparkContext | None:
     if context is None:
         return None
     if OPTIONS_VARIABLE in os.environ:
-        context.environment[OPTIONS_VARIABLE] = os.environ[OPTIONS_VARIABLE]
+        with _registration:
+            _set_variables(context, {OPTIONS_VARIABLE: os.environ[OPTIONS_VARIABLE]})
     _choose_python(context)
     return context
 
@@ -226,13 +227,20 @@ def _with_stream_variables(context: SparkContext | None) -> Iterator[None]:
         yield
         return
     with _registration:
-        added = [name for name in _OF_STREAMS if name not in context.environment]
-        context.environment.update({name: _OF_STREAMS[name] for name in added})
+        added = {name: _OF_STREAMS[name] for name in _OF_STREAMS if name not in context.environment}
+        _set_variables(context, added)
         try:
             yield
         finally:
-            for name in added:
-                del context.environment[name]
+            found = context.environment.items()
+            context.environment = {name: value for name, value in found if name not in added}
+
+
+def _set_variables(context: SparkContext, variables: Mapping[str, str]) -> None:
+    """Add variables of Python workers. The dict is replaced, never changed: other threads, which
+    create functions, may be reading it.
+    """
+    context.environment = {**context.environment, **variables}
 
 
 class TidelogSource(DataSource):

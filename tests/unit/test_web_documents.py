@@ -143,7 +143,7 @@ outputs:
   - {kind: http, url: 'https://u:hunter2@h/x?key=hunter2', headers: {Authorization: hunter2}}
   - {kind: postgres, url: 'postgresql://u:hunter2@h/copy'}
   - kind: delta
-    path: 's3://key:hunter2@bucket/lake'
+    path: 's3://bucket/lake'
     steps:
       - {hash: [email], salt: hunter2}
       - {compute: {a: "f('https://hunter2@h/x', 'mysql://u:hunter2@h/y')"}}

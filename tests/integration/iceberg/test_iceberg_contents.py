@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from tests.integration.iceberg.conftest import IcebergLake
 from tests.integration.spark.lake_of_orders import NAME, LakeOfOrders
-from tests.integration.spark.orders import COLUMNS, orders
+from tests.integration.spark.orders import (
+    COLUMNS,
+    DROPPED_AND_ADDED,
+    change_orders,
+    drop_and_add_columns,
+    orders,
+)
 from tests.support import delta_readers
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import rows_of
@@ -95,12 +101,7 @@ def test_every_change_is_a_row(changes: Contents, built: BuiltLog) -> None:
     """With columns that come and are widened within rows, and however batches are cut."""
     table = orders(built)
     cut = built.log.latest_offset()
-    built.update(table, "1", UNCHANGED, "2.00")
-    built.update(table, "50", "moved", "9.00", key=["2"])
-    built.delete(table, "3")
-    built.flush()
-    first = built.chunk(table, [["0", "n0", None]], absent=[["7"]]).first
-    built.dump_completed(NAME, first)
+    change_orders(built, table)
     built.truncate(table)
     more = built.table(NAME, {**COLUMNS, "id": "int64", "more": "int32"})
     built.insert(more, "1", "again", None, "7")
@@ -224,21 +225,11 @@ def test_a_compacted_table_still_knows_its_batches(
 @pytest.mark.thorough
 def test_columns_of_a_history_are_followed(history: Contents, built: BuiltLog) -> None:
     """Ended states keep their values of a column that is dropped and added again."""
-    table = orders(built, rows=2)
-    built.update(table, "1", "b", "2.00")
-    built.flush()
-    fewer = built.table(NAME, {"id": "int64", "name": "text"})
-    built.update(fewer, "0", "c")
-    more = built.table(NAME, {**COLUMNS, "more": "int32"})
-    built.update(more, "0", "d", "3.00", "7")
-    built.update(more, "1", UNCHANGED, UNCHANGED, "8")
-    built.flush()
+    drop_and_add_columns(built)
     history.bring()
     rows = sorted(history.rows(), key=lambda row: (row["id"], row["_valid_from_version"]))
-    assert [(row["id"], row["name"], str(row["amount"]), row["more"]) for row in rows] == [
-        (0, "n0", "1.50", None), (0, "c", "None", None), (0, "d", "3.00", 7),
-        (1, "n1", "1.50", None), (1, "b", "None", None), (1, "b", "None", 8),
-    ]  # fmt: skip
+    states = [(row["id"], row["name"], str(row["amount"]), row["more"]) for row in rows]
+    assert states == DROPPED_AND_ADDED
 
 
 @pytest.mark.thorough

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from tests.integration.spark.lake_of_orders import NAME, LakeOfOrders
-from tests.integration.spark.orders import COLUMNS, orders
+from tests.integration.spark.orders import COLUMNS, change_orders, orders
 from tests.integration.spark.test_delta import CrashAfterWrite
 from tests.support import pgoutput_messages as messages
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_delta_rs, by_duckdb, by_spark, rows_of
-from tests.support.pgoutput_messages import UNCHANGED
 
 from tidelog.errors import OutputRefusedError
 from tidelog.model.records import Kind
@@ -61,12 +60,7 @@ def changes(spark: Any, built: BuiltLog, tmp_path: Path) -> Changes:
 
 def test_every_change_is_a_row_as_the_source_gives_it(changes: Changes, built: BuiltLog) -> None:
     table = orders(built)
-    built.update(table, "1", UNCHANGED, "2.00")
-    built.update(table, "50", "moved", "9.00", key=["2"])
-    built.delete(table, "3")
-    built.flush()
-    first = built.chunk(table, [["0", "n0", None]], absent=[["7"]]).first
-    built.dump_completed(NAME, first)
+    first = change_orders(built, table)
     built.truncate(table)
     built.insert(table, "1", "again", None)
     built.flush()

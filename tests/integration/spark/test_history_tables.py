@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 from tests.integration.spark.lake_of_orders import NAME, LakeOfOrders
-from tests.integration.spark.orders import COLUMNS, orders
+from tests.integration.spark.orders import (
+    COLUMNS,
+    DROPPED_AND_ADDED,
+    drop_and_add_columns,
+    orders,
+)
 from tests.integration.spark.test_delta import CrashAfterWrite
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import by_delta_rs, by_duckdb, rows_of
@@ -150,21 +155,11 @@ def test_the_end_of_a_dump_comes_alone_where_there_are_steps(
 
 def test_columns_are_followed(history: History, built: BuiltLog) -> None:
     """Ended states keep their values of a column that is dropped and added again."""
-    table = orders(built, rows=2)
-    built.update(table, "1", "b", "2.00")
-    built.flush()
-    fewer = built.table(NAME, {"id": "int64", "name": "text"})
-    built.update(fewer, "0", "c")
-    more = built.table(NAME, {**COLUMNS, "more": "int32"})
-    built.update(more, "0", "d", "3.00", "7")
-    built.update(more, "1", UNCHANGED, UNCHANGED, "8")
-    built.flush()
+    drop_and_add_columns(built)
     history.bring()
     rows = sorted(history.states(), key=lambda row: (row["id"], row["_valid_from_version"]))
-    assert [(row["id"], row["name"], str(row["amount"]), row["more"]) for row in rows] == [
-        (0, "n0", "1.50", None), (0, "c", "None", None), (0, "d", "3.00", 7),
-        (1, "n1", "1.50", None), (1, "b", "None", None), (1, "b", "None", 8),
-    ]  # fmt: skip
+    states = [(row["id"], row["name"], str(row["amount"]), row["more"]) for row in rows]
+    assert states == DROPPED_AND_ADDED
 
 
 @pytest.mark.parametrize("policy", ["ignore", "fail"])

@@ -236,13 +236,12 @@ def _text(name: str, value: Any) -> str:
     return printable(str(value))
 
 
-def _rich_text(name: str, value: Any) -> Text:
-    from rich.text import Text
-
+def _screen_text(name: str, value: Any) -> str:
+    """As `_text`, with commas in the numbers of rows and the like."""
     counted = isinstance(value, int) and not isinstance(value, bool)
     if counted and any(word in name for word in ("rows", "records", "events", "superseded")):
-        return Text(f"{value:,}")
-    return Text(_text(name, value))
+        return f"{value:,}"
+    return _text(name, value)
 
 
 def _without_watch_only(document: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -256,6 +255,7 @@ def view(document: Mapping[str, Any], title: str = "") -> Group:
     """Return scalars as names and values, then each list of dicts as a table."""
     from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     facts = Table(box=None, show_header=False, title=title or None, title_justify="left")
     facts.add_column(style="dim")
@@ -265,7 +265,7 @@ def view(document: Mapping[str, Any], title: str = "") -> Group:
         if _is_table(value):
             tables.extend(_tables(name, value))
         else:
-            facts.add_row(name.replace("_", " "), _rich_text(name, value))
+            facts.add_row(name.replace("_", " "), Text(_screen_text(name, value)))
     return Group(facts, *tables)
 
 
@@ -289,7 +289,7 @@ def _tables(title: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
             longest = min(_WIDEST_PART, max(map(len, parts)))
             table.add_column(name.replace("_", " "), min_width=longest)
     for row in scalars:
-        table.add_row(*(BreakableText(_rich_text(name, row.get(name)).plain) for name in columns))
+        table.add_row(*(BreakableText(_screen_text(name, row.get(name))) for name in columns))
     yield table
     for row, own in zip(flat, scalars, strict=True):
         for name, value in row.items():

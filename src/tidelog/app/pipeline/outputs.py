@@ -15,6 +15,7 @@ from tidelog.errors import UsageError
 from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.kinds.sections import RemoteUrl
 from tidelog.outputs.base.sections import BuiltinKind, OutputSection, SteppedSection
+from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.ports import LedOutput, Output, OutputContext, StateStore, TaskWriter, WriteLease
 from tidelog.state.opening import fenced, open_state
 
@@ -176,16 +177,16 @@ def _check_remote(config: Config) -> None:
             f"output {iceberg[0]}: Iceberg tables are committed by Iceberg's library in a JVM of "
             "this process, so not over Spark Connect: leave out pipeline.remote (and SPARK_REMOTE)"
         )
-    hive = [each.name for each in config.outputs if each.kind == "delta" and _has_catalog(each)]
+    hive = [
+        each.name
+        for each in config.outputs
+        if isinstance(each, DeltaSection) and each.catalog is not None
+    ]
     if hive:
         raise UsageError(
             f"output {hive[0]}: its catalog is reached by a JVM of this process, so not over Spark "
             "Connect: leave out catalog, and register the tables once (docs/outputs/delta.md)"
         )
-
-
-def _has_catalog(section: OutputSection) -> bool:
-    return getattr(section, "catalog", None) is not None
 
 
 _CHECK_RETRIES: Final = 4

@@ -45,11 +45,8 @@ _NEEDED: Final = ("numba", "numpy", "pyarrow", "pydantic", "re2", "yaml")
 
 def is_remote(spark: object) -> bool:
     """Is it a session of Spark Connect?"""
-    return isinstance(spark, RemoteSession) or _is_connect(spark)
-
-
-def _is_connect(spark: object) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+    is_connect = type(spark).__module__.startswith("pyspark.sql.connect")
+    return is_connect or isinstance(spark, RemoteSession)
 
 
 def place_of(remote: str) -> str:

@@ -143,7 +143,7 @@ ICEBERG_JARS = (
         "c7db7026b8e2dea39132b04a6069f6671e2858309b20a146ec5c7dd6ed73a0b6",
         size=263_675,
     ),
-    # The newest that our index has. It needs Hive's client, which Spark's jars have.
+    # Tested with the core of 1.12.0. It needs Hive's client, which Spark's jars have.
     Jar(
         "org.apache.iceberg",
         "iceberg-hive-metastore",

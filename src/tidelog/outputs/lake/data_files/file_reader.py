@@ -280,10 +280,14 @@ class DataFileReader:
             OutputError, StorageError: the file can't be read.
         """
         names = self._layout.schema.names if columns is None else columns
-        if (cached := self._cached(file, rows)) is not None:
+        if (cached := self._cached(file)) is not None:
             return cached.take(names, rows)
         wanted = [self._layout.column(name) for name in names]
         with self._open(file) as parquet:
+            if rows is not None and self._is_worth_caching(parquet, rows):
+                self._keep(file)
+                if (cached := self._cached(file)) is not None:
+                    return cached.take(names, rows)
             stored = self._stored_names(parquet, wanted)
             if rows is None:
                 found = parquet.read([*stored.values()], use_threads=False)
@@ -296,20 +300,24 @@ class DataFileReader:
             schema=pa.schema([pa.field(each.name, each.type) for each in wanted]),
         )
 
-    def _cached(self, file: DataFile, rows: Int64s | None) -> CachedRows | None:
-        """Returns the file's rows, if they are cached or ``rows`` are of most of its row groups."""
+    def _cached(self, file: DataFile) -> CachedRows | None:
         if self._cache is None:
             return None
-        place = self._store.path, file.path, self._layout
-        found = self._cache.find(*place)
-        if found is None and rows is not None and len(rows):
-            with self._open(file) as parquet:
-                starts = _group_starts(parquet)
-            if 2 * len(np.unique(_group_of(rows, starts))) >= len(starts) - 1:
-                whole = self.row_groups(file, self._layout.schema.names, None, (None, None), (0, 1))
-                self._cache.keep(*place, (group for _, group in whole))
-                found = self._cache.find(*place)
-        return found
+        return self._cache.find(self._store.path, file.path, self._layout)
+
+    def _is_worth_caching(self, parquet: pq.ParquetFile, rows: Int64s) -> bool:
+        """Returns True if ``rows`` are of most of the file's row groups."""
+        if self._cache is None or not len(rows):
+            return False
+        starts = _group_starts(parquet)
+        return 2 * len(np.unique(_group_of(rows, starts))) >= len(starts) - 1
+
+    def _keep(self, file: DataFile) -> None:
+        """Cache all rows of the file, if there is room."""
+        assert self._cache is not None
+        whole = self.row_groups(file, self._layout.schema.names, None, (None, None), (0, 1))
+        groups = (group for _, group in whole)
+        self._cache.keep(self._store.path, file.path, self._layout, groups)
 
     def row_groups(
         self,

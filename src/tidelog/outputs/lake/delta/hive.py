@@ -128,7 +128,7 @@ class HiveCatalog:
         try:
             if not client.tableExists(entry.database, entry.name):
                 self._create(client, entry)
-            return _why_other(client.getTable(entry.database, entry.name), entry)
+            return _why_different(client.getTable(entry.database, entry.name), entry)
         except Py4JJavaError as error:
             if _is_lost(error):
                 raise
@@ -231,7 +231,7 @@ def _message(error: Py4JJavaError) -> str:
     return f"{name}: {text}" if text else str(name)
 
 
-def _why_other(found: Any, entry: Entry) -> str | None:
+def _why_different(found: Any, entry: Entry) -> str | None:
     """Returns why the table that the metastore has is not the entry's; None: it is."""
     storage, parameters = found.getSd(), found.getParameters()
     serde = storage.getSerdeInfo()

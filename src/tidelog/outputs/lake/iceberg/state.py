@@ -40,8 +40,6 @@ _FILES = "org.apache.hadoop.fs."  # in the stack of an error of the storage
 EXCEPTIONS = "org.apache.iceberg.exceptions."
 _CONFLICTS = (f"{EXCEPTIONS}CommitFailedException", f"{EXCEPTIONS}ValidationException")
 _UNKNOWN = f"{EXCEPTIONS}CommitStateUnknownException"
-
-
 _DENIED = (f"{EXCEPTIONS}NotAuthorizedException", f"{EXCEPTIONS}ForbiddenException")
 _SQL_DENIED = "28"  # SQL's class of states "invalid authorization specification"
 

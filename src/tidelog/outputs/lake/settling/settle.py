@@ -415,20 +415,22 @@ class _KeptRows:
     """
 
     def __init__(self, store: FileStore, layout: FileLayout, cache: KeyIndexCache | None) -> None:
-        self._history = layout.history
-        self._buffers = [RowBuffer(ParquetFileWriter(store, layout, cache=cache)) for _ in range(2)]
+        def buffer() -> RowBuffer:
+            return RowBuffer(ParquetFileWriter(store, layout, cache=cache))
+
+        self._rows = buffer()
+        self._ended = buffer() if layout.history else None
 
     def add(self, rows: pa.Table) -> None:
-        parts = [rows]
-        if self._history:
-            is_open = rows.column(VALID_TO_VERSION).is_null()
-            parts = [rows.filter(is_open), rows.filter(pc.invert(is_open))]
-        for buffer, part in zip(self._buffers, parts, strict=False):
-            buffer.add(part)
+        if self._ended is not None:
+            is_ended = rows.column(VALID_TO_VERSION).is_valid()
+            self._ended.add(rows.filter(is_ended))
+            rows = rows.filter(pc.invert(is_ended))
+        self._rows.add(rows)
 
     def close(self) -> tuple[DataFile, ...]:
         """Returns the files of all added rows."""
-        return tuple(file for buffer in self._buffers for file in buffer.close())
+        return (*self._rows.close(), *(() if self._ended is None else self._ended.close()))
 
 
 def _rows_of(cache: KeyIndexCache | None, layout: FileLayout) -> RowCache | None:

@@ -1,5 +1,5 @@
 """Every built-in type on a real server: a row read by SELECT (COPY), the same row from the log, and
-what SQL itself says of it, are equal after decoding (docs/adr/0004)."""
+what SQL itself says of it, are equal after decoding (docs/adr/0002)."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def test_hours_faults_transactions_and_violations_add_up() -> None:
         "| faults in the runs that hold | 3 |",
         "| violations | 1 |",
         "- seed 7: a row is lost",
-        "| kill | kill -9 | 3 |",
-        "| fill the disk | a full disk | 0 |",
+        "- 3 × **kill**: kill -9",
+        "- 0 × **fill the disk**: a full disk",
     ):
         assert line in text.splitlines()
 
@@ -63,9 +63,10 @@ def test_a_violation_whose_cause_is_mended_stays_with_its_cause() -> None:
         "| violations | 1 |",
         "| violations whose cause is mended since | 1 |",
         "- seed 7: it ended",
-        "- seed 8, mended since: a lost connection was taken for a wrong one",
     ):
         assert line in page(notes, []).splitlines()
+    assert "seed 8" not in page(notes, [])
+    assert notes["violations"][1]["mended"] == "a lost connection was taken for a wrong one"
     assert not any("error" in found for found in notes["violations"])
 
 

@@ -8,7 +8,7 @@ value. Years of more than four digits have a sign, as ISO 8601 and Java
 Invalid dates: MySQL and MariaDB store dates that no calendar has, ``0000-00-00`` and
 ``2024-02-31``. A key must identify its row, so in a key such a date is not NULL but a date that no
 row of these servers can have: of the years 1398 to 2 before Christ, which every destination except
-MySQL itself supports. Each invalid date has its own (docs/adr/0022). Year 0, which MySQL has and
+MySQL itself supports. Each invalid date has its own (docs/adr/0019). Year 0, which MySQL has and
 history does not, is 1 before Christ, as in ISO 8601.
 
 HOT PATH. The kernels `dates` and `timestamps` convert ISO texts (``DateStyle=ISO``,

@@ -268,7 +268,7 @@ def memory(dumps: Dumps) -> list[Row]:
         Row(
             f"the same, parallelism {readers}, chunks of {chunk_rows:,} rows ({chunk_mb:.0f} MB)",
             f"{ours['peak_mb']:.0f} MB peak, {dumps.rows / took:,.0f} rows/s",
-            f"{bound:,.0f} MB (formula in docs/how-to/dump-memory.md)",
+            f"{bound:,.0f} MB (formula in docs/how-to/dump-a-table.md)",
             f"{ours['peak_mb'] / bound:.2f} ×",
             "≤ 1 ×",
         )

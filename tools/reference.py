@@ -1,4 +1,4 @@
-"""Write docs/reference from the code, or with --check say what is out of date."""
+"""Write docs/reference and the index of failures, or with --check report what is out of date."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ from tidelog.spark.datasource import options
 
 sys.path.append(str(Path(__file__).parents[1]))
 from tools.engine_reference import engine
+from tools.failure_index import anchor, with_index
 from tools.grafana import dashboard
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
+FAILURES = ROOT / "docs" / "failure-modes.md"
 DASHBOARD = ROOT / "docs" / "how-to" / "tidelog-dashboard.json"
 SCHEMA = ROOT / "src" / "tidelog" / "config" / "tidelog.schema.json"
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
@@ -137,11 +139,6 @@ def entry(option: str, field: FieldInfo, schema: dict[str, Any]) -> str:
     about = f" ({in_brackets})" if in_brackets else ""
     below = "".join(f"  - {value}\n" for value in values)
     return f"- `{field.alias or option}`{about}: {meaning}".rstrip() + f"\n{below}"
-
-
-def anchor(heading: str) -> str:
-    """Return the anchor of a heading, as GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-")
 
 
 VALUE = re.compile(r"`[^`]+`: ")
@@ -349,7 +346,7 @@ the object, and named in `missing`.
 `raw`, records as they lie in the log: `offset`, `kind`, `schema_id`, `position`, `ordinal`, `xid`, `commit_ts`, `payload`,
 and `table` and `schema` (JSON). The [kinds](event-log-format.md#segments) are `insert`, `update`, `delete`, `truncate`,
 `dump_row`, `absent`, `message` and `control`. The latter two have a JSON payload. A `control` record marks where the dump of a
-table began or was complete, and comes with that table: [wait for a dump](../how-to/wait-for-a-dump.md). A `message` belongs to
+table began or was complete, and comes with that table: [wait for a dump](../how-to/dump-a-table.md#wait-for-a-dump). A `message` belongs to
 no table, and is given only without `table` and `tables`. It is of the application (`pg_logical_emit_message`); `tidelog log` prints it with `op` `m`; its content is
 in base64. The other shapes leave it out.
 
@@ -376,7 +373,7 @@ STATES_HEAD = """\
 
 What a dump, its tables, its chunks and their windows go through. Capture applies these very tables: what stands in none of them
 is a mistake, and ends the session, which restarts from what is stored. [Why](../adr/0024-dumps-decide-under-a-lock-and-act-after-it.md);
-how to pause, resume and cancel: [operate dumps](../how-to/operate-dumps.md).
+how to pause, resume and cancel: [dump a table](../how-to/dump-a-table.md#a-large-dump-beside-a-busy-application).
 """
 
 
@@ -438,6 +435,7 @@ def pages() -> dict[Path, str]:
         "metrics.md": "".join(metrics()),
     }
     pages = {REFERENCE / name: text for name, text in written.items()}
+    pages[FAILURES] = with_index(FAILURES.read_text(encoding="utf-8"))
     return {**pages, SCHEMA: json.dumps(schema, indent=2) + "\n", DASHBOARD: dashboard()}
 
 

@@ -1,4 +1,4 @@
-"""What the pages about dumps say is what the code has: commands, defaults, modes, messages."""
+"""What the page about dumps says is what the code has: commands, defaults, modes, messages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import pytest
 from tests.support.results import result_of
+from tools import failure_index
 from typer.testing import CliRunner
 
 import tidelog
@@ -26,17 +27,13 @@ from tidelog.model.units import format_bytes, format_milliseconds
 
 ROOT = Path(__file__).parents[2]
 HOW_TO = ROOT / "docs" / "how-to"
-PAGES = [
-    "choose-a-dump.md", "dump-a-table.md", "dump-failures.md", "dump-memory.md", "dump-speed.md",
-    "operate-dumps.md", "pause-and-resume.md",
-]  # fmt: skip
-OPERATE = "".join((HOW_TO / page).read_text(encoding="utf-8") for page in PAGES)
+PAGE = HOW_TO / "dump-a-table.md"
+OPERATE = PAGE.read_text(encoding="utf-8")
 FAILURES = (ROOT / "docs" / "failure-modes.md").read_text(encoding="utf-8")
 COMMANDS = sorted(
     {
         line.split("#")[0].strip()
-        for page in PAGES
-        for line in re.findall(r"^ *\$ tidelog (.*)$", (HOW_TO / page).read_text(), re.MULTILINE)
+        for line in re.findall(r"^ *\$ tidelog (.*)$", OPERATE, re.MULTILINE)
         if not line.startswith("watch")  # goes on until it is interrupted
     }
 )
@@ -128,21 +125,24 @@ SOURCE = re.sub(
 
 def test_every_indexed_message_is_the_codes() -> None:
     """A part of a message each; `…` stands for what differs."""
-    messages = [row[0].strip("` ") for row in table_under("## Index by message", FAILURES)[1:]]
+    messages = [message for message, _ in failure_index.messages(FAILURES)]
     assert len(messages) > 40
-    parts = [(message, part.strip()) for message in messages for part in message.split("…")]
+    parts = [(message, part.strip(" ,")) for message in messages for part in message.split("…")]
     assert [message for message, part in parts if part not in SOURCE] == []
-    assert messages == sorted(messages, key=lambda message: message.strip("… `").lower())
 
 
-MESSAGES = [
-    "blocking: the log waits",
-    "all tables are dumped again, because changes were missed",
-    "the server ended it for a conflict with recovery",
-]
+def test_an_entry_is_found_by_the_messages_that_one_sees() -> None:
+    page = f"""# Page
 
+{failure_index.BEGIN}{failure_index.END}
+### First error
 
-@pytest.mark.parametrize("message", MESSAGES)
-def test_message_on_the_page_of_failures_is_the_codes(message: str) -> None:
-    assert message in SOURCE
-    assert FAILURES.count(message) > 1  # in the index, and where it is explained
+*You see* `the table … is away` in `status`. *Do* run `VACUUM FULL the table`.
+
+- `the lock is held`: end the session.
+"""
+    written = failure_index.with_index(page)
+    assert "- `the lock is held`: [First error](#first-error)\n" in written
+    assert "- `the table … is away`: [First error](#first-error)\n" in written
+    assert written.count("VACUUM FULL") == 1
+    assert failure_index.with_index(written) == written

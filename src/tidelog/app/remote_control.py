@@ -323,7 +323,7 @@ def log_lines(
 
     They start at ``start`` (the head if None), or are the last ``tail`` ones. With ``dumps``, the
     log's records about dumps are included: ``op`` is ``dump``, and ``dump`` has the record, e.g.
-    that a table's dump is complete (docs/how-to/wait-for-a-dump.md).
+    that a table's dump is complete (docs/how-to/dump-a-table.md#wait-for-a-dump).
     """
     from tidelog.spark.sessions.installation import check_pyspark
 

@@ -17,7 +17,7 @@ from tidelog.spark.changes.log_lines import events
 
 pytestmark = [pytest.mark.spark]
 
-PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "how-to" / "wait-for-a-dump.md"
+PAGE = Path(__file__).parent.parent.parent.parent / "docs" / "how-to" / "dump-a-table.md"
 
 
 def dumped(built: BuiltLog) -> int:

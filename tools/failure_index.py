@@ -1,0 +1,50 @@
+"""Writes the index by message of docs/failure-modes.md from the entries of that page.
+
+A message is what is in backticks in a sentence that begins with *You see*, or at the beginning of a
+list item. Its entry is the nearest heading above it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+BEGIN = "<!-- index: written by `make docs` from the entries below -->\n"
+END = "<!-- end of the index -->\n"
+HEAD = "## Index by message\n\n`…` stands for names and numbers.\n\n"
+SHORTEST = 3  # words: below it is a word of the status, or an option
+SEEN = re.compile(r"\*You see\*(.*?)(?=\*Why\*|\*Do\*|\n\n|\Z)", re.DOTALL)
+ITEM = re.compile(r"^- ((?:`[^`]+`(?:, )?)+)", re.MULTILINE)
+SPAN = re.compile(r"`([^`]+)`")
+
+
+def with_index(page: str) -> str:
+    """Return the page with its index as the entries say."""
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    lines = [f"- `{message}`: [{title}](#{anchor(title)})\n" for message, title in messages(after)]
+    return f"{before}{BEGIN}{HEAD}{''.join(lines)}\n{END}{after}"
+
+
+def messages(entries: str) -> list[tuple[str, str]]:
+    """Return each message with the heading of its entry, in alphabetical order."""
+    found = {
+        (message, title): None
+        for title, body in sections(entries)
+        for text in [*SEEN.findall(body), *ITEM.findall(body)]
+        for message in (" ".join(span.split()) for span in SPAN.findall(text))
+        if len([word for word in message.split() if word != "…"]) >= SHORTEST
+        and not message.startswith(("tidelog ", "UPDATE ", "function ", "pip "))
+    }
+    return sorted(found, key=lambda each: each[0].strip("… ,").lower())
+
+
+def sections(entries: str) -> Iterator[tuple[str, str]]:
+    """Yield heading and text of each entry."""
+    parts = re.split(r"^#{2,3} (.*)\n", entries, flags=re.MULTILINE)
+    yield from zip(parts[1::2], parts[2::2], strict=True)
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-")

@@ -41,7 +41,7 @@ from tests.support.s3 import S3Server
 from benchmarks.bench_capture import Bench, bench
 from benchmarks.table import Row, show
 from tidelog import app
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config
 from tidelog.errors import TidelogError
 from tidelog.eventlog.local_storage import provide_options

@@ -90,7 +90,7 @@ def clock_latencies_ms(path: str, column: str) -> list[tuple[float, Any]]:
 
 
 def make_metrics_eager() -> None:
-    from tidelog.app import metrics, otlp
+    from tidelog.app.web import metrics, otlp
 
     metrics.STATUS_EVERY_S = metrics.LOG_EVERY_S = 0.0  # type: ignore[misc]
     start = otlp.OtlpPush.start

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from tidelog.app.metrics import LEADING, METRICS
+from tidelog.app.web.metrics import LEADING, METRICS
 
 NAMES: Final = {metric.name for metric in (LEADING, *METRICS)}
 UID: Final = "tidelog-overview"

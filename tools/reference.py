@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tidelog import cli
-from tidelog.app.metrics import LEADING, METRICS
+from tidelog.app.web.metrics import LEADING, METRICS
 from tidelog.capture.dumps.state import CHUNKS, DUMPS, TABLE_RUNS, TABLES
 from tidelog.capture.windows import WINDOWS
 from tidelog.config import SECTIONS, Config, Rest

@@ -73,11 +73,11 @@ if TYPE_CHECKING:
     from tidelog.app.async_engine.engine import AsyncEngine, EventStream
     from tidelog.app.capture.run import Capture
     from tidelog.app.dumps.finalize import wait_finalized
-    from tidelog.app.dumps.keys import missing_keys
     from tidelog.app.dumps.recovery import repair
     from tidelog.app.multi_capture import CaptureGroup
+    from tidelog.app.overview.remote_control import status
     from tidelog.app.pipeline.run import Pipeline
-    from tidelog.app.remote_control import status
+    from tidelog.app.sources.keys import missing_keys
     from tidelog.app.verification import verify_outputs
     from tidelog.capture.notifications import Notification
     from tidelog.config import Config, load_config
@@ -106,10 +106,10 @@ else:
         "Pipeline": "tidelog.app.pipeline.run",
         "TidelogError": "tidelog.errors",
         "load_config": "tidelog.config",
-        "missing_keys": "tidelog.app.dumps.keys",
+        "missing_keys": "tidelog.app.sources.keys",
         "of_database": "tidelog.config.loading",
         "repair": "tidelog.app.dumps.recovery",
-        "status": "tidelog.app.remote_control",
+        "status": "tidelog.app.overview.remote_control",
         "verify_outputs": "tidelog.app.verification",
         "wait_finalized": "tidelog.app.dumps.finalize",
     }

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.app.http_server import RestServer
+from tidelog.app.web.http_server import RestServer
 from tidelog.config import Rest
 from tidelog.errors import SegmentCorruptError
 from tidelog.eventlog.schemas import MessageSchemaStore

@@ -9,9 +9,9 @@ from tests.support.state_stores import STORES
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.app import state_copy
-from tidelog.app.elections import LEASE_NAME
-from tidelog.app.state_copy import COPYING, check_whole, copy_state
+from tidelog.app.base import state_copy
+from tidelog.app.base.elections import LEASE_NAME
+from tidelog.app.base.state_copy import COPYING, check_whole, copy_state
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import load_config
 from tidelog.config.loading import of_database

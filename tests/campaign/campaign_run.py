@@ -30,7 +30,7 @@ from tests.support.oracle.history import HistoryError, SourceHistory
 from tests.support.oracle.source import OracleSource
 
 from tidelog import app
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import Config, load_config
 from tidelog.errors import TidelogError

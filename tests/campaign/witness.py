@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.app import elections
+from tidelog.app.base import elections
 from tidelog.capture import leadership, session
 from tidelog.eventlog import writer
 from tidelog.ports import Document, Lease, StateStore

@@ -16,7 +16,7 @@ from tests.support.oracle.workload import Table
 
 from tidelog import app
 from tidelog.capture.dumps.store import AUTOMATIC, DUMP_PREFIX
-from tidelog.capture.generation import STATUS_KEY
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.control.commands import (
     Command,

@@ -18,7 +18,7 @@ from tests.support.oracle.history import HistoryError, LeftOut, SourceHistory, T
 from tests.support.oracle.log import read_event_log
 from tests.support.oracle.source import OracleSource
 
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import Config, load_config
 from tidelog.errors import OffsetAheadError

@@ -14,10 +14,11 @@ import pytest
 from tests.campaign import mutations as of_campaign
 from tests.integration.windows import mutations as of_windows
 
-from tidelog.capture import engine, pauses, windows
+from tidelog.capture import pauses, windows
 from tidelog.capture.dumps import chunk_planner, chunk_results, chunk_task, coordinator, store
 from tidelog.capture.dumps import state as dump_state
 from tidelog.capture.dumps.state import DumpStatus
+from tidelog.capture.session import engine
 from tidelog.model.records import Kind
 
 Patch = pytest.MonkeyPatch

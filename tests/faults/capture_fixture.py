@@ -17,7 +17,7 @@ from tests.support.oracle.log import read_event_log
 from tests.support.oracle.values import Change
 
 from tidelog import app
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.eventlog.reader import EventLog
 

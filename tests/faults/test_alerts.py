@@ -17,7 +17,7 @@ from tests.integration.test_control_rest import free_port
 from tests.support.http_receiver import HttpReceiver
 from tests.support.prometheus import INSTALLED, TOKEN, WHY, Prometheus, promtool
 
-from tidelog.app.metrics import METRICS
+from tidelog.app.web.metrics import METRICS
 from tidelog.demo.servers.postgres import PostgresServer
 
 pytestmark = [

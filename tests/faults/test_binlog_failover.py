@@ -17,7 +17,7 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.windows.live import Live, at, check_no_time_travel
 
 from tidelog import app
-from tidelog.capture import engine
+from tidelog.capture.session import engine
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import ChunkLostError
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader

@@ -22,7 +22,7 @@ from tidelog import app
 from tidelog.capture.dumps import store
 from tidelog.capture.dumps.state import CHUNKS, ChunkInput, ChunkStatus, TableRun
 from tidelog.capture.dumps.table_dump import DumpTables
-from tidelog.capture.engine import CaptureEngine
+from tidelog.capture.session.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import LeaseLostError, StateError, StorageError
 from tidelog.state.sqlite import SqliteState

@@ -13,7 +13,7 @@ from tests.faults.capture_fixture import Source
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.config import load_config
 from tidelog.demo.servers.postgres import drop_slot
 from tidelog.eventlog.reader import EventLog

@@ -16,8 +16,8 @@ import pytest
 from obstore import exceptions as refusals
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register, table_schema
 
-from tidelog.capture import engine as engine_module
-from tidelog.capture.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.session import engine as engine_module
+from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
 from tidelog.errors import (
     AppendRaceLostError,
     EventLogError,

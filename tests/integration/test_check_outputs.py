@@ -13,7 +13,7 @@ import pytest
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
 
-from tidelog.app.preflight import _check_outputs, _check_patterns, check
+from tidelog.app.sources.preflight import _check_outputs, _check_patterns, check
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer

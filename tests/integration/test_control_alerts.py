@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tidelog.app import alerts
 from tidelog.app.capture.run import Capture
+from tidelog.app.overview import alerts
 from tidelog.config import parse_config
 
 pytestmark = pytest.mark.integration

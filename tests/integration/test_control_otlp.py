@@ -11,7 +11,7 @@ import pytest
 from tests.integration.test_control_alerts import running, wait_for
 from tests.support.otlp_receiver import OtlpReceiver
 
-from tidelog.app.metrics import LEADING
+from tidelog.app.web.metrics import LEADING
 from tidelog.eventlog.reader import EventLog
 
 pytestmark = pytest.mark.integration

@@ -524,7 +524,7 @@ def _answers(client: Client) -> bool:
 def test_port_of_another_program_is_a_clear_error(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.app.http_server.BIND_PATIENCE_S", 0.5)
+    monkeypatch.setattr("tidelog.app.web.http_server.BIND_PATIENCE_S", 0.5)
     assert config.control.rest is not None
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -11,7 +11,7 @@ from tests.support.engines import committed, no_threads_left, until, versions
 from tests.support.make_engine import MakeEngine
 
 from tidelog import app
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.config.loading import of_each_database
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from psycopg import sql as names
 
-from tidelog.app.first_config import PASSWORD, default_patterns, find_tables, read_source
+from tidelog.app.sources.first_config import PASSWORD, default_patterns, find_tables, read_source
 from tidelog.config import load_config
 from tidelog.config.loading import ConfigError
 from tidelog.demo.servers.mysql import MySqlFamilyServer

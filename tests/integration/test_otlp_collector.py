@@ -17,7 +17,7 @@ import pytest
 from tests.integration.test_control_alerts import running, wait_for
 from tests.left_out import SAID
 
-from tidelog.app.metrics import LEADING, METRICS
+from tidelog.app.web.metrics import LEADING, METRICS
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog
-from tidelog.spark.changes.log_lines import lines
+from tidelog.spark.log_lines import lines
 
 ROOT = Path(__file__).parents[2]
 COMMIT = "0d55664cb5e10d60f352f2f20319b0d9a079411c"

@@ -15,7 +15,7 @@ import pyspark
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity
 from tidelog.errors import TidelogError
-from tidelog.spark.sessions.session import spark_session
+from tidelog.spark.session import spark_session
 from tidelog.system.java import find_java
 
 _JVM = ["-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"]

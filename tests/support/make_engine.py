@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.engines import no_threads_left
 
 from tidelog.app.async_engine.engine import AsyncEngine
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.engine.core import EngineState
 from tidelog.errors import EngineStateError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.app.alerts import PROBLEMS_NAMED, AlertHistory, AlertReport, message_of
+from tidelog.app.overview.alerts import PROBLEMS_NAMED, AlertHistory, AlertReport, message_of
 from tidelog.results import Problem, Severity
 
 

@@ -10,8 +10,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.metrics import Readings
-from tidelog.app.metrics_routes import Health
+from tidelog.app.web.metrics import Readings
+from tidelog.app.web.metrics_routes import Health
 from tidelog.app.web.routes import Role, Web
 from tidelog.control.channels import rate_limit as brakes
 from tidelog.control.channels.rate_limit import MOST_FAILURES, MOST_OF_ALL, TokenRateLimit

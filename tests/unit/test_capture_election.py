@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from tests.unit.eventlog.records import SOURCE, batch, register
 
-from tidelog.app import elections
-from tidelog.app.elections import HANDOVER_KEY, LEASE_NAME, PATIENCE_S, CaptureElection
-from tidelog.app.instances import (
+from tidelog.app.base import elections
+from tidelog.app.base.elections import HANDOVER_KEY, LEASE_NAME, PATIENCE_S, CaptureElection
+from tidelog.app.base.instances import (
     EXPIRED_MS,
     PREFIX,
     InstanceRegistration,
     failing_processes,
     standbys,
 )
-from tidelog.app.schema_versions import _exclude_capture
+from tidelog.app.sources.schema_versions import _exclude_capture
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, parse_config
 from tidelog.errors import EventLogError, UsageError

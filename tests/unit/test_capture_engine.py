@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 from tests.support.engines import until
 
-from tidelog.capture.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.pauses import LogPause
+from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.windows import Window, Windows
 from tidelog.capture.writer_thread import OutputBuffer
 from tidelog.codecs.postgres.tuples import PgoutputKeys

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tests.support.build_log import BuiltLog
 
+from tidelog.app.base.outputs import destinations
 from tidelog.app.pipeline import session
-from tidelog.app.pipeline.destinations import destinations
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot, command_from_json
 from tidelog.errors import OffsetGoneError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.app.capture.channels import Channels
+from tidelog.app.base.channels import Channels
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.config import parse_config
 from tidelog.control.channels import kafka

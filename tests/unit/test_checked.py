@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.app import last_results
-from tidelog.app.last_results import check_summary, store_check_result
+from tidelog.app.base import last_results
+from tidelog.app.base.last_results import check_summary, store_check_result
 from tidelog.app.web import instance
 from tidelog.app.web.instance import Checks
 from tidelog.config import Config, parse_config

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tidelog import errors
-from tidelog.app.first_config import PASSWORD
+from tidelog.app.sources.first_config import PASSWORD
 from tidelog.config import parse_config
 
 ROOT = Path(__file__).parent.parent.parent

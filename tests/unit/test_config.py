@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.preflight import check_authorities
+from tidelog.app.sources.preflight import check_authorities
 from tidelog.codecs.mysql.server_urls import parse_url
 from tidelog.config import Config, as_config, load_config, parse_config
 from tidelog.config.models import EngineArguments, EngineSection

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import tidelog
 from tidelog import cli
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.config.loading import label_of, of_each_database
 from tidelog.errors import ConfigError

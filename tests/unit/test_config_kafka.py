@@ -13,7 +13,7 @@ from tidelog.errors import ConfigError
 
 pytest.importorskip("confluent_kafka")
 
-from tidelog.app.capture.channels import notification_place, signal_key, signal_place
+from tidelog.app.base.channels import notification_place, signal_key, signal_place
 
 SOURCE = "kind: postgres, url: 'postgresql://u@h/d', slot: tide"
 

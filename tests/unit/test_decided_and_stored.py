@@ -12,7 +12,7 @@ from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.state import DumpInput, DumpState, TableInput
 from tidelog.capture.log_guard import DumpGate
 from tidelog.capture.notifications import Notification
-from tidelog.capture.start_dumps import INITIAL_DUMP, StartDumps, StartPlan
+from tidelog.capture.session.start import INITIAL_DUMP, StartDumps, StartPlan
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.schema import TableName

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline.destinations import (
+from tidelog.app.base.outputs import (
     check_apart,
     check_not_moved,
     check_other_pipelines,

@@ -148,7 +148,7 @@ from tidelog import status, load_config
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS
 from tidelog.control.commands import PauseSnapshot
 from tidelog.ports import FormatOptions
-from tidelog.app.remote_control import send_command
+from tidelog.app.overview.remote_control import send_command
 from tidelog.app.sources.kinds import source_kind
 from tidelog.state.opening import open_election, open_state
 config = load_config(sys.argv[1])

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tidelog import cli
-from tidelog.app.first_config import (
+from tidelog.app.sources.first_config import (
     FirstSource,
     config_text,
     example_place,

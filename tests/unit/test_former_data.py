@@ -14,7 +14,7 @@ from tests.support.delta_readers import by_delta_rs
 from tests.support.former_version import DATA
 
 from tidelog import app
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config, load_config
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
@@ -26,8 +26,8 @@ from tidelog.outputs.files.commits import Commits
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.table import application_of
-from tidelog.spark.changes.log_lines import lines
 from tidelog.spark.datasource.source import TidelogSource
+from tidelog.spark.log_lines import lines
 from tidelog.state.opening import open_state
 
 VERSION = metadata.version("tidelog")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tidelog.app.dumps.keys import KEEP_MS, discard_unused, store_keys
+from tidelog.app.sources.keys import KEEP_MS, discard_unused, store_keys
 from tidelog.capture.dumps.missing_rows import KeySets
 from tidelog.config import parse_config
 from tidelog.state.sqlite import SqliteState

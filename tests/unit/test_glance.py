@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.instances import InstanceRegistration
+from tidelog.app.base.instances import InstanceRegistration
 from tidelog.app.overview.reader import StatusReader
-from tidelog.capture.generation import STATUS_KEY
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import StateConflictError
 from tidelog.ports import Document

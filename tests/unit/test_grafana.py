@@ -11,7 +11,7 @@ import yaml
 from tests.support.prometheus import INSTALLED, WHY, promtool
 from tools.grafana import ROWS, dashboard, queries
 
-from tidelog.app.metrics import LEADING, METRICS
+from tidelog.app.web.metrics import LEADING, METRICS
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "tidelog-dashboard.json"
 

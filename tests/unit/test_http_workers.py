@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tidelog.app import metrics_routes as metrics
+from tidelog.app.web import metrics_routes as metrics
 from tidelog.control.channels import rest
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 

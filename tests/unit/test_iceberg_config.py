@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.pipeline.outputs import check_spark
+from tidelog.app.base.outputs import check_spark
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError
 from tidelog.outputs.lake.iceberg.partitioning import Partition

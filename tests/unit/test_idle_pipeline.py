@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline.destinations import destinations
+from tidelog.app.base.outputs import destinations
 from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.pipeline.run import pipeline
 from tidelog.capture.pauses import PIPELINE_KEYS, pause

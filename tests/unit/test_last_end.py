@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tidelog import app
-from tidelog.app.last_results import CAPTURE, PIPELINE, last_end, storing_end
+from tidelog.app.base.last_results import CAPTURE, PIPELINE, last_end, storing_end
 from tidelog.app.overview.reader import StatusReader
 from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError, UsageError

@@ -15,8 +15,8 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from tests.unit.test_overview import NOW_MS, REFUSED, dump, output, source, status, table
 
-from tidelog.app.metrics import LEADING, METRICS, Readings
-from tidelog.app.metrics_routes import Health
+from tidelog.app.web.metrics import LEADING, METRICS, Readings
+from tidelog.app.web.metrics_routes import Health
 from tidelog.capture.dumps.throttle import Limit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,12 +62,12 @@ class Process:
         self.leader: str | None = "h:1"
         segments = [SimpleNamespace(payload_bytes=3), SimpleNamespace(payload_bytes=4)]
         log = SimpleNamespace(chain=lambda: SimpleNamespace(segments=segments))
-        monkeypatch.setattr("tidelog.app.metrics.EventLog.open", lambda _path: log)
-        monkeypatch.setattr("tidelog.app.metrics.STATUS_EVERY_S", 0.0)
+        monkeypatch.setattr("tidelog.app.web.metrics.EventLog.open", lambda _path: log)
+        monkeypatch.setattr("tidelog.app.web.metrics.STATUS_EVERY_S", 0.0)
         engine = {"engine": "mail", "offset": 2, "noted_ms": NOW_MS}
         engine |= {"behind_records": 12, "lag_s": 3.5}
         told = {"outputs": outputs, "engines": [engine]}
-        monkeypatch.setattr("tidelog.app.metrics.consumers_of", lambda _log, _known: told)
+        monkeypatch.setattr("tidelog.app.web.metrics.consumers_of", lambda _log, _known: told)
         health = Health(Readings(lambda: self.status, "log"), lambda: self.leader, (TOKEN,))
         self.client = TestClient(Starlette(routes=health.routes()))
 

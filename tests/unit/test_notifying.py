@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tidelog import Capture, CaptureGroup
-from tidelog.app.capture.channels import NOTIFICATIONS_KEPT, Notifier
+from tidelog.app.base.channels import NOTIFICATIONS_KEPT, Notifier
 from tidelog.app.capture.run import capture
 from tidelog.app.pipeline.run import run as run_both
 from tidelog.capture.notifications import Notification, NotificationType

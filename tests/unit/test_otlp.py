@@ -17,9 +17,9 @@ from tests.support.otlp_receiver import OtlpReceiver, labels
 from tests.unit.test_metrics import FULL
 from tests.unit.test_overview import output
 
-from tidelog.app.metrics import LEADING, METRICS, Readings
-from tidelog.app.metrics_routes import Health
-from tidelog.app.otlp import OtlpPush
+from tidelog.app.web.metrics import LEADING, METRICS, Readings
+from tidelog.app.web.metrics_routes import Health
+from tidelog.app.web.otlp import OtlpPush
 from tidelog.config import parse_config
 from tidelog.config.control import Otlp
 from tidelog.errors import ConfigError, MissingExtraError
@@ -38,14 +38,14 @@ def receiver() -> Iterator[OtlpReceiver]:
 def tell_of(monkeypatch: pytest.MonkeyPatch, outputs: list[dict[str, Any]]) -> None:
     """What the event log says of outputs."""
     found = {"outputs": outputs, "engines": []}
-    monkeypatch.setattr("tidelog.app.metrics.consumers_of", lambda _log, _known: found)
+    monkeypatch.setattr("tidelog.app.web.metrics.consumers_of", lambda _log, _known: found)
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event log without segments, and one output."""
     chain = SimpleNamespace(chain=lambda: SimpleNamespace(segments=()))
-    monkeypatch.setattr("tidelog.app.metrics.EventLog.open", lambda _path: chain)
+    monkeypatch.setattr("tidelog.app.web.metrics.EventLog.open", lambda _path: chain)
     tell_of(monkeypatch, [output()])
 
 
@@ -144,7 +144,7 @@ def test_a_counter_that_goes_down_begins_anew(
     """
     name, rows = "tidelog_output_records_total", [output(all_records=700)]
     tell_of(monkeypatch, rows)
-    monkeypatch.setattr("tidelog.app.metrics.LOG_EVERY_S", 0.0)
+    monkeypatch.setattr("tidelog.app.web.metrics.LOG_EVERY_S", 0.0)
     pushing = push()
     pushing.lead(surface)
     pushing.start()
@@ -189,7 +189,7 @@ def test_what_is_refused_is_told_once_and_without_secrets(
     wait_for(lambda: "takes metrics again" in caplog.text, "and told so")
     assert caplog.text.count("control.otlp: 127.0.0.1 does not take metrics: HTTP 401") == 1
     assert SECRET not in caplog.text
-    assert {record.name for record in caplog.records} == {"tidelog.app.otlp"}
+    assert {record.name for record in caplog.records} == {"tidelog.app.web.otlp"}
 
 
 def test_an_endpoint_that_is_down_is_told_and_holds_up_nothing(

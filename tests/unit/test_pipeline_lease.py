@@ -17,16 +17,21 @@ import pyarrow as pa
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.elections import (
+from tidelog.app.base.elections import (
     AnotherLeaderError,
     PipelineElection,
     acquire_lease,
     pipeline_lease_name,
     request_handover,
 )
-from tidelog.app.instances import PIPELINE_PREFIX, InstanceRegistration, pipeline_prefix, standbys
+from tidelog.app.base.instances import (
+    PIPELINE_PREFIX,
+    InstanceRegistration,
+    pipeline_prefix,
+    standbys,
+)
 from tidelog.app.overview import overview
-from tidelog.app.remote_control import status
+from tidelog.app.overview.remote_control import status
 from tidelog.cli.status_lines import lines
 from tidelog.config import Config, load_config
 from tidelog.errors import LeaseLostError, UsageError

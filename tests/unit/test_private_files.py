@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.capture.channels import Notifier
-from tidelog.app.preflight import check_modes
+from tidelog.app.base.channels import Notifier
+from tidelog.app.sources.preflight import check_modes
 from tidelog.config import load_config
 from tidelog.control.signal_intake import skipped
 from tidelog.eventlog.local_storage import LocalStorage
 from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
-from tidelog.spark.sessions.session import scratch_directory
+from tidelog.spark.session import scratch_directory
 from tidelog.state.sqlite import SqliteElection, SqliteState
 from tidelog.system.private_files import readable_by_others
 

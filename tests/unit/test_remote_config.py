@@ -7,7 +7,7 @@ from traceback import format_exception
 
 import pytest
 
-from tidelog.app.pipeline.outputs import check_spark, remote_of
+from tidelog.app.base.outputs import check_spark, remote_of
 from tidelog.app.pipeline.run import session
 from tidelog.config import Config, load_config
 from tidelog.errors import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.schema_versions import schemas
+from tidelog.app.sources.schema_versions import schemas
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.config import parse_config
 from tidelog.state.opening import open_state

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.pipeline.destinations import pipeline_consumers
+from tidelog.app.base.outputs import pipeline_consumers
 from tidelog.config import Config
 from tidelog.errors import OffsetAheadError, UsageError
 from tidelog.eventlog import local_storage

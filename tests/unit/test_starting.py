@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app import instances
-from tidelog.app.instances import (
+from tidelog.app.base import instances
+from tidelog.app.base.instances import (
     PREFIX,
     InstanceRegistration,
     failing_processes,

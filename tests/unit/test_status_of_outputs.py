@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.overview import overview
-from tidelog.app.remote_control import status
-from tidelog.capture.generation import STATUS_KEY
+from tidelog.app.overview.remote_control import status
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure

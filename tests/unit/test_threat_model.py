@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.http_server import RestServer
+from tidelog.app.web.http_server import RestServer
 from tidelog.config import parse_config
 from tidelog.control.channels.rate_limit import TokenRateLimit
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tidelog.app.last_results import COPIES_KEPT, VERIFY_KEY, store_results
+from tidelog.app.base.last_results import COPIES_KEPT, VERIFY_KEY, store_results
 from tidelog.results import RepairRequest, TableComparison
 from tidelog.state.sqlite import SqliteState
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from tidelog.app.http_server import http_server, listen, url_of
+from tidelog.app.web.http_server import http_server, listen, url_of
 
 
 async def who(request: Request) -> JSONResponse:

@@ -15,7 +15,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from tidelog.app.http_server import http_server, listen, url_of
+from tidelog.app.web.http_server import http_server, listen, url_of
 from tidelog.app.web.routes import Role, Web
 from tidelog.control.channels.rate_limit import MOST_FAILURES, MOST_OF_ALL
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.log_location import check_local_paths
-from tidelog.app.preflight import check_paths
+from tidelog.app.base.log_location import check_local_paths
+from tidelog.app.sources.preflight import check_paths
 from tidelog.cli import main
 from tidelog.config import Config, parse_config
 from tidelog.errors import ConfigError, UsageError

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Final, Literal
 
 from tidelog.app.capture.run import capture
+from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.run import run
-from tidelog.app.remote_control import OnStatus, ignore_status
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import databases_of, of_each_database
 from tidelog.engine.options import refuse_coroutine_function

@@ -11,14 +11,14 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from tidelog.app.last_results import store_results
-from tidelog.app.log_location import event_log_path
-from tidelog.app.pipeline.outputs import check_installed, check_spark, make_output
+from tidelog.app.base.last_results import store_results
+from tidelog.app.base.log_location import event_log_path
+from tidelog.app.base.outputs import check_installed, check_spark, make_output
+from tidelog.app.base.table_patterns import choose_tables
+from tidelog.app.overview.remote_control import OnStatus, ignore_status, send_command
 from tidelog.app.pipeline.run import session
-from tidelog.app.remote_control import OnStatus, ignore_status, send_command
 from tidelog.app.sources.kinds import SourceKind, source_kind
-from tidelog.app.table_patterns import choose_tables
-from tidelog.capture.generation import GENERATION_KEY, STATUS_KEY
+from tidelog.capture.session.start import GENERATION_KEY, STATUS_KEY
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.source import SOURCES
 from tidelog.control.commands import ExecuteSnapshot
@@ -530,7 +530,7 @@ class ComparedSource:
         return [self._wait_for_copy(copy, end) for copy in copies]
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
-        from tidelog.spark.changes.changed_keys import changed_keys, first_unseen
+        from tidelog.spark.changed_keys import changed_keys, first_unseen
 
         reader = self._readers[0]
         snapshot = reader.snapshot()

@@ -164,10 +164,10 @@ def send(
 ) -> None:
     """Send a command to capture and print the result; ``quiet``: only if it still waits.
 
-    ``timeout_s``: None: see `tidelog.app.remote_control.command_timeout_s`.
+    ``timeout_s``: None: see `tidelog.app.overview.remote_control.command_timeout_s`.
     """
     from tidelog import app
-    from tidelog.app.remote_control import command_timeout_s
+    from tidelog.app.overview.remote_control import command_timeout_s
 
     timeout_s = command_timeout_s(config) if timeout_s is None else timeout_s
     result = app.send_command(config, command, timeout_s=timeout_s)

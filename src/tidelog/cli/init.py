@@ -19,7 +19,7 @@ from tidelog.model.patterns import check_listed, matches, unmatched, unmatched_t
 from tidelog.model.printable import printable
 
 if TYPE_CHECKING:
-    from tidelog.app.first_config import FirstOutput, FirstSource
+    from tidelog.app.sources.first_config import FirstOutput, FirstSource
     from tidelog.model.schema import TableName
 
 Answer = TypeVar("Answer")
@@ -59,7 +59,7 @@ def init(
         raise UsageError(f"{config} exists already; name another file, or add --force")
     if url is None and not _can_ask():
         raise UsageError("--url is missing, e.g. postgresql://user:password@host:5432/shop")
-    from tidelog.app.first_config import config_text, secrets_of
+    from tidelog.app.sources.first_config import config_text, secrets_of
 
     try:
         source, tables = _ask_source() if url is None else _given_source(url)
@@ -109,7 +109,7 @@ def _ask(question: str, read: Callable[[str], Answer], default: str | None = Non
 
 def _ask_password(place: str) -> str:
     """Return the place; if it is a URL with a user alone, with the password that is typed."""
-    from tidelog.app.first_config import lacks_password, with_password
+    from tidelog.app.sources.first_config import lacks_password, with_password
 
     if not lacks_password(place):
         return place
@@ -121,7 +121,7 @@ def _ask_password(place: str) -> str:
 
 def _ask_source() -> tuple[FirstSource, list[TableName] | None]:
     """Return the source, and its tables; None: the user keeps a URL that does not answer."""
-    from tidelog.app.first_config import read_source, url_forms
+    from tidelog.app.sources.first_config import read_source, url_forms
 
     forms = " or ".join(form.replace(":password", "") for form in url_forms())
     terminal.print_sentence(f"The database to capture: {forms}")
@@ -137,7 +137,7 @@ def _ask_source() -> tuple[FirstSource, list[TableName] | None]:
 
 
 def _given_source(url: str) -> tuple[FirstSource, list[TableName] | None]:
-    from tidelog.app.first_config import read_source
+    from tidelog.app.sources.first_config import read_source
 
     try:
         return _connect(read_source(url))
@@ -146,7 +146,7 @@ def _given_source(url: str) -> tuple[FirstSource, list[TableName] | None]:
 
 
 def _connect(source: FirstSource) -> tuple[FirstSource, list[TableName] | None]:
-    from tidelog.app.first_config import find_tables
+    from tidelog.app.sources.first_config import find_tables
 
     try:
         return source, find_tables(source)
@@ -159,7 +159,7 @@ def _choose_tables(
     source: FirstSource, tables: list[TableName] | None, given: list[str] | None
 ) -> list[str]:
     """Return the patterns of the tables to capture."""
-    from tidelog.app.first_config import chosen_patterns, default_patterns
+    from tidelog.app.sources.first_config import chosen_patterns, default_patterns
 
     default = default_patterns(source, tables or [])
     if given or not _can_ask():
@@ -188,7 +188,7 @@ def _choose_tables(
 
 
 def _choose_outputs(source: FirstSource, given: list[str] | None) -> list[FirstOutput]:
-    from tidelog.app.first_config import example_place, output_kinds, read_output
+    from tidelog.app.sources.first_config import example_place, output_kinds, read_output
 
     kinds = output_kinds()
     usual = next(iter(kinds))
@@ -216,7 +216,7 @@ def _choose_outputs(source: FirstSource, given: list[str] | None) -> list[FirstO
 
 
 def _ask_output(source: FirstSource, kind: str, others: Sequence[FirstOutput]) -> FirstOutput:
-    from tidelog.app.first_config import example_place, output_kinds, read_output
+    from tidelog.app.sources.first_config import example_place, output_kinds, read_output
 
     option, example = output_kinds()[kind], example_place(kind, others)
 
@@ -236,7 +236,7 @@ def _ask_output(source: FirstSource, kind: str, others: Sequence[FirstOutput]) -
 
 def _name_schemas(tables: Sequence[TableName]) -> str:
     """Return the number of tables, and the names of the first schemas."""
-    from tidelog.app.first_config import schemas_of
+    from tidelog.app.sources.first_config import schemas_of
 
     schemas = schemas_of(tables)
     named = ", ".join(

@@ -105,7 +105,7 @@ def nan_key(schema: TableSchema) -> frozenset[str]:
 def source_spellings(key: Key, schema: TableSchema, columns: Sequence[str]) -> list[Key]:
     """Return the source's keys that ``key`` (of ``columns``), in Spark's texts, may stand for.
 
-    Spark's texts are those of `tidelog.spark.changes.changed_keys.as_text`.
+    Spark's texts are those of `tidelog.spark.changed_keys.as_text`.
     """
     spellings = wire_format(schema).key_spellings
     found = [schema.columns[schema.column_index(name)] for name in columns]

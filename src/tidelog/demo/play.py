@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from tidelog import Config, app
 from tidelog.app.dumps.finalize import chunks_of
-from tidelog.capture.start_dumps import INITIAL_DUMP
+from tidelog.capture.session.start import INITIAL_DUMP
 from tidelog.commands import ExecuteSnapshot
 from tidelog.demo.servers.embedded import Watcher
 from tidelog.demo.shop import TABLES, Shop, Sizes

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tidelog import load_config
-from tidelog.app.pipeline.outputs import check_session
+from tidelog.app.base.outputs import check_session
 from tidelog.demo.play import Play
 from tidelog.demo.shop import Sizes
 from tidelog.demo.story import Story

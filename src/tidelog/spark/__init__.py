@@ -20,21 +20,21 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tidelog.eventlog.local_storage import provide_options
-    from tidelog.spark.changes.replaying import as_of
     from tidelog.spark.datasource.source import lag_of, register
+    from tidelog.spark.replaying import as_of
+    from tidelog.spark.session import DELTA_CONF, spark_session
     from tidelog.spark.sessions.jars import delta_jars, s3_log_store_jar
-    from tidelog.spark.sessions.session import DELTA_CONF, spark_session
 else:
     from tidelog.system.lazy_names import lazy_names
 
     _LAZY = {
-        "DELTA_CONF": "tidelog.spark.sessions.session",
-        "as_of": "tidelog.spark.changes.replaying",
+        "DELTA_CONF": "tidelog.spark.session",
+        "as_of": "tidelog.spark.replaying",
         "delta_jars": "tidelog.spark.sessions.jars",
         "lag_of": "tidelog.spark.datasource.source",
         "provide_options": "tidelog.eventlog.local_storage",
         "register": "tidelog.spark.datasource.source",
         "s3_log_store_jar": "tidelog.spark.sessions.jars",
-        "spark_session": "tidelog.spark.sessions.session",
+        "spark_session": "tidelog.spark.session",
     }
     __getattr__ = lazy_names(__name__, _LAZY)

@@ -1,6 +1,6 @@
 """The actions of steps, applied to a DataFrame of the shape `changes` or `events`.
 
-Names are exact: `v` and `V` are two columns (`tidelog.spark.sessions.session`). A step never gives
+Names are exact: `v` and `V` are two columns (`tidelog.spark.session`). A step never gives
 two columns one name, and never changes Tidelog's own columns.
 """
 

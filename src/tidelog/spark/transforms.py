@@ -21,7 +21,7 @@ from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import SourceId, TargetTable
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, EVENT_BEFORE
-from tidelog.spark.sessions.session import exact_session, in_session
+from tidelog.spark.session import exact_session, in_session
 from tidelog.spark.sessions.versions import arrow_schema
 from tidelog.spark.step_actions import META, StepTable, apply_step
 from tidelog.spark.step_actions import Step as Step

@@ -33,7 +33,7 @@ from tidelog.errors import OutputError
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkRequest
 from tidelog.spark import transforms
-from tidelog.spark.changes.changed_keys import as_text, with_nan
+from tidelog.spark.changed_keys import as_text, with_nan
 from tidelog.spark.executor_jobs import map_in_arrow
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.source_rows import source_frame
@@ -97,7 +97,7 @@ class RowDifferences:
         """Returns the rows by kind. Those with a key of ``changed`` (True: all) are unsettled.
 
         Args:
-            changed: the result of `tidelog.spark.changes.changed_keys.changed_keys`.
+            changed: the result of `tidelog.spark.changed_keys.changed_keys`.
             most: about the most keys of each kind that are returned.
         """
         frame = self._frame

@@ -22,7 +22,7 @@ from tests.integration.windows.rules import impatient
 
 from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.automatic import AutomaticDumps
-from tidelog.capture.engine import CaptureEngine
+from tidelog.capture.session.engine import CaptureEngine
 from tidelog.control.commands import StopSnapshot
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ from tests.behaviours.dumps.ways import READERS, TWO, ways
 from tests.integration.windows.live import PATIENCE_S
 
 from tidelog import app
-from tidelog.app.dumps.keys import store_keys
+from tidelog.app.sources.keys import store_keys
 from tidelog.capture.dumps import table_dump
 from tidelog.capture.dumps.missing_rows import KeySets, missing_set
 from tidelog.control.commands import ExecuteSnapshot, StopSnapshot

@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tidelog.app.base.instances import PIPELINE_PREFIX
 from tidelog.app.capture.run import Capture
-from tidelog.app.instances import PIPELINE_PREFIX
 from tidelog.capture.leadership import Leader
 from tidelog.config import Config, load_config
 from tidelog.eventlog.consumers import Consumers, OutputFailure

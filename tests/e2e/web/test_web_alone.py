@@ -11,7 +11,7 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import OPERATOR, VIEWER, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.app.web.standalone import named_configs
+from tidelog.app.web.http_server import named_configs
 from tidelog.config import load_config
 from tidelog.errors import UsageError
 

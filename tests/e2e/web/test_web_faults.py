@@ -16,7 +16,7 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import OPERATOR, SQL, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.app import last_results
+from tidelog.app.base import last_results
 from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, Day
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions
 from tidelog.demo.servers.postgres import PostgresServer

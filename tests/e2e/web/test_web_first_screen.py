@@ -21,7 +21,7 @@ from tests.e2e.web.shop import OPERATOR, Shop, wait_for
 from tests.support.pseudo_terminal import PseudoTerminal
 
 from tidelog import app
-from tidelog.app import last_results
+from tidelog.app.base import last_results
 from tidelog.app.overview import overview
 from tidelog.capture import log_guard
 from tidelog.cli.status_lines import lines

@@ -15,7 +15,7 @@ from tests.e2e.web.conftest import Open
 from tests.e2e.web.shop import HOSTILE, OPERATOR, VIEWER, Shop, free_port, wait_for
 
 from tidelog import app
-from tidelog.app import last_results
+from tidelog.app.base import last_results
 from tidelog.capture.activity import ACTIVITY_KEY, BUCKET_S, Activity, Day
 from tidelog.results import CheckFinding, TableComparison
 from tidelog.state.opening import open_state

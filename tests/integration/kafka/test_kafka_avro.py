@@ -14,8 +14,8 @@ from tests.support.avro_messages import decoded
 from tests.support.build_log import BuiltLog
 from tests.support.kafka import KafkaServer
 
-from tidelog.app.http_server import RestServer
-from tidelog.app.pipeline.outputs import make_output
+from tidelog.app.base.outputs import make_output
+from tidelog.app.web.http_server import RestServer
 from tidelog.config import Rest, parse_config
 from tidelog.outputs.base.sections import StepSection
 from tidelog.spark.datasource.segment_rows import batch_of

@@ -24,9 +24,9 @@ from tests.support.kafka import KafkaServer
 from tests.support.oracle.log import read_event_log
 
 from tidelog import app
-from tidelog.app.capture.channels import signal_key
-from tidelog.app.log_location import event_log_path
-from tidelog.app.preflight import check
+from tidelog.app.base.channels import signal_key
+from tidelog.app.base.log_location import event_log_path
+from tidelog.app.sources.preflight import check
 from tidelog.config import Config, parse_config
 from tidelog.control.channels import kafka
 from tidelog.control.channels import kafka as channels_kafka

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.kafka.channel_topics import Topic, wait_for
 from tests.support.kafka import KafkaServer
 
-from tidelog.app.capture.channels import Notifier
+from tidelog.app.base.channels import Notifier
 from tidelog.capture.notifications import Notification, NotificationType
 from tidelog.control.channels import kafka as channels_kafka
 from tidelog.control.channels import kafka as kafka_notifications

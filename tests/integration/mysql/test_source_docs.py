@@ -14,7 +14,7 @@ from tests.support.logged_rows import logged_rows
 from tools import type_tables
 
 from tidelog import app
-from tidelog.app.preflight import check
+from tidelog.app.sources.preflight import check
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.config import Config, parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer

@@ -11,7 +11,7 @@ import pytest
 from tests.support.logged_rows import logged_rows
 
 from tidelog import app
-from tidelog.app.preflight import check
+from tidelog.app.sources.preflight import check
 from tidelog.config import parse_config
 from tidelog.demo.servers.postgres import PostgresServer
 

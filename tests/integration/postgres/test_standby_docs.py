@@ -14,7 +14,7 @@ from tests.support.logged_rows import logged_rows
 from tests.support.standby import PostgresStandby
 
 from tidelog import app
-from tidelog.app.preflight import check
+from tidelog.app.sources.preflight import check
 from tidelog.config import parse_config
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.reader import EventLog

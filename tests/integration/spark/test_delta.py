@@ -20,8 +20,8 @@ from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import output as lake_module
-from tidelog.spark.changes.folding import fold_parts
 from tidelog.spark.datasource.segment_rows import batch_of
+from tidelog.spark.folding import fold_parts
 from tidelog.spark.formats import shapes
 from tidelog.spark.pipeline import BatchProgress, run_pipeline
 from tidelog.spark.transforms import Step

@@ -13,7 +13,7 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.ports import OutputBatch
 from tidelog.spark import register
-from tidelog.spark.changes.log_lines import events
+from tidelog.spark.log_lines import events
 
 pytestmark = [pytest.mark.spark]
 

@@ -16,8 +16,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tests.unit.spark.dumped import dump, moments
 
 from tidelog.errors import ConfigError
-from tidelog.spark import as_of
-from tidelog.spark.changes import replaying
+from tidelog.spark import as_of, replaying
 from tidelog.spark.sessions.errors import find_error
 
 pytestmark = pytest.mark.spark

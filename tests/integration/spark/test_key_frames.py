@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tidelog.errors import UsageError
-from tidelog.spark.changes.changed_keys import keys_of_frame
+from tidelog.spark.changed_keys import keys_of_frame
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tests.support.build_log import BuiltLog
 from tests.support.s3 import S3Server
 
-from tidelog.app.pipeline.destinations import destinations
+from tidelog.app.base.outputs import destinations
 from tidelog.config import load_config
 from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 

@@ -14,7 +14,7 @@ from tests.faults.capture_fixture import Source
 from tests.support.s3 import S3Server
 
 from tidelog.app.pipeline.run import pipeline
-from tidelog.app.preflight import check
+from tidelog.app.sources.preflight import check
 from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
 from tidelog.spark.datasource.source import register
 

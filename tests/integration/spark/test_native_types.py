@@ -18,7 +18,7 @@ from tests.support.delta_readers import by_delta_rs, by_duckdb, rows_of
 
 import tidelog
 from tidelog import app
-from tidelog.app.pipeline.outputs import make_outputs
+from tidelog.app.base.outputs import make_outputs
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.errors import TableLeftOutError

@@ -16,7 +16,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.app.pipeline.outputs import make_output
+from tidelog.app.base.outputs import make_output
 from tidelog.app.pipeline.run import pipeline
 from tidelog.config import load_config, parse_config
 from tidelog.errors import ConfigError

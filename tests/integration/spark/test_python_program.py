@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tidelog.spark.datasource.source import register
-from tidelog.spark.sessions.session import python_program
+from tidelog.spark.session import python_program
 
 pytestmark = pytest.mark.spark
 

@@ -31,7 +31,7 @@ from tidelog.sources.mysql.chunks import digests as mysql_digests
 from tidelog.sources.mysql.connect import connect as mysql_connect
 from tidelog.sources.postgres.chunks import digests as postgres_digests
 from tidelog.sources.postgres.connect import connect as postgres_connect
-from tidelog.spark.changes.changed_keys import as_text
+from tidelog.spark.changed_keys import as_text
 from tidelog.spark.formats import shapes
 from tidelog.spark.source_rows import source_frame
 from tidelog.spark.transforms import target_table

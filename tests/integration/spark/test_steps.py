@@ -25,13 +25,12 @@ from tidelog.errors import ConfigError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.lake.delta.output import DeltaOutput
-from tidelog.spark import transforms
-from tidelog.spark.changes import folding
-from tidelog.spark.changes.changed_keys import keys_of_frame, rows_to_read_again
+from tidelog.spark import folding, transforms
+from tidelog.spark.changed_keys import keys_of_frame, rows_to_read_again
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import register
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP
-from tidelog.spark.sessions.session import exact_session
+from tidelog.spark.session import exact_session
 from tidelog.spark.transforms import Step
 from tidelog.state.opening import open_state
 

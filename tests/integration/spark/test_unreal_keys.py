@@ -14,7 +14,7 @@ from tests.integration.event_messages import wait_for
 
 import tidelog
 from tidelog import app
-from tidelog.app.pipeline.outputs import make_outputs
+from tidelog.app.base.outputs import make_outputs
 from tidelog.config import Config, load_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer

@@ -11,7 +11,7 @@ from tests.support.build_log import BuiltLog
 from tests.support.pgoutput_messages import Value
 from tests.unit.spark.avro_rows import CELLS, Told, everything, register
 
-from tidelog.app.http_server import RestServer
+from tidelog.app.web.http_server import RestServer
 from tidelog.config import Rest
 from tidelog.eventlog.schemas import MessageSchemaStore
 from tidelog.outputs.formatters import formatter

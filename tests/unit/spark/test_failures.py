@@ -163,16 +163,16 @@ _FLUSH = "\n\tat java.base/java.io.DataOutputStream.flush(DataOutputStream.java:
         ("java.lang.IllegalStateException: Python daemon failed to launch worker with code -1",
          OutputError, "was killed or ended by itself"),
         ("org.apache.spark.SparkException: EOFException occurred while reading the port number from"
-         " tidelog.spark.sessions.daemon's stdout", OutputError, "was killed or ended by itself"),
+         " tidelog.spark.datasource.daemon's stdout", OutputError, "was killed or ended by itself"),
         ("java.net.SocketTimeoutException: Timed out while waiting for the Python worker to connect"
          " back after 60000 ms", HostBusyError, "within 60 s"),
         ('java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory'
          f"\n\tat java.base/java.lang.ProcessBuilder.start(X:1)\n\tat {_FACTORY}.startDaemon(X:2)",
          UsageError, "can't run /opt/python"),
         ("org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: Error "
-         "while finding module specification for 'tidelog.spark.sessions.daemon' (ModuleNotFound"
+         "while finding module specification for 'tidelog.spark.datasource.daemon' (ModuleNotFound"
          "Error: No module named 'tidelog')\nSparkException: EOFException occurred "
-         "while reading the port number from tidelog.spark.sessions.daemon's stdout.",
+         "while reading the port number from tidelog.spark.datasource.daemon's stdout.",
          UsageError, "has no module tidelog: set PYSPARK_PYTHON"),
         ("org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
          "  File \"x.py\", line 11, in <module>\nModuleNotFoundError: No module named 'pyarrow'\n",

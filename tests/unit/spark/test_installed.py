@@ -8,8 +8,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tidelog.app import preflight
-from tidelog.app.pipeline.outputs import untested_versions
+from tidelog.app.base.outputs import untested_versions
+from tidelog.app.sources import preflight
 from tidelog.config import load_config
 from tidelog.errors import MissingProgramError, UsageError
 from tidelog.spark.sessions import installation, versions

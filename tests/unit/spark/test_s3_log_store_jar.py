@@ -9,7 +9,7 @@ import pytest
 from tools.s3_log_store import NAME, compiled, javac, write_jar
 
 from tidelog.spark import DELTA_CONF, s3_log_store_jar
-from tidelog.spark.sessions.session import _merge_conf
+from tidelog.spark.session import _merge_conf
 
 
 def test_the_class_in_the_jar_is_what_its_source_compiles_to(tmp_path: Path) -> None:

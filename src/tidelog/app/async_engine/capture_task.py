@@ -25,11 +25,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.app.async_engine.log_task import LogTask, OffsetStore, StartingOffset
+from tidelog.app.base.instances import this_holder
+from tidelog.app.base.log_location import event_log_path
 from tidelog.app.capture.run import Capture
-from tidelog.app.instances import this_holder
-from tidelog.app.log_location import event_log_path
 from tidelog.app.overview.reader import ENGINE_GROUPS, process_of
-from tidelog.app.remote_control import OnStatus, ignore_status
+from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.config import Config
 from tidelog.engine.event_batches import EventBatch
 from tidelog.engine.events import Events

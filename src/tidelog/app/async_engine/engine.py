@@ -18,10 +18,10 @@ from pydantic import ValidationError
 from tidelog.app.async_engine.capture_task import CaptureTask
 from tidelog.app.async_engine.log_task import OffsetStore, StartingOffset
 from tidelog.app.async_engine.steps import FormatSerializer, message_routes, split_transforms
-from tidelog.app.pipeline.outputs import check_spark, remote_of
+from tidelog.app.base.outputs import check_spark, remote_of
+from tidelog.app.base.service import BackgroundService
+from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.run import session
-from tidelog.app.remote_control import OnStatus, ignore_status
-from tidelog.app.service import BackgroundService
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import label_of, of_each_database
 from tidelog.config.models import EngineArguments, EngineSection

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tidelog.app.dumps.keys import discard_unused
+from tidelog.app.sources.keys import discard_unused
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.config import Config
 from tidelog.control.mailbox import Mailbox

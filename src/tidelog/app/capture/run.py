@@ -10,16 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from tidelog.app.alerts import Alerts, open_alerts
-from tidelog.app.capture.channels import Channels, OnNotification, check_channels
-from tidelog.app.capture.maintenance import LogMaintenanceTask, SourceCheck
-from tidelog.app.capture.standby import LogHandle, Readiness
-from tidelog.app.dumps.recovery import PASSED_KEY, Gaps
-from tidelog.app.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
-from tidelog.app.http_server import Service, open_services
-from tidelog.app.instances import InstanceRegistration, this_holder
-from tidelog.app.last_results import CAPTURE, storing_end
-from tidelog.app.log_location import (
+from tidelog.app.base.channels import Channels, OnNotification, check_channels
+from tidelog.app.base.elections import LEASE_NAME, CaptureElection, leader_of, leader_url
+from tidelog.app.base.instances import InstanceRegistration, this_holder
+from tidelog.app.base.last_results import CAPTURE, storing_end
+from tidelog.app.base.log_location import (
     check_local_paths,
     event_log_path,
     issued_offset_future,
@@ -27,31 +22,38 @@ from tidelog.app.log_location import (
     retry_until_available,
     start_offset,
 )
-from tidelog.app.remote_control import OnStatus, ignore_status
-from tidelog.app.service import BackgroundService
+from tidelog.app.base.service import BackgroundService
+from tidelog.app.base.state_copy import check_whole
+from tidelog.app.base.table_patterns import check_exclusions, log_unmatched
+from tidelog.app.capture.maintenance import LogMaintenanceTask, SourceCheck
+from tidelog.app.capture.standby import LogHandle, Readiness
+from tidelog.app.dumps.recovery import PASSED_KEY, Gaps
+from tidelog.app.overview.alerts import Alerts, open_alerts
+from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.sources.kinds import SourceKind, snapshotter_of, source_kind
-from tidelog.app.state_copy import check_whole
-from tidelog.app.table_patterns import check_exclusions, log_unmatched
+from tidelog.app.web.http_server import Service, open_services
 from tidelog.capture.activity import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.capture.capture_scope import RELATIONS_KEY, SCOPE_KEY, CaptureScope
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.missing_rows import REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
-from tidelog.capture.engine import CaptureEngine, CaptureOptions
-from tidelog.capture.generation import (
-    CONSENT_KEY,
-    GAP_KEY,
-    GENERATION_KEY,
-    STATUS_KEY,
-    StatusStore,
-    check_lost,
-)
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, end_later, lead
 from tidelog.capture.log_guard import GIVEN_UP_KEY, DumpGate, LogGuard, WhenLogInDanger
 from tidelog.capture.pauses import LOG_KEY, LogSwitch
 from tidelog.capture.session import CaptureSession, RetryingStateStore, SessionMaintenance
-from tidelog.capture.start_dumps import INITIAL_DUMP, START_DUMP, StartPlan
+from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
+from tidelog.capture.session.start import (
+    CONSENT_KEY,
+    GAP_KEY,
+    GENERATION_KEY,
+    INITIAL_DUMP,
+    START_DUMP,
+    STATUS_KEY,
+    StartPlan,
+    StatusStore,
+    check_lost,
+)
 from tidelog.capture.unsupported_tables import REFUSED_KEY, CheckingCatalogue, UnsupportedTables
 from tidelog.capture.windows import Windows
 from tidelog.config import AnyConfig, Config, as_config

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.log_location import event_log_path
 from tidelog.app.overview.problems import block_reasons, reported_blocks
-from tidelog.app.remote_control import ignore_status
+from tidelog.app.overview.remote_control import ignore_status
 from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.pauses import PIPELINE_KEYS, pause_of

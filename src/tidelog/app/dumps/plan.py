@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidelog.app.base.table_patterns import choose_tables
 from tidelog.app.sources.kinds import Estimates, source_kind
-from tidelog.app.table_patterns import choose_tables
 from tidelog.capture.dumps.chunk_results import RowWidths
 from tidelog.capture.dumps.store import OPTIONS_KEY
-from tidelog.capture.generation import STATUS_KEY
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.schema import TableName

@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from tidelog.app.dumps.keys import key_scope, missing_keys, store_keys
-from tidelog.app.elections import LEASE_NAME
-from tidelog.app.log_location import event_log_path
-from tidelog.app.remote_control import dump_wait, send_command
+from tidelog.app.base.elections import LEASE_NAME
+from tidelog.app.base.log_location import event_log_path
+from tidelog.app.overview.remote_control import dump_wait, send_command
+from tidelog.app.sources.keys import key_scope, missing_keys, store_keys
 from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.dumps.state import NO_KEY
-from tidelog.capture.generation import CONSENT_KEY, GAP_KEY, GENERATION_KEY, STATUS_KEY
 from tidelog.capture.log_guard import GIVEN_UP_KEY, with_its_cause
+from tidelog.capture.session.start import CONSENT_KEY, GAP_KEY, GENERATION_KEY, STATUS_KEY
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import ExecuteSnapshot, Key, build_command
 from tidelog.control.mailbox import new_id
@@ -226,7 +226,7 @@ def repair(
             be deleted.
         TidelogError: ``timeout_s`` has passed.
     """
-    from tidelog.spark.changes.changed_keys import keys_of_frame
+    from tidelog.spark.changed_keys import keys_of_frame
 
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     config = as_config(config)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tidelog.capture.dumps.state import FINISHED_TABLES, NO_KEY, UNFINISHED_DUMPS, DumpStatus
-from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.log_guard import (
     NEARLY_FULL,
     DangerKind,
@@ -18,6 +17,7 @@ from tidelog.capture.log_guard import (
     RetainedLog,
     danger_of,
 )
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.model.patterns import pattern_of
 from tidelog.model.schema import TableName
 from tidelog.model.units import brief_span, counted, format_bytes

@@ -12,22 +12,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from tidelog.app import last_results
-from tidelog.app.elections import LEASE_NAME, pipeline_lease_name
-from tidelog.app.instances import (
+from tidelog.app.base import last_results
+from tidelog.app.base.elections import LEASE_NAME, pipeline_lease_name
+from tidelog.app.base.instances import (
     PIPELINE_PREFIX,
     failing_processes,
     pipeline_prefix,
     standbys,
     starting_processes,
 )
-from tidelog.app.last_results import CAPTURE, PIPELINE, last_end
-from tidelog.app.last_results import VERIFY_KEY as VERIFIED_KEY
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.last_results import CAPTURE, PIPELINE, last_end
+from tidelog.app.base.last_results import VERIFY_KEY as VERIFIED_KEY
+from tidelog.app.base.log_location import event_log_path
 from tidelog.capture.activity import ACTIVITY_KEY
 from tidelog.capture.catalogue_watch import SHAPES_KEY
-from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.pauses import LOG_KEY, PIPELINE_KEYS, pause_of
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import EventLogError, OffsetGoneError
 from tidelog.eventlog.consumers import Consumer, Consumers, DeliveryStats

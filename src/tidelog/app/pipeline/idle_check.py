@@ -14,8 +14,8 @@ import logging
 import threading
 from typing import Final
 
-from tidelog.app.log_location import event_log_path
-from tidelog.app.pipeline.destinations import destinations, pipeline_consumers
+from tidelog.app.base.log_location import event_log_path
+from tidelog.app.base.outputs import destinations, pipeline_consumers
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.capture.pauses import PIPELINE_KEYS, Pause, pause_of
 from tidelog.config import Config

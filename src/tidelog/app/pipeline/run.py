@@ -9,21 +9,32 @@ from contextlib import ExitStack, closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tidelog.app.capture.run import capture
-from tidelog.app.elections import AnotherLeaderError, PipelineElection, acquire_lease, leader_of
-from tidelog.app.instances import InstanceRegistration, pipeline_prefix, this_holder
-from tidelog.app.last_results import PIPELINE, storing_end
-from tidelog.app.log_location import (
+from tidelog.app.base.elections import (
+    AnotherLeaderError,
+    PipelineElection,
+    acquire_lease,
+    leader_of,
+)
+from tidelog.app.base.instances import InstanceRegistration, pipeline_prefix, this_holder
+from tidelog.app.base.last_results import PIPELINE, storing_end
+from tidelog.app.base.log_location import (
     check_local_paths,
     event_log_path,
     read_at_startup,
     retry_until_available,
 )
-from tidelog.app.pipeline.destinations import check_apart, check_places
+from tidelog.app.base.outputs import (
+    check_apart,
+    check_installed,
+    check_places,
+    check_spark,
+    remote_of,
+    remote_settings,
+)
+from tidelog.app.base.service import BackgroundService
+from tidelog.app.capture.run import capture
+from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.idle_check import PipelinePause, nothing_to_deliver
-from tidelog.app.pipeline.outputs import check_installed, check_spark, remote_of, remote_settings
-from tidelog.app.remote_control import OnStatus, ignore_status
-from tidelog.app.service import BackgroundService
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.config.loading import of_one_database
@@ -46,7 +57,7 @@ def session(config: Config, stop: threading.Event | None = None) -> SparkSession
     """Return the Spark session of the configuration, with at least one executor; or the running
     session. Raises as `spark_session` and `await_executors` do, which waits until ``stop``.
     """
-    from tidelog.spark.sessions.session import remote_session, spark_session
+    from tidelog.spark.session import remote_session, spark_session
     from tidelog.spark.sessions.versions import await_executors
 
     lake = check_spark(config)

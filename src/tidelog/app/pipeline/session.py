@@ -17,14 +17,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.app.dumps.keys import store_keys
-from tidelog.app.elections import pipeline_lease_name
-from tidelog.app.instances import PIPELINE_PREFIX
-from tidelog.app.log_location import event_log_path
-from tidelog.app.pipeline.destinations import check_places, destinations, pipeline_consumers
+from tidelog.app.base.elections import pipeline_lease_name
+from tidelog.app.base.instances import PIPELINE_PREFIX
+from tidelog.app.base.log_location import event_log_path
+from tidelog.app.base.outputs import check_places, destinations, make_outputs, pipeline_consumers
+from tidelog.app.overview.remote_control import OnStatus, send_command
 from tidelog.app.pipeline.idle_check import PipelinePause, check_result_of, record_delivered
-from tidelog.app.pipeline.outputs import make_outputs
-from tidelog.app.remote_control import OnStatus, send_command
+from tidelog.app.sources.keys import store_keys
 from tidelog.capture.leadership import Leader, LeaseKeeper, end_later
 from tidelog.codecs.wire_formats import source_spellings
 from tidelog.config import Config
@@ -46,7 +45,7 @@ from tidelog.outputs.base.ranges import refs_of, schema_in, split_by_key
 from tidelog.outputs.base.sections import SteppedSection
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
-from tidelog.spark.changes.changed_keys import keys_of_frame, rows_to_read_again
+from tidelog.spark.changed_keys import keys_of_frame, rows_to_read_again
 from tidelog.spark.pipeline import BatchProgress, run_pipeline
 from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.connect import cancel_jobs, is_remote

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidelog.app.log_location import event_log_path, log_copy_id
+from tidelog.app.base.log_location import event_log_path, log_copy_id
 from tidelog.app.sources.kinds import SchemaOptions, SourceParts
 from tidelog.codecs.postgres.pgoutput import PgoutputScanner
 from tidelog.codecs.postgres.tuples import PgoutputKeys

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
-from tidelog.app import last_results
+from tidelog.app.base import last_results
+from tidelog.app.base.last_results import redacted
 from tidelog.app.dumps.plan import plan
-from tidelog.app.last_results import redacted
 from tidelog.app.overview import Overview
-from tidelog.app.preflight import check
-from tidelog.app.schema_versions import schemas
+from tidelog.app.sources.preflight import check
+from tidelog.app.sources.schema_versions import schemas
 from tidelog.app.web.poller import History, Poller, PollResult
 from tidelog.config import Config
 from tidelog.config.loading import SECRET_OPTIONS

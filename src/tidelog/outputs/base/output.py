@@ -56,9 +56,9 @@ from tidelog.ports import (
 from tidelog.spark.datasource.partitions import check_start, partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import prepare_workers
+from tidelog.spark.session import EXACT_NAMES
 from tidelog.spark.sessions.connect import default_parallelism, session_beside
 from tidelog.spark.sessions.errors import find_error, known_error, output_error
-from tidelog.spark.sessions.session import EXACT_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

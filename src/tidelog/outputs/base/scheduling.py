@@ -27,8 +27,7 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.ranges import MESSAGES_TABLE
 from tidelog.outputs.base.tasks import Item, Work, WriteCounts
 from tidelog.ports import OutputBatch, TargetTable, TaskWriter
-from tidelog.spark import transforms
-from tidelog.spark.changes import folding
+from tidelog.spark import folding, transforms
 from tidelog.spark.executor_jobs import map_in_arrow, run_on_executors
 from tidelog.spark.formats.shapes import CHANGE_VERSION
 from tidelog.spark.sessions.errors import known_error, lasting_reason

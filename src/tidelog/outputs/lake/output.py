@@ -60,8 +60,8 @@ from tidelog.ports import (
 from tidelog.spark.datasource.partitions import partition_refs, schema_now, schemas_now
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.datasource.source import prepare_workers
+from tidelog.spark.session import exact_session
 from tidelog.spark.sessions import errors
-from tidelog.spark.sessions.session import exact_session
 from tidelog.spark.transforms import Step, destination_name, steps_of, target_table
 
 if TYPE_CHECKING:

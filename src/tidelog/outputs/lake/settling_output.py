@@ -59,8 +59,7 @@ from tidelog.outputs.lake.settling.history import Removals
 from tidelog.outputs.lake.settling.settle import FileChanges, SettledChanges
 from tidelog.outputs.lake.table import KEYLESS_PROPERTY
 from tidelog.ports import StateStore, TargetTable
-from tidelog.spark import transforms
-from tidelog.spark.changes import folding
+from tidelog.spark import folding, transforms
 from tidelog.spark.executor_jobs import run_on_executors, run_on_partitions
 from tidelog.spark.formats.shapes import CHANGE_OP
 from tidelog.spark.sessions.connect import default_parallelism

@@ -32,7 +32,7 @@ _OF_USERS: Final = ("-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-Xshar
 _CLASS_PATH: Final = ("SPARK_DIST_CLASSPATH", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Variables with further parts of the JVM's class path."""
 QUIET_JAVA: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
-_MAKER: Final = "tidelog.spark.sessions.archive_maker"
+_MAKER: Final = "tidelog.spark.archive_maker"
 _AGAIN_S: Final = 86_400.0
 """Seconds until the next attempt, after a process that failed to create one."""
 _UNUSED_S: Final = 7 * 86_400.0

@@ -146,7 +146,7 @@ class KeyIndexCache:
 
     def __init__(self, directory: str | None = None, most_bytes: int = 8 << 30) -> None:
         if directory is None:
-            from tidelog.spark.sessions.session import scratch_directory
+            from tidelog.spark.session import scratch_directory
 
             directory = str(scratch_directory() / "key-indexes")
         self._cache = DiskCache(Path(directory), most_bytes)

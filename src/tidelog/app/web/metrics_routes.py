@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from tidelog.app.metrics import Readings
+from tidelog.app.web.metrics import Readings
 from tidelog.control.channels.rate_limit import ACCEPTED, TokenRateLimit, check_token
 from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 

@@ -20,12 +20,11 @@ from tidelog.capture.catalogue_watch import CatalogueWatch
 from tidelog.capture.dumps.automatic import AutomaticDumps
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.store import LogView
-from tidelog.capture.engine import CaptureEngine
-from tidelog.capture.generation import StatusStore, bind, note_lost_end
 from tidelog.capture.leadership import Leader
 from tidelog.capture.log_guard import LogGuard, SourceMonitor, note_given_up
 from tidelog.capture.pauses import LogSwitch
-from tidelog.capture.start_dumps import StartDumps, StartPlan
+from tidelog.capture.session.engine import CaptureEngine
+from tidelog.capture.session.start import StartDumps, StartPlan, StatusStore, bind, note_lost_end
 from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.errors import (
     ConnectionLostError,

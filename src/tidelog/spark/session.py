@@ -161,7 +161,7 @@ _DEFAULT_CONF = {
     "spark.sql.session.timeZone": "UTC",
     # Forked workers inherit what this daemon has imported (numba, the decoder), so no worker pays
     # for it again: the difference between 2 s and 0.1 s at every first use.
-    "spark.python.daemon.module": "tidelog.spark.sessions.daemon",
+    "spark.python.daemon.module": "tidelog.spark.datasource.daemon",
     # Delta reads a table's log with 50 tasks by default; ours are small and there are two cores.
     "spark.databricks.delta.snapshotPartitions": "1",
     # Dates and timestamps are proleptic Gregorian everywhere; Spark must not rebase or refuse them.

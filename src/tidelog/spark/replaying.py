@@ -18,11 +18,11 @@ from tidelog.errors import ConfigError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Bools, Kind
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.changes.folding import PART_BYTES, fold_parts, read_planned
 from tidelog.spark.datasource import options
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.options import DumpRecord
 from tidelog.spark.datasource.source import register
+from tidelog.spark.folding import PART_BYTES, fold_parts, read_planned
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
 

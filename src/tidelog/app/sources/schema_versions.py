@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tidelog.app.elections import CaptureElection, acquire_lease
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.elections import CaptureElection, acquire_lease
+from tidelog.app.base.log_location import event_log_path
 from tidelog.app.sources.kinds import SchemaNotes, source_kind
 from tidelog.capture.catalogue_watch import SHAPES_KEY
-from tidelog.capture.generation import STATUS_KEY
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import UsageError
 from tidelog.eventlog.reader import EventLog

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
-from tidelog.app.remote_control import status
+from tidelog.app.overview.remote_control import status
 from tidelog.config import Config
 from tidelog.config.control import CommandAlert, WebhookAlert
 from tidelog.errors import StateConflictError, StateError, TidelogError

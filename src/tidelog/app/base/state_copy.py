@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidelog.app.elections import LEASE_NAME, acquire_lease, pipeline_lease_name
-from tidelog.app.instances import PIPELINE_PREFIX
+from tidelog.app.base.elections import LEASE_NAME, acquire_lease, pipeline_lease_name
+from tidelog.app.base.instances import PIPELINE_PREFIX
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config, load_config
 from tidelog.config.loading import of_one_database

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.app.instances import PREFIX, pipeline_prefix, standbys
-from tidelog.app.log_location import event_log_path
-from tidelog.capture.generation import STATUS_KEY
+from tidelog.app.base.instances import PREFIX, pipeline_prefix, standbys
+from tidelog.app.base.log_location import event_log_path
 from tidelog.capture.leadership import POLL_EVERY_S
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from tidelog.capture.generation import STATUS_KEY
 from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S
+from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.config.loading import of_one_database
 from tidelog.errors import AccessRefusedError, Policy, SegmentCorruptError, TidelogError, UsageError

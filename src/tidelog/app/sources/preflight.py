@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 
-from tidelog.app.capture.channels import check_channels, notification_place, signal_place
-from tidelog.app.log_location import event_log_path, local_directories
-from tidelog.app.pipeline.destinations import check_apart
-from tidelog.app.pipeline.outputs import (
+from tidelog.app.base.channels import check_channels, notification_place, signal_place
+from tidelog.app.base.log_location import event_log_path, local_directories
+from tidelog.app.base.outputs import (
+    check_apart,
     check_installed,
     check_remote_server,
     check_spark,
@@ -18,8 +18,8 @@ from tidelog.app.pipeline.outputs import (
     remote_of,
     untested_versions,
 )
+from tidelog.app.base.table_patterns import SOURCE_TABLES, unmatched_exclusions, unmatched_patterns
 from tidelog.app.sources.kinds import source_kind
-from tidelog.app.table_patterns import SOURCE_TABLES, unmatched_exclusions, unmatched_patterns
 from tidelog.config import Config
 from tidelog.errors import ConfigError, OutputError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.local_storage import storage_at

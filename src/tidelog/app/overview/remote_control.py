@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Any, Final
 
-from tidelog.app.dumps.keys import discard_keys
-from tidelog.app.elections import LEASE_NAME, pipeline_lease_name, request_handover
-from tidelog.app.instances import pipeline_prefix
-from tidelog.app.log_location import event_log_path
+from tidelog.app.base.elections import LEASE_NAME, pipeline_lease_name, request_handover
+from tidelog.app.base.instances import pipeline_prefix
+from tidelog.app.base.log_location import event_log_path
 from tidelog.app.overview.build import overview
 from tidelog.app.overview.problems import block_reasons, reported_blocks
 from tidelog.app.overview.reader import ENGINE_GROUPS, RUNS_S, StatusReader, process_of
+from tidelog.app.sources.keys import discard_keys
 from tidelog.capture.dumps.state import DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import AnyConfig, Config, as_config
@@ -328,7 +328,7 @@ def log_lines(
     from tidelog.spark.sessions.installation import check_pyspark
 
     check_pyspark()  # the readers use types of pyspark; no Java is needed
-    from tidelog.spark.changes.log_lines import lines
+    from tidelog.spark.log_lines import lines
 
     path = event_log_path(config)
     if not EventLog.exists(path):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from tidelog.app.metrics import Known, Metric, Readings
+from tidelog.app.web.metrics import Known, Metric, Readings
 from tidelog.config.control import Otlp
 from tidelog.errors import MissingExtraError
 from tidelog.system.version import __version__
@@ -75,7 +75,7 @@ _UNITS: Final = {"seconds": "s", "bytes": "By", "ratio": "1"}
 
 
 class OtlpPush:
-    """Pushes metrics, as a `tidelog.app.http_server.Service`.
+    """Pushes metrics, as a `tidelog.app.web.http_server.Service`.
 
     An endpoint that is unreachable, slow or refuses is logged once, and delays nothing.
 

@@ -1,5 +1,5 @@
 """Creates an archive of Java's classes, at the lowest priority: ``python -m
-tidelog.spark.sessions.archive_maker FILE``. `tidelog.spark.sessions.class_archive` starts it. It
+tidelog.spark.archive_maker FILE``. `tidelog.spark.sessions.class_archive` starts it. It
 ends, and leaves nothing behind, once its standard input ends.
 """
 
@@ -24,7 +24,7 @@ def make(file: Path) -> None:
     """Start Spark, use what pipelines use, and have Java write the classes to ``file`` at its end,
     under another name until it is whole.
     """
-    from tidelog.spark.sessions.session import spark_session
+    from tidelog.spark.session import spark_session
 
     unfinished, mark = unfinished_files(file, os.getpid())
     conf = {

@@ -21,12 +21,12 @@ from tidelog.errors import OffsetGoneError, UsageError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Kind, Snapshot, in_ranges, overlap
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.spark.changes import folding
-from tidelog.spark.changes.folding import PART_BYTES, read_planned
+from tidelog.spark import folding
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.partitions import partition_refs
+from tidelog.spark.folding import PART_BYTES, read_planned
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
-from tidelog.spark.sessions.session import exact_session, in_session
+from tidelog.spark.session import exact_session, in_session
 from tidelog.spark.step_actions import may_pass
 from tidelog.spark.transforms import Step, apply, delivered_names, quoted
 

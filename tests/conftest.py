@@ -20,6 +20,9 @@ from tests.mysql_family import (  # noqa: F401
     pytest_sessionstart,
 )
 from tests.small_disk import mounted
+from tests.support.azure import AzureServer
+from tests.support.gcs import GcsServer
+from tests.support.hadoop import hdfs_server
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
 from tests.support.zookeeper import ZooKeeperServer
@@ -107,6 +110,24 @@ def mariadb_server() -> Iterator[MariaDbServer]:
 def s3() -> Iterator[S3Server]:
     with S3Server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[AzureServer]:
+    with AzureServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs() -> Iterator[GcsServer]:
+    with GcsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs() -> Iterator[str]:
+    with hdfs_server() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from tests.support.state_stores import STORES, backend_of
+from tests.support.state_stores import ANY_STORE, STORES, any_store
 
 from tidelog.errors import LeaseLostError, Policy, StateConflictError, StateError
 from tidelog.ports import Document
@@ -19,11 +19,11 @@ from tidelog.state.documents import LeaseElection
 from tidelog.state.sqlite import SqliteElection
 
 
-@pytest.fixture(params=sorted(STORES))
+@pytest.fixture(params=ANY_STORE)
 def candidate(request, tmp_path):
     """``candidate(holder, ttl_s)``: one more process that wants to lead."""
     opened = []
-    backend, url = backend_of(request.param), STORES[request.param](request, tmp_path)
+    backend, url = any_store(request.param, request, tmp_path)
 
     def open_one(holder, ttl_s=30.0, first_epoch=1):
         opened.append(backend.election(url, "capture", holder, ttl_s, first_epoch=first_epoch))
@@ -99,7 +99,7 @@ def test_epochs_start_where_they_are_told_to_and_go_on_above_what_was_seen(candi
 
 @pytest.mark.parametrize("name", sorted(STORES.keys() - {"folder"}))
 def test_a_killed_holder_is_succeeded_at_once_and_a_frozen_one_is_not(request, tmp_path, name):
-    backend, url = backend_of(name), STORES[name](request, tmp_path)
+    backend, url = any_store(name, request, tmp_path)
     program = (
         "import sys, time; from tidelog.state.opening import open_election\n"
         "election = open_election(sys.argv[1], 'x', 'first', 60)\n"

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.support.object_stores import EMULATED
 from tests.unit.eventlog.records import table_schema
 
 from tidelog.errors import EventLogError, SegmentCorruptError
@@ -21,11 +22,11 @@ from tidelog.model.schema import TableName
 _numbers = count(1)
 
 
-@pytest.fixture(params=["store", pytest.param("store on s3", marks=pytest.mark.integration)])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.integration), *EMULATED])
 def open_registry(request, tmp_path):
     place = tmp_path
-    if request.param == "store on s3":
-        place = request.getfixturevalue("s3").url(f"schemas-{next(_numbers)}")
+    if request.param != "local":
+        place = request.getfixturevalue(request.param).url(f"schemas-{next(_numbers)}")
     return lambda: SchemaStore(place)
 
 

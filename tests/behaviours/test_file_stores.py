@@ -1,4 +1,4 @@
-"""What outputs ask of the store of their files, on a local disk and on an object store."""
+"""What outputs ask of the store of their files: on a local disk, an object store and HDFS."""
 
 from __future__ import annotations
 
@@ -8,19 +8,28 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.support.object_stores import EMULATED
 from tests.support.s3 import S3Server
 
-from tidelog.errors import TidelogError
+from tidelog.errors import AccessRefusedError, ConfigError, TidelogError
 from tidelog.outputs.base.stores import FileStore, open_file_store
 
 _numbers = count(1)
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.integration)])
+@pytest.fixture(
+    params=[
+        "local",
+        *(pytest.param(each, marks=pytest.mark.integration) for each in ("s3", "hdfs")),
+        *EMULATED,
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "local":
         return str(tmp_path / "lake")
-    return str(request.getfixturevalue("s3").url(f"files-{next(_numbers)}"))
+    if request.param == "hdfs":
+        return f"{request.getfixturevalue('hdfs')}/user/tidelog/files-{next(_numbers)}"
+    return str(request.getfixturevalue(request.param).url(f"files-{next(_numbers)}"))
 
 
 @pytest.fixture
@@ -124,3 +133,17 @@ def test_s3_and_s3a_are_one_place(s3: S3Server) -> None:
     place = s3.url(f"files-{next(_numbers)}")
     open_file_store(place).put("x", b"1")
     assert open_file_store("s3a" + place.removeprefix("s3")).read("x") == b"1"
+
+
+@pytest.mark.integration
+def test_what_hdfs_denies_is_told_in_a_line(hdfs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
+    with pytest.raises(AccessRefusedError, match="Permission denied: user=stranger") as caught:
+        open_file_store(f"{hdfs}/theirs").put("x", b"1")
+    assert "org.apache" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["hdfs:///lake", "hdfs://host", "ftp://host/lake"])
+def test_a_place_that_no_store_has_is_refused(place: str) -> None:
+    with pytest.raises(ConfigError, match=place):
+        open_file_store(place).names("")

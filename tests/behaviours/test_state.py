@@ -11,7 +11,7 @@ import threading
 from contextlib import closing
 
 import pytest
-from tests.support.state_stores import STORES, backend_of
+from tests.support.state_stores import ANY_STORE, STORES, any_store
 
 from tidelog.errors import (
     ConfigError,
@@ -26,11 +26,11 @@ from tidelog.state.sqlite import SqliteState, database_path
 from tidelog.system.version import FORMAT
 
 
-@pytest.fixture(params=sorted(STORES))
+@pytest.fixture(params=ANY_STORE)
 def open_store(request, tmp_path):
     """Opens one more handle on the same store, as another process would."""
     opened = []
-    backend, url = backend_of(request.param), STORES[request.param](request, tmp_path)
+    backend, url = any_store(request.param, request, tmp_path)
 
     def open_one():
         opened.append(backend.store(url))
@@ -143,7 +143,7 @@ def test_what_a_handle_knows_of_a_document_never_wins_over_what_is_there(open_st
 
 @pytest.mark.parametrize("name", sorted(STORES))
 def test_a_store_exists_once_something_is_in_it(request, tmp_path, name):
-    backend, url = backend_of(name), STORES[name](request, tmp_path)
+    backend, url = any_store(name, request, tmp_path)
     assert not backend.exists(url)
     store = backend.store(url)
     store.put("a", 1, 0)
@@ -154,7 +154,7 @@ def test_a_store_exists_once_something_is_in_it(request, tmp_path, name):
 @pytest.mark.parametrize("name", sorted(STORES.keys() - {"folder"}))
 def test_an_earlier_leader_changes_nothing_that_a_later_one_has_read(request, tmp_path, name):
     """Its lease was checked in time, and its change is on the way while another takes over."""
-    backend, url = backend_of(name), STORES[name](request, tmp_path)
+    backend, url = any_store(name, request, tmp_path)
     state, election = backend.store(url), backend.election(url, "capture", "a", 30)
     handles = []
     for epoch in (1, 2):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.object_stores import EMULATED
 
 from tidelog.eventlog.local_storage import provide_options
 from tidelog.kinds.adapters import STATES
@@ -69,8 +70,18 @@ STORES: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
 }
 
 
-def backend_of(name: str) -> StateBackend:
-    """Of one of `STORES`."""
+ANY_STORE = [*sorted(STORES), *EMULATED]
+"""Parameters: those, and event logs on other object stores than S3."""
+
+
+def any_store(
+    name: str, request: pytest.FixtureRequest, directory: Path
+) -> tuple[StateBackend, str]:
+    """The backend and a fresh place, of one of `ANY_STORE`."""
+    if name not in STORES:
+        place = request.getfixturevalue(name).url(f"state-{next(_numbers)}")
+        return STATES.get("log"), f"log:{place}"
     if name == "zookeeper":
         pytest.importorskip("kazoo", reason="ZooKeeper's client: pip install tidelog[zookeeper]")
-    return folder() if name == "folder" else STATES.get(name)
+    backend = folder() if name == "folder" else STATES.get(name)
+    return backend, STORES[name](request, directory)

@@ -90,6 +90,8 @@ TESTS = {
     ("event log", "local disk"): "behaviours/test_eventlog.py",
     ("event log", "S3"): "faults/test_object_store.py",
     ("state `log:`", "S3"): "faults/test_state_stores.py",
+    **{("event log", store): "behaviours/test_eventlog.py" for store in ("GCS", "Azure")},
+    **{("state `log:`", store): "behaviours/test_state.py" for store in ("GCS", "Azure")},
     ("checkpoint", "local disk"): "unit/test_second_document.py",
     ("checkpoint", "S3"): "integration/spark/test_cluster.py",
     ("Delta", "local disk"): "integration/spark/test_delta.py",

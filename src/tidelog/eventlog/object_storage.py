@@ -320,7 +320,7 @@ class ObjectStorage:
     def _put(self, name: str, data: pa.Buffer | bytes, mode: Any) -> Tag:
         view = memoryview(data).cast("B")
         done = obstore.put(self.client(), name, view, mode=mode, use_multipart=False)
-        return Tag(done["e_tag"] or done["version"] or "", done["version"])
+        return _tag_of(done["e_tag"], done["version"])
 
     def _write(
         self,
@@ -414,7 +414,14 @@ def _client_value(value: str) -> bool | str:
 
 
 def _tag(meta: ObjectMeta) -> Tag:
-    return Tag(meta["e_tag"] or meta["version"] or "", meta["version"])
+    return _tag_of(meta["e_tag"], meta["version"])
+
+
+def _tag_of(e_tag: str | None, version: str | None) -> Tag:
+    """Azure's listings show an ETag without the quotes that it has in a header."""
+    if e_tag and not e_tag.endswith('"'):
+        e_tag = f'"{e_tag}"'
+    return Tag(e_tag or version or "", version)
 
 
 def _path(meta: ObjectMeta) -> str:

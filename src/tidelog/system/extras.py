@@ -13,6 +13,7 @@ PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "cryptography": ("cryptography", "mysql"),
     "grpc": ("grpcio", "connect"),
     "grpc_status": ("grpcio-status", "connect"),
+    "hdfs_native": ("hdfs-native", "hdfs"),
     "httpx": ("httpx", "http"),
     "kazoo": ("kazoo", "zookeeper"),
     "nacl": ("PyNaCl", "mysql"),

@@ -1,7 +1,7 @@
-"""Stores whole files in a directory: on a local disk or HDFS, by pyarrow's file systems.
+"""Stores whole files in a directory of a local disk, by pyarrow's file system.
 
-On a local disk each file that is written is synced, and so are the folders that are created for it.
-Errors of a file system become errors of the output.
+Each file that is written is synced, and so are the folders that are created for it. Errors of the
+file system become errors of the output.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pyarrow import fs
 
 from tidelog.errors import ConfigError, OutputError
+from tidelog.model.option_values import URL_SCHEMES
 
 # Errors, and files in a listing.
 
@@ -46,10 +47,8 @@ class StoredFile(NamedTuple):
     modified_ms: int
 
 
-class FileSystemStore:
-    """`tidelog.outputs.base.stores.FileStore` on a local disk or HDFS. Every error is an
-    OutputError.
-    """
+class LocalFileStore:
+    """`tidelog.outputs.base.stores.FileStore` on a local disk. Every error is an OutputError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -59,15 +58,13 @@ class FileSystemStore:
         return {"path": self.path, "_opened": None}
 
     def check(self) -> None:
-        """Does nothing: a link and a rename here replace no file."""
+        """Does nothing: a link here replaces no file."""
 
     def open_output(self, name: str) -> Any:
         with self._file_errors(name, "created"):
             return self._create(name)
 
     def sync(self, names: Iterable[str]) -> None:
-        if not self._is_local:
-            return
         for name in names:
             with self._file_errors(name, "synced"):
                 _sync(self._full(name))
@@ -83,19 +80,11 @@ class FileSystemStore:
         self.sync([_folder(name)])
 
     def put_if_absent(self, name: str, data: bytes) -> str | None:
-        """Uses a hard link on a local disk, a rename on HDFS: neither replaces an existing file."""
+        """Uses a hard link, which does not replace an existing file."""
         temporary = self._write_beside(name, data)
         try:
-            if self._is_local:
-                with self._file_errors(name, "created", FileExistsError):
-                    os.link(self._full(temporary), self._full(name))
-            else:
-                try:
-                    self._fs.move(self._full(temporary), self._full(name))
-                except OSError as error:
-                    if self.exists(name):
-                        raise FileExistsError from error
-                    raise
+            with self._file_errors(name, "created", FileExistsError):
+                os.link(self._full(temporary), self._full(name))
         except FileExistsError:
             # A network file system may report an error for a retry of a link that it has created.
             if self.read_optional(name) != data:
@@ -109,10 +98,7 @@ class FileSystemStore:
     def move(self, source: str, target: str) -> None:
         with self._file_errors(target, "moved into place"):
             try:
-                if self._is_local:
-                    Path(self._full(source)).replace(self._full(target))
-                else:
-                    self._fs.move(self._full(source), self._full(target))
+                Path(self._full(source)).replace(self._full(target))
             except OSError:
                 if self.exists(source) or not self.exists(target):
                     raise
@@ -121,12 +107,7 @@ class FileSystemStore:
         return bool(self._info(name).type != fs.FileType.NotFound)
 
     def tag(self, name: str) -> str | None:
-        """Returns a text of size, time and, on a local disk, inode."""
-        if not self._is_local:
-            info = self._info(name)
-            if info.type == fs.FileType.NotFound:
-                return None
-            return f"{info.size}-{info.mtime_ns}"
+        """Returns a text of size, time and inode."""
         try:
             with self._file_errors(name, "looked for", FileNotFoundError, NotADirectoryError):
                 found = Path(self._full(name)).stat()
@@ -192,10 +173,6 @@ class FileSystemStore:
     def _fs(self) -> fs.FileSystem:
         return self._open()[0]
 
-    @property
-    def _is_local(self) -> bool:
-        return isinstance(self._fs, fs.LocalFileSystem)
-
     def _full(self, name: str) -> str:
         root = self._open()[1]
         return f"{root}/{name}" if name else root
@@ -207,10 +184,11 @@ class FileSystemStore:
         if self._opened is None:
             try:
                 found, root = fs.FileSystem.from_uri(self.path)
-            except (ValueError, TypeError) as error:
-                raise ConfigError(f"{self.path}: {error}") from None
-            except OSError as error:
-                raise OutputError(f"{self.path} can't be reached: {reason_of(error)}") from None
+            except (ValueError, TypeError, OSError):
+                found, root = None, ""
+            if not isinstance(found, fs.LocalFileSystem):
+                known = ", ".join((*URL_SCHEMES, "hdfs"))
+                raise ConfigError(f"{self.path}: expected a directory, or a URL of {known}")
             self._opened = found, root.rstrip("/")
         return self._opened
 
@@ -255,9 +233,6 @@ class FileSystemStore:
 
     def _make_folders(self, name: str) -> None:
         """Create the folders that are missing, each durably in the one above it."""
-        if not self._is_local:
-            self._fs.create_dir(self._full(name), recursive=True)
-            return
         folder = Path(self._full(name))
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)

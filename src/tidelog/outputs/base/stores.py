@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from tidelog.model.option_values import is_object_store
-from tidelog.outputs.base.file_store import FileSystemStore, StoredFile
+from tidelog.outputs.base.file_store import LocalFileStore, StoredFile
+from tidelog.system.extras import check_installed
 
 
 class FileStore(Protocol):
@@ -103,10 +104,15 @@ class FileStore(Protocol):
 def open_file_store(path: str) -> FileStore:
     """Returns the store at ``path``: a local directory, or a URL of HDFS (``hdfs://``) or an object
     store (``s3://``, ``s3a://``, ``gs://``, ``abfs://``). Raises ConfigError, and MissingExtraError
-    for an object store.
+    for a URL.
     """
-    if not is_object_store(path):
-        return FileSystemStore(path)
-    from tidelog.outputs.base.object_store import ObjectFileStore
+    if is_object_store(path):
+        from tidelog.outputs.base.object_store import ObjectFileStore
 
-    return ObjectFileStore(path)
+        return ObjectFileStore(path)
+    if path.startswith("hdfs://"):
+        check_installed("hdfs_native")
+        from tidelog.outputs.base.hdfs_store import HdfsFileStore
+
+        return HdfsFileStore(path)
+    return LocalFileStore(path)

@@ -11,13 +11,12 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 from uuid import uuid4
 
 import pyarrow as pa
-from pyarrow import fs
 
 from tidelog.errors import RowsLeftOutError
+from tidelog.outputs.base.stores import open_file_store
 from tidelog.ports import Rejection, TargetTable, WriteTask
 from tidelog.system.private_files import create_directory, create_file
 
@@ -85,28 +84,24 @@ class JsonDeadLetters:
         self._path = path
 
     def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
-        found, root = fs.FileSystem.from_uri(self._path)
-        folder = f"{root.rstrip('/')}/{task.output}"
-        local = isinstance(found, fs.LocalFileSystem)  # the files contain rows
-        if local:
-            create_directory(Path(root))
-            create_directory(Path(folder))
-        else:
-            found.create_dir(folder, recursive=True)
         # Tasks of two jobs of a batch may have the same number; no two records have the same
         # version.
         number = f"{task.number}-{min(each.version for each in rejections):020d}"
-        name = f"{folder}/{task.start:020d}-{task.end:020d}-{number}.jsonl"
+        name = f"{task.start:020d}-{task.end:020d}-{number}.jsonl"
         lines = [
             json.dumps({"output": task.output, **asdict(rejection)}) for rejection in rejections
         ]
+        text = "".join(f"{line}\n" for line in lines).encode()
+        root = self._path.removeprefix("file://")
+        if "://" in root:
+            open_file_store(root).put(f"{task.output}/{name}", text)
+            return
+        folder = Path(root) / task.output
+        create_directory(folder.parent)  # for this user only: the files contain keys
+        create_directory(folder)
         # Written under another name and then moved, so that a reader sees a whole file, and so does
         # a duplicate of the task, which may run at the same time.
-        part = f"{name}.{uuid4().hex}.part"
-        with _private(part) if local else found.open_output_stream(part) as file:
-            file.write("".join(f"{line}\n" for line in lines).encode())
-        found.move(part, name)
-
-
-def _private(name: str) -> IO[bytes]:
-    return os.fdopen(create_file(Path(name), os.O_WRONLY | os.O_EXCL), "wb")
+        part = folder / f"{name}.{uuid4().hex}.part"
+        with os.fdopen(create_file(part, os.O_WRONLY | os.O_EXCL), "wb") as file:
+            file.write(text)
+        part.replace(folder / name)

@@ -13,13 +13,16 @@ import pytest
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
 
-from tidelog.app.sources.preflight import _check_outputs, _check_patterns, check
+from tidelog.app.sources.preflight import _check_outputs, _check_patterns, check, check_names
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.local_storage import OPTIONS_VARIABLE
+from tidelog.model.schema import Column, TableName, TableSchema
 
 pytestmark = pytest.mark.integration
+
+ID = Column("id", 23, -1, "integer", "int32", False)
 
 
 def found(tmp_path: Path, outputs: str) -> list[dict[str, Any]]:
@@ -141,6 +144,32 @@ def test_a_role_that_may_not_create_tables_is_told_the_grant(
         assert told(tmp_path, output)[0] == "ok"
         connection.execute(f'DROP OWNED BY "{role}"')
         connection.execute(f'DROP ROLE "{role}"')
+
+
+def test_a_role_that_may_not_create_tables_in_a_schema_of_the_source_is_told_the_grant(
+    tmp_path: Path, database: str
+) -> None:
+    """Of `public` a role has USAGE since PostgreSQL 15, and may not create tables in it."""
+    name = urlsplit(database).path.strip("/")
+    role = f"copier_{name}"
+    schemas = [TableSchema(TableName("public", "t"), 1, (ID,), ("id",), ("id",), "d", "pgoutput")]
+    output = f"{{kind: postgres, name: o, url: '{role_url(database, role)}'}}"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN")
+        connection.execute("CREATE SCHEMA tidelog")
+        connection.execute(f"GRANT USAGE, CREATE ON SCHEMA tidelog TO {role}")
+        source = f"{{kind: postgres, url: '{database}', tables: ['public.*']}}"
+        text = f"source: {source}\nlog: {{path: log}}\noutputs: [{output}]"
+        config = parse_config(text, "test", tmp_path, {})
+        [found] = check_names(config, schemas)
+        assert (found.level, found.fix) == (
+            "warning",
+            f"GRANT USAGE, CREATE ON SCHEMA public TO {role};",
+        )
+        connection.execute(found.fix)
+        assert not list(check_names(config, schemas))
+        connection.execute(f"DROP OWNED BY {role}")
+        connection.execute(f"DROP ROLE {role}")
 
 
 def role_url(url: str, role: str) -> str:

@@ -37,6 +37,10 @@ CREATE TABLE p1 PARTITION OF parted FOR VALUES WITH (MODULUS 2, REMAINDER 1);
 CREATE UNIQUE INDEX by_code ON p1 (code);
 ALTER TABLE p1 REPLICA IDENTITY USING INDEX by_code;
 CREATE TABLE audit (event int, v text);
+CREATE TABLE log (kind text, v int) PARTITION BY LIST (kind);
+CREATE TABLE log_a PARTITION OF log FOR VALUES IN ('a');
+CREATE TABLE log_b PARTITION OF log FOR VALUES IN ('b');
+INSERT INTO log VALUES ('a', 1), ('b', 1);
 INSERT INTO plain VALUES (1, 1);
 INSERT INTO "No Key" VALUES ('a');
 INSERT INTO nothing VALUES (1, 1);
@@ -51,6 +55,7 @@ APPLICATION = (
     "UPDATE late SET v = 2",
     "UPDATE whole SET v = 2",
     "UPDATE parted SET code = code || 'x'",
+    "UPDATE log SET v = 2",
 )
 PATIENCE_S = 60.0
 _numbers = itertools.count(1)
@@ -146,6 +151,7 @@ PREPARED = {
         'ALTER TABLE "No Key" REPLICA IDENTITY FULL',
         "ALTER TABLE late REPLICA IDENTITY FULL",
         "ALTER TABLE audit REPLICA IDENTITY FULL",
+        *(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in ("log", "log_a", "log_b")),
         "ALTER TABLE whole REPLICA IDENTITY DEFAULT",
         "ALTER TABLE nothing REPLICA IDENTITY DEFAULT",
         "ALTER TABLE p1 REPLICA IDENTITY DEFAULT",
@@ -155,6 +161,7 @@ PREPARED = {
         'ALTER TABLE "No Key" REPLICA IDENTITY FULL',
         "ALTER TABLE late REPLICA IDENTITY FULL",
         "ALTER TABLE audit REPLICA IDENTITY FULL",
+        *(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in ("log", "log_a", "log_b")),
         "ALTER TABLE whole REPLICA IDENTITY DEFAULT",
         "ALTER TABLE nothing REPLICA IDENTITY DEFAULT",
         "ALTER TABLE p1 REPLICA IDENTITY DEFAULT",
@@ -198,6 +205,7 @@ def test_what_check_prints_leads_to_a_capture(shop: Shop, strategy: Any, prepare
         "public.late",
         "public.whole",
         "public.parted",
+        "public.log",
     }
     capture.reader.close()
 

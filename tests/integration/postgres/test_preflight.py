@@ -163,6 +163,30 @@ def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> Non
     assert found["table public.t"].level == "fail"
 
 
+def test_partitions_are_to_be_readable_where_a_table_without_a_key_is_read_by_them(
+    postgres: PostgresServer,
+) -> None:
+    postgres.create_database("rights")
+    parted = "PARTITION BY LIST (v); CREATE TABLE {0}_1 PARTITION OF {0} DEFAULT"
+    postgres.execute(f"CREATE TABLE keyless (v int) {parted.format('keyless')}", "rights")
+    postgres.execute(f"CREATE TABLE named (v int) {parted.format('named')}", "rights")
+    postgres.execute(f"CREATE TABLE t (v int PRIMARY KEY) {parted.format('t')}", "rights")
+    postgres.execute("CREATE ROLE poor LOGIN")
+    preflight = Preflight(postgres.dsn("rights", user="poor"), keys={"public.named": ["v"]})
+    found = faults(preflight.check())
+    assert found["rights"].message == (
+        "4 tables can't be read, so they can't be dumped: public.keyless, public.keyless_1, "
+        "public.named and 1 more"
+    )
+    postgres.execute(found["rights"].fix, "rights")
+    assert "rights" not in faults(preflight.check())
+    postgres.execute("REVOKE SELECT ON keyless_1 FROM poor", "rights")
+    fix = 'GRANT SELECT ON "public"."keyless_1" TO "poor";'
+    assert faults(preflight.check())["table public.keyless_1"].fix == fix
+    postgres.drop_database("rights")
+    postgres.execute("DROP ROLE poor")
+
+
 def test_row_level_security_that_hides_rows_is_told_with_what_ends_it(
     postgres: PostgresServer,
 ) -> None:

@@ -107,13 +107,17 @@ def _postgres_probe(section: PostgresSection) -> str:
     from tidelog.outputs.database.postgres import Postgres
 
     dialect = Postgres(section.url.reveal())
-    schemas = {section.own_schema, section.schema_ or section.own_schema}
     with closing(dialect.connect("check")) as session:
-        if missing := dialect.missing_grants(session, schemas):
+        if missing := dialect.missing_grants(session, _probed_schemas(section)):
             raise OutputRefusedError(
                 f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
             )
         return _version_text(session)
+
+
+def _probed_schemas(section: PostgresSection) -> set[str]:
+    """The schemas that the output needs whatever its tables are."""
+    return {section.own_schema, section.schema_ or section.own_schema}
 
 
 def _mysql_probe(section: MySqlSection) -> str:
@@ -181,8 +185,22 @@ def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
 
 def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.database.postgres import Postgres
+    from tidelog.outputs.database.tables import Tables
 
-    return _names(Postgres(section.url.reveal()), section, section.schema_, tables)
+    dialect = Postgres(section.url.reveal())
+    yield from _names(dialect, section, section.schema_, tables)
+    places = Tables(dialect, section.name, (), section.schema_, "", section.deletes == "soft")
+    with closing(dialect.connect("check")) as session:
+        found = (places.place(session, table) for table in tables)
+        new = {
+            place.namespace
+            for place in found
+            if dialect.find_table(session, place.namespace, place.name) is None
+        }
+        probed = dialect.missing_grants(session, _probed_schemas(section))
+        for grant in dialect.missing_grants(session, new):
+            if grant not in probed:
+                yield f"output {section.name}: it may not create tables. {grant}"
 
 
 def _mysql_names(section: MySqlSection, tables: Sequence[TargetTable]) -> Iterator[str]:

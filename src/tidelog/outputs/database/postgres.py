@@ -404,7 +404,8 @@ class Postgres:
             "SELECT n.oid IS NULL, quote_ident(s.name), quote_ident(current_database()), "
             "quote_ident(current_user) FROM unnest(%s::text[]) s(name) "
             "LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = s.name "
-            "WHERE NOT coalesce(has_schema_privilege(n.oid, 'USAGE, CREATE'), "
+            "WHERE NOT coalesce(has_schema_privilege(n.oid, 'USAGE') AND "
+            "has_schema_privilege(n.oid, 'CREATE'), "
             "has_database_privilege(current_database(), 'CREATE')) ORDER BY s.name",
             (sorted(schemas),),
         )

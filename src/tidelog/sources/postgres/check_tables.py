@@ -82,6 +82,27 @@ WHERE i.indrelid = %s::oid AND i.indisunique AND i.indisvalid AND i.indpred IS N
 GROUP BY i.indexrelid HAVING bool_and(a.attnotnull) ORDER BY i.indexrelid
 """
 
+# The tables, and the partitions of tables without a key, that the role may not read.
+_UNREADABLE = """
+WITH RECURSIVE tree AS (
+  SELECT c.oid, c.relkind, c.oid <> ALL (%s::oid[]) AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS parts
+  FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
+  UNION ALL
+  SELECT c.oid, c.relkind, true
+  FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid
+  JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+  WHERE tree.parts AND tree.relkind = 'p'
+)
+SELECT n.nspname, c.relname
+FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.oid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE NOT has_table_privilege(c.oid, 'SELECT')
+ORDER BY 1, 2
+"""
+
+SHOWN = 3  # reasons, or tables, shown, of many
+
 
 class TableChecks:
     """Parts of a `Preflight`.
@@ -104,22 +125,15 @@ class TableChecks:
             return
         yield Finding("tables", "ok", matching_message(len(captured)))
         yield from _schemas(connection, {table.table.namespace for table in captured})
+        keyed = [t.relation_id for t in captured if self._finder.names_key_of(t.table)]
+        unreadable = _unreadable(connection, captured, keyed)
+        yield from _select_findings(connection, unreadable)
         for table in captured:
             yield from self._table(connection, table)
 
     def _table(self, connection: Connection, table: PublishedTable) -> Iterator[Finding]:
         name = str(table.table)
         quoted = table.quoted
-        user = quote_ident(connection.info.user)
-        (readable,) = one_row(
-            connection,
-            "SELECT has_table_privilege(c.oid, 'SELECT') FROM pg_class c WHERE c.oid = %s::oid",
-            (table.relation_id,),
-        )
-        if not readable:
-            fix = f"GRANT SELECT ON {quoted} TO {user};"
-            text = "it can't be read, so it can't be dumped"
-            yield Finding(f"table {name}", "fail", text, fix, SUPERUSER)
         yield from _policies(connection, table)
         try:
             found = self._finder.find(connection, table.table)
@@ -205,6 +219,34 @@ def _schemas(connection: Connection, names: Iterable[str]) -> Iterator[Finding]:
             yield Finding(f"schema {name}", "fail", text, fix, SUPERUSER)
 
 
+def _unreadable(
+    connection: Connection, captured: Sequence[PublishedTable], keyed: Sequence[int]
+) -> list[TableName]:
+    """Return the tables that the role may not read. Those without a key are read partition by
+    partition, so partitions count as tables there.
+
+    ``keyed``: the oids of those that have a key in the configuration.
+    """
+    oids = [table.relation_id for table in captured]
+    rows = connection.execute(_UNREADABLE.encode(), (list(keyed), oids)).fetchall()
+    return [TableName(namespace, name) for namespace, name in rows]
+
+
+def _select_findings(connection: Connection, tables: Sequence[TableName]) -> Iterator[Finding]:
+    if not tables:
+        return
+    quoted = ", ".join(quote_ident(table.namespace, table.name) for table in tables)
+    fix = f"GRANT SELECT ON {quoted} TO {quote_ident(connection.info.user)};"
+    if len(tables) == 1:
+        text = "it can't be read, so it can't be dumped"
+        yield Finding(f"table {tables[0]}", "fail", text, fix, SUPERUSER)
+        return
+    named = ", ".join(str(table) for table in tables[:SHOWN])
+    more = f" and {len(tables) - SHOWN:,} more" if len(tables) > SHOWN else ""
+    text = f"{len(tables):,} tables can't be read, so they can't be dumped: {named}{more}"
+    yield Finding("rights", "fail", text, fix, SUPERUSER)
+
+
 def _unique_keys(connection: Connection, schema: TableSchema) -> list[list[str]]:
     """Return the columns of each unique index of the table that identifies all of its rows, and has
     no excluded column.
@@ -240,8 +282,6 @@ def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding
 
 
 # Publications and metadata tables.
-
-SHOWN = 3  # reasons shown, of many
 
 
 class PublicationChecks:

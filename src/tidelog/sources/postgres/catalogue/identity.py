@@ -18,6 +18,7 @@ import psycopg
 
 from tidelog.model.patterns import matching_columns
 from tidelog.model.schema import TableName
+from tidelog.model.units import counted
 from tidelog.ports import Refusal
 from tidelog.sources.postgres.connect import quote_ident
 
@@ -194,14 +195,14 @@ def _identity(
     if not partitions:
         return ReplicaIdentity(table.kind, own, trouble)
     common: Columns = None
+    troubled: list[tuple[_Member, IdentityTrouble]] = []
     for partition in partitions:
-        columns, trouble = _logged_columns(partition, logs_generated, generated)
-        if trouble is not None:
-            why = f"{partition.name}: {trouble.why}"
-            return ReplicaIdentity(
-                table.kind, own, IdentityTrouble(why, trouble.fix, trouble.advice)
-            )
+        columns, of_partition = _logged_columns(partition, logs_generated, generated)
+        if of_partition is not None:
+            troubled.append((partition, of_partition))
         common = _common(common, columns)
+    if troubled:
+        return ReplicaIdentity(table.kind, own, _trouble_of_partitions(table, trouble, troubled))
     primary: Columns = frozenset(name for name, _ in table.primary)
     for kind, wanted in ((table.kind, own), ("d", primary)):
         if (wanted is None or wanted) and _common(common, wanted) == wanted:
@@ -268,6 +269,25 @@ def _other_identity_sql(member: _Member, logs_generated: bool) -> tuple[str, ...
     if logs_generated and member.virtual:
         return ()
     return (f"ALTER TABLE {member.quoted} REPLICA IDENTITY FULL;",)
+
+
+def _trouble_of_partitions(
+    table: _Member,
+    own: IdentityTrouble | None,
+    troubled: Sequence[tuple[_Member, IdentityTrouble]],
+) -> IdentityTrouble:
+    """Return the trouble of all these partitions, with every statement that fixes it: once one is
+    fixed, the application's updates of the others must not fail.
+
+    ``own``: that of the partitioned table itself, which counts unless it has a primary key.
+    """
+    first, trouble = troubled[0]
+    also = "" if len(troubled) == 1 else f" and {counted(len(troubled) - 1, 'more partition')}"
+    every = [each for _, each in troubled]
+    if own is not None and not table.primary:
+        every.insert(0, own)
+    fix = tuple(sql for each in every for sql in each.fix)
+    return IdentityTrouble(f"{first.name}{also}: {trouble.why}", fix, trouble.advice)
 
 
 def _partitions_differ(

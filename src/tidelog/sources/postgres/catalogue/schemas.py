@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from tidelog.codecs.postgres.pgoutput import RelationSeen
+from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.postgres.catalogue.identity import identities
 from tidelog.sources.table_settings import ColumnExclusion, surrogate_key, unfit_key
@@ -138,6 +139,10 @@ class PostgresSchemaFinder:
         self.exclusion = ColumnExclusion.of(exclude_columns)
         self._publications = list(publications)
         self._keys = {pattern: tuple(columns) for pattern, columns in (keys or {}).items()}
+
+    def names_key_of(self, table: TableName) -> bool:
+        """Return whether ``keys`` has a pattern for the table."""
+        return matches(list(self._keys), table)
 
     def find(self, connection: Connection, table: TableName) -> PostgresFoundTable | None:
         """The table in this transaction's snapshot; None if there is none.

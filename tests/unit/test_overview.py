@@ -321,6 +321,60 @@ def test_why_the_last_process_ended_is_told_once(part: str) -> None:
     assert never.verdict == "No capture has begun here; the last try ended 5min ago: no rights"
 
 
+def test_a_process_that_is_about_to_capture_is_no_reason_to_start_another() -> None:
+    """It has the lease and has not reported yet, with and without documents of earlier runs; or it
+    is about to take the lease.
+    """
+    nothing = {"leader": "h:1", "standbys": [], "capture": None}
+    assert overview(nothing, NOW_MS).verdict == "Starting: capture."
+    waits = {**nothing, "leader": None, "standbys": [{"holder": "h:1", "zone": None}]}
+    assert overview(waits, NOW_MS).verdict == "Starting: capture."
+    old = status(holder="h:0", leader="h:1", updated_ms=NOW_MS - 3_600_000)
+    assert overview(old, NOW_MS).verdict == "Starting: capture."
+    silent = status(holder="h:1", leader="h:1", updated_ms=NOW_MS - 3_600_000)
+    assert overview(silent, NOW_MS).verdict.startswith("h:1 leads, but has reported nothing")
+    [lost] = overview({**old, "leader": None, "standbys": waits["standbys"]}, NOW_MS).problems
+    assert lost.remedy == "h:1 stands by: it takes over once the lease has expired."
+
+
+def test_a_stopped_run_is_started_as_run() -> None:
+    stopped = status(leader=None, configured_outputs=["shop/delta"], updated_ms=NOW_MS - 13_000)
+    assert overview(stopped, NOW_MS).problems[0].remedy == "tidelog run CONFIG"
+    alone = overview({**stopped, "pipelines": [LED]}, NOW_MS)
+    assert alone.problems[0].remedy == "tidelog capture CONFIG"
+
+
+def test_all_is_not_well_before_an_output_has_delivered_its_first_batch() -> None:
+    more = {"configured_outputs": ["shop/delta"], "pipelines": [LED]}
+    first = output(behind_records=288, begun_ms=NOW_MS - 9_000, begun_records=288, lag_s=21.0)
+    found = overview(status(**more, outputs=[first]), NOW_MS)
+    assert found.verdict == "Starting: the first batch, nothing is delivered yet."
+    later = overview(status(**more, outputs=[{**first, "committed_ms": NOW_MS}]), NOW_MS)
+    assert later.verdict == "All is well: nothing is later than 21s."
+
+
+def test_tables_of_one_cause_are_one_problem() -> None:
+    denied = "CREATE: permission denied for schema public. Run: CREATE TABLE public.{0} (...)"
+    refused = {f"public.{name}": denied.format(name) for name in "abc"}
+    refused["public.d"] = "public.d has a name that is too long. Rename it"
+    found = overview(status(outputs=[output(refused=refused)]), NOW_MS)
+    assert [each.sentence for each in found.problems] == [
+        "Output shop/delta lacks rows of public.a and 2 more tables: CREATE: permission denied for "
+        "schema public. Run: CREATE TABLE public.a (...)",
+        "Output shop/delta lacks rows of public.d: public.d has a name that is too long. Rename it",
+    ]
+    keyless = {f"public.{x}": f"public.{x} has no key: it is appended. Give it {x}" for x in "abc"}
+    shown = told(overview(status(outputs=[output(keyless=keyless)]), NOW_MS))
+    line = "public.a has no key: it is appended; so for public.b, public.c. tidelog check prints"
+    assert line in shown
+
+
+def test_tables_that_wait_for_their_first_dump_are_not_captured_whole() -> None:
+    tables = [table("public.a", status="done", finished_ms=NOW_MS - 9), table("public.b")]
+    found = told(overview(status(**dump(*tables)), NOW_MS))
+    assert "tables   2 tables, 1 of them not dumped yet" in found
+
+
 def test_a_system_that_never_ran_says_what_to_run() -> None:
     found = overview({"leader": None, "standbys": [], "capture": None}, NOW_MS)
     assert list(lines(found))[:2] == ["✗ No capture has begun here.", "    tidelog capture CONFIG"]

@@ -122,6 +122,8 @@ def dump_rows(overview: Overview, without: str = "") -> Iterator[ScreenRow]:
 
 def output_rows(overview: Overview) -> Iterator[ScreenRow]:
     """Yield outputs, the one that is furthest behind first, engines, and drops of activity."""
+    from tidelog.app.overview.problems import by_cause
+
     down = bool(overview.source.silent_s)
     late = sorted(
         overview.outputs,
@@ -134,9 +136,11 @@ def output_rows(overview: Overview) -> Iterator[ScreenRow]:
             yield ScreenRow("", of_failure(output), "dim", rank=rank)
         if batches := of_deliveries(output):
             yield ScreenRow("", batches, "dim", rank=rank if output.fails else 5)
-        for text in list(output.keyless.values())[:SHOWN]:
-            yield ScreenRow("", text, "dim", rank=5)
-        yield from _more(len(output.keyless), "tables without a key")
+        for tables, text in by_cause(output.keyless)[:SHOWN]:
+            also = f"; so for {', '.join(tables[1:])}" if len(tables) > 1 else ""
+            what = text.partition(". ")[0]
+            key = "tidelog check prints how to give a key"
+            yield ScreenRow("", f"{what}{also}. {key}", "dim", rank=5)
     yield from _more(len(overview.outputs), "outputs")
     for engine in overview.engines[:SHOWN]:
         yield ScreenRow("engine", of_engine(engine), rank=4)

@@ -66,6 +66,8 @@ _LABELS = {
     TableCaptureState.DUMP_FAILED: "its dump failed",
 }
 """The states with a problem, the worst first."""
+_FIRST_DUMP = (TableCaptureState.DUMPING, TableCaptureState.DUMP_WAITS)
+"""The states of tables whose dump has not ended."""
 _DAY_S, _MINUTE_MS = 86_400.0, 60_000
 
 
@@ -137,6 +139,9 @@ def _tables_answer(tables: Sequence[Table]) -> _Answer:
     excluding = [each for each in tables if each.excluded_columns]
     if not problematic:
         text = f"{counted(len(tables), 'table')}, all captured whole"
+        waiting = sum(each.state in _FIRST_DUMP and each.dumped_ms is None for each in tables)
+        if waiting:
+            text = f"{counted(len(tables), 'table')}, {waiting:,} of them not dumped yet"
         if excluding:
             named = [
                 f"{_brief_name(each.table)} ({_list(each.excluded_columns, each.excluded_columns)})"

@@ -305,7 +305,7 @@ def problems_of(
     now_ms: int,
 ) -> Iterator[Problem]:
     """Yield all problems, in no order."""
-    yield from _starting(status, dumps)
+    yield from _starting(status, dumps, age_s)
     yield from _leadership(status, age_s, now_ms)
     yield from _ended_pipelines(status, outputs, now_ms)
     retained = _retained_log(status, source)
@@ -321,22 +321,40 @@ def problems_of(
 
 
 STARTING = "starting"
+SILENT_LEADER_S = 10.0
+"""After how long without a report a leader that never reported counts as one that starts."""
 NEVER = "No capture has begun here."
 
 
-def _starting(status: Mapping[str, Any], dumps: Sequence[RunningDump]) -> Iterator[Problem]:
+def _capture_starts(status: Mapping[str, Any], age_s: float | None) -> bool:
+    """Return whether a process is about to capture: it has the lease and has reported nothing yet,
+    or it is about to take the lease for the first time.
+    """
+    leader = status["leader"] if "leader" in status else status.get("holder")
+    if leader is None:
+        return bool(status.get("starting") or (age_s is None and status.get("standbys")))
+    silent = age_s is None or age_s > SILENT_LEADER_S
+    return silent and (age_s is None or status.get("holder") not in (None, leader))
+
+
+def _starting(
+    status: Mapping[str, Any], dumps: Sequence[RunningDump], age_s: float | None
+) -> Iterator[Problem]:
     """Yield what starts now, and how far it is.
 
     How long Spark takes until it delivers is not known before it does: no time is given for that.
     """
-    leader = status["leader"] if "leader" in status else status.get("holder")
     names = {name.partition("/")[0] for name in status.get("configured_outputs") or ()}
     led = {row["pipeline"] for row in status.get("pipelines") or () if row["leader"]}
     starts = [  # not a process that will stand by
-        *(status.get("starting") or () if leader is None else ()),
+        *([{"starting": "capture"}] if _capture_starts(status, age_s) else ()),
         *(status.get("starting_pipeline") or () if not names & led else ()),
     ]
-    begun = {f"{each['pipeline']}/{each['output']}" for each in status.get("outputs") or ()}
+    begun = {
+        f"{each['pipeline']}/{each['output']}"
+        for each in status.get("outputs") or ()
+        if each.get("committed_ms") is not None or not each["behind_records"]
+    }
     waits = [
         name
         for name in status.get("configured_outputs") or ()
@@ -425,14 +443,22 @@ def _ended_pipelines(
         )
 
 
+def _start_command(status: Mapping[str, Any]) -> str:
+    """Return what starts capture, or what is about to."""
+    if standbys := status.get("standbys"):
+        return f"{standbys[0]['holder']} stands by: it takes over once the lease has expired."
+    delivered = any(row["leader"] for row in status.get("pipelines") or ())
+    run = status.get("configured_outputs") and not delivered
+    return "tidelog run CONFIG" if run else "tidelog capture CONFIG"
+
+
 def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> Iterator[Problem]:
     leader = status["leader"] if "leader" in status else status.get("holder")
     # Each try has the lease while it connects.
     reported = status.get("failing") or ()
     failing = [each for each in reported if leader in (None, each["holder"])]
-    starts = bool(status.get("starting"))
     end = _end_of_capture(status, now_ms)
-    if starts and (leader is None or age_s is None):
+    if _capture_starts(status, age_s) and not failing:
         pass  # `_starting` reports it: a second process must not be started
     elif age_s is None:
         yield problem(
@@ -440,7 +466,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
             Severity.CRITICAL,
             "",
             f"No capture has begun here; the last try {end}" if end else NEVER,
-            "tidelog capture CONFIG",
+            _start_command(status),
             "processes-hosts-and-disks",
         )
     elif leader is None and not failing:
@@ -449,7 +475,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
             Severity.CRITICAL,
             "",
             f"No capture leads; the last one {end or f'was seen {_span(age_s)} ago.'}",
-            "tidelog capture CONFIG",
+            _start_command(status),
             "processes-hosts-and-disks",
         )
     elif age_s > STALE_S and not failing:
@@ -680,8 +706,9 @@ def _outputs(
                 "Read the files below the output's dead_letter, and fix the destination.",
                 "a-destination-rejects-records",
             )
-        for table, why in sorted(each.refused.items()):
-            what = f"Output {name} lacks rows of {table}: {why}"
+        for tables, why in by_cause(each.refused):
+            more = f" and {counted(len(tables) - 1, 'more table')}" if len(tables) > 1 else ""
+            what = f"Output {name} lacks rows of {tables[0]}{more}: {why}"
             remedy = "The other tables are delivered."
             found = ("output-lacks-table", Severity.WARNING, name, what, remedy)
             yield problem(*found, "tableleftouterror")
@@ -696,6 +723,18 @@ def _outputs(
                 "The table is written as before.",
                 "a-table-is-not-in-the-catalog",
             )
+
+
+def by_cause(messages: Mapping[str, str]) -> list[tuple[list[str], str]]:
+    """Return tables of one cause together, with the message of the first of them.
+
+    ``messages``: by table; those of one cause begin with sentences that differ in the table's name.
+    """
+    found: dict[str, tuple[list[str], str]] = {}
+    for table, message in sorted(messages.items()):
+        cause = message.replace(table, "").partition(". ")[0]
+        found.setdefault(cause, ([], message))[0].append(table)
+    return list(found.values())
 
 
 def _retried(leader: str | None) -> str:

@@ -197,7 +197,7 @@ class RefusedTables:
             # Capture dumps one that has got a key.
             if resumed.keyless_since is None and not is_dumped:
                 self._to_dump.add(table)
-            logger.warning("output %s: %s", self._output, _missing_rows_message(table, resumed))
+            logger.warning("output %s: %s", self._output, _missing_rows_message(table))
             self._store({**self._tables, table: resumed})
 
     def remove_dumped(self, dumps: Iterable[DumpCompleted]) -> None:
@@ -217,7 +217,7 @@ class RefusedTables:
         them: see `keyless`.
         """
         return {
-            name: each.why if each.resumed is None else _missing_rows_message(name, each)
+            name: each.why if each.resumed is None else _missing_rows_message(name)
             for name, each in sorted(self._tables.items())
             if not each.is_keyless_now
         }
@@ -310,8 +310,8 @@ def check_generation(state: StateStore, generation: str, output: str) -> None:
             )
 
 
-def _missing_rows_message(table: str, refused: RefusedTable) -> str:
+def _missing_rows_message(table: str) -> str:
     return (
-        f"{table} was left out from offset {refused.since} to {refused.resumed}: rows are missing "
-        f"until a dump of it is done; if none is under way, run `tidelog dump --table {table}`"
+        f"{table} was left out for a while, so rows are missing until a dump of it is done. If "
+        f"none is under way, run `tidelog dump --table {table}`"
     )

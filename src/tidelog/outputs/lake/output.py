@@ -444,8 +444,8 @@ class LakeOutput(ABC, Generic[Copy]):
     def _appended_message(self, table: TableName, copy: Copy) -> str:
         if self._is_keyless(table):
             return (
-                f"{table} has no key: output {self.name} appends its changes to {copy.location}, "
-                f"and the rows of its dumps. {key_line(table)}"
+                f"{table} has no key: output {self.name} appends its changes, and the rows of its "
+                f"dumps. {key_line(table)}"
             )
         return (
             f"{table} has a key now, and output {self.name} still appends its changes to "

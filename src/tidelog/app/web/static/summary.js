@@ -204,6 +204,22 @@ function commands(text) {
   return el("div", { class: "remedy" }, el("pre", {}, words), copy);
 }
 
+/** Tables of one cause together, as `by_cause` of overview/problems.py. */
+function byCause(messages) {
+  const found = new Map();
+  for (const [table, message] of Object.entries(messages).sort()) {
+    const cause = message.replaceAll(table, "").split(". ")[0];
+    if (!found.has(cause)) found.set(cause, [[], message]);
+    found.get(cause)[0].push(table);
+  }
+  return [...found.values()];
+}
+
+function keylessText(tables, text) {
+  const also = tables.length > 1 ? `; so for ${tables.slice(1).join(", ")}` : "";
+  return `${text.split(". ")[0]}${also}. tidelog check prints how to give a key`;
+}
+
 export function showOutputs(found) {
   const engines = found.engines || [];
   show(byId("outputs-list"), [found.outputs, engines, found.problems.map((p) => [p.about, p.severity])], () => found.outputs.length || engines.length
@@ -216,7 +232,7 @@ export function showOutputs(found) {
         each.begun_ms ? el("div", {}, `a batch of ${plural(each.begun_records, "record")} is under way since ${clock(each.begun_ms)}`) : null,
         each.committed_ms ? el("div", {}, `last batch at ${clock(each.committed_ms)}: ${plural(each.batch_records, "record")} in ${span(each.batch_s)}, ${rate(each.records_per_s)} a second`) : null,
         each.rejected ? el("div", {}, sign("warning"), ` ${plural(each.rejected, "record")} in dead letters, the last at ${clock(each.rejected_ms)}`) : null,
-        ...Object.values(each.keyless || {}).map((text) => el("div", { class: "muted" }, text)),
+        ...byCause(each.keyless || {}).map(([tables, text]) => el("div", { class: "muted" }, keylessText(tables, text))),
         fails(each, found.problems) ? el("div", { class: "muted" }, `failed last at ${clock(each.last_error_ms)}: ${each.last_error}`) : null,
         el("div", { class: "muted" }, [`reported at ${clock(each.noted_ms)}`, each.offset ? `up to offset ${count(each.offset)}` : ""].filter(Boolean).join("; "))))).concat(engines.map((each) => el("div", { class: "row-card" },
       sign(found.problems.some((p) => p.kind === "engine-abandoned" && p.about === each.name) ? "warning" : "ok"),

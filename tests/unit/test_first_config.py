@@ -65,6 +65,25 @@ def test_passwords_are_variables_of_their_own(source: FirstSource) -> None:
         parse_config(text, "tidelog.yaml", Path(), {})
 
 
+def test_tokens_in_the_url_of_an_output_are_variables(source: FirstSource) -> None:
+    url = "https://u:one@api/{table}?api_key=k%2F1&version=2&access.token=t2&sig=${SIG}"
+    with pytest.raises(UsageError, match="SIG is not set"):
+        read_output(source, "http", url, [])
+    output = read_output(source, "http", url.replace("&sig=${SIG}", ""), [])
+    secrets = secrets_of(source, [output])
+    assert secrets == {
+        "TIDELOG_PASSWORD": "a/b",
+        "TIDELOG_HTTP_PASSWORD": "one",
+        "TIDELOG_HTTP_API_KEY": "k%2F1",
+        "TIDELOG_HTTP_ACCESS_TOKEN": "t2",
+    }
+    text = config_text(source, ["*.*"], [output])
+    assert "version=2" in text
+    assert not any(value in text + repr(output) for value in ("k%2F1", "t2", ":one"))
+    [found] = parse_config(text, "tidelog.yaml", Path(), secrets).outputs
+    assert found.url.reveal() == url.replace("&sig=${SIG}", "")  # type: ignore[attr-defined]
+
+
 def test_a_variable_in_the_url_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "postgresql://ann:${SHOP_PASSWORD}@db/shop"
     with pytest.raises(UsageError, match="SHOP_PASSWORD is not set; export it"):

@@ -280,7 +280,7 @@ def _without_sql(finding: Mapping[str, Any], script: Sequence[str]) -> dict[str,
 def _print_next(config: Path, variables: Sequence[str], *, ready: bool) -> None:
     terminal.print_line("\nnext:")
     for name in variables:
-        terminal.print_line(f"  export {name}=…   # the password, which is not in the file")
+        terminal.print_line(f"  export {name}=…   # a secret, which is not in the file")
     file = shlex.quote(str(config))
     if not ready:
         terminal.print_line(f"  tidelog check {file}   # again, when what is marked ✗ is fixed")

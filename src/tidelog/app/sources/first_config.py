@@ -32,6 +32,9 @@ _PLACES: Final = ("path", "url", "urls", "servers", "class")
 """The options of outputs that say where they write; each kind has one of them."""
 _IN_FRONT: Final = "the answer"
 SECRETS = {"password", "sslpassword"}
+_KEY = re.compile(r"(?i)token|key|secret|auth|sig|code|pass|credential")
+"""Options of a URL that are taken for secrets, such as those of an API."""
+_VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,13 +255,32 @@ def _place(text: str, variable: str) -> FirstPlace:
         raise UsageError(
             "an @ stands behind the host: write / ? # @ in a password as %2F %3F %23 %40"
         )
-    if not parts.password or re.fullmatch(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}", parts.password):
+    query, secrets = parts.query, dict[str, str]()
+    if parts.scheme in ("http", "https"):  # a database's options have names of files
+        query, secrets = _without_keys(query, variable.removesuffix("PASSWORD"))
+    netloc = parts.netloc
+    if parts.password and not _VARIABLE.fullmatch(parts.password):
+        user, _, host = netloc.rpartition("@")
+        netloc = f"{user.partition(':')[0]}:${{{variable}}}@{host}"
+        secrets[variable] = unquote(parts.password)
+    if not secrets:
         return FirstPlace(text)
-    user, _, host = parts.netloc.rpartition("@")
-    netloc = f"{user.partition(':')[0]}:${{{variable}}}@{host}"
-    return FirstPlace(
-        urlunsplit(parts._replace(netloc=netloc)), {variable: unquote(parts.password)}
-    )
+    return FirstPlace(urlunsplit(parts._replace(netloc=netloc, query=query)), secrets)
+
+
+def _without_keys(query: str, prefix: str) -> tuple[str, dict[str, str]]:
+    """Return the query of a URL with variables in place of tokens and keys, and their values as
+    they were written. The variables' names begin with ``prefix``.
+    """
+    options, secrets = [], {}
+    for option in query.split("&"):
+        name, _, value = option.partition("=")
+        if value and _KEY.search(name) and not _VARIABLE.fullmatch(value):
+            variable = prefix + re.sub(r"\W", "_", unquote(name)).upper()
+            secrets[variable] = value
+            option = f"{name}=${{{variable}}}"
+        options.append(option)
+    return "&".join(options), secrets
 
 
 def config_text(

@@ -11,7 +11,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -204,6 +204,7 @@ class LakeOutput(ABC, Generic[Copy]):
         self._unfit: dict[TableName, RowsLeftOutError] = {}  # see `_leave_out`
         # The definition of each copy when it had the columns, and the delivered columns.
         self._delivered: dict[TableName, tuple[object, tuple[str, ...]]] = {}
+        self._appended_before: set[TableName] | None = None
         self._lease: WriteLease | None = None
         self._state = state
 
@@ -296,12 +297,24 @@ class LakeOutput(ABC, Generic[Copy]):
 
     def keyless_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
+        if self._appended_before is None:
+            self._appended_before = set(self._find_appended())
         appended = {
             str(table): self._appended_message(table, copy)
             for table, copy in sorted(self._tables.items())
-            if copy.layout.keyless and table in self._delivered
+            if copy.layout.keyless
+            and (table in self._delivered or table in self._appended_before)
         }
         return {**self._refused.keyless(), **appended}
+
+    def _find_appended(self) -> Iterator[TableName]:
+        """Yield the tables whose changes an earlier run appended for want of a key."""
+        for table, schemas in self._log.schemas.by_table().items():
+            if matches(self._patterns, table) and not all(each.match_key for each in schemas):
+                with suppress(TidelogError):  # writing to it reports what is wrong
+                    copy = self._table(table)
+                    if copy.exists() and copy.layout.keyless:
+                        yield table
 
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """See `tidelog.ports.RejectingOutput`."""

@@ -9,6 +9,7 @@ import pytest
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import Finding, fix_script
+from tidelog.sources.postgres.catalogue.identity import not_owned
 from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
@@ -185,6 +186,23 @@ def test_partitions_are_to_be_readable_where_a_table_without_a_key_is_read_by_th
     assert faults(preflight.check())["table public.keyless_1"].fix == fix
     postgres.drop_database("rights")
     postgres.execute("DROP ROLE poor")
+
+
+def test_no_membership_of_a_superuser_is_proposed(postgres: PostgresServer) -> None:
+    postgres.create_database("rights")
+    postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", "rights")
+    postgres.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY", "rights")
+    postgres.execute("CREATE ROLE poor LOGIN")
+    dsn = postgres.dsn("rights", user="poor")
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT 't'::regclass::oid::int8").fetchone()
+        assert found is not None
+        refusal = not_owned(connection, {found[0]: "tidelog"})[found[0]]
+    fixes = [each.fix for each in Preflight(dsn).check() if "row-level" in each.message]
+    postgres.drop_database("rights")
+    postgres.execute("DROP ROLE poor")
+    assert refusal.remedy == 'ALTER PUBLICATION "tidelog" ADD TABLE "public"."t"; -- as a superuser'
+    assert fixes == ['ALTER ROLE "poor" BYPASSRLS;']
 
 
 def test_row_level_security_that_hides_rows_is_told_with_what_ends_it(

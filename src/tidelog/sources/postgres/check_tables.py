@@ -260,10 +260,10 @@ def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding
     """Check that row-level security hides no rows from the role: a dump must not miss them
     silently.
     """
-    active, owned = one_row(
+    active, owned, of_superuser = one_row(
         connection,
-        "SELECT row_security_active(c.oid), pg_has_role(c.relowner, 'USAGE') FROM pg_class c "
-        "WHERE c.oid = %s::oid",
+        "SELECT row_security_active(c.oid), pg_has_role(c.relowner, 'USAGE'), r.rolsuper "
+        "FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner WHERE c.oid = %s::oid",
         (table.relation_id,),
     )
     if not active:
@@ -276,7 +276,7 @@ def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding
     fix = BYPASS_POLICIES.replace("…", user)
     if owned:  # only FORCE ROW LEVEL SECURITY applies to an owner
         fix += f" -- or, as its owner: ALTER TABLE {table.quoted} NO FORCE ROW LEVEL SECURITY;"
-    else:
+    elif not of_superuser:  # whose members would be superusers
         fix += f" -- or: GRANT {owner_of(connection, table.relation_id)} TO {user};"
     yield Finding(f"table {table.table}", "fail", text, fix, SUPERUSER)
 

@@ -371,8 +371,9 @@ def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Re
     """
     rows = connection.execute(
         b"SELECT c.oid::int8, n.nspname, c.relname, pg_catalog.pg_get_userbyid(c.relowner), "
-        b"pg_catalog.pg_has_role(c.relowner, 'USAGE'), "
+        b"r.rolsuper, pg_catalog.pg_has_role(c.relowner, 'USAGE'), "
         b"pg_catalog.has_schema_privilege(n.oid, 'USAGE') FROM pg_catalog.pg_class c "
+        b"JOIN pg_catalog.pg_roles r ON r.oid = c.relowner "
         b"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])",
         (list(wanted),),
     ).fetchall()
@@ -393,7 +394,14 @@ def hides_rows(error: psycopg.Error) -> bool:
 
 
 def _publish_refusal(
-    user: str, publication: str, namespace: str, name: str, owner: str, owned: bool, usage: bool
+    user: str,
+    publication: str,
+    namespace: str,
+    name: str,
+    owner: str,
+    is_superuser: bool,
+    owned: bool,
+    usage: bool,
 ) -> Refusal | None:
     if not usage:
         return Refusal(
@@ -402,10 +410,13 @@ def _publish_refusal(
         )
     if owned:  # then the role does not own the publication
         return None
+    table = quote_ident(namespace, name)
+    add = f"ALTER PUBLICATION {quote_ident(publication)} ADD TABLE {table};"
+    # A member of a superuser's role would be one.
+    grant = f"GRANT {quote_ident(owner)} TO {user}; -- or, as a superuser: "
     return Refusal(
         f"it is not published, because the role does not own it (its owner is {owner})",
-        f"GRANT {quote_ident(owner)} TO {user}; -- or, as a superuser: ALTER PUBLICATION "
-        f"{quote_ident(publication)} ADD TABLE {quote_ident(namespace, name)};",
+        f"{add} -- as a superuser" if is_superuser else f"{grant}{add}",
     )
 
 

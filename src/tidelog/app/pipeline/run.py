@@ -319,6 +319,10 @@ def _may_start(
     return ask() if once else retry_until_available(ask, stop_event, on_state)
 
 
+BATCH_ENDS_S, START_ENDS_S = 60.0, 1.0
+"""How long `run` waits at its end for the pipeline: during a batch, and while Spark starts."""
+
+
 def run(
     config: Config, *, on_status: OnStatus = ignore_status, stop_event: threading.Event
 ) -> None:
@@ -375,9 +379,12 @@ def run(
     while not ended.is_set():
         if stop_event.wait(0.1):
             ended.set()
-    for thread in threads:
-        # The captured records are delivered below, by nobody but us: not during a batch.
-        thread.join(None if complete.is_set() else 60)
+    starts = (shown.get("pipeline") or {}).get("role") == "starting"
+    for thread, work in zip(threads, works, strict=True):
+        # The captured records are delivered below, by nobody but us: not during a batch. What only
+        # starts has no batch to end.
+        most_s = START_ENDS_S if work is run_delivery and starts else BATCH_ENDS_S
+        thread.join(None if complete.is_set() else most_s)
     if failures:
         if incomplete:
             logger.warning("%s", incomplete[0])

@@ -302,8 +302,7 @@ class LakeOutput(ABC, Generic[Copy]):
         appended = {
             str(table): self._appended_message(table, copy)
             for table, copy in sorted(self._tables.items())
-            if copy.layout.keyless
-            and (table in self._delivered or table in self._appended_before)
+            if copy.layout.keyless and (table in self._delivered or table in self._appended_before)
         }
         return {**self._refused.keyless(), **appended}
 

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from tidelog.app.overview.processes import capture_starts, pipeline_begins, start_command
 from tidelog.capture.dumps.state import FINISHED_TABLES, NO_KEY, UNFINISHED_DUMPS, DumpStatus
 from tidelog.capture.log_guard import (
     NEARLY_FULL,
@@ -321,20 +322,7 @@ def problems_of(
 
 
 STARTING = "starting"
-SILENT_LEADER_S = 10.0
-"""After how long without a report a leader that never reported counts as one that starts."""
 NEVER = "No capture has begun here."
-
-
-def _capture_starts(status: Mapping[str, Any], age_s: float | None) -> bool:
-    """Return whether a process is about to capture: it has the lease and has reported nothing yet,
-    or it is about to take the lease for the first time.
-    """
-    leader = status["leader"] if "leader" in status else status.get("holder")
-    if leader is None:
-        return bool(status.get("starting") or (age_s is None and status.get("standbys")))
-    silent = age_s is None or age_s > SILENT_LEADER_S
-    return silent and (age_s is None or status.get("holder") not in (None, leader))
 
 
 def _starting(
@@ -347,7 +335,7 @@ def _starting(
     names = {name.partition("/")[0] for name in status.get("configured_outputs") or ()}
     led = {row["pipeline"] for row in status.get("pipelines") or () if row["leader"]}
     starts = [  # not a process that will stand by
-        *([{"starting": "capture"}] if _capture_starts(status, age_s) else ()),
+        *([{"starting": "capture"}] if capture_starts(status, age_s) else ()),
         *(status.get("starting_pipeline") or () if not names & led else ()),
     ]
     begun = {
@@ -358,7 +346,7 @@ def _starting(
     waits = [
         name
         for name in status.get("configured_outputs") or ()
-        if name not in begun and _pipeline_begins(status, name)
+        if name not in begun and pipeline_begins(status, name)
     ]
     if not starts and not waits:
         return
@@ -391,15 +379,6 @@ def _time_left(dumps: Sequence[RunningDump]) -> str:
     if not known or len(known) < len(dumps):
         return ""
     return f" (about {_span(max(known))} left)"
-
-
-def _pipeline_begins(status: Mapping[str, Any], output: str) -> bool:
-    """Return whether a process delivers to ``output`` (``pipeline/output``), or starts to."""
-    pipeline = output.partition("/")[0]
-    led = any(
-        row["pipeline"] == pipeline and row["leader"] for row in status.get("pipelines") or ()
-    )
-    return led or bool(status.get("starting_pipeline"))
 
 
 def _span(seconds: float) -> str:
@@ -443,22 +422,13 @@ def _ended_pipelines(
         )
 
 
-def _start_command(status: Mapping[str, Any]) -> str:
-    """Return what starts capture, or what is about to."""
-    if standbys := status.get("standbys"):
-        return f"{standbys[0]['holder']} stands by: it takes over once the lease has expired."
-    delivered = any(row["leader"] for row in status.get("pipelines") or ())
-    run = status.get("configured_outputs") and not delivered
-    return "tidelog run CONFIG" if run else "tidelog capture CONFIG"
-
-
 def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> Iterator[Problem]:
     leader = status["leader"] if "leader" in status else status.get("holder")
     # Each try has the lease while it connects.
     reported = status.get("failing") or ()
     failing = [each for each in reported if leader in (None, each["holder"])]
     end = _end_of_capture(status, now_ms)
-    if _capture_starts(status, age_s) and not failing:
+    if capture_starts(status, age_s) and not failing:
         pass  # `_starting` reports it: a second process must not be started
     elif age_s is None:
         yield problem(
@@ -466,7 +436,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
             Severity.CRITICAL,
             "",
             f"No capture has begun here; the last try {end}" if end else NEVER,
-            _start_command(status),
+            start_command(status),
             "processes-hosts-and-disks",
         )
     elif leader is None and not failing:
@@ -475,7 +445,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
             Severity.CRITICAL,
             "",
             f"No capture leads; the last one {end or f'was seen {_span(age_s)} ago.'}",
-            _start_command(status),
+            start_command(status),
             "processes-hosts-and-disks",
         )
     elif age_s > STALE_S and not failing:
@@ -640,7 +610,7 @@ def _outputs(
     begun = {f"{each.pipeline}/{each.output}" for each in outputs}
     paused = status.get("paused_pipelines") or {}
     for name in status.get("configured_outputs") or ():
-        if name not in begun and not _pipeline_begins(status, name):
+        if name not in begun and not pipeline_begins(status, name):
             yield problem(
                 "output-never-ran",
                 Severity.WARNING,
@@ -666,7 +636,7 @@ def _outputs(
             )
         elif each.pipeline in paused:
             continue  # the pause's problem says how late
-        elif each.behind_records and silent and not _pipeline_begins(status, name):
+        elif each.behind_records and silent and not pipeline_begins(status, name):
             yield problem(
                 "pipeline-silent",
                 Severity.CRITICAL,

@@ -33,7 +33,8 @@ _REFUSALS: tuple[tuple[str, type[TidelogError], str], ...] = (
     (
         r"password authentication failed",
         ConfigError,
-        "the password in source.url is wrong for this user",
+        "the password in source.url is wrong, or there is no such user (the server does not say "
+        "which)",
     ),
     (
         r"no password supplied",

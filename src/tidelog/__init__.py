@@ -72,10 +72,9 @@ if TYPE_CHECKING:
     from tidelog import commands, ext, results, spark
     from tidelog.app.async_engine.engine import AsyncEngine, EventStream
     from tidelog.app.capture.run import Capture
-    from tidelog.app.dumps.finalize import wait_finalized
     from tidelog.app.dumps.recovery import repair
     from tidelog.app.multi_capture import CaptureGroup
-    from tidelog.app.overview.remote_control import status
+    from tidelog.app.overview.remote_control import status, wait_finalized
     from tidelog.app.pipeline.run import Pipeline
     from tidelog.app.sources.keys import missing_keys
     from tidelog.app.verification import verify_outputs
@@ -111,6 +110,6 @@ else:
         "repair": "tidelog.app.dumps.recovery",
         "status": "tidelog.app.overview.remote_control",
         "verify_outputs": "tidelog.app.verification",
-        "wait_finalized": "tidelog.app.dumps.finalize",
+        "wait_finalized": "tidelog.app.overview.remote_control",
     }
     __getattr__ = lazy_names(__name__, _LAZY, ("commands", "ext", "results", "spark"))

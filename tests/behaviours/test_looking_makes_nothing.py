@@ -11,8 +11,7 @@ from tests.support.state_stores import STORES
 
 from tidelog import cli
 from tidelog.demo.servers.postgres import PostgresServer
-from tidelog.state.opening import open_state, state_exists
-from tidelog.state.wrappers import ReadOnlyStateStore
+from tidelog.state.opening import ReadOnlyStateStore, open_state, state_exists
 
 NEVER = "No capture has begun here"
 COMMANDS = [

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from tidelog import app
 from tidelog.cli import app as cli
-from tidelog.cli.dump_wait import sentence
+from tidelog.cli.dump import sentence
 from tidelog.control.commands import ExecuteSnapshot, PauseLog, ResumeLog
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError

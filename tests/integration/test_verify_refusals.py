@@ -15,7 +15,7 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.ports import SourceId
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.mysql.identity import identify
+from tidelog.sources.mysql.stream.failover import identify
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import terminal
-from tidelog.cli.dump_wait import DumpBars
+from tidelog.cli.dump import DumpBars
 from tidelog.cli.inspect import verify_rows
 from tidelog.cli.layout import fit_rows
 from tidelog.cli.live import ProgressView

@@ -7,8 +7,13 @@ from typer.main import get_command
 
 from tidelog import cli
 from tidelog.config import Config
-from tidelog.control.commands import SetDumpOptions, build_command
-from tidelog.control.option_texts import parse_conditions, parse_options, typed_name
+from tidelog.control.commands import (
+    SetDumpOptions,
+    build_command,
+    parse_conditions,
+    parse_options,
+    typed_name,
+)
 from tidelog.errors import UsageError
 from tidelog.model.dump_options import RunTimeOptions
 

@@ -22,7 +22,7 @@ from tidelog.capture.windows import VoidReason
 from tidelog.cli import client
 from tidelog.config import Dump
 from tidelog.config.source import PostgresSourceSection
-from tidelog.control.option_texts import parse_options
+from tidelog.control.commands import parse_options
 from tidelog.model.units import format_bytes, format_milliseconds
 
 ROOT = Path(__file__).parents[2]

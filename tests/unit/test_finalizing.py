@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.dumps.finalize import wait_finalized
+from tidelog.app.overview.remote_control import wait_finalized
 from tidelog.capture.dumps.state import NO_KEY
 from tidelog.capture.pauses import PIPELINE_KEYS
-from tidelog.cli.dump_wait import delivery_sentence, sentence
+from tidelog.cli.dump import delivery_sentence, sentence
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import Mailbox

@@ -12,8 +12,7 @@ from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import load_config
 from tidelog.errors import StateConflictError
 from tidelog.ports import Document
-from tidelog.state.opening import open_state
-from tidelog.state.wrappers import MeteredStateStore, StateReadCache
+from tidelog.state.opening import MeteredStateStore, StateReadCache, open_state
 
 
 def test_each_is_read_once_and_what_the_list_lacks_is_not_asked_for(tmp_path: Path) -> None:

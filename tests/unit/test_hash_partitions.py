@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidelog.outputs.base import hash_partitions
+from tidelog.outputs.base.tasks import select_rows
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,7 @@ from tidelog.outputs.base import hash_partitions
 def test_shares_part_the_rows_evenly_and_keep_their_order(column: pa.Array, count: int) -> None:
     n = len(column)
     rows = pa.RecordBatch.from_arrays([column, pa.array(range(n))], names=["k", "at"])
-    found = [
-        hash_partitions.select_rows(rows, ["k"], partition, count) for partition in range(count)
-    ]
+    found = [select_rows(rows, ["k"], partition, count) for partition in range(count)]
     places = [each.column("at").to_pylist() for each in found]
     assert sorted(at for each in places for at in each) == list(range(n))
     assert all(each == sorted(each) for each in places)
@@ -36,7 +34,7 @@ def test_shares_part_the_rows_evenly_and_keep_their_order(column: pa.Array, coun
 def test_a_key_falls_to_the_same_task_in_whatever_batch_it_stands() -> None:
     texts = [f"key {n}" for n in range(100)]
     whole = pa.RecordBatch.from_arrays([pa.array(texts), pa.array(range(100))], names=["a", "b"])
-    mine = set(hash_partitions.select_rows(whole, ["a", "b"], 0, 2).column("a").to_pylist())
+    mine = set(select_rows(whole, ["a", "b"], 0, 2).column("a").to_pylist())
     for at in range(100):
-        alone = hash_partitions.select_rows(whole.slice(at, 1), ["a", "b"], 0, 2)
+        alone = select_rows(whole.slice(at, 1), ["a", "b"], 0, 2)
         assert (alone.num_rows == 1) == (texts[at] in mine)

@@ -8,8 +8,7 @@ import pytest
 
 from tidelog.errors import StateConflictError, StateError
 from tidelog.ports import Document, StateStore
-from tidelog.state.opening import open_state
-from tidelog.state.wrappers import MeteredStateStore
+from tidelog.state.opening import MeteredStateStore, open_state
 
 
 @pytest.fixture

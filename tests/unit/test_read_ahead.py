@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.errors import StateError
 from tidelog.ports import Document
-from tidelog.state import wrappers
+from tidelog.state import opening as wrappers
+from tidelog.state.opening import PrefetchingStateStore
 from tidelog.state.sqlite import SqliteState
-from tidelog.state.wrappers import PrefetchingStateStore
 
 
 class Slow(SqliteState):

@@ -3,7 +3,6 @@
 from tidelog.app.base.last_results import store_check_result
 from tidelog.app.base.state_copy import copy_state
 from tidelog.app.capture.run import Capture, capture
-from tidelog.app.dumps.finalize import wait_finalized
 from tidelog.app.dumps.plan import plan
 from tidelog.app.dumps.recovery import repair, reset, reset_plan
 from tidelog.app.multi_capture import CaptureGroup, capture_databases
@@ -17,6 +16,7 @@ from tidelog.app.overview.remote_control import (
     read_log,
     send_command,
     status,
+    wait_finalized,
 )
 from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
 from tidelog.app.sources.keys import missing_keys, store_key_file

@@ -95,7 +95,7 @@ def _options(details: Details) -> Iterator[str]:
 
 def _with_unit(option: tuple[str, int]) -> tuple[str, str]:
     """Return a dump option as users type it: ``max_lag``, ``256MiB``."""
-    from tidelog.control.option_texts import typed_name
+    from tidelog.control.commands import typed_name
 
     name, value = option
     unit = name.rpartition("_")[2]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import getpass
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +16,13 @@ import typer
 
 from tidelog.cli import client, terminal
 from tidelog.cli.client import ConfigFile, DumpArgument, Json, Tables, Wait, exit_unless
+from tidelog.cli.live import ProgressView, live_area
+from tidelog.cli.status_lines import ScreenRow, of_dump
 from tidelog.errors import UsageError
+from tidelog.model.printable import printable
 
 if TYPE_CHECKING:
+    from tidelog.app.overview import RunningDump
     from tidelog.config import Config
 
 
@@ -76,10 +82,9 @@ def dump(
     as_json: Json = False,
 ) -> None:
     """Dump all captured tables, some, or some of a table's rows, while the log is read on."""
-    from tidelog.control.commands import ExecuteSnapshot, build_command
+    from tidelog.control.commands import ExecuteSnapshot, build_command, parse_conditions
     from tidelog.control.key_files import parse_keys
     from tidelog.control.mailbox import new_id
-    from tidelog.control.option_texts import parse_conditions
 
     if keys is not None and keys_file is not None:
         raise UsageError("give --keys or --keys-file, not both")
@@ -110,8 +115,6 @@ def dump(
     shows_report = wait and (as_json or sys.stdout.isatty())
     client.send(loaded, command, timeout, as_json=as_json, name=data["dump_id"], quiet=shows_report)
     if wait:
-        from tidelog.cli.dump_wait import show_dump
-
         with explain_interrupt(config, data["dump_id"]):
             report = _wait_for(loaded, data["dump_id"], delivered=delivered, as_json=as_json)
         if missing == "list":
@@ -126,7 +129,6 @@ def dump(
 
 def _wait_for(config: Config, dump_id: str, *, delivered: bool, as_json: bool) -> dict[str, Any]:
     from tidelog import app
-    from tidelog.cli.dump_wait import dump_bars
 
     with dump_bars(as_json=as_json) as bars:
         report = app.dump_wait(config, dump_id, on_progress=bars.update).to_dict()
@@ -167,7 +169,6 @@ def wait(
     """Wait until the outputs have a dump's tables completely. Exits 1 if one of them failed."""
     loaded = client.load(config, unread=client.STATE_ALONE)
     from tidelog import app
-    from tidelog.cli.dump_wait import delivery_sentence, dump_bars
 
     with explain_interrupt(config, dump), dump_bars(as_json=False, quiet=as_json) as bars:
         report = app.wait_finalized(
@@ -283,7 +284,6 @@ def _choose_dump(config: Config, file: Path, *, as_json: bool) -> str | None:
     """Return the dump to cancel; None: no dump runs, or the user chose none."""
     from tidelog import app
     from tidelog.app.overview.problems import is_dump_unfinished
-    from tidelog.cli.dump_wait import sentence
 
     dumps = app.status(config).document.get("dumps") or ()
     running = [each for each in dumps if is_dump_unfinished(each)]
@@ -360,7 +360,7 @@ def set_options(
     as_json: Json = False,
 ) -> None:
     """Change how dumps read, also running ones."""
-    from tidelog.control.option_texts import parse_options
+    from tidelog.control.commands import parse_options
 
     command = parse_options(options)
     client.send(client.load(config, unread=client.STATE_ALONE), command, timeout, as_json=as_json)
@@ -386,3 +386,89 @@ def send_signal(
 
     command = parse(Signal(signal_id or new_id().lower(), kind, data), coordinates="tidelog signal")
     client.send(client.load(config, unread=client.STATE_ALONE), command, timeout, as_json=as_json)
+
+
+_KEPT = 40
+"""How many summaries to keep, for rates over some seconds."""
+
+
+class DumpBars:
+    """Shows summaries of one dump."""
+
+    def __init__(self, view: ProgressView) -> None:
+        self._view = view
+        self._history: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+
+    def update(self, dump: Mapping[str, Any]) -> None:
+        """Show a summary. ``dump``: as in the list of a status."""
+        tables = [(each["table"], each["status"]) for each in dump.get("tables", ())]
+        blocks = [each["why"] for each in dump.get("held", ())]
+        self._history.append({"updated_ms": int(time.time() * 1000), "dumps": [dict(dump)]})
+
+        def rows(width: int, height: int) -> Iterator[ScreenRow]:
+            from tidelog.cli.screen import progress_rows
+
+            history = list(self._history)
+            return progress_rows(history, dump, _progress(dump), width, height)
+
+        self._view.show(dump, sentence(dump), rows, state=(dump["status"], tables, blocks))
+
+    def delivery(self, state: Mapping[str, Any]) -> None:
+        """Show how far the dump is delivered to the outputs."""
+        tables = [
+            (each["table"], each["taken"], each["delivered"]) for each in state.get("tables", ())
+        ]
+        text = delivery_sentence(state)
+        rows = [ScreenRow("outputs", text)]
+        states = (state["status"], tables, state.get("stands"))
+        self._view.show(state, text, lambda _width, _height: rows, state=states)
+
+
+def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a finished dump: a sentence, and why tables failed.
+
+    The keys that were not in the table follow as a JSON list a line.
+    """
+    if as_json:
+        terminal.emit(report)
+        return
+    terminal.print_sentence(sentence(report))
+    for table in report.get("tables", ()):
+        if table["status"] != "done":
+            terminal.print_sentence(
+                printable(f"{table['table']} {table['status']}: {table['reason']}")
+            )
+    for each in report.get("rejected", ()):
+        terminal.print_sentence(printable(f"not dumped: {each['table']}: {each['reason']}"))
+    for key in report.get("missing_keys", ()):
+        terminal.print_line(f"missing: {terminal.to_json(key)}")
+
+
+def sentence(dump: Mapping[str, Any]) -> str:
+    """Describe the progress as `tidelog status` does, and what blocks the dump."""
+    progress = _progress(dump)
+    return f"{of_dump(progress)}. {progress.held}" if progress.held else of_dump(progress)
+
+
+def _progress(dump: Mapping[str, Any]) -> RunningDump:
+    from tidelog.app.overview import dump_progress
+    from tidelog.app.overview.problems import as_blocked
+
+    return dump_progress(as_blocked(dump, dump.get("held") or ()), int(time.time() * 1000))
+
+
+def delivery_sentence(state: Mapping[str, Any]) -> str:
+    """Describe how many of the dump's tables the outputs have."""
+    taken = [table for table in state.get("tables", ()) if table["taken"]]
+    complete = sum(table["delivered"] for table in taken)
+    dump = f"{state['dump_id']} is {state['status']}"
+    text = f"{dump}; the outputs hold {complete} of {len(taken)} tables completely"
+    text += "".join(f"; {each['table']}: {each['reason']}" for each in taken if each["reason"])
+    return f"{text}. {state['stands']}" if state.get("stands") else text
+
+
+@contextmanager
+def dump_bars(*, as_json: bool, quiet: bool = False) -> Iterator[DumpBars]:
+    """Open `DumpBars` on the last lines of stdout, if that is a terminal."""
+    with live_area(wanted=not (as_json or quiet)) as area:
+        yield DumpBars(ProgressView(area, as_json=as_json))

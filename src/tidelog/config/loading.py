@@ -27,8 +27,7 @@ from tidelog.config.models import SECTIONS, Config
 from tidelog.config.outputs import OUTPUTS
 from tidelog.config.source import SOURCES, SourceBase
 from tidelog.errors import ConfigError
-from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS
-from tidelog.kinds.registry import Registry
+from tidelog.kinds.adapters import OUTPUT_KINDS, SOURCE_KINDS, Registry
 from tidelog.kinds.sections import SecretUrl, Section, StateUrl, add_sections, section_of
 from tidelog.outputs.base.sections import DeadLetter, OutputSection, StepSection
 

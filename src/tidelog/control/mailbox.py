@@ -267,3 +267,20 @@ class Mailbox:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiBackend:
+    """What the leading capture provides to its HTTP interface. Thread-safe.
+
+    Attributes:
+        mailbox: takes commands.
+        status: returns the status document, from memory.
+        summary: returns `DumpCoordinator.summary` of all stored dumps.
+        notifications: returns at most so many notifications after a number.
+    """
+
+    mailbox: Mailbox
+    status: Callable[[], dict[str, Any]]
+    summary: Callable[[], dict[str, Any]]
+    notifications: Callable[[int, int], list[dict[str, Any]]]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tidelog import Config, app
-from tidelog.app.dumps.finalize import chunks_of
+from tidelog.app.overview.remote_control import chunks_of
 from tidelog.capture.session.start import INITIAL_DUMP
 from tidelog.commands import ExecuteSnapshot
 from tidelog.demo.servers.embedded import Watcher

@@ -26,11 +26,11 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from tidelog.errors import ConfigError
-from tidelog.kinds.registry import Registry
+from tidelog.kinds.adapters import Registry
 from tidelog.model.option_values import URL_SCHEMES, ArrayTypes, ColumnTypes, JsonTypes
+from tidelog.model.option_values import Bytes as Bytes
+from tidelog.model.option_values import Milliseconds as Milliseconds
 from tidelog.model.patterns import check_column_pattern, check_listed, check_pattern, check_selects
-from tidelog.model.quantities import Bytes as Bytes
-from tidelog.model.quantities import Milliseconds as Milliseconds
 from tidelog.model.units import parse_duration
 
 _URI_PASSWORD = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://[^:/?#@]*):.*@", re.DOTALL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidelog.model.quantities import Bytes, Milliseconds
+from tidelog.model.option_values import Bytes, Milliseconds
 
 STATEMENT_TIMEOUT_MS = 600_000
 """Most time of a chunk's SELECT, unless configured."""

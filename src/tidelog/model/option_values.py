@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, WithJsonSchema
+
+from tidelog.model.units import parse_bytes, parse_milliseconds
 
 # Formats of events, and Debezium's modes for values.
 
@@ -61,3 +67,26 @@ def is_url(place: str | Path) -> bool:
 def is_object_store(place: str) -> bool:
     """Return whether it is a URL of an object store; ``hdfs://`` and ``file://`` are not."""
     return "://" in place and place.partition("://")[0] in URL_SCHEMES
+
+
+def _with_unit(parse: Callable[[str], int], expected: str) -> BeforeValidator:
+    def validate(value: Any) -> Any:
+        if isinstance(value, str) and not value.strip().isdigit():
+            return parse(value)
+        if isinstance(value, bool) or (not isinstance(value, (int, str, timedelta))):
+            raise ValueError(expected)
+        return value
+
+    return BeforeValidator(validate)
+
+
+Milliseconds = Annotated[
+    int,
+    _with_unit(parse_milliseconds, "expected a duration such as 50ms or 10s"),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["50ms", 50]}),
+]
+Bytes = Annotated[
+    int,
+    _with_unit(parse_bytes, "expected a size such as 4MiB"),
+    WithJsonSchema({"type": ["integer", "string"], "examples": ["4MiB", 4194304]}),
+]

@@ -21,7 +21,7 @@ __all__ = [
 if TYPE_CHECKING:
     from tidelog.eventlog.local_storage import provide_options
     from tidelog.spark.datasource.source import lag_of, register
-    from tidelog.spark.replaying import as_of
+    from tidelog.spark.folding import as_of
     from tidelog.spark.session import DELTA_CONF, spark_session
     from tidelog.spark.sessions.jars import delta_jars, s3_log_store_jar
 else:
@@ -29,7 +29,7 @@ else:
 
     _LAZY = {
         "DELTA_CONF": "tidelog.spark.session",
-        "as_of": "tidelog.spark.replaying",
+        "as_of": "tidelog.spark.folding",
         "delta_jars": "tidelog.spark.sessions.jars",
         "lag_of": "tidelog.spark.datasource.source",
         "provide_options": "tidelog.eventlog.local_storage",

@@ -1,7 +1,9 @@
-"""Reads a range of one table with Spark: planned by its segments, one row per key.
+"""Reads a range of one table with Spark, one row per key, and replays tables as they were at a
+position of the log: from a completed dump and the changes after it.
 
-One task reads and folds each part (`tidelog.codecs.fold`, `tidelog.spark.datasource.executor`).
-Spark folds the rows of several parts once more, by the same rules.
+A range is planned by its segments. One task reads and folds each part
+(`tidelog.codecs.fold`, `tidelog.spark.datasource.executor`). Spark folds the rows of several parts
+once more, by the same rules.
 """
 
 from __future__ import annotations
@@ -9,14 +11,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import functions as f
 
-from tidelog.eventlog.reader import SegmentRef
-from tidelog.model.schema import NATIVE, TableSchema
-from tidelog.spark.datasource.options import PlannedRefs
-from tidelog.spark.datasource.source import tidelog_reader
+from tidelog.errors import ConfigError, OffsetGoneError
+from tidelog.eventlog.reader import EventLog, SegmentRef
+from tidelog.model.records import Bools, Kind
+from tidelog.model.schema import NATIVE, TableName, TableSchema
+from tidelog.spark.datasource import options
+from tidelog.spark.datasource import partitions as planning
+from tidelog.spark.datasource.options import DumpRecord, PlannedRefs
+from tidelog.spark.datasource.source import register, tidelog_reader
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 from tidelog.spark.transforms import quoted
 
@@ -157,3 +168,181 @@ def _column_from(name: str, schema: TableSchema, struct: str) -> Column:
     if name in schema.match_key:
         return f.col(quoted(name))
     return f.col(f"{struct}.{quoted(name)}").alias(name)
+
+
+VERSION = "_version"  # version of a row's newest change, beside the table's columns
+_NOT_CHANGES = (int(Kind.DUMP_ROW), int(Kind.ABSENT), int(Kind.CONTROL))
+_COLUMNS = ("offset", "kind", "position", "xid")
+
+
+def as_of(
+    spark: SparkSession,
+    path: str,
+    *,
+    version: int | None = None,
+    timestamp: str | datetime | None = None,
+) -> TablesAtOffset:
+    """Returns the tables of the event log at ``path`` as they were at one position in it.
+
+    Args:
+        spark: the session that replays.
+        path: path of the event log.
+        version: version of a change; that change and its whole transaction are included.
+        timestamp: a time (ISO 8601; UTC unless it says otherwise): everything that was committed up
+            to it is included. Default, if neither is given: everything committed in the log.
+
+    Raises ConfigError if both are given, or the position is not in the log.
+    """
+    if version is not None and timestamp is not None:
+        raise ConfigError("as_of: version and timestamp exclude one another")
+    log = EventLog.open(path)
+    at = options.LogPosition("latest")
+    if version is not None:
+        at = options.LogPosition("version", version)
+    elif timestamp is not None:
+        at = options.LogPosition("timestamp", options.microseconds("timestamp", timestamp))
+    register(spark)
+    return TablesAtOffset(spark, path, log, _whole_transactions(log, options.end_of(log, at)))
+
+
+@dataclass
+class TablesAtOffset:
+    """All tables at one position of the log: with every transaction before ``end``, none
+    after it.
+    """
+
+    spark: SparkSession
+    path: str
+    log: EventLog
+    end: int
+
+    @cached_property
+    def dumps(self) -> dict[str, DumpRecord]:
+        """Returns, by table, the newest complete dump of all of it."""
+        found: dict[str, DumpRecord] = {}
+        for record in options.dump_records(self.log, self.log.head_offset, self.end):
+            if record.completed and record.whole and not record.keyless:
+                found.setdefault(record.table, record)
+        return found
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that can be replayed: those with a complete dump by then."""
+        return sorted(self.dumps)
+
+    def table(self, name: str) -> DataFrame:
+        """Returns the table's rows: its columns as of this position, and ``_version``, the version
+        of each row's newest change. Executors compute them when the frame is used.
+
+        Raises:
+            ConfigError: the table has no complete dump here, or no key.
+            OffsetGoneError: retention removed a part of the changes to replay.
+        """
+        table = TableName.parse(name)
+        record = self.dumps.get(str(table))
+        if record is None:
+            raise self._no_dump(table)
+        if record.first_offset < self.log.head_offset:
+            raise OffsetGoneError(
+                f"{self.log.storage!r}: {table} as of here begins at offset {record.first_offset}, "
+                f"but retention removed everything before {self.log.head_offset}. Choose a "
+                "position after a newer dump (tidelog dump)."
+            )
+        refs = [
+            ref
+            for ref in self.log.segments(record.first_offset, self.end, tables=(str(table),))
+            if ref.rows
+        ]
+        schema = self._schema(table)
+        if not schema.match_key:
+            raise ConfigError(f"{table} has no key: its rows can't be identified in the log")
+        first_version = max(record.first_offset, self._truncated(refs, table))
+        parts = planning.partition_refs(refs, partition_bytes=PART_BYTES, partitions=None)
+        changes = read_planned(
+            self.spark, self.path, self.log.generation, schema, refs, parts=len(parts)
+        ).where(f.col(CHANGE_VERSION) >= first_version)
+        rows = fold_parts(changes, schema, complete=False)
+        present_rows = rows.where((f.col(CHANGE_OP) == "u") & f.col(CHANGE_MISSING).isNull())
+        columns = [f.col(quoted(name)) for name in schema.column_names]
+        return present_rows.select(*columns, f.col(CHANGE_VERSION).alias(VERSION))
+
+    def _schema(self, table: TableName) -> TableSchema:
+        found = planning.schema_at(self.log, table, self.log.head_offset, self.end)
+        return found or planning.table_schema(self.log, table, None)
+
+    def _truncated(self, refs: list[SegmentRef], table: TableName) -> int:
+        ids = [schema.schema_id for schema in self.log.schemas.versions(table)]
+        newest = 0
+        for ref in refs:
+            for batch in self.log.batches(ref, ("offset", "kind"), schema_ids=ids):
+                at = np.flatnonzero(batch.column("kind").to_numpy() == Kind.TRUNCATE)
+                if len(at):
+                    newest = batch.column("offset")[int(at[-1])].as_py()
+        return newest
+
+    def _no_dump(self, table: TableName) -> ConfigError:
+        later = [
+            record.offset
+            for record in options.dump_records(self.log, self.end, self.log.latest_offset())
+            if record.completed and record.whole and record.table == str(table)
+        ]
+        advice = "dump it (tidelog dump) and choose a position after that"
+        if later:
+            advice = f"the first position with one is version {min(later)}"
+        return ConfigError(
+            f"no dump of {table} was complete before offset {self.end} of {self.log.storage!r}, "
+            f"and a table's state is built on one: {advice}"
+        )
+
+
+def _whole_transactions(log: EventLog, end: int) -> int:
+    """Returns ``end``, or the end of the transaction that ``end`` would split; the start of the
+    transaction if its end is not in the log yet.
+    """
+    last = next(_records_before(log, end), None)
+    if last is None or not last.changes[-1]:
+        return end
+    place = (last.position[-1], last.xid[-1])
+    for records in _records_from(log, end):
+        others = np.flatnonzero(~records.in_transaction(*place))
+        if len(others):
+            return int(records.offset[others[0]])
+    tail = log.tail
+    if tail is None or tail.resume is None or tail.resume.acknowledge > place[0]:
+        return log.latest_offset()
+    begin = end
+    for records in _records_before(log, end):
+        others = np.flatnonzero(~records.in_transaction(*place))
+        if len(others) == len(records.offset):
+            break
+        begin = int(records.offset[others[-1] + 1 if len(others) else 0])
+        if len(others):
+            break
+    return begin
+
+
+class _Records:
+    """The columns of ``n`` neighbouring records that identify their transactions; each int64[n],
+    bool[n].
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        offset, kind, position, xid = (column.to_numpy() for column in batch.columns)
+        self.offset, self.position, self.xid = offset, position, xid
+        self.changes = ~np.isin(kind, _NOT_CHANGES)
+
+    def in_transaction(self, position: int, xid: int) -> Bools:
+        """Returns bool[n]: the changes of one transaction."""
+        same: Bools = self.changes & (self.position == position) & (self.xid == xid)
+        return same
+
+
+def _records_from(log: EventLog, start: int) -> Iterator[_Records]:
+    for ref in log.segments(start, log.latest_offset()):
+        yield from map(_Records, log.batches(ref, _COLUMNS))
+
+
+def _records_before(log: EventLog, end: int) -> Iterator[_Records]:
+    for segment in reversed(log.chain().between(log.head_offset, end)):
+        for ref in log.segments(segment.first, min(segment.next, end)):
+            yield from map(_Records, reversed(list(log.batches(ref, _COLUMNS))))

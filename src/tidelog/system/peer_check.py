@@ -1,4 +1,5 @@
-"""Checks over another connection whether a silent peer still answers.
+"""Checks over another connection whether a silent peer still answers, and knows a TLS handshake
+that was cut off.
 
 If a path loses packets, neither end notices: a program that waits for an answer waits forever.
 Meanwhile a lease that is renewed over another path keeps all standbys out.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -86,3 +88,10 @@ def peer_of(connection: int, hello: bytes = b"") -> PeerCheck:
             return False
 
     return PeerCheck(ask)
+
+
+CUT_OFF: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+"""The connection ended during the handshake without a reason, as with a stopping server.
+
+A retry may help; other TLS errors need a person.
+"""

@@ -14,8 +14,8 @@ from tidelog.model.schema import TableSchema
 from tidelog.outputs.base.tasks import prepare_rows
 from tidelog.outputs.database import metadata_tables
 from tidelog.outputs.database.dialect import DatabaseSession, Dialect, TableLayout
+from tidelog.outputs.database.output import TableWriter
 from tidelog.outputs.database.tables import Tables
-from tidelog.outputs.database.writer import TableWriter
 from tidelog.ports import Rejection, SourceId, TargetTable, WriteTask
 from tidelog.spark.formats import shapes
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION

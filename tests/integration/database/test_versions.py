@@ -26,8 +26,8 @@ from tidelog.model.schema import TableSchema
 from tidelog.outputs.database import metadata_tables, mysql, postgres, texts
 from tidelog.outputs.database.dialect import deleted_keys_name
 from tidelog.outputs.database.mysql import MySql
+from tidelog.outputs.database.output import AttemptSupersededError
 from tidelog.outputs.database.postgres import Postgres
-from tidelog.outputs.database.writer import AttemptSupersededError
 from tidelog.system.version import FORMAT
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,8 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tests.unit.spark.dumped import dump, moments
 
 from tidelog.errors import ConfigError
-from tidelog.spark import as_of, replaying
+from tidelog.spark import as_of
+from tidelog.spark import folding as replaying
 from tidelog.spark.sessions.errors import find_error
 
 pytestmark = pytest.mark.spark

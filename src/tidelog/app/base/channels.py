@@ -23,11 +23,10 @@ from tidelog.capture.pauses import LogSwitch
 from tidelog.config import Config
 from tidelog.config.control import KafkaChannel
 from tidelog.config.models import ScheduledDump
-from tidelog.control.channels.api_protocol import ApiBackend
 from tidelog.control.channels.file import SignalFile
 from tidelog.control.commands import Handover
 from tidelog.control.handler import CommandHandler
-from tidelog.control.mailbox import MOST_AT_ONCE, CommandIdReusedError, Mailbox
+from tidelog.control.mailbox import MOST_AT_ONCE, ApiBackend, CommandIdReusedError, Mailbox
 from tidelog.control.signal_intake import SignalIntake, SignalTable
 from tidelog.engine.options import refuse_coroutine
 from tidelog.errors import MissingExtraError, StateError

@@ -72,8 +72,14 @@ from tidelog.model.dump_options import DumpOptions
 from tidelog.model.option_values import is_url
 from tidelog.model.records import Resume
 from tidelog.ports import LogReader, SourceId, StateStore
-from tidelog.state.opening import fenced, look_every_s, open_state, pays_per_request
-from tidelog.state.wrappers import MeteredStateStore, PrefetchingStateStore
+from tidelog.state.opening import (
+    MeteredStateStore,
+    PrefetchingStateStore,
+    fenced,
+    look_every_s,
+    open_state,
+    pays_per_request,
+)
 
 KEYS: Final = (
     STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,

@@ -28,8 +28,7 @@ from tidelog.model.records import Resume
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Catalogue, LogReader, StateStore
 from tidelog.results import KeyRepair, NotDumped, ResetPlan
-from tidelog.state.opening import open_election, open_state
-from tidelog.state.wrappers import ReadOnlyStateStore
+from tidelog.state.opening import ReadOnlyStateStore, open_election, open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -38,8 +38,7 @@ from tidelog.model.schema import TableName
 from tidelog.model.units import brief_span
 from tidelog.ports import Election, StateStore
 from tidelog.results import EngineHealth, Problem, Severity
-from tidelog.state.opening import open_election
-from tidelog.state.wrappers import ReadOnlyStateStore, StateReadCache
+from tidelog.state.opening import ReadOnlyStateStore, StateReadCache, open_election
 
 # How far outputs and engines are, by their documents in the event log.
 

@@ -23,8 +23,7 @@ from tidelog.errors import UsageError
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import StateStore
 from tidelog.results import StoredKeys
-from tidelog.state.opening import open_state
-from tidelog.state.wrappers import ReadOnlyStateStore
+from tidelog.state.opening import ReadOnlyStateStore, open_state
 
 KEEP_MS = 7 * 86_400_000
 GIVEN = "given-"  # the prefix of key sets that come with a command

@@ -33,9 +33,9 @@ from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.chunks.sql import key_texts
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.errors import translate_errors
-from tidelog.sources.mysql.identity import check_same, identify
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
 from tidelog.sources.mysql.stream import replication, temporary_tables
+from tidelog.sources.mysql.stream.failover import check_same, identify
 from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import FILE_START

@@ -27,8 +27,7 @@ from tidelog.results import (
     SchemaVersions,
     TableVersions,
 )
-from tidelog.state.opening import open_state
-from tidelog.state.wrappers import ReadOnlyStateStore
+from tidelog.state.opening import ReadOnlyStateStore, open_state
 
 
 class _Column(BaseModel):

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from tidelog.app.web.routes import Web
-    from tidelog.control.channels.api_protocol import ApiBackend
     from tidelog.control.channels.rate_limit import TokenRateLimit
+    from tidelog.control.mailbox import ApiBackend
 
 
 def listen(host: str, port: int) -> socket.socket | None:

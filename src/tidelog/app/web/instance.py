@@ -28,8 +28,7 @@ from tidelog.errors import StateConflictError, TidelogError, UsageError
 from tidelog.kinds.sections import SecretUrl
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.ports import StateStore
-from tidelog.state.opening import open_state
-from tidelog.state.wrappers import ReadOnlyStateStore
+from tidelog.state.opening import ReadOnlyStateStore, open_state
 
 HIDDEN: Final = "(hidden)"
 FROM_VARIABLE: Final = "(from a variable)"

@@ -15,8 +15,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tidelog.app.web.metrics import Readings
-from tidelog.control.channels.rate_limit import ACCEPTED, TokenRateLimit, check_token
-from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.rate_limit import (
+    ACCEPTED,
+    BusyError,
+    RequestWorkers,
+    SilentError,
+    TokenRateLimit,
+    check_token,
+)
 
 THREADS: Final = 4
 PATIENCE_S, HEALTH_PATIENCE_S = 10.0, 3.0

@@ -16,7 +16,7 @@ from tidelog.errors import MissingExtraError
 from tidelog.system.version import __version__
 
 if TYPE_CHECKING:
-    from tidelog.control.channels.api_protocol import ApiBackend
+    from tidelog.control.mailbox import ApiBackend
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,13 @@ from starlette.routing import Route
 from tidelog.app.web.instance import Instance
 from tidelog.app.web.poller import PollResult
 from tidelog.config import Rest
-from tidelog.control.channels.rate_limit import TOO_MANY_MESSAGE, TokenRateLimit
-from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
+from tidelog.control.channels.rate_limit import (
+    TOO_MANY_MESSAGE,
+    BusyError,
+    RequestWorkers,
+    SilentError,
+    TokenRateLimit,
+)
 from tidelog.control.commands import (
     Command,
     ExecuteSnapshot,

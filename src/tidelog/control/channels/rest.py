@@ -20,15 +20,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from tidelog.control.channels.api_protocol import ApiBackend
 from tidelog.control.channels.rate_limit import (
     ACCEPTED,
     MISSING,
     TOO_MANY_MESSAGE,
+    BusyError,
+    RequestWorkers,
+    SilentError,
     TokenRateLimit,
     check_token,
 )
-from tidelog.control.channels.worker_threads import BusyError, RequestWorkers, SilentError
 from tidelog.control.commands import (
     Command,
     DumpId,
@@ -47,7 +48,7 @@ from tidelog.control.commands import (
     build_command,
 )
 from tidelog.control.debezium import from_document, parse
-from tidelog.control.mailbox import CommandIdReusedError, Outcome, new_id
+from tidelog.control.mailbox import ApiBackend, CommandIdReusedError, Outcome, new_id
 from tidelog.errors import Policy, TidelogError, UsageError
 from tidelog.system.version import __version__
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import OutputRefusedError
-from tidelog.outputs.base import hash_partitions
+from tidelog.outputs.base.tasks import partition_numbers
 from tidelog.outputs.base.writer import Writer, is_retry
 from tidelog.outputs.http.requests import (
     KEY_HEADER,
@@ -124,7 +124,7 @@ class HttpWriter(Writer):
     def _spread(self, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
             return
-        lane_of = hash_partitions.partition_numbers(rows, ["key"], self._lane_count)
+        lane_of = partition_numbers(rows, ["key"], self._lane_count)
         for number, lane in enumerate(self._lanes):
             lane.add(rows.filter(pa.array(lane_of == number)))
 

@@ -26,7 +26,7 @@ from opensearchpy.exceptions import (
 )
 
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError
-from tidelog.system import tls
+from tidelog.system.peer_check import CUT_OFF
 
 # Status of requests or items: the cluster has no room now, but will have some later.
 BUSY = (429, 503)
@@ -126,7 +126,7 @@ class Cluster:
         except ConnectionTimeout:
             raise OutputError(f"OpenSearch at {self._where} does not answer in time") from None
         except ConnectionError as error:
-            if isinstance(error, SSLError) and not isinstance(_inner(error), tls.CUT_OFF):
+            if isinstance(error, SSLError) and not isinstance(_inner(error), CUT_OFF):
                 raise OutputRefusedError(
                     f"OpenSearch at {self._where} shows a certificate that is not trusted, or no "
                     "TLS: check the output's ca_file and urls"

@@ -34,8 +34,8 @@ from tidelog.errors import (
     TableRefusedError,
     TidelogError,
 )
-from tidelog.system import tls
 from tidelog.system.extras import missing_for_password
+from tidelog.system.peer_check import CUT_OFF
 
 LOCK_WAIT_TIMEOUT = 1205
 DEADLOCK = 1213
@@ -144,7 +144,7 @@ def connection_error(url: ServerUrl, error: Exception) -> TidelogError:
     number, message = _number_and_message(error)
     doing = f"cannot connect to the server at {url}"
     cause = getattr(error, "original_exception", error)
-    if isinstance(cause, tls.CUT_OFF):
+    if isinstance(cause, CUT_OFF):
         return ConnectionLostError(
             f"{doing}: the connection was lost while TLS began: does the server stop or start?"
         )

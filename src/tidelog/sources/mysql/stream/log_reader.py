@@ -49,9 +49,15 @@ from tidelog.sources.mysql.catalogue.cascades import CascadeWatch
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import Connection, connect
 from tidelog.sources.mysql.errors import translate_errors
-from tidelog.sources.mysql.identity import check_log, file_created, identify, log_recreated_error
 from tidelog.sources.mysql.stream.affected_tables import AffectedTables, LogStatements
-from tidelog.sources.mysql.stream.failover import file_shift, find_resume_position
+from tidelog.sources.mysql.stream.failover import (
+    check_log,
+    file_created,
+    file_shift,
+    find_resume_position,
+    identify,
+    log_recreated_error,
+)
 from tidelog.sources.mysql.stream.gtids import LoggedGtids, SeenGtids
 from tidelog.sources.mysql.stream.log_parts import XaRows
 from tidelog.sources.mysql.stream.log_schemas import DdlLookahead, LogSchemas

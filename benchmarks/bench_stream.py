@@ -20,8 +20,8 @@ from typing import Any
 import psycopg
 
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch, Resume
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 TABLE = """

@@ -71,8 +71,8 @@ __all__ = [
 if TYPE_CHECKING:
     from tidelog import commands, ext, results, spark
     from tidelog.app.async_engine.engine import AsyncEngine, EventStream
+    from tidelog.app.capture.recovery import repair
     from tidelog.app.capture.run import Capture
-    from tidelog.app.dumps.recovery import repair
     from tidelog.app.multi_capture import CaptureGroup
     from tidelog.app.overview.remote_control import status, wait_finalized
     from tidelog.app.pipeline.run import Pipeline
@@ -107,7 +107,7 @@ else:
         "load_config": "tidelog.config",
         "missing_keys": "tidelog.app.sources.keys",
         "of_database": "tidelog.config.loading",
-        "repair": "tidelog.app.dumps.recovery",
+        "repair": "tidelog.app.capture.recovery",
         "status": "tidelog.app.overview.remote_control",
         "verify_outputs": "tidelog.app.verification",
         "wait_finalized": "tidelog.app.overview.remote_control",

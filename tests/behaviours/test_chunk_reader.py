@@ -25,9 +25,9 @@ from tidelog.errors import (
     ChunkTooSlowError,
     ChunkVoidError,
 )
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration

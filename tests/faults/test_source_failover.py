@@ -17,7 +17,7 @@ from tests.support.standby import PostgresStandby
 from tidelog import app
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConnectionLostError, PreflightError
-from tidelog.sources.null_registry import NullRegistry
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.sources.postgres.connect import connect, connect_replication
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 

@@ -15,8 +15,7 @@ import pytest
 from tidelog.cli import terminal
 from tidelog.cli.dump import DumpBars
 from tidelog.cli.inspect import verify_rows
-from tidelog.cli.layout import fit_rows
-from tidelog.cli.live import ProgressView
+from tidelog.cli.live import ProgressView, fit_rows
 from tidelog.cli.terminal import JsonFormatter, OneLineFormatter
 from tidelog.system.download_progress import Download
 

@@ -12,8 +12,7 @@ import pytest
 from tests.support.demo_documents import ENDED, KILLED, REPORT, RUNNING
 
 from tidelog.cli.demo import open_story, story_screen
-from tidelog.demo.play import DeltaRows
-from tidelog.demo.story import Story
+from tidelog.demo.play import DeltaRows, Story
 from tidelog.system.download_progress import Download
 
 

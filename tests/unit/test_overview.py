@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.app.overview import Overview, Severity, overview
 from tidelog.capture.dumps.state import NO_KEY
-from tidelog.cli.layout import fit_rows
+from tidelog.cli.live import fit_rows
 from tidelog.cli.status_lines import ChangedFacts, brief, closing, lines, status_rows
 
 NOW_MS = 1_700_000_000_000

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.overview import Overview, overview
-from tidelog.app.web import instance, poller
+from tidelog.app.web import instance
+from tidelog.app.web import instance as poller
 from tidelog.app.web.instance import FROM_VARIABLE, HIDDEN, settings_of
 from tidelog.app.web.routes import page_files
 from tidelog.config import parse_config

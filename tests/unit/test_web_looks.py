@@ -14,9 +14,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.web import poller, routes
-from tidelog.app.web.instance import Instance
-from tidelog.app.web.poller import SAMPLE_S, PollResult
+from tidelog.app.web import instance as poller
+from tidelog.app.web import routes
+from tidelog.app.web.instance import SAMPLE_S, Instance, PollResult
 from tidelog.app.web.routes import OverviewStream, Role, Web
 from tidelog.config import Config, parse_config
 from tidelog.errors import StateError

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tidelog.app.overview import overview
-from tidelog.app.web.poller import PollResult
+from tidelog.app.web.instance import PollResult
 from tidelog.app.web.routes import BEAT_EVERY_S, TABLES_EVERY_S, OverviewStream
 
 NOW_MS = 1_700_000_000_000

@@ -1,10 +1,9 @@
 """Connects adapters to ports; the command line and embedding programs call it."""
 
+from tidelog.app.base.elections import copy_state
 from tidelog.app.base.last_results import store_check_result
-from tidelog.app.base.state_copy import copy_state
+from tidelog.app.capture.recovery import repair, reset, reset_plan
 from tidelog.app.capture.run import Capture, capture
-from tidelog.app.dumps.plan import plan
-from tidelog.app.dumps.recovery import repair, reset, reset_plan
 from tidelog.app.multi_capture import CaptureGroup, capture_databases
 from tidelog.app.overview.remote_control import (
     OnStatus,
@@ -20,6 +19,7 @@ from tidelog.app.overview.remote_control import (
 )
 from tidelog.app.pipeline.run import cancel_spark_jobs, pipeline, run, start_spark
 from tidelog.app.sources.keys import missing_keys, store_key_file
+from tidelog.app.sources.plan import plan
 from tidelog.app.sources.preflight import check, check_script, check_with_script
 from tidelog.app.sources.schema_versions import fix_schema, schemas
 from tidelog.app.verification import verify_outputs as verify

@@ -25,6 +25,7 @@ from tidelog.control.commands import ExecuteSnapshot
 from tidelog.control.mailbox import new_id
 from tidelog.errors import ChunkError, EventLogError, UsageError
 from tidelog.eventlog.reader import EventLog
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -37,7 +38,6 @@ from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
 from tidelog.results import RepairRequest, TableComparison, Verification
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.spark.lock_patience import retry_while_busy
 from tidelog.state.opening import open_state, state_exists
 

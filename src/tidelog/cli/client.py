@@ -13,8 +13,7 @@ from tidelog.cli import terminal
 from tidelog.cli.terminal import EXIT_FAILED
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import check_listed
-from tidelog.model.printable import printable
-from tidelog.model.units import format_bytes, format_milliseconds
+from tidelog.model.units import format_bytes, format_milliseconds, printable
 
 if TYPE_CHECKING:
     from tidelog.config import Config

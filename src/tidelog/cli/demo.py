@@ -1,4 +1,4 @@
-"""Shows the demo's story on a terminal, as plain lines, or as JSON; see `tidelog.demo.story`."""
+"""Shows the demo's story on a terminal, as plain lines, or as JSON; see `tidelog.demo.play`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from typing import Any
 from rich.text import Text
 
 from tidelog.cli import terminal
-from tidelog.cli.layout import bar, fit_rows, sparks, unwrapped
-from tidelog.cli.live import DownloadLines, LiveArea, can_be_redrawn, download_bar, live_area
+from tidelog.cli.live import (
+    DownloadLines,
+    LiveArea,
+    bar,
+    can_be_redrawn,
+    download_bar,
+    fit_rows,
+    live_area,
+    sparks,
+    unwrapped,
+)
 from tidelog.cli.status_lines import ScreenRow
 from tidelog.cli.terminal import SIGNS
 from tidelog.model.units import brief_span

@@ -19,7 +19,7 @@ from tidelog.cli.client import ConfigFile, DumpArgument, Json, Tables, Wait, exi
 from tidelog.cli.live import ProgressView, live_area
 from tidelog.cli.status_lines import ScreenRow, of_dump
 from tidelog.errors import UsageError
-from tidelog.model.printable import printable
+from tidelog.model.units import printable
 
 if TYPE_CHECKING:
     from tidelog.app.overview import RunningDump

@@ -16,7 +16,7 @@ from tidelog.cli.client import Tables
 from tidelog.cli.terminal import EXIT_INTERRUPTED
 from tidelog.errors import TidelogError, UsageError
 from tidelog.model.patterns import check_listed, matches, unmatched, unmatched_text
-from tidelog.model.printable import printable
+from tidelog.model.units import printable
 
 if TYPE_CHECKING:
     from tidelog.app.sources.first_config import FirstOutput, FirstSource

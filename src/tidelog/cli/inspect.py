@@ -19,7 +19,7 @@ from tidelog.cli.live import progress_text
 from tidelog.cli.status_lines import ScreenRow
 from tidelog.cli.terminal import stop_on_signals
 from tidelog.errors import UsageError
-from tidelog.model.printable import printable
+from tidelog.model.units import printable
 from tidelog.results import ResetPlan, Verification
 from tidelog.system.download_progress import Download
 
@@ -137,7 +137,7 @@ def status(
 
         rows = status_lines.status_rows(found.overview)
         if sys.stdout.isatty():
-            from tidelog.cli.layout import print_rows
+            from tidelog.cli.live import print_rows
 
             print_rows(rows, str(config))
         else:

@@ -20,7 +20,7 @@ from rich.text import Text
 from tidelog.app.overview import ChunkSpan, Overview, RunningDump, Severity, overview
 from tidelog.app.overview.build import lanes_of
 from tidelog.app.overview.problems import is_dump_unfinished
-from tidelog.cli.layout import bar, draw_row, fit_rows, rendered_lines, sparks, unwrapped
+from tidelog.cli.live import bar, draw_row, fit_rows, rendered_lines, sparks, unwrapped
 from tidelog.cli.status_lines import (
     NAME_COLUMNS,
     ScreenRow,
@@ -32,8 +32,7 @@ from tidelog.cli.status_lines import (
     process_rows,
     verdict_rows,
 )
-from tidelog.model.printable import printable
-from tidelog.model.units import brief_span, format_bytes
+from tidelog.model.units import brief_span, format_bytes, printable
 
 if TYPE_CHECKING:
     from tidelog.cli.live import View

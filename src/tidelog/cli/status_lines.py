@@ -10,8 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from tidelog.cli.terminal import SIGNS
-from tidelog.model.printable import printable
-from tidelog.model.units import brief_span, counted, format_bytes
+from tidelog.model.units import brief_span, counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from rich.text import Text

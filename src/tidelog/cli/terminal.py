@@ -22,8 +22,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tidelog.errors import Policy, TidelogError
-from tidelog.model.printable import printable
-from tidelog.model.units import format_bytes
+from tidelog.model.units import format_bytes, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group

@@ -34,9 +34,8 @@ from tidelog.errors import UsageError
 from tidelog.model import patterns as table_patterns
 from tidelog.model.dump_options import RunTimeOptions
 from tidelog.model.patterns import EXCLUDE, all_but, check_listed, excludes, matches
-from tidelog.model.printable import printable
 from tidelog.model.schema import TableName
-from tidelog.model.units import parse_bytes, parse_milliseconds
+from tidelog.model.units import parse_bytes, parse_milliseconds, printable
 
 # The tables of a command.
 

@@ -33,8 +33,8 @@ from tidelog.control.mailbox import Mailbox
 from tidelog.control.plain_conditions import names
 from tidelog.control.signal_intake import skipped
 from tidelog.errors import ChunkRefusedError, Policy, TableRefusedError, TidelogError, UsageError
-from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.units import printable
 from tidelog.ports import Catalogue, StateStore
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,8 @@ from typing import Any, Literal, get_args
 
 from tidelog import load_config
 from tidelog.app.base.outputs import check_session
-from tidelog.demo.play import Play
+from tidelog.demo.play import Play, Story
 from tidelog.demo.shop import Sizes
-from tidelog.demo.story import Story
 from tidelog.errors import UsageError
 from tidelog.system.download_progress import Download, report_downloads
 from tidelog.system.extras import check_installed, missing_extra

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from tidelog.model.printable import printable
 from tidelog.model.schema import TableName
+from tidelog.model.units import printable
 
 Value = TypeVar("Value")
 

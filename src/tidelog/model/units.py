@@ -1,9 +1,10 @@
-"""Parses and formats durations and sizes with units: ``7d``, ``50ms``, ``4MiB``."""
+"""Durations and sizes with units (``7d``, ``4MiB``), parsed and formatted; escapes for texts."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import Final
 
 _MS_PER = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _BYTES_PER = {
@@ -91,3 +92,17 @@ def brief_span(milliseconds: float) -> str:
         return f"{seconds:.3g}s"
     minutes = seconds / 60
     return f"{minutes:.0f}min" if minutes < 100 else f"{minutes / 60:.1f}h"
+
+
+# Control characters of ASCII and ISO 8859-1, line ends of Unicode, and characters that change the
+# direction of text (unicode.org/reports/tr9, "Explicit Directional Formatting").
+_CONTROL_CHARACTERS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F))
+_ESCAPES: Final = {
+    code: ascii(chr(code))[1:-1] for code in (*_CONTROL_CHARACTERS, *range(0x2066, 0x206A))
+}
+_ESCAPES_OF_LINES: Final = {code: text for code, text in _ESCAPES.items() if code != ord("\n")}
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return the text with escapes for control characters; ``lines``: except for line ends."""
+    return text.translate(_ESCAPES_OF_LINES if lines else _ESCAPES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from tidelog.model.printable import printable
+from tidelog.model.units import printable
 
 Level = Literal["ok", "warn", "fail"]
 

@@ -20,8 +20,8 @@ from tidelog.model.patterns import (
     matching_columns,
     pattern_of,
 )
-from tidelog.model.printable import printable
 from tidelog.model.schema import TableName, TableSchema
+from tidelog.model.units import printable
 from tidelog.sources.findings import Finding
 
 # Surrogate keys.

@@ -14,7 +14,7 @@ from tests.behaviours.dumps.ways import EVERY, ONE, READERS, TWO, only, ways
 from tests.integration.windows.live import at, crash
 
 from tidelog.app import reset, reset_plan
-from tidelog.app.dumps.recovery import PASSED_KEY
+from tidelog.app.capture.recovery import PASSED_KEY
 from tidelog.control.commands import StopSnapshot
 from tidelog.errors import GapError, SourceChangedError, UsageError
 from tidelog.model.records import Resume

@@ -9,12 +9,12 @@ from typing import Any
 
 from tidelog.codecs.mysql import types
 from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import Column
 from tidelog.ports import IdleAt, LogEvent, RowsUnlogged, SchemaSeen, SignalSeen, WatermarkSeen
 from tidelog.sources.mysql.stream.log_reader import MySqlLogReader
 from tidelog.sources.mysql.stream.positions import log_end
-from tidelog.sources.null_registry import NullRegistry
 
 _SIGNED = {types.TINY: 1, types.SHORT: 2, types.INT24: 3, types.LONG: 4, types.LONGLONG: 8}
 ABSENT = "(absent)"

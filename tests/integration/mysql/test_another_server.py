@@ -13,10 +13,10 @@ from tidelog.app.sources.kinds import source_kind
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ConnectionLostError, SourceChangedError
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkReader, ChunkRequest
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

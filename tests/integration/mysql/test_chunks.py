@@ -24,6 +24,7 @@ from tidelog.errors import (
     ChunkTooSlowError,
     ChunkVoidError,
 )
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
@@ -32,7 +33,6 @@ from tidelog.sources.mysql.chunks.reader import SQL_MODE, MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import row_texts
 from tidelog.sources.mysql.chunks.sql import MySqlChunkSql, key_index
 from tidelog.sources.mysql.connect import connect
-from tidelog.sources.null_registry import NullRegistry
 
 pytestmark = pytest.mark.integration
 

@@ -18,6 +18,7 @@ from tidelog.codecs.mysql.texts import charset_texts
 from tidelog.codecs.mysql.texts.charset_texts import EXACT_TEXT_MARK
 from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import Kind
 from tidelog.model.schema import TableName
 from tidelog.outputs.formatters.avro import Avro
@@ -25,7 +26,6 @@ from tidelog.outputs.formatters.json_formats import CloudEvents, Flat
 from tidelog.ports import ChunkRequest
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.chunks.rows import row_texts
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.opening import open_state
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]

@@ -11,10 +11,10 @@ from tests.integration.mysql.log_capture import LogCapture
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import ChunkDeniedError, SourceError
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.ports import MAX_SIGNAL_BYTES
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
 from tidelog.sources.mysql.preflight.checks import MySqlPreflight
-from tidelog.sources.null_registry import NullRegistry
 
 pytestmark = pytest.mark.integration
 Make = Callable[..., LogCapture]

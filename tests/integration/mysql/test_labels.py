@@ -12,12 +12,12 @@ from tests.integration.postgres.conftest import rows_of
 
 from tidelog.codecs.mysql import types
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 from tidelog.sources.mysql.chunks.reader import MySqlChunkReader
-from tidelog.sources.null_registry import NullRegistry
 
 pytestmark = pytest.mark.integration
 

@@ -12,13 +12,13 @@ from tests.integration.mysql.test_log_reader import run
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.errors import SourceError
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_tables
 from tidelog.sources.mysql.stream.schema_history import ColumnFact, SchemaHistory, fix_version
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

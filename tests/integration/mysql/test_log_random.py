@@ -14,7 +14,7 @@ from tests.integration.mysql.log_capture import LogCapture, Row
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
 from tidelog.errors import ConnectionLostError
-from tidelog.sources.null_registry import NullRegistry
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.state.sqlite import SqliteState
 
 pytestmark = pytest.mark.integration

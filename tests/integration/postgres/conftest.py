@@ -13,10 +13,10 @@ import numpy as np
 import psycopg
 import pytest
 
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import TableName
 from tidelog.ports import IdleAt, LogEvent, SchemaSeen, WatermarkSeen
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 

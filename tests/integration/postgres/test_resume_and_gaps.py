@@ -20,9 +20,9 @@ from tidelog.errors import (
     SourceChangedError,
     SourceError,
 )
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.ports import IdleAt
 from tidelog.sources.findings import fix_script
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.connect import lsn_value
 from tidelog.sources.postgres.stream.log_reader import PostgresLogReader

@@ -13,9 +13,9 @@ from tests.integration.postgres.conftest import Capture, rows_of
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.chunks.watermarks import WalLayout

@@ -25,10 +25,10 @@ from tidelog.errors import (
     PreflightError,
     SourceChangedError,
 )
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import Resume
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, SourceId
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks import digests as digests_module

@@ -11,7 +11,7 @@ from tests.integration.postgres.conftest import Capture
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkDeniedError, PreflightError
-from tidelog.sources.null_registry import NullRegistry
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader

@@ -30,7 +30,7 @@ from tidelog.control.mailbox import MOST_AT_ONCE, ApiBackend, CommandIdReusedErr
 from tidelog.control.signal_intake import SignalIntake, SignalTable
 from tidelog.engine.options import refuse_coroutine
 from tidelog.errors import MissingExtraError, StateError
-from tidelog.model.printable import printable
+from tidelog.model.units import printable
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.state.opening import look_every_s
 from tidelog.system.private_files import append_text

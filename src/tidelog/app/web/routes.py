@@ -34,8 +34,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tidelog.app.web.instance import Instance
-from tidelog.app.web.poller import PollResult
+from tidelog.app.web.instance import Instance, PollResult
 from tidelog.config import Rest
 from tidelog.control.channels.rate_limit import (
     TOO_MANY_MESSAGE,

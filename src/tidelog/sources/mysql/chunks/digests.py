@@ -20,6 +20,7 @@ from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ChunkBusyError
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, Digest
@@ -48,7 +49,6 @@ from tidelog.sources.mysql.chunks.watermarks import (
 from tidelog.sources.mysql.connect import Connection, quote_name
 from tidelog.sources.mysql.errors import chunk_errors
 from tidelog.sources.mysql.stream.positions import has_gtids
-from tidelog.sources.null_registry import NullRegistry
 
 OWNED_TIMEOUT_S: Final = 10.0
 _DAY_OF_1970: Final = 719_528  # as TO_DAYS counts

@@ -16,10 +16,10 @@ import psycopg
 from psycopg import pq
 
 from tidelog.errors import ChunkError
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.ports import ChunkRequest, Digest
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.sources.postgres import async_results
 from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
 from tidelog.sources.postgres.chunks.reader import (

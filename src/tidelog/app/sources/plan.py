@@ -14,10 +14,10 @@ from tidelog.capture.dumps.store import OPTIONS_KEY
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.errors import TidelogError, UsageError
+from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkReader, ChunkRequest
 from tidelog.results import DumpPlan, NotDumped, PlanTotal, TablePlan
-from tidelog.sources.null_registry import NullRegistry
 from tidelog.state.opening import open_state, state_exists
 
 SAMPLE_CHUNKS = 2  # the second one measures speed better: caches and plans are warm

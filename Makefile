@@ -33,7 +33,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak soak-engine campaign campaign-short dist test-dist test-container sbom audit lint format docs site docs-serve lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak oracle-lakes soak-engine campaign campaign-short dist test-dist test-container sbom audit lint format docs site docs-serve lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -151,6 +151,9 @@ test-thorough: venv $(ICEBERG_INSTALLED) ## The ways of reading and the sources 
 
 soak: venv ## The history oracle for TIDELOG_SOAK_SECONDS (600)
 	$(PY) -m pytest -m soak --timeout 0 $(ARGS)
+
+oracle-lakes: $(ICEBERG_INSTALLED) ## It over outputs: Delta and Iceberg at once, pipelines killed, users who commit, for TIDELOG_SOAK_SECONDS
+	PYSPARK_PYTHON=$(CURDIR)/$(ICEBERG_PY) $(ICEBERG_PY) -m pytest -s -m soak --timeout 0 tests/e2e/test_pipeline_oracle.py $(ARGS)
 
 soak-engine: venv ## A program with an engine, killed 20 times in each mode, in threads and in processes
 	$(PY) -m pytest -s -m soak --timeout 0 tests/e2e/test_engine_oracle.py $(ARGS)

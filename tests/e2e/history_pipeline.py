@@ -1,6 +1,6 @@
-"""A history that a pipeline brings into Delta and PostgreSQL at once, whose processes are killed:
-copies never go back and are the source whenever all is at rest, and a table of changes is the
-source's history.
+"""A history that a pipeline brings into Delta, Iceberg and PostgreSQL at once, whose processes are
+killed while users of the lakes commit to their tables: copies never go back and are the source
+whenever all is at rest, and tables of changes and of history are the source's history.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import psycopg
+from tests.e2e.history_lakes import DeltaLake, IcebergLake, Lake, Users, users_session
 from tests.e2e.history_processes import Collector
 from tests.e2e.history_run import LEASE_S, SETTLE_S, Run
-from tests.support.delta_readers import by_duckdb
-from tests.support.oracle.history import HistoryError, SourceHistory
+from tests.support.oracle.history import HistoryError, SourceHistory, lasts
+from tests.support.oracle.states import State, check_states, check_times, states_of
 from tests.support.oracle.values import UNCHANGED, Change, Key, Row
-from tests.support.oracle.workload import Table
+from tests.support.oracle.workload import PARTS, Table
 from tests.support.pipeline_process import Delivering
+from tests.support.postgres_jdbc import postgres_jdbc_jar
 
 from tidelog.config import Config
 from tidelog.eventlog.consumers import Consumers
@@ -31,13 +34,15 @@ from tidelog.eventlog.reader import EventLog
 
 NAME: Final = "history"
 KILL: Final = "kill pipeline"
-WRITTEN: Final = "output.changes.written"
+WRITTEN: Final = ("output.delta.written", "output.iceberg.written")
 POINTS: Final = {
     "lake.table.write": 4,
     "delta.commit.before": 40,
     "delta.commit.after": 40,
+    "iceberg.written": 40,
+    "iceberg.published": 40,
     "lake.rewrite.commit": 2,
-    WRITTEN: 6,
+    **dict.fromkeys(WRITTEN, 6),
 }
 """Where drivers die by themselves, and at which hit at most."""
 BEGIN_S: Final = 300.0
@@ -47,24 +52,29 @@ _OPS: Final = {"c": "I", "u": "U", "d": "D", "t": "T", "r": "r", "s": "c"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Reader = Callable[[Table], list[Row]]
+Growth = Callable[[Table, int], tuple[int, ...]]
 
 
 class PipelineRun(Run):
     """See `Run`. One of ``spec.faults`` may be `KILL`. Between each two of ``spec.rounds`` all
-    comes to rest. ``copy_url``: of an empty database.
+    comes to rest. ``copy_url``: of an empty database, which Iceberg's catalog is in, too.
     """
 
     most = 0
     killed = 0
     """Pipelines, by us or at a point."""
+    batches = 0
+    """Of rows, that came to the table which had the fewest."""
 
     def __init__(self, *made_from: Any, copy_url: str) -> None:
         super().__init__(*made_from)
         self._copy_url = copy_url
         self._pipelines: list[tuple[Delivering, str]] = []
-        self._copies: dict[str, Reader] = {
-            "Delta": self._in_delta, "PostgreSQL": self._in_postgres
-        }  # fmt: skip
+        tables = self.source.tables.values()
+        self._delta = DeltaLake(self.directory, tables, self.rng)
+        self._iceberg = IcebergLake(self.directory, tables, self.rng, copy_url)
+        self._lakes: tuple[Lake, ...] = (self._delta, self._iceberg)
+        self._users_spark = users_session(self._iceberg)
 
     def __call__(self) -> SourceHistory:
         try:
@@ -72,22 +82,21 @@ class PipelineRun(Run):
         finally:
             for process, _ in self._pipelines:
                 process.close()
+            self._iceberg.close()
+            if self._users_spark is not None:
+                self._users_spark.stop()
 
     def _write_config(self) -> Path:
         path = super()._write_config()
         text = path.read_text()
         path.write_text(text.replace(f"lease_ms: {int(LEASE_S * 1000)}", "lease_ms: 10000"))
-        small = {"spark.sql.shuffle.partitions": 2, "spark.ui.enabled": False}
-        pipeline = {"name": NAME, "trigger_ms": 100, "master": "local[2]", "conf": small}
-        lakes = [
-            {
-                "kind": "delta",
-                "name": name,
-                "path": str(self.directory / name),
-                "holds": {"*.*": name},
-            }
-            for name in ("copy", "changes")
-        ]
+        conf = {
+            "spark.sql.shuffle.partitions": 2,
+            "spark.ui.enabled": False,
+            "spark.jars": str(postgres_jdbc_jar()),
+        }
+        pipeline = {"name": NAME, "trigger_ms": 100, "master": "local[2]", "conf": conf}
+        lakes = [lake.section() for lake in self._lakes]
         outputs = [*lakes, {"kind": "postgres", "url": self._copy_url}]
         with path.open("a") as config:
             config.write(f"pipeline: {json.dumps(pipeline)}\noutputs: {json.dumps(outputs)}\n")
@@ -97,8 +106,17 @@ class PipelineRun(Run):
 
     def _disturb(self) -> None:
         self._begin_pipeline()
-        with _Witness(self._copies, self._changes_below, [*self.source.tables.values()]) as witness:
-            self._witness = witness
+        tables = [*self.source.tables.values()]
+        copies = {(title, table): read for table in tables for title, read in self._copies(table)}
+        changes = {
+            (lake.name, table): partial(self._changes_below, lake)
+            for table in tables
+            for lake in self._lakes_of(table, "changes")
+        }
+        with (
+            _Witness(copies, changes) as self._witness,
+            Users(self._lakes, tables, self.spec.seed, self._users_spark) as self._users,
+        ):
             self._await_equal()  # or one batch would have the first dump and all changes
             for number in range(1, self.spec.rounds + 1):
                 self.workload.most += self.spec.transactions
@@ -136,7 +154,7 @@ class PipelineRun(Run):
         """
         armed = ""
         if not self._pipelines:
-            armed = f"{WRITTEN}:kill:{self.rng.randint(1, 3)}"
+            armed = f"{self.rng.choice(WRITTEN)}:kill:{self.rng.randint(1, 3)}"
         elif self.killed < self.spec.kills_amid * self.spec.rounds:
             point = self.rng.choice(sorted(POINTS))
             armed = f"{point}:kill:{self.rng.randint(1, POINTS[point])}"
@@ -164,15 +182,19 @@ class PipelineRun(Run):
 
     # ------------------------------------------------------------ what readers see
 
-    def _lake(self, holds: str, table: Table) -> str:
-        return str(self.directory / holds / table.name.replace(".", "/"))
+    def _lakes_of(self, table: Table, *forms: str) -> list[Lake]:
+        """Those that hold the table so."""
+        return [lake for lake in self._lakes if lake.holds[table.name] in forms]
 
-    def _in_delta(self, table: Table) -> list[Row]:
-        try:
-            rows = by_duckdb(self._lake("copy", table), "ALL").to_pylist()
-        except duckdb.Error:
-            return []  # it is not there yet
-        return [self._texts(row) or {} for row in rows]
+    def _copies(self, table: Table) -> list[tuple[str, Reader]]:
+        """What has the table's rows of now."""
+        lakes = self._lakes_of(table, "copy", "history")
+        found: list[tuple[str, Reader]] = [(each.name, partial(self._rows, each)) for each in lakes]
+        return [*found, ("PostgreSQL", self._in_postgres)]
+
+    def _rows(self, lake: Lake, table: Table) -> list[Row]:
+        where = "_current" if lake.holds[table.name] == "history" else "true"
+        return [self._texts(row) or {} for row in lake.query(table, where=where)]
 
     def _in_postgres(self, table: Table) -> list[Row]:
         namespace, _, name = table.name.partition(".")
@@ -191,57 +213,41 @@ class PipelineRun(Run):
         text = self.source.text
         return {name: None if value is None else text(name, value) for name, value in row.items()}
 
-    def _changes_below(self, table: Table, version: int) -> tuple[int, ...]:
-        """Where the table of changes ends, how many it has, and how many below a version."""
+    def _changes_below(self, lake: Lake, table: Table, version: int) -> tuple[int, ...]:
+        """Where a table of changes ends, how many it has, and how many below a version."""
         what = f"coalesce(max(version) + 1, 0), count(*), count(*) FILTER (version < {version})"
-        try:
-            found = by_duckdb(self._lake("changes", table), what=what, where="op <> 's'")
-        except duckdb.Error:
-            return 0, 0, 0
-        return tuple(found.to_pylist()[0].values())
+        found = lake.query(table, what, "op <> 's'")
+        return tuple(found[0].values()) if found else (0, 0, 0)
 
-    def _changes(self, tables: Iterable[Table]) -> list[Change]:
-        """The rows of tables of changes as the event log's records, ends of dumps behind all."""
-        found = [
-            _change(table, row, self._texts)
-            for table in tables
-            for row in by_duckdb(self._lake("changes", table), "version, op").to_pylist()
-        ]
+    def _changes(self, lake: Lake, table: Table) -> list[Change]:
+        """The rows of a table of changes as the event log's records, ends of dumps behind all."""
+        found = [_change(table, row, self._texts) for row in lake.query(table)]
         return sorted(found, key=lambda change: (change.op == "c", change.offset))
 
     def _lacking(self) -> str:
         """How an output differs from the source; nothing: none does."""
         for table in self.source.tables.values():
             wanted = self.source.rows(table)
-            for title, read in self._copies.items():
+            for title, read in self._copies(table):
                 rows = {_key(table, row): row for row in read(table)}
                 if differs := _difference(rows, wanted):
                     return f"{title}'s {table.name} {differs}"
-            try:
-                changes = SourceHistory([], self._changes([table]), 0, _same)
-            except duckdb.Error:
-                return f"there are no changes of {table.name}"
-            if differs := _difference(changes.replay(table.name, 0), wanted):
-                return f"the replay of the changes of {table.name} {differs}"
+            for lake in self._lakes_of(table, "changes"):
+                changes = SourceHistory([], self._changes(lake, table), 0, _same)
+                if differs := _difference(changes.replay(table.name, 0), wanted):
+                    return f"the replay of {lake.name}'s changes of {table.name} {differs}"
         return ""
 
     # ------------------------------------------------------------ all is at rest
 
-    @property
-    def batches(self) -> int:
-        """Of rows, that came to the table which had the fewest."""
-        folders = [
-            Path(self._lake(holds, table)) / "_delta_log"
-            for holds in ("copy", "changes")
-            for table in self.source.tables.values()
-        ]
-        return min(len([*folder.glob("*.json")]) for folder in folders) - 1
-
     def _await_delivery(self) -> None:
         """Wait until all outputs have what the log holds now."""
-        deadline = time.monotonic() + BEGIN_S
         end = EventLog.open(str(self.directory / "log")).latest_offset()
-        while self._delivered() < end:
+        before, deadline = (0, 0), 0.0
+        while (delivered := self._delivered()) < end:
+            now = len(self._pipelines), delivered
+            if now != before:
+                before, deadline = now, time.monotonic() + BEGIN_S
             if time.monotonic() > deadline:
                 raise HistoryError(f"not all is delivered\n{self._pipelines[-1][0].said[-4000:]}")
             time.sleep(0.2)
@@ -256,6 +262,7 @@ class PipelineRun(Run):
             time.sleep(0.5)
             self._watch_processes()
         self._witness.check()
+        self._users.check()
         self._note(
             f"outputs are equal, {self._witness.looks} looks, {self.killed} pipelines killed"
         )
@@ -270,13 +277,51 @@ class PipelineRun(Run):
 
     def _check(self, config: Config, collector: Collector) -> SourceHistory:
         history = super()._check(config, collector)
-        records = self._changes(self.source.tables.values())
-        _check_once(records, history.records)
-        assert collector.begin is not None
-        changes = [record for record in records if record.op != "c"]
-        SourceHistory(history.truth, changes, collector.begin, _same).check_order()
-        self._note(f"{len(records)} rows of tables of changes are the source's history")
+        for table in self.source.tables.values():
+            for lake in self._lakes_of(table, "changes"):
+                self._check_changes(lake, table, history, collector)
+            for lake in self._lakes_of(table, "history"):
+                self._check_states(lake, table, history)
+        tables = [*self.source.tables.values()]
+        self.batches = min(lake.commits(table) for lake in self._lakes for table in tables) - 1
+        done, lost = (dict(sorted(each.items())) for each in (self._users.done, self._users.lost))
+        self._note(f"users committed {done}, others were first to {lost}")
+        for lake in self._lakes:
+            lake.check_kept()
+            titles = lake.check_readers(tables, self._users_spark)
+            self._note(f"{lake.name}: {', '.join(titles)} and DuckDB find the same; {lake.layout}")
         return history
+
+    def _check_changes(
+        self, lake: Lake, table: Table, history: SourceHistory, collector: Collector
+    ) -> None:
+        rows = self._changes(lake, table)
+        _check_once(rows, history.records, table)
+        assert collector.begin is not None
+        changes = [row for row in rows if row.op != "c"]
+        truth = [
+            replace(each, changes=[one for one in each.changes if one.table == table.name])
+            for each in history.truth
+        ]
+        SourceHistory(truth, changes, collector.begin, _same).check_order()
+        self._note(f"{lake.name}: {len(rows)} changes of {table.name} are the source's")
+
+    def _check_states(self, lake: Lake, table: Table, history: SourceHistory) -> None:
+        rows = [(row, self._texts(row) or {}) for row in lake.query(table)]
+        found = [_state(table, row, texts) for row, texts in rows]
+        check_states(found, states_of(history.records, table.name))
+        dumped = [
+            record.commit_us
+            for record in history.records
+            if record.op == "c" and '"dump-completed"' in record.payload.decode()
+            and f'"{table.name}"' in record.payload.decode()
+        ]  # fmt: skip
+        gone = history.truncated_leaves(table.name) | ({"n", "s"} if table.name == PARTS else set())
+        times = check_times(found, table.name, history.truth, min(dumped), gone)
+        self._note(
+            f"{lake.name}: {len(found)} states of {table.name} are the source's, "
+            f"as of {times} times"
+        )
 
 
 class _Witness(threading.Thread):
@@ -286,14 +331,13 @@ class _Witness(threading.Thread):
 
     def __init__(
         self,
-        copies: Mapping[str, Reader],
-        changes_below: Callable[[Table, int], tuple[int, ...]],
-        tables: list[Table],
+        copies: Mapping[tuple[str, Table], Reader],
+        changes_below: Mapping[tuple[str, Table], Growth],
     ) -> None:
         super().__init__(daemon=True)
-        self._copies, self._changes_below, self._tables = copies, changes_below, tables
+        self._copies, self._changes_below = copies, changes_below
         self._newest: dict[tuple[str, str, Any], int] = {}
-        self._ends: dict[str, tuple[int, int]] = {}
+        self._ends: dict[tuple[str, Table], tuple[int, int]] = {}
         self._turn = threading.Lock()
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
@@ -310,10 +354,10 @@ class _Witness(threading.Thread):
     def run(self) -> None:
         try:
             while True:
-                for table in self._tables:
+                for look in self._all():
                     if self._stopping.wait(LOOK_EVERY_S):
                         return
-                    self._look(table)
+                    look()
         except BaseException as failure:  # noqa: BLE001 - raised by check
             self._failure = failure
 
@@ -321,23 +365,31 @@ class _Witness(threading.Thread):
         """Once more at all. Raises HistoryError."""
         if self._failure is not None:
             raise self._failure
-        for table in self._tables:
-            self._look(table)
+        for look in self._all():
+            look()
 
-    def _look(self, table: Table) -> None:
+    def _all(self) -> list[Callable[[], None]]:
+        copies = [partial(self._look_at_copy, *each) for each in self._copies]
+        return [*copies, *(partial(self._look_at_changes, *each) for each in self._changes_below)]
+
+    def _look_at_changes(self, title: str, table: Table) -> None:
         with self._turn:
-            for title, read in self._copies.items():
-                self._look_at_copy(title, table, read(table))
-            end, count = self._ends.get(table.name, (0, 0))
-            now, all_, below = self._changes_below(table, end)
+            end, count = self._ends.get((title, table), (0, 0))
+            now, all_, below = self._changes_below[title, table](table, end)
             if now < end or below != count:
                 raise HistoryError(
-                    f"the changes of {table.name} below {end} were {count} rows, and are {below}"
+                    f"{title}'s changes of {table.name} below {end} were {count} rows, and are "
+                    f"{below}"
                 )
-            self._ends[table.name] = now, all_
+            self._ends[title, table] = now, all_
             self.looks += 1
 
-    def _look_at_copy(self, title: str, table: Table, rows: list[Row]) -> None:
+    def _look_at_copy(self, title: str, table: Table) -> None:
+        with self._turn:
+            self._compare(title, table, self._copies[title, table](table))
+            self.looks += 1
+
+    def _compare(self, title: str, table: Table, rows: list[Row]) -> None:
         seen = set[Key]()
         for row in rows:
             key, number = _key(table, row), int(row["seq"] or 0)
@@ -406,20 +458,41 @@ def _holds(found: Row | None, wanted: Row | None) -> bool:
     return found == {**dict.fromkeys(found), **wanted}
 
 
-def _check_once(changes: Iterable[Change], records: Iterable[Change]) -> None:
-    """Has each record of the event log its one row, and each row its record?"""
+def _check_once(changes: Iterable[Change], records: Iterable[Change], table: Table) -> None:
+    """Has each record of a table in the event log its one row, and each row its record?"""
     wanted = list[tuple[int, str, str]]()
     for record in records:
         if record.op == "c":
             control = json.loads(record.payload)
-            if control["type"] == "dump-completed" and control["delete_absent"]:
+            is_end = control["type"] == "dump-completed" and control["delete_absent"]
+            if is_end and control["table"] == table.name:
                 wanted.append((control["first_offset"], "c", control["table"]))
-        elif record.op != "M":
+        elif record.op != "M" and record.table == table.name:
             wanted.append((record.offset, record.op, record.table))
     found = sorted((change.offset, change.op, change.table) for change in changes)
     for one, other in zip_longest(found, sorted(wanted)):
         if one != other:
-            raise HistoryError(f"tables of changes have {one} where the event log has {other}")
+            raise HistoryError(f"a table of changes has {one} where the event log has {other}")
+
+
+# ---------------------------------------------------------------- tables of history
+
+
+def _state(table: Table, row: Mapping[str, Any], texts: Row) -> State:
+    """A row of a table of history. ``texts``: the same as the source has it."""
+    since_us, until_us = (
+        None if row[name] is None else (row[name] - _EPOCH) // timedelta(microseconds=1)
+        for name in ("_valid_from", "_valid_to")
+    )
+    until = row["_valid_to_version"]
+    if row["_current"] != (until is None) or (until is None) != (until_us is None):
+        raise HistoryError(f"{table.name} has a state of {_key(table, texts)} that half ended")
+    assert since_us is not None
+    columns = {name: texts[name] for name in texts if not name.startswith("_") and lasts(name)}
+    return State(_key(table, texts), columns, row["_valid_from_version"], since_us, until, until_us)
+
+
+# ---------------------------------------------------------------- copies
 
 
 def _difference(rows: Mapping[Key, Row], wanted: Mapping[Key, Row]) -> str:

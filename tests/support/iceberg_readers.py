@@ -20,9 +20,17 @@ def by_pyiceberg(table: Any, order: str = "id") -> list[Row]:
 
 def by_duckdb(metadata: str, order: str = "id") -> list[Row]:
     """The rows of the table with this metadata file, without the version."""
+    return _rows(query(metadata), order)
+
+
+def query(metadata: str, what: str = "*", where: str = "true") -> pa.Table:
+    """What is asked of the rows of the table with this metadata file, as DuckDB reads them."""
     with _duckdb().cursor() as connection:
-        found = connection.execute("SELECT * FROM iceberg_scan(?)", [metadata])
-        return _rows(found.to_arrow_table(), order)
+        found = connection.execute(
+            f"SELECT {what} FROM iceberg_scan(?) WHERE {where}",
+            [metadata],
+        )
+        return found.to_arrow_table()
 
 
 def _rows(table: pa.Table, order: str) -> list[Row]:

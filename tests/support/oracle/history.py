@@ -84,7 +84,7 @@ class SourceState:
                 del rows[key]
 
 
-def _lasts(column: str) -> bool:
+def lasts(column: str) -> bool:
     """Is the column there all the time? DDL makes and drops those whose names begin with x."""
     return not column.startswith("x")
 
@@ -332,7 +332,7 @@ class SourceHistory:
         assert record.new is not None
         if row is None:
             raise self.fail(f"a dump row of {record.table} {key} that is gone", record.table, [key])
-        for name in filter(_lasts, record.new):
+        for name in filter(lasts, record.new):
             if record.new[name] != row[name]:
                 raise self.fail(
                     f"a dump row of {record.table} {key} is not the state at its place: {name}",
@@ -376,7 +376,7 @@ class SourceHistory:
                 f"final until {dump.finalized_until}"
             )
         then = {
-            key: {name: value for name, value in row.items() if _lasts(name)}
+            key: {name: value for name, value in row.items() if lasts(name)}
             for key, row in rows.items()
         }
         if self._is_cut(dump, end):  # another dump makes it good
@@ -386,7 +386,7 @@ class SourceHistory:
         self._check_listed(dump, rows, end)
         replayed = self.replay(dump.table, dump.first_offset, dump.finalized_until)
         coming = self._reread_after(dump.table, end)
-        if self._truncated_leaves(
+        if self.truncated_leaves(
             dump.table
         ):  # their rows go when the dump that follows is complete
             replayed = {key: row for key, row in replayed.items() if key in then}
@@ -403,7 +403,7 @@ class SourceHistory:
             for each in self.left_out
         )
 
-    def _truncated_leaves(self, table: str) -> set[str]:
+    def truncated_leaves(self, table: str) -> set[str]:
         """The values, in the column that parts the table, of the partitions that were truncated."""
         return {
             json.loads(entry["key"] or "[]")[1]
@@ -431,7 +431,7 @@ class SourceHistory:
             for key in (record.old_key, record.new_key)
             if record.op in "IUD"
         }
-        leaves = self._truncated_leaves(dump.table)  # which changes all of their keys
+        leaves = self.truncated_leaves(dump.table)  # which changes all of their keys
         wrong = [
             key
             for key in dump.asked

@@ -23,6 +23,7 @@ from tests.support.delta_readers import rows_of
 from tests.support.iceberg_readers import by_duckdb
 from tests.support.pgoutput_messages import UNCHANGED
 
+from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import settled_table
 from tidelog.outputs.lake.delta.tasks import CopyFiles
@@ -250,3 +251,41 @@ def test_changes_need_no_key_and_get_one(changes: Contents, built: BuiltLog) -> 
     changes.bring()
     keys = [row["key"] for row in changes.rows()]
     assert keys[1:] == [{"id": 2, "name": None}, {"id": 3, "name": "n3"}]
+
+
+def test_the_changes_of_a_table_without_a_key_are_appended_beside_copies(
+    lake: IcebergLake, built: BuiltLog
+) -> None:
+    """And go on to be, once it has one; so are the rows of a dump, once."""
+    options: dict[str, Any] = {"options": lake.options(keyless="append"), "state": lake.kept()}
+    orders(built)
+    audit = built.table("public.audit", {"v": "text"}, (), relation_id=2)
+    built.insert(audit, "one")
+    built.flush()
+    first = built.dump_started("public.audit").first
+    built.chunk(audit, [["one"]], ordinal=7)
+    built.keyless_dump_completed("public.audit", first, 7)
+    output = lake.output(**options)
+    output.prepare(built.log.generation)
+    output.write(batch_of(built.log, 0, built.log.latest_offset()))
+    assert "its changes to " in output.keyless_tables()["public.audit"]
+    output.close()
+    audit = built.table("public.audit", {"id": "int64", "v": "text"}, relation_id=2)
+    built.insert(audit, "1", "two")
+    built.flush()
+    output = lake.output(**options)
+    output.prepare(built.log.generation)
+    output.write(batch_of(built.log, 0, built.log.latest_offset()))
+    assert "has a key now" in output.keyless_tables()["public.audit"]
+    assert output.refused_tables() == {}
+    output.close()
+    assert [row["name"] for row in lake.frame(NAME).orderBy("id").collect()] == [
+        "n0", "n1", "n2", "n3"
+    ]  # fmt: skip
+    rows = rows_of(lake.frame("public.audit").orderBy("version", "op").toArrow())
+    assert [(row["op"], row["key"]) for row in rows] == [
+        ("c", None), ("s", None), ("r", None), ("c", {"id": 1})
+    ]  # fmt: skip
+    assert rows[3]["after"] == {"id": 1, "v": "two"}
+    with pytest.raises(OutputRefusedError, match="has no key"):
+        lake.run(output=lake.output(options=lake.options(keyless="skip")))

@@ -126,6 +126,11 @@ class LakeOptions:
         """Returns what the table in the lake contains of a table of the source."""
         return choice(self.holds, table, "copy")
 
+    def appends_keyless(self, table: TableName) -> bool:
+        """Are the table's changes appended if it has no key? Steps would alter them."""
+        appends = self.keyless == "append" and self.holds_of(table) != "changes"
+        return appends and not steps_of(self.steps, table)
+
 
 @dataclass(frozen=True, slots=True)
 class TableWork:

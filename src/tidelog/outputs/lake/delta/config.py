@@ -16,9 +16,7 @@ from tidelog.kinds.sections import (
     TablePattern,
     TypesSection,
 )
-from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
-from tidelog.outputs.base.sections import FileStoreSection, KeylessPolicy, name_field
+from tidelog.outputs.base.sections import FileStoreSection, name_field
 from tidelog.outputs.lake.config import LakeSection
 
 _PROBE_S: Final = 5.0
@@ -61,12 +59,6 @@ class DeltaSection(FileStoreSection, LakeSection):
     path: Location = Field(
         description="Directory or URL; the table `public.orders` goes to `<path>/public/orders`.",
         examples=["./data/lake"],
-    )
-    keyless: KeylessPolicy = Field(
-        default="append",
-        description="What to do with a table that has no key, so that there can be no copy. "
-        "`append`: its changes are appended, as with `holds: changes`. `skip`: it is left out, "
-        "with a warning. `fail`: stop.",
     )
     deletes: Literal["hard", "soft"] = Field(
         default="hard",
@@ -126,9 +118,3 @@ class DeltaSection(FileStoreSection, LakeSection):
         if self.catalog is None:
             return found
         return "; ".join(each for each in (found, self.catalog.probe()) if each)
-
-    def keyless_of(self, table: TableName) -> KeylessPolicy | None:
-        if not self.keeps_copy(table):
-            return None
-        altered = any(s.action != "route" and matches(s.tables, table) for s in self.steps)
-        return "skip" if self.keyless == "append" and altered else self.keyless

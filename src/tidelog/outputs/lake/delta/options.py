@@ -9,7 +9,6 @@ from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.delta.new_tables import DELETED, DeltaLayout
 from tidelog.outputs.lake.output import LakeOptions
-from tidelog.spark.transforms import steps_of
 
 
 @dataclass(frozen=True)
@@ -46,10 +45,7 @@ class DeltaOptions(LakeOptions):
         """Returns the layout of the changes of a table that has no key, in place of a copy's; None:
         they are not appended, or steps would alter them.
         """
-        appends = self.keyless == "append" and self.holds_of(table) != "changes"
-        if not appends or steps_of(self.steps, table):
-            return None
-        return replace(self._changes, keyless=True)
+        return replace(self._changes, keyless=True) if self.appends_keyless(table) else None
 
     @property
     def _changes(self) -> DeltaLayout:

@@ -10,10 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.option_values import is_object_store
-from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import (
-    KEYLESS,
-    SkipOrFail,
     StorageOptionsSection,
     name_field,
 )
@@ -55,7 +52,6 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         description="For copies. `hard`: a deleted row is removed. `soft`: it stays as it was "
         "last, with `_tidelog_deleted` true.",
     )
-    keyless: SkipOrFail = KEYLESS
     partition_by: dict[TablePattern, list[str]] = Field(
         default={},
         description="By table or pattern, what the copy is partitioned by, for good: columns, or "
@@ -85,9 +81,6 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         description="For tables that are created. `3`: deletes are deletion vectors, which not all "
         "readers know.",
     )
-
-    def keyless_of(self, table: TableName) -> SkipOrFail | None:
-        return self.keyless if self.keeps_copy(table) else None
 
     @field_validator("vacuum_after")
     @classmethod

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.errors import TidelogError
 from tidelog.model.patterns import choice
 from tidelog.model.schema import TableName
+from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
 from tidelog.outputs.lake.iceberg.partitioning import Partition
 from tidelog.outputs.lake.iceberg.table import DELETED, IcebergLayout, IcebergTable
@@ -43,14 +44,23 @@ class IcebergOptions(LakeOptions):
     def layout_of(self, table: TableName) -> IcebergLayout:
         """Returns the layout of the table in the lake of a table of the source."""
         by = [Partition.parse(each) for each in choice(self.partition_by, table, ())]
-        holds = self.holds_of(table)
+        partitions = tuple(each.sql(quote=False) for each in by)
+        return self._layout(self.holds_of(table), partitions=partitions)
+
+    def keyless_layout_of(self, table: TableName) -> IcebergLayout | None:
+        """Returns the layout of the changes of a table that has no key, in place of a copy's; None:
+        they are not appended, or steps would alter them.
+        """
+        return self._layout("changes", keyless=True) if self.appends_keyless(table) else None
+
+    def _layout(self, holds: TableContents, **more: Any) -> IcebergLayout:
         return IcebergLayout(
             version="version" if holds == "changes" else "_version",
             deleted=DELETED if self.soft_deletes and holds == "copy" else "",
-            partitions=tuple(each.sql(quote=False) for each in by),
             holds=holds,
             mode=self.mode,
             format_version=self.format_version,
+            **more,
         )
 
 
@@ -122,7 +132,11 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
         parts = parts_of(table, name)
         location = ".".join(parts) if self._root is None else "/".join([self._root, *parts])
         branch = f"tidelog-{self.name}-"
-        return IcebergTable(self._catalog, parts, location, layout, self._rewrite, branch)
+        keyless = self._options.keyless_layout_of(table)
+        found = IcebergTable(self._catalog, parts, location, layout, self._rewrite, branch, keyless)
+        if keyless is not None:
+            found.choose_layout(keyless=self._is_keyless(table))
+        return found
 
     def _clean_up(self, written: Sequence[IcebergTable]) -> None:
         """Remove old snapshots of tables that were written, each once an hour."""

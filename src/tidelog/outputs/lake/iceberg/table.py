@@ -72,6 +72,7 @@ from tidelog.outputs.lake.table import (
     DROPPED_PROPERTY,
     GENERATION_PROPERTY,
     HOLDS_PROPERTY,
+    KEYLESS_PROPERTY,
     MARKED_PROPERTY,
     TABLE_PROPERTY,
     RestoredCopy,
@@ -140,6 +141,7 @@ class IcebergTable(SettledTable):
         layout: of tables that are created; and of the columns.
         rewrite: runs works on executors.
         branch: how names of branches begin in which this output wrote before it had one commit.
+        keyless_layout: see `LakeTable`.
     """
 
     product = "Iceberg"
@@ -156,8 +158,9 @@ class IcebergTable(SettledTable):
         layout: IcebergLayout,
         rewrite: Rewrite,
         branch: str,
+        keyless_layout: IcebergLayout | None = None,
     ) -> None:
-        super().__init__(location, layout, rewrite)
+        super().__init__(location, layout, rewrite, keyless_layout)
         self._catalog = catalog
         self._parts = tuple(parts)
         self._branch = branch
@@ -347,6 +350,7 @@ class IcebergTable(SettledTable):
             GENERATION_PROPERTY: generation,
             TABLE_PROPERTY: str(target.source),
             **({HOLDS_PROPERTY: layout.holds} if layout.holds != "copy" else {}),
+            **({KEYLESS_PROPERTY: "true"} if layout.keyless else {}),
             **({MARKED_PROPERTY: layout.deleted} if layout.deleted else {}),
             "format-version": str(layout.format_version),
             _MODE: layout.mode,

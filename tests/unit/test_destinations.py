@@ -167,6 +167,9 @@ def test_an_output_that_goes_elsewhere_than_before_is_refused(tmp_path: Path) ->
     check("{kind: http, name: o, url: 'http://h/x?key=new'}")
     with pytest.raises(ConfigError, match=told):
         check("{kind: http, name: o, url: 'http://h/y?key=old'}")
+    catalog = "kind: iceberg, name: o, path: lake, catalog: {type: jdbc, uri: 'jdbc:x://h/d'}"
+    ran(f"{{{catalog}}}")
+    check(f"{{{catalog}, catalog_name: lake}}")  # the output sees whether its tables are there
     ran("{kind: python, name: o, class: 'm:C', options: {a: 1}}")
     check("{kind: python, name: o, class: 'm:C', options: {a: 2}}")
 

@@ -47,7 +47,7 @@ from tidelog.kinds.sections import (
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpOptions
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import check_listed
-from tidelog.outputs.base.sections import FileStoreSection, OutputSection
+from tidelog.outputs.base.sections import OutputSection, StorageOptionsSection
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.state.documents import RENEWALS
 from tidelog.state.opening import checked_url, pays_per_request
@@ -553,7 +553,9 @@ class Config(Section):
         if pipeline is None:  # it is wrong, which is reported
             return outputs
         return [
-            each.with_pipeline_conf(pipeline.conf) if isinstance(each, FileStoreSection) else each
+            each.with_pipeline_conf(pipeline.conf)
+            if isinstance(each, StorageOptionsSection)
+            else each
             for each in outputs
         ]
 

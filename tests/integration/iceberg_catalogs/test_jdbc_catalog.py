@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from urllib.parse import urlsplit
 
+import psycopg
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -154,3 +155,28 @@ def test_a_database_that_was_away_gets_what_it_missed(delivered: Delivered, data
     output.close()
     found = by_others(database, "tidelog_iceberg", delivered.warehouse).load_table("public.orders")
     assert names_in(found) == [(n, f"n{n}") for n in (1, 2, 3)]
+
+
+def test_a_name_may_be_set_later_and_another_catalog_is_refused(
+    delivered: Delivered, database: str
+) -> None:
+    """Else the tables would be made anew there, without what came before."""
+    lake = by_others(database, "lake", delivered.warehouse)
+    lake.create_namespace("sales")
+    table = orders(delivered.built)
+    delivered.run(catalog_at(database))
+    delivered.built.delete(table, "0")
+    delivered.built.flush()
+    delivered.run(catalog_at(database), catalog_name="lake")
+    assert names_in(lake.load_table("public.orders")) == [(n, f"n{n}") for n in (1, 2, 3)]
+    with pytest.raises(UsageError, match=r"public\.orders is in the catalog lake.*not in other"):
+        delivered.run(catalog_at(database), catalog_name="other")
+    delivered.run(catalog_at(database), catalog_name="other", name="second")
+    with psycopg.connect(database) as connection:
+        connection.execute("DELETE FROM iceberg_tables WHERE catalog_name = 'other'")
+        connection.execute("UPDATE iceberg_tables SET catalog_name = 'other'")
+    delivered.built.delete(table, "1")
+    delivered.built.flush()
+    delivered.run(catalog_at(database), catalog_name="other")
+    other = by_others(database, "other", delivered.warehouse)
+    assert names_in(other.load_table("public.orders")) == [(n, f"n{n}") for n in (2, 3)]

@@ -60,7 +60,7 @@ def pipeline_consumers(config: Config, log: EventLog) -> Consumers:
     return Consumers(log.storage, storage_at(place))
 
 
-_VERSION = "4:"  # of digests: those of other versions are not compared with ours
+_VERSION = "5:"  # of digests: those of other versions are not compared with ours
 
 
 def destinations(config: Config) -> dict[str, Destination]:

@@ -313,7 +313,8 @@ def _check_outputs(config: Config) -> Iterator[CheckFinding]:
         try:
             message = kind.probe(output)
         except TidelogError as error:
-            level, message = "warning", " ".join(str(error).split())
+            level = "error" if isinstance(error, UsageError) else "warning"
+            message = " ".join(str(error).split())
         except ModuleNotFoundError:
             continue  # reported with Spark, with the command that fixes it
         except Exception as error:  # noqa: BLE001 - the output is a plugin: check the others

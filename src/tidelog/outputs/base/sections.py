@@ -347,6 +347,13 @@ class StorageOptionsSection(Section):
         """Returns the options in clear text."""
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
+    def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
+        """Returns the section with what it takes from ``pipeline.conf``. Raises ValueError, without
+        values.
+        """
+        del conf
+        return self
+
 
 class FileStoreSection(StorageOptionsSection):
     """A mixin for an `OutputSection` that has one path."""
@@ -360,9 +367,7 @@ class FileStoreSection(StorageOptionsSection):
         return self
 
     def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
-        """Returns the section with the options of ``pipeline.conf``, if it has none of its own.
-        Raises ValueError, without values.
-        """
+        """See `StorageOptionsSection`: the options, if the section has none of its own."""
         if self.storage_options or not is_object_store(self.path):
             return self
         found = store_options(self.path, conf)

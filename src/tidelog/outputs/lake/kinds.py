@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidelog.outputs.base.sections import BuiltinKind, normal_directory
+from tidelog.outputs.base.sections import BuiltinKind, check_directory_access, normal_directory
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
@@ -94,8 +94,9 @@ def _delta_place(section: DeltaSection) -> OutputPlace:
 def _iceberg_place(section: IcebergSection) -> OutputPlace:
     found = section.catalog_properties()
     place = [found.get(name, "") for name in ("type", "catalog-impl", "uri")]
-    name = [] if section.catalog_name is None else [section.catalog_name]
-    return OutputPlace([*place, normal_directory(found.get("warehouse", "")), *name])
+    # The name may be set, or change, where the tables are the same: the output checks that.
+    warehouse = normal_directory(found.get("warehouse", ""))
+    return OutputPlace([*place, warehouse], now=section.catalog_name)
 
 
 def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -137,6 +138,16 @@ def _iceberg_names(section: IcebergSection, tables: Sequence[TargetTable]) -> It
     )
 
 
+def _iceberg_probe(section: IcebergSection) -> str | None:
+    properties = section.catalog_properties()
+    if properties.get("type") == "hadoop":
+        return check_directory_access(properties["warehouse"])
+    from tidelog.outputs.lake.iceberg.catalog_check import check_catalog
+
+    name, conf = section.catalog_name, section.pipeline_conf
+    return check_catalog(section.name, properties, name, section.tables, conf)
+
+
 DELTA = BuiltinKind(
     DeltaSection,
     _delta,
@@ -145,4 +156,6 @@ DELTA = BuiltinKind(
     names=_delta_names,
     idle=_delta_idle,
 )
-ICEBERG = BuiltinKind(IcebergSection, _iceberg, _iceberg_place, names=_iceberg_names)
+ICEBERG = BuiltinKind(
+    IcebergSection, _iceberg, _iceberg_place, probe_with=_iceberg_probe, names=_iceberg_names
+)

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,6 +24,7 @@ from tidelog.model.option_values import is_object_store
 from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
 from tidelog.outputs.lake.iceberg.config import is_jdbc
 from tidelog.outputs.lake.iceberg.state import EXCEPTIONS, IcebergState, class_of, library_errors
+from tidelog.outputs.lake.output import reason_of
 from tidelog.spark.datasource.source import prepare_workers
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ _EXISTS: Final = f"{EXCEPTIONS}AlreadyExistsException"
 _OWN: Final = "tidelog_"
 # The tables of a JDBC catalog (`org.apache.iceberg.jdbc.JdbcUtil`), in a database that keeps names.
 _JDBC_TABLES: Final = ("iceberg_tables", "iceberg_namespace_properties")
+
+_NOT_CREATED: Final = "tidelog_check"  # a table
+_ONE_COLUMN: Final = {
+    "type": "struct",
+    "fields": [{"id": 1, "name": "id", "required": False, "type": "int"}],
+}
 
 REOPEN_S: Final = 60.0
 """Seconds between two attempts to log in again."""
@@ -62,38 +69,65 @@ def own_catalog_name(output: str) -> str:
     return _OWN + re.sub(r"[^a-z0-9]", "_", output.lower())
 
 
+def catalog_of(
+    spark: SparkSession,
+    output: str,
+    properties: Mapping[str, str],
+    name: str | None,
+    storage_options: Mapping[str, str],
+) -> IcebergCatalog:
+    """Returns a catalog in the JVM of a session. ``storage_options``: of the object store of the
+    tables; empty: what the session's settings of Hadoop's client say, else the environment.
+    """
+    provided = set[str]()
+
+    def provide(location: str) -> None:
+        """Give this process and Spark's tasks the options of the store at a table's location, which
+        only the catalog knows. Tables of a namespace are below one folder.
+        """
+        folder = location.rstrip("/").rpartition("/")[0]
+        if folder in provided or not is_object_store(location):
+            return
+        try:
+            settings = dict(spark.sparkContext.getConf().getAll())
+            provide_options(folder, storage_options or store_options(location, settings))
+        except ValueError as error:  # a setting of the session that is not supported
+            raise UsageError(str(error)) from error
+        prepare_workers(spark)
+        provided.add(folder)
+
+    gateway, session = cast(Any, spark.sparkContext._gateway), cast(Any, spark)
+    hadoop = gateway.jvm.org.apache.hadoop.conf.Configuration(session._jsc.hadoopConfiguration())
+    for key, value in s3a_settings(storage_options).items():
+        hadoop.set(key, value)
+    return IcebergCatalog(gateway, hadoop, output, properties, name, provide)
+
+
 class IcebergCatalog:
-    """A catalog. It is opened when it is made.
+    """A catalog. It is opened when it is made. ``name``: by which a JDBC catalog keeps its tables.
 
     Args:
-        spark: the session in whose JVM Iceberg's library is.
+        gateway: to a JVM that has Iceberg's library.
+        hadoop: the settings of Hadoop's clients there, a Java object of its own.
         output: the name of the output.
         properties: of the catalog, as Iceberg's documentation has them.
         name: by which a JDBC catalog keeps the tables; None: see above.
-        storage_options: of the object store of the tables; empty: what the session's settings of
-            Hadoop's client say, else the environment.
+        on_location: called with the location of each table that is loaded.
 
     Raises UsageError if the library is missing, or a JDBC catalog's name can't be known.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
+        gateway: Any,
+        hadoop: Any,
         output: str,
         properties: Mapping[str, str],
         name: str | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        on_location: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._spark = spark
-        self._storage_options = dict(storage_options or {})
-        self._provided: set[str] = set()
-        self._jvm: Any = cast(Any, spark._jvm)
-        self._gateway = cast(Any, spark.sparkContext._gateway)
-        conf = self._jvm.org.apache.hadoop.conf.Configuration(
-            cast(Any, spark)._jsc.hadoopConfiguration()
-        )
-        for key, value in s3a_settings(self._storage_options).items():
-            conf.set(key, value)
+        self._on_location = on_location
+        self._jvm, self._gateway = gateway.jvm, gateway
         catalogs = self._jvm.org.apache.iceberg.CatalogUtil
         if isinstance(catalogs, JavaPackage):
             raise UsageError(
@@ -104,18 +138,21 @@ class IcebergCatalog:
         self._properties = _with_timeouts(properties)
         with library_errors(f"output {output}"):
             if name is None and is_jdbc(properties):
-                name = self._jdbc_name(output, self._properties)
-        self._name, self._conf = name or own_catalog_name(output), conf
+                name = self._jdbc_name(output)
+        self.name, self._hadoop = name or own_catalog_name(output), hadoop
         self._output = output
         self._opening = threading.Lock()
         self._open()
 
     def _open(self) -> None:
         with library_errors(f"output {self._output}"):
-            self._catalog = self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-                self._name, self._map(self._properties), self._conf
-            )
+            self._catalog = self._build(self.name)
         self._opened = time.monotonic()
+
+    def _build(self, name: str) -> Any:
+        return self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+            name, self._map(self._properties), self._hadoop
+        )
 
     def _reopen(self) -> bool:
         """Log in again, unless that was just done. The token that the library has may be refused
@@ -153,25 +190,54 @@ class IcebergCatalog:
                     ) from None
                 raise
             found = IcebergState(self._jvm, table)
-        self._provide_options(found.location)
+        self._on_location(found.location)
         return found
 
-    def _provide_options(self, location: str) -> None:
-        """Give this process and Spark's tasks the options of the store at a table's location, which
-        only the catalog knows. Tables of a namespace are below one folder.
+    def check_rights(self, namespaces: Callable[[str], bool]) -> list[str]:
+        """Returns those of the catalog's namespaces that ``namespaces`` chooses, once the catalog
+        lets us list their tables and create one, which is not done.
 
-        Raises UsageError for a setting of the session that is not supported.
+        Raises UsageError that says which right is missing, OutputError.
         """
-        folder = location.rstrip("/").rpartition("/")[0]
-        if folder in self._provided or not is_object_store(location):
-            return
-        try:
-            settings = dict(self._spark.sparkContext.getConf().getAll())
-            provide_options(folder, self._storage_options or store_options(location, settings))
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        prepare_workers(self._spark)
-        self._provided.add(folder)
+        where = f"output {self._output}"
+        with library_errors(where):
+            if is_jdbc(self._properties) and not self._check_sql_rights():
+                return []
+            listed = [str(each.toString()) for each in self._catalog.listNamespaces()]
+        chosen = sorted(filter(namespaces, listed))
+        schema = self._jvm.org.apache.iceberg.SchemaParser.fromJson(json.dumps(_ONE_COLUMN))
+        for each in chosen:
+            identifier = self._identifier([each, _NOT_CREATED])
+            try:
+                with library_errors(where):
+                    self._catalog.listTables(identifier.namespace())
+                    # A REST catalog checks the right here; others need none but for files.
+                    self._catalog.buildTable(identifier, schema).createTransaction()
+            except AccessRefusedError as error:
+                raise UsageError(
+                    f"its account may not list or create tables in the namespace {each} of the "
+                    "catalog: grant it the rights to list, create, read and change tables there"
+                ) from error
+        return chosen
+
+    def _check_sql_rights(self) -> bool:
+        """Has a JDBC catalog its tables? Raises UsageError if its account may not write them."""
+        with closing(self._connection()) as connection:
+            for table in _JDBC_TABLES:
+                if not connection.getMetaData().getTables(None, None, table, None).next():
+                    return False
+                for statement in (
+                    f"INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0",  # noqa: S608
+                    f"UPDATE {table} SET catalog_name = catalog_name WHERE 1 = 0",  # noqa: S608
+                ):
+                    try:
+                        connection.createStatement().executeUpdate(statement)
+                    except Py4JJavaError as error:
+                        raise UsageError(
+                            f"its account may not write the catalog's table {table} "
+                            f"({reason_of(error)}): GRANT SELECT, INSERT, UPDATE, DELETE ON {table}"
+                        ) from error
+        return True
 
     def create(
         self,
@@ -214,8 +280,8 @@ class IcebergCatalog:
             found[name] = value
         return found
 
-    def _jdbc_name(self, output: str, properties: Mapping[str, str]) -> str:
-        own, names = own_catalog_name(output), self._jdbc_names(properties)
+    def _jdbc_name(self, output: str) -> str:
+        own, names = own_catalog_name(output), self._jdbc_names()
         others = sorted(name for name in names if not name.startswith(_OWN))
         if own in names or not others:
             return own
@@ -227,24 +293,57 @@ class IcebergCatalog:
             f"to; {own} is one of its own"
         )
 
-    def _jdbc_names(self, properties: Mapping[str, str]) -> set[str]:
+    def find_elsewhere(
+        self, tables: Iterable[Sequence[str]], name: str
+    ) -> tuple[str, Sequence[str]] | None:
+        """Returns the name of another catalog of a JDBC catalog's database, and of one of these
+        tables there that has the property ``name`` and that this catalog lacks; None: there is
+        none.
+        """
+        if not is_jdbc(self._properties):
+            return None
+        with library_errors(f"output {self._output}"):
+            found = self._jdbc_rows(
+                _JDBC_TABLES[0], ("catalog_name", "table_namespace", "table_name")
+            )
+            for parts in tables:
+                place = (".".join(parts[:-1]), parts[-1])
+                if (self.name, *place) in found:
+                    continue
+                for catalog in sorted(row[0] for row in found if row[1:] == place):
+                    other = self._build(catalog)
+                    table = IcebergState(self._jvm, other.loadTable(self._identifier(parts)))
+                    with suppress(Py4JError):
+                        other.close()
+                    if table.property(name) is not None:
+                        return catalog, parts
+        return None
+
+    def _jdbc_names(self) -> set[str]:
         """Returns the names of the catalogs in a JDBC catalog's database."""
-        url = properties.get("uri", "")
+        rows = (self._jdbc_rows(table, ("catalog_name",)) for table in _JDBC_TABLES)
+        return {name for each in rows for (name,) in each}
+
+    def _jdbc_rows(self, table: str, columns: Sequence[str]) -> set[tuple[str, ...]]:
+        """Returns the distinct rows of a table of a database; none if it is missing."""
+        with closing(self._connection()) as connection:
+            if not connection.getMetaData().getTables(None, None, table, None).next():
+                return set()
+            rows = connection.createStatement().executeQuery(
+                f"SELECT DISTINCT {', '.join(columns)} FROM {table}"  # noqa: S608 - our own names
+            )
+            found = set()
+            while rows.next():
+                found.add(tuple(str(rows.getString(at + 1)) for at in range(len(columns))))
+            return found
+
+    def _connection(self) -> Any:
+        """Returns a new connection to a JDBC catalog's database."""
         known = self._jvm.java.util.Properties()
-        for name, value in properties.items():
+        for name, value in self._properties.items():
             if name.startswith("jdbc."):
                 known.setProperty(name.removeprefix("jdbc."), value)
-        with closing(self._connect(url, known)) as connection:
-            statement = connection.createStatement()
-            found = set()
-            for table in _JDBC_TABLES:
-                tables = connection.getMetaData().getTables(None, None, table, None)
-                if not tables.next():
-                    continue
-                rows = statement.executeQuery(f"SELECT DISTINCT catalog_name FROM {table}")  # noqa: S608
-                while rows.next():
-                    found.add(str(rows.getString(1)))
-            return found
+        return self._connect(self._properties.get("uri", ""), known)
 
     def _connect(self, url: str, properties: Any) -> Any:
         # Not by DriverManager, which knows no driver of ``spark.jars`` where Python is the caller.

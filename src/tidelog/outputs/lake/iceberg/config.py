@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.option_values import is_object_store
@@ -82,6 +82,8 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         "readers know.",
     )
 
+    _conf: dict[str, Any] = PrivateAttr(default_factory=dict)
+
     @field_validator("vacuum_after")
     @classmethod
     def _vacuum_is_safe(cls, after: timedelta | None) -> timedelta | None:
@@ -100,6 +102,17 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         if self.catalog_name is not None and not is_jdbc(self.catalog_properties()):
             raise ValueError("catalog_name is for a JDBC catalog; others have one name space")
         return self
+
+    def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
+        """See `StorageOptionsSection`: all of it."""
+        found = self.model_copy()
+        found._conf = dict(conf)
+        return found
+
+    @property
+    def pipeline_conf(self) -> Mapping[str, Any]:
+        """Spark's settings, as the pipeline has them."""
+        return self._conf
 
     def catalog_properties(self) -> dict[str, str]:
         """The catalog's properties, with their secrets."""

@@ -14,17 +14,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.errors import TidelogError
-from tidelog.model.patterns import choice
+from tidelog.errors import TidelogError, UsageError
+from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake.contents import TableContents
-from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog
+from tidelog.outputs.lake.iceberg.catalog import IcebergCatalog, catalog_of
 from tidelog.outputs.lake.iceberg.partitioning import Partition
-from tidelog.outputs.lake.iceberg.table import DELETED, IcebergLayout, IcebergTable
+from tidelog.outputs.lake.iceberg.table import (
+    DELETED,
+    IcebergLayout,
+    IcebergTable,
+    committed_property,
+)
 from tidelog.outputs.lake.output import LakeOptions, reason_of
 from tidelog.outputs.lake.settling_output import SettlingOutput
-from tidelog.outputs.lake.table import parts_of
+from tidelog.outputs.lake.table import application_of, parts_of
 from tidelog.ports import StateStore
+from tidelog.spark.datasource.partitions import schemas_now
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,9 +125,22 @@ class IcebergOutput(SettlingOutput[IcebergTable]):
     @cached_property
     def _catalog(self) -> IcebergCatalog:
         """Opened when it is first needed: one that is away is tried again with the batch."""
-        return IcebergCatalog(
+        return catalog_of(
             self._spark, self.name, self._properties, self._catalog_name, self._storage_options
         )
+
+    def prepare(self, generation: str) -> None:
+        known = [table for table in schemas_now(self._log) if matches(self._patterns, table)]
+        parts = [parts_of(table, self._destination(table)) for table in known]
+        committed = committed_property(application_of(generation, self.name))
+        found = self._catalog.find_elsewhere(parts, committed)
+        if found is not None:
+            raise UsageError(
+                f"output {self.name}: its table {'.'.join(found[1])} is in the catalog {found[0]} "
+                f"of its database, and not in {self._catalog.name}. Set catalog_name: {found[0]}; "
+                "or have the catalog take the other name (docs/outputs/iceberg.md, Catalogs)"
+            )
+        super().prepare(generation)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True)

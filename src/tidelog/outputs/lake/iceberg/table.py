@@ -183,7 +183,7 @@ class IcebergTable(SettledTable):
         return self._found is not None
 
     def committed(self, application: str) -> int | None:
-        found = self._state.property(f"{application}/committed")
+        found = self._state.property(committed_property(application))
         return None if found is None else int(found)
 
     def property(self, name: str) -> str | None:
@@ -475,7 +475,7 @@ class IcebergTable(SettledTable):
         end: int,
     ) -> None:
         del change_files  # Iceberg derives changes from snapshots
-        committed = f"{application}/committed"
+        committed = committed_property(application)
         if self.committed(application) != since:
             raise ConflictError(f"{self.location}: another driver wrote rows at the same time")
         again = since is not None and end <= since  # nothing is beyond what is committed
@@ -585,6 +585,11 @@ class IcebergTable(SettledTable):
         if found is None:
             raise OutputBusyError(f"{self.location} was removed")
         found.expire(before_ms)
+
+
+def committed_property(application: str) -> str:
+    """Returns the name of the property with the end of an application's last batch."""
+    return f"{application}/committed"
 
 
 def _end(application: str) -> str:

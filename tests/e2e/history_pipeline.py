@@ -45,7 +45,7 @@ POINTS: Final = {
     **dict.fromkeys(WRITTEN, 6),
 }
 """Where drivers die by themselves, and at which hit at most."""
-BEGIN_S: Final = 300.0
+BEGIN_S: Final = 900.0
 """A loaded machine is no failure."""
 LOOK_EVERY_S: Final = 0.2
 _OPS: Final = {"c": "I", "u": "U", "d": "D", "t": "T", "r": "r", "s": "c"}

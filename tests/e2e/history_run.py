@@ -157,7 +157,7 @@ class Run:
         self.events.append(f"{time.monotonic() - self._started:7.2f} s {what}")
 
     def _await_capture(self, collector: Collector) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + SETTLE_S
         while collector.begin is None and time.monotonic() < deadline:
             time.sleep(0.02)
             self._watch_processes()

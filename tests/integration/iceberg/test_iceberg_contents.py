@@ -257,7 +257,12 @@ def test_the_changes_of_a_table_without_a_key_are_appended_beside_copies(
     lake: IcebergLake, built: BuiltLog
 ) -> None:
     """And go on to be, once it has one; so are the rows of a dump, once."""
-    options: dict[str, Any] = {"options": lake.options(keyless="append"), "state": lake.kept()}
+
+    def opened() -> IcebergOutput:
+        output = lake.output(options=lake.options(keyless="append"), state=lake.kept())
+        output.prepare(built.log.generation)
+        return output
+
     orders(built)
     audit = built.table("public.audit", {"v": "text"}, (), relation_id=2)
     built.insert(audit, "one")
@@ -265,16 +270,14 @@ def test_the_changes_of_a_table_without_a_key_are_appended_beside_copies(
     first = built.dump_started("public.audit").first
     built.chunk(audit, [["one"]], ordinal=7)
     built.keyless_dump_completed("public.audit", first, 7)
-    output = lake.output(**options)
-    output.prepare(built.log.generation)
+    output = opened()
     output.write(batch_of(built.log, 0, built.log.latest_offset()))
     assert "its changes to " in output.keyless_tables()["public.audit"]
     output.close()
     audit = built.table("public.audit", {"id": "int64", "v": "text"}, relation_id=2)
     built.insert(audit, "1", "two")
     built.flush()
-    output = lake.output(**options)
-    output.prepare(built.log.generation)
+    output = opened()
     output.write(batch_of(built.log, 0, built.log.latest_offset()))
     assert "has a key now" in output.keyless_tables()["public.audit"]
     assert output.refused_tables() == {}

@@ -23,7 +23,13 @@ from tidelog.eventlog.local_storage import provide_options
 from tidelog.model.option_values import is_object_store
 from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
 from tidelog.outputs.lake.iceberg.config import is_jdbc
-from tidelog.outputs.lake.iceberg.state import EXCEPTIONS, IcebergState, class_of, library_errors
+from tidelog.outputs.lake.iceberg.state import (
+    EXCEPTIONS,
+    IcebergLibrary,
+    IcebergState,
+    class_of,
+    library_errors,
+)
 from tidelog.outputs.lake.output import reason_of
 from tidelog.spark.datasource.source import prepare_workers
 
@@ -135,6 +141,7 @@ class IcebergCatalog:
                 "tidelog.spark.spark_session(iceberg=True), or give it the jars that "
                 "`tidelog jars --for iceberg` fetches"
             )
+        self._library = IcebergLibrary(self._jvm)
         self._properties = _with_timeouts(properties)
         with library_errors(f"output {output}"):
             if name is None and is_jdbc(properties):
@@ -151,7 +158,7 @@ class IcebergCatalog:
 
     def _build(self, name: str) -> Any:
         return self._jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
-            name, self._map(self._properties), self._hadoop
+            name, self._library.map(self._properties), self._hadoop
         )
 
     def _reopen(self) -> bool:
@@ -189,7 +196,7 @@ class IcebergCatalog:
                         "the table elsewhere by a step `route`"
                     ) from None
                 raise
-            found = IcebergState(self._jvm, table)
+            found = IcebergState(self._library, table)
         self._on_location(found.location)
         return found
 
@@ -256,8 +263,20 @@ class IcebergCatalog:
         with library_errors(".".join(parts)):
             # Asked first: to make one needs another right than to make a table.
             if len(parts) > 1 and not self._catalog.namespaceExists(identifier.namespace()):
-                self._make(self._catalog.createNamespace, identifier.namespace())
-            self._make(self._catalog.createTable, identifier, parsed, by, self._map(properties))
+                self._create_namespace(identifier.namespace())
+            self._make(
+                self._catalog.createTable, identifier, parsed, by, self._library.map(properties)
+            )
+
+    def _create_namespace(self, name: Any) -> None:
+        """Create a namespace, which another thread may create at the same time: a JDBC catalog then
+        reports the database's error.
+        """
+        try:
+            self._make(self._catalog.createNamespace, name)
+        except Py4JJavaError:
+            if not self._catalog.namespaceExists(name):
+                raise
 
     @staticmethod
     def _make(make: Callable[..., object], *arguments: object) -> None:
@@ -273,12 +292,6 @@ class IcebergCatalog:
         for index, part in enumerate(parts):
             names[index] = part
         return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(names)
-
-    def _map(self, values: Mapping[str, str]) -> Any:
-        found = self._jvm.java.util.HashMap()
-        for name, value in values.items():
-            found[name] = value
-        return found
 
     def _jdbc_name(self, output: str) -> str:
         own, names = own_catalog_name(output), self._jdbc_names()
@@ -312,7 +325,7 @@ class IcebergCatalog:
                     continue
                 for catalog in sorted(row[0] for row in found if row[1:] == place):
                     other = self._build(catalog)
-                    table = IcebergState(self._jvm, other.loadTable(self._identifier(parts)))
+                    table = IcebergState(self._library, other.loadTable(self._identifier(parts)))
                     with suppress(Py4JError):
                         other.close()
                     if table.property(name) is not None:

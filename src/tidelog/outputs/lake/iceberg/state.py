@@ -135,19 +135,51 @@ class TableChange:
         return [each for each in (*replaced, *whole) if each.data_file]
 
 
+class IcebergLibrary:
+    """Classes and methods of Iceberg's library in a JVM, each looked up once: py4j asks the JVM for
+    each part of a name. Maps and lists go to and fro as JSON: py4j asks for each entry, and learns
+    by an exception that there is no further one.
+    """
+
+    def __init__(self, jvm: Any) -> None:
+        iceberg = jvm.org.apache.iceberg
+        self.jvm = jvm
+        self.schema_to_json = iceberg.SchemaParser.toJson
+        self.spec_to_json = iceberg.PartitionSpecParser.toJson
+        self.file_to_json = iceberg.ContentFileParser.toJson
+        self.file_from_json = iceberg.ContentFileParser.fromJson
+        self.build_from = iceberg.TableMetadata.buildFrom
+        self.mapper = iceberg.util.JsonUtil.mapper()
+        self._map_class = jvm.java.lang.Class.forName("java.util.HashMap")
+
+    def value(self, of_java: Any) -> Any:
+        """Returns what a Java collection of texts has."""
+        return json.loads(self.mapper.writeValueAsString(of_java))
+
+    def map(self, values: Mapping[str, str]) -> Any:
+        """Returns a Java map."""
+        return self.mapper.readValue(json.dumps(dict(values)), self._map_class)
+
+
 class IcebergState:
     """A table as it was when it was read last; used by one thread at a time."""
 
-    def __init__(self, jvm: Any, table: Any) -> None:
-        self._jvm = jvm
+    def __init__(self, library: IcebergLibrary, table: Any) -> None:
+        self._library = library
         self._table = table
         self._operations = table.operations()
-        self._base = self._operations.current()
+        self._set_base(self._operations.current())
+
+    def _set_base(self, base: Any) -> None:
+        self._base = base
+        self._properties: dict[str, str] = self._library.value(base.properties())
+        found = base.ref(MAIN)
+        self._head = None if found is None else int(found.snapshotId())
 
     @_named
     def refresh(self) -> None:
         """Read it again."""
-        self._base = self._operations.refresh()
+        self._set_base(self._operations.refresh())
 
     @property
     def uuid(self) -> str:
@@ -162,21 +194,20 @@ class IcebergState:
         return int(self._base.formatVersion())
 
     def property(self, name: str) -> str | None:
-        found = self._base.properties().get(name)
-        return None if found is None else str(found)
+        return self._properties.get(name)
 
     def properties(self, prefix: str) -> dict[str, str]:
         """The properties whose names begin with ``prefix``."""
-        return {n: v for n, v in dict(self._base.properties()).items() if n.startswith(prefix)}
+        return {n: v for n, v in self._properties.items() if n.startswith(prefix)}
 
     def branches(self) -> list[str]:
         """Names of branches and tags."""
-        return [str(name) for name in self._base.refs()]
+        found: list[str] = self._library.value(self._base.refs().keySet())
+        return found
 
     def head(self) -> int | None:
         """The newest snapshot that readers see; None if there is none."""
-        found = self._base.ref(MAIN)
-        return None if found is None else int(found.snapshotId())
+        return self._head
 
     def parent(self, snapshot: int) -> int | None:
         """The snapshot before; None also of one that is gone."""
@@ -199,13 +230,13 @@ class IcebergState:
 
     def schema(self) -> Mapping[str, Any]:
         """The columns, as the specification has them as JSON."""
-        found = self._jvm.org.apache.iceberg.SchemaParser.toJson(self._base.schema())
+        found = self._library.schema_to_json(self._base.schema())
         parsed: Mapping[str, Any] = json.loads(found)
         return parsed
 
     def spec(self) -> Mapping[str, Any]:
         """What the table is partitioned by, as the specification has it as JSON."""
-        found = self._jvm.org.apache.iceberg.PartitionSpecParser.toJson(self._base.spec())
+        found = self._library.spec_to_json(self._base.spec())
         parsed: Mapping[str, Any] = json.loads(found)
         return parsed
 
@@ -220,10 +251,10 @@ class IcebergState:
         """
         if self.head() is None:
             return {}
-        to_json = self._jvm.org.apache.iceberg.ContentFileParser.toJson
+        to_json = self._library.file_to_json
         fields: dict[int, list[int]] = {}
-        for spec in self._base.specs():
-            fields[int(spec.specId())] = [int(each.fieldId()) for each in spec.fields()]
+        for spec in _items(self._base.specs()):
+            fields[int(spec.specId())] = [int(each.fieldId()) for each in _items(spec.fields())]
         specs = self._table.specs()
         location = self.location
         deletes: dict[tuple[str, str], DeleteFile] = {}
@@ -232,7 +263,7 @@ class IcebergState:
         try:
             for task in _each(scan):
                 file, of_file = task.file(), []
-                for deleting in task.deletes():
+                for deleting in _items(task.deletes()):
                     key = str(deleting.location()), str(deleting.contentOffset())
                     if key not in deletes:
                         text = to_json(deleting, specs[deleting.specId()])
@@ -280,16 +311,17 @@ class IcebergState:
             raise
         base = self._operations.current()
         number, parent = int(snapshot.snapshotId()), snapshot.parentId()
-        now = {name: base.properties().get(name) for name in expected}
+        known = self._library.value(base.properties())
+        now = {name: known.get(name) for name in expected}
         if (None if parent is None else int(parent)) != head or now != dict(expected):
             self._discard(snapshot)
             return None
-        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        builder = self._library.build_from(base)
         builder.setBranchSnapshot(snapshot, MAIN)
         if sequence:
             properties = {**properties, sequence: str(snapshot.sequenceNumber())}
         if properties:
-            builder.setProperties(self._map(properties))
+            builder.setProperties(self._library.map(properties))
         for name in [name for name in self.branches() if retired and name.startswith(retired)]:
             builder.removeRef(name)
         try:
@@ -311,12 +343,11 @@ class IcebergState:
     def _operation(
         self, change: TableChange, columns: Mapping[str, FileColumn], head: int | None
     ) -> Any:
-        parser = self._jvm.org.apache.iceberg.ContentFileParser
-        mapper, specs = self._jvm.org.apache.iceberg.util.JsonUtil.mapper(), self._table.specs()
-        location = self.location
+        library, specs, location = self._library, self._table.specs(), self.location
 
         def parsed(texts: Iterable[str]) -> list[Any]:
-            return [parser.fromJson(mapper.readTree(text), specs) for text in texts]
+            trees = map(library.mapper.readTree, texts)
+            return [library.file_from_json(tree, specs) for tree in trees]
 
         added = parsed(data_json(each, columns, location) for each in change.added)
         removed = parsed(data_json(each, columns, location) for each in change.removed)
@@ -382,11 +413,11 @@ class IcebergState:
             columns: what becomes of columns.
         """
         head = self.head()
-        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(self._base)
+        builder = self._library.build_from(self._base)
         if properties:
-            builder.setProperties(self._map(properties))
+            builder.setProperties(self._library.map(properties))
         if columns is not None:
-            schema = columns.apply(self._jvm, self._table.updateSchema())
+            schema = columns.apply(self._library.jvm, self._table.updateSchema())
             newest = max(int(self._base.lastColumnId()), int(schema.highestFieldId()))
             builder.setCurrentSchema(schema, newest)
         try:
@@ -411,18 +442,16 @@ class IcebergState:
             expiry = self._table.expireSnapshots().expireOlderThan(before_ms)
             expiry.expireSnapshotId(old[0].snapshotId()).commit()
 
-    def _map(self, values: Mapping[str, str]) -> Any:
-        found = self._jvm.java.util.HashMap()
-        for name, value in values.items():
-            found[name] = value
-        return found
-
 
 def with_spec(file: DataFile, spec: int) -> DataFile:
     """Returns a file that was written now, with the id of the table's partition spec."""
     if SPEC in file.partition_values:
         return file
     return replace(file, partition_values={SPEC: str(spec), **file.partition_values})
+
+
+def _items(values: Any) -> list[Any]:
+    return [values.get(at) for at in range(values.size())]
 
 
 def _each(scan: Any) -> Iterable[Any]:

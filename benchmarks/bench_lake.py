@@ -11,9 +11,11 @@ line of its own. Each batch is of 1,000 changes of random keys, or of 10 in each
 ``tables``    10 and 100 tables of 100 rows (--long: to 1,000): first rows of all, then batches
 ``history``   batches into tables of 10^5 rows (--long: to 10^6) with ``holds: history``, by turns
               with copies of the same rows
-``hot``, ``cold``    all with Spark: see `benchmarks.bench_delta`
+``iceberg``   Iceberg by turns with Delta, in a catalog of files: first rows of a table of 10^5 rows
+              (--long: also 10^6), batches into it, as a copy and as a history, and into 20 tables
+``hot``, ``cold``    all with Spark, into both: see `benchmarks.bench_delta`
 
-    python -m benchmarks.bench_lake [rows batches files tables history hot cold] [--long]
+    python -m benchmarks.bench_lake [rows batches files tables history iceberg hot cold] [--long]
         [--largest N] [--picture FILE] [--quick]
 """
 
@@ -31,6 +33,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import psutil
 from pyspark import cloudpickle
 from tests.support.build_log import BuiltLog
 from tests.support.delta_readers import duckdb_extension
@@ -43,6 +46,7 @@ from tidelog.outputs.lake import settling_output
 from tidelog.outputs.lake.contents import TableContents
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.output import DeltaOutput
+from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.spark import spark_session
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
@@ -53,6 +57,7 @@ SIZES = {
     "files": ((2, 5), (10, 100, 300), (10, 100, 300, 1_000)),
     "tables": ((2, 4), (10, 100), (10, 100, 500, 1_000)),
     "history": ((1_000,), (100_000,), (100_000, 1_000_000)),
+    "iceberg": ((1_000,), (100_000,), (100_000, 1_000_000)),
 }
 """Of each part: with --quick, by default, with --long."""
 WITH_SPARK: dict[str, list[str]] = {
@@ -86,26 +91,37 @@ class Workload:
             ids = self._random.integers(0, keys, rows)
             append(self._built, schema, ids, np.arange(rows), self._notes, self._random, "")
 
-    def copy(self, name: str, holds: TableContents = "copy") -> Copy:
-        return Copy(self._spark, self._built.path, str(self._directory / name), holds)
+    def copy(self, name: str, holds: TableContents = "copy", *, iceberg: bool = False) -> Copy:
+        root = str(self._directory / name)
+        return Copy(self._spark, self._built.path, root, holds, iceberg=iceberg)
 
 
 class Copy:
     """Copies of the tables of a log, by an output; ``tables`` are at ``root``/bench/orders…"""
 
-    def __init__(self, spark: Any, log: str, root: str, holds: TableContents) -> None:
+    def __init__(
+        self, spark: Any, log: str, root: str, holds: TableContents, *, iceberg: bool = False
+    ) -> None:
         self._log, self._root = EventLog.open(log), root
-        options = DeltaOptions(holds={"*.*": holds})
-        self._output = DeltaOutput(spark, log, root, options=options)
+        self._output: DeltaOutput | IcebergOutput
+        if iceberg:
+            catalog = {"type": "hadoop", "warehouse": root}
+            of_iceberg = IcebergOptions(holds={"*.*": holds})
+            self._output = IcebergOutput(spark, log, catalog, options=of_iceberg)
+        else:
+            options = DeltaOptions(holds={"*.*": holds})
+            self._output = DeltaOutput(spark, log, root, options=options)
         self._end = self._log.head_offset
 
     def write(self) -> float:
-        """Bring all over that is there and was not yet, in one batch: CPU seconds."""
+        """Bring all over that is there and was not yet, in one batch: CPU seconds, also of the JVM,
+        in which Iceberg's library commits.
+        """
         batch = batch_of(self._log, self._end, self._log.latest_offset())
-        start = time.process_time()
+        start = _cpu_s()
         self._output.write(batch)
         self._end = batch.end
-        return time.process_time() - start
+        return _cpu_s() - start
 
     def leave_small_files(self) -> None:
         self._output._maintain = lambda: None  # type: ignore[method-assign]
@@ -140,6 +156,12 @@ def batches(workload: Workload, copies: Sequence[Copy], *change: int) -> list[fl
             if number >= _WARM:
                 found.append(spent * 1e3)
     return [median(each) for each in taken]
+
+
+def _cpu_s() -> float:
+    below = psutil.Process().children(recursive=True)
+    jvms = [each.cpu_times() for each in below if each.name() == "java"]
+    return time.process_time() + sum(each.user + each.system for each in jvms)
 
 
 def of_rows(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
@@ -249,6 +271,44 @@ def of_history(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
     return [Curve("rows of the history", points)]
 
 
+def of_iceberg(spark: Any, scratch: Path, sizes: Sequence[int]) -> list[Curve]:
+    """The JVM's CPU is known to 10 ms, so batches are compared by their mean."""
+
+    def show_both(what: str, unit: str, scale: float, delta: float, iceberg: float) -> None:
+        floor = f"{delta * scale:.1f} {unit} (Delta)"
+        ratio = f"{iceberg / delta:.2f} ×"
+        show([Row(what, f"{iceberg * scale:.1f} {unit}", floor, ratio, "≤ 1.5 ×")])
+
+    def compare(workload: Workload, holds: TableContents, *change: int) -> list[float]:
+        """First rows, then batches: CPU seconds into Delta and Iceberg."""
+        copies = [workload.copy(f"{holds}{at}", holds, iceberg=bool(at)) for at in range(2)]
+        first = [copy.write() for copy in copies]
+        taken = [0.0, 0.0]
+        for number in range(_WARM + _COUNTED):
+            workload.change(*change)
+            for at, copy in enumerate(copies):
+                spent = copy.write()
+                taken[at] += spent / _COUNTED if number >= _WARM else 0.0
+        for copy in copies:
+            copy.close()
+        return [*first, *taken]
+
+    compare(Workload(spark, scratch / "warm"), "copy", 100, 1_000)  # the JVM compiles
+    for size in sizes:
+        for holds in ("copy", "history"):
+            workload = Workload(spark, scratch / f"{holds}{size}")
+            workload.insert(np.arange(size))
+            delta, iceberg, *taken = compare(workload, holds, _CHANGES, size)
+            what = f"{_CHANGES:,} changes in a {holds} of {size:,} rows: CPU"
+            show_both(f"first {size:,} rows, {holds}: CPU a row", "µs", 1e6 / size, delta, iceberg)
+            show_both(what, "ms", 1e3, *taken)
+    workload = Workload(spark, scratch / "tables", 20)
+    workload.insert(np.arange(100))
+    _, _, *taken = compare(workload, "copy", 10, 100, 20)
+    show_both("10 changes in each of 20 tables: CPU", "ms", 1e3, *taken)
+    return []
+
+
 def warm_up(spark: Any, scratch: Path) -> None:
     """What is compiled or imported once is not counted."""
     workload = Workload(spark, scratch / "warm")
@@ -261,7 +321,7 @@ def warm_up(spark: Any, scratch: Path) -> None:
 
 PARTS: dict[str, Callable[[Any, Path, Sequence[int]], list[Curve]]] = {
     "rows": of_rows, "batches": of_batches, "files": of_files, "tables": of_tables,
-    "history": of_history,
+    "history": of_history, "iceberg": of_iceberg,
 }  # fmt: skip
 
 
@@ -302,8 +362,10 @@ def main() -> None:
     wanted = given.parts or [*PARTS, *WITH_SPARK]
     for name in [each for each in WITH_SPARK if each in wanted]:  # memory and CPU of their own
         options = [*WITH_SPARK[name], *(["--quick"] if given.quick else [])]
-        subprocess.run([sys.executable, "-m", "benchmarks.bench_delta", *options], check=True)
-    spark = spark_session("local[2]")
+        for lake in ("delta", "iceberg"):
+            command = [sys.executable, "-m", "benchmarks.bench_delta", "--lake", lake, *options]
+            subprocess.run(command, check=True)
+    spark = spark_session("local[2]", delta=False, iceberg=True)
     nothing = job_ms(spark)
     show([Row("a Spark job of two tasks that do nothing: CPU", f"{nothing:.0f} ms", "", "", "")])
     settling_output.run_on_executors = here  # type: ignore[assignment]

@@ -23,7 +23,6 @@ from tests.support.delta_readers import rows_of
 from tests.support.iceberg_readers import by_duckdb
 from tests.support.pgoutput_messages import UNCHANGED
 
-from tidelog.errors import OutputRefusedError
 from tidelog.model.schema import TableName
 from tidelog.outputs.lake import settled_table
 from tidelog.outputs.lake.delta.tasks import CopyFiles
@@ -290,5 +289,3 @@ def test_the_changes_of_a_table_without_a_key_are_appended_beside_copies(
         ("c", None), ("s", None), ("r", None), ("c", {"id": 1})
     ]  # fmt: skip
     assert rows[3]["after"] == {"id": 1, "v": "two"}
-    with pytest.raises(OutputRefusedError, match="has no key"):
-        lake.run(output=lake.output(options=lake.options(keyless="skip")))

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.support.iceberg_rest import FaultyCatalog, Passed, Request, RestCatalogServer, refused
 from tests.support.postgres_jdbc import jdbc_uri, postgres_jdbc_jar
 
-from tidelog.app.preflight import _check_outputs
+from tidelog.app.sources.preflight import _check_outputs
 from tidelog.config import parse_config
 from tidelog.demo.servers.postgres import PostgresServer
 

@@ -70,6 +70,9 @@ LED = {
 }  # fmt: skip
 REFUSED = {"table": "public.x", "reason": "no key", "remedy": "ALTER TABLE x\nADD k", "since_ms": 0}
 LEFT_OUT = {"table": "public.x", "columns": ["g", "h"], "reason": "why", "remedy": "compute them"}
+UNLOGGED = {
+    "table": "a.x", "reason": "a statement", "remedy": "SET", "at_ms": NOW_MS - 9, "dumped": False,
+}  # fmt: skip
 PAUSE = {"by": "me", "since_ms": NOW_MS - 600_000}
 PAUSED = {"log_paused": PAUSE}
 UNANSWERED = {"error": "cannot connect", "since_ms": NOW_MS - 60_000}
@@ -105,6 +108,10 @@ PROBLEMS = {
         {"left_out_columns": [LEFT_OUT, {**LEFT_OUT, "table": "public.y"}]},
         Severity.INFO,
         "public.x and 1 more table are captured without generated columns (public.x: g, h): why.",
+    ),
+    "rows-unlogged": (
+        {"unlogged": [{**UNLOGGED, "dumped": True}, UNLOGGED, {**UNLOGGED, "table": "a.y"}]},
+        Severity.WARNING, "a.x and 1 more table may differ from the source until the dump that",
     ),
     "no-longer-captured": (
         {"left_out": [{"table": f"public.{x}", "since_ms": NOW_MS - 9} for x in "xyz"]},

@@ -362,11 +362,13 @@ class RowsUnlogged:
 
     ``reason`` is for the operator, without values. The event comes before the records that follow
     the change in the log. The dump begins once transaction ``xid``, or a later one, is visible.
+    ``remedy``: what prevents such changes, if the operator is to act; status shows it.
     """
 
     table: TableName
     reason: str
     xid: int | None = None
+    remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

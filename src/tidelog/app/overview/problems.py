@@ -293,6 +293,8 @@ REJECTED_S = 86_400.0
 """How long new dead letters are reported."""
 LEFT_OUT_S = 86_400.0
 """How long tables that are no longer captured are reported."""
+UNLOGGED_S = 3_600.0
+"""How long changes without row events are reported."""
 COLUMNS_NAMED = 5
 """Number of left out columns that are named, of many."""
 
@@ -570,6 +572,7 @@ def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
             "a-table-is-no-longer-captured",
         )
     yield from _left_out_columns(status.get("left_out_columns") or ())
+    yield from _unlogged(status.get("unlogged") or (), now_ms)
     for kind, section in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
         for each in status.get(section) or ():
             effect = "is not captured" if kind == "table-refused" else "is captured in part"
@@ -581,6 +584,27 @@ def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
                 each.get("remedy") or "",
                 "a-table-is-refused",
             )
+
+
+def _unlogged(tables: Sequence[Mapping[str, Any]], now_ms: int) -> Iterator[Problem]:
+    """One problem for all tables, as a statement without a known table concerns all."""
+    recent = [each for each in tables if now_ms - each["at_ms"] < UNLOGGED_S * 1000]
+    if not recent:
+        return
+    differing = [each for each in recent if not each["dumped"]]
+    first, *more = differing or recent
+    who = first["table"] + (f" and {counted(len(more), 'more table')}" if more else "")
+    effect = "may differ from the source until the dump that is due has been delivered"
+    if not differing:
+        effect = "had changes that outputs of changes will never get; the rows were dumped again"
+    yield problem(
+        "rows-unlogged",
+        Severity.WARNING if differing else Severity.INFO,
+        first["table"],
+        f"{who} {effect}: {first['reason']}",
+        first["remedy"],
+        "rows-changed-without-a-trace-in-the-log",
+    )
 
 
 def _left_out_columns(tables: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:

@@ -14,8 +14,9 @@ In doubt a table is dumped twice.
 
 Failed dumps that capture needs are requested again, at growing intervals: only capture knows of
 them, and the cause may be gone (a missing function, a busy server, a damaged block). A table that
-is read for hours rests in proportion, so that reading it takes at most a twentieth of the time. All
-is derived from the stored dumps, so a restart changes nothing.
+is read for hours rests in proportion, so that reading it takes at most a twentieth of the time; so
+does a table that statements without row events change again and again. All is derived from the
+stored dumps, so a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -144,6 +145,10 @@ DUMPED_KEY = "dumped-schemas"
 log shows after that is compared with it."""
 UNLOGGED_KEY = "unlogged-rows"
 """Tables whose rows changed without row events, and why, until their dumps are stored."""
+UNLOGGED_CAUSES_KEY = "unlogged-rows-causes"
+"""Tables whose rows changed without row events by a cause that the operator can remove: the reason,
+the remedy and the time of the last such change."""
+CAUSE_STORED_EVERY_MS = 10_000
 SETTLE_S = 5.0
 """How long a dump waits for transactions that matter only for a difference in the catalogue."""
 LOG_WAIT_S = 0.5
@@ -186,6 +191,7 @@ class AutomaticDumps:
         self._schemas_seen: list[tuple[SchemaSeen, int]] = []
         self._lock = threading.Lock()
         self._known_unlogged: dict[str, Any] | None = None  # a cache: nobody else writes it
+        self._known_causes: dict[str, Any] | None = None  # likewise
         self._asked: dict[TableName, tuple[str, Snapshot]] = {}
         self._waits_since: dict[TableName, float] = {}
         self._log_ends: dict[TableName, int] = {}
@@ -223,7 +229,22 @@ class AutomaticDumps:
                 for table, why in islice(self.failed.items(), FAILED_SHOWN)
             ],
             "tables_failed": len(self.failed),
+            "unlogged": self._unlogged_summary(),
         }
+
+    def _unlogged_summary(self) -> list[dict[str, Any]]:
+        waiting = self._unlogged()
+        return [
+            {
+                "table": table,
+                "reason": reason,
+                "remedy": remedy,
+                "at_ms": at_ms,
+                "dumped": table not in waiting and self._is_dumped(table),
+            }
+            for table, (reason, remedy, at_ms) in islice(self._causes().items(), FAILED_SHOWN)
+            if not self.watch.leaves_out(table)
+        ]
 
     def begin(self) -> None:
         """Compare the choice of tables with the last one, and stop reading what is left out. Call
@@ -250,6 +271,15 @@ class AutomaticDumps:
             entry = [reason, max((x for x in (xid, seen.xid) if x is not None), default=None)]
             if waiting.get(str(seen.table)) != entry:
                 self._put_unlogged({**waiting, str(seen.table): entry})
+            if seen.remedy is not None:
+                self._note_cause(str(seen.table), seen.reason, seen.remedy)
+
+    def _note_cause(self, table: str, reason: str, remedy: str) -> None:
+        causes, now_ms = self._causes(), int(time.time() * 1000)
+        known = causes.get(table)
+        if known is None or known[0] != reason or now_ms - known[2] >= CAUSE_STORED_EVERY_MS:
+            self._known_causes = {**causes, table: [reason, remedy, now_ms]}
+            self._state.put(UNLOGGED_CAUSES_KEY, self._known_causes, None)
 
     def on_relation(self, named: RelationNamed) -> None:
         """Note the tables that were written to under another name; they are dumped."""
@@ -292,8 +322,31 @@ class AutomaticDumps:
                 if self.watch.is_new(table):
                     self._forget_unlogged(name, [reason, xid])
                 continue
-            if self._covers(table, xid) or self._dump_if_settled(table, reason):
+            if self._covers(table, xid) or (
+                not self._rests(name) and self._dump_if_settled(table, reason)
+            ):
                 self._forget_unlogged(name, [reason, xid])
+
+    def _rests(self, table: str) -> bool:
+        """Is it too early to read the table again, as statements may change it all the time?"""
+        if table not in self._causes():
+            return False
+        last = self._last_due(table)
+        if last is None or last.status in (TableStatus.FAILED, TableStatus.CANCELLED):
+            return False
+        if last.finished_ms is None:
+            return True
+        took_ms = last.finished_ms - (last.started_ms or last.finished_ms)
+        return time.time() * 1000 < last.finished_ms + REST_FACTOR * took_ms
+
+    def _is_dumped(self, table: str) -> bool:
+        last = self._last_due(table)
+        return last is None or last.status is TableStatus.DONE
+
+    def _last_due(self, table: str) -> TableProgress | None:
+        """The table's last dump that capture itself needed."""
+        dumps = _newest_first(self._coordinator.dumps()).get(table, ())
+        return next((progress for _, progress in dumps if progress.due), None)
 
     def _repeat_failed(self) -> None:
         now = time.monotonic()
@@ -450,6 +503,11 @@ class AutomaticDumps:
         if self._known_unlogged is None:
             self._known_unlogged = self._stored(UNLOGGED_KEY)
         return self._known_unlogged
+
+    def _causes(self) -> dict[str, Any]:
+        if self._known_causes is None:
+            self._known_causes = self._stored(UNLOGGED_CAUSES_KEY)
+        return self._known_causes
 
     def _put_unlogged(self, waiting: dict[str, Any]) -> None:
         self._state.put(UNLOGGED_KEY, waiting, None)

@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tidelog.codecs.mysql.binlog.events import first_words
-from tidelog.codecs.mysql.binlog.items import Alter, QuerySeen, RolledBackSeen, position_text
+from tidelog.codecs.mysql.binlog.items import Alter, QuerySeen, RolledBackSeen
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
-from tidelog.errors import SourceError
 from tidelog.model.schema import TableName
 from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph, CascadeWatch, all_cascades
@@ -55,7 +54,7 @@ SELECT TRIGGER_NAME FROM information_schema.TRIGGERS
 WHERE EVENT_OBJECT_SCHEMA = %s AND EVENT_OBJECT_TABLE = %s
 """
 _ALL_TABLES = """
-SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE FROM information_schema.TABLES
+SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
 WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 """
 _VIEWS = """
@@ -168,18 +167,23 @@ class AffectedTables:
             named: its effects on the tables that it names.
             permanent: its effects on permanent tables.
         """
-        if self._databases_are_not_captured(seen) or self._emptied_by_restart(seen):
+        if self._emptied_by_restart(seen):
             return TouchedTables()
+        targets = [
+            e.table
+            for e in permanent.effects
+            if e.effect in WRITES and e.table.namespace != _NO_TRIGGERS_IN
+        ]
+        if self._databases_are_not_captured(seen):  # MySQL does not count those of foreign keys
+            with translate_errors("reading the foreign keys of a statement's tables"):
+                return TouchedTables(None, self._cascaded_from(targets))
         if named.unclear:
             return TouchedTables("which tables it writes can't be told from its text")
-        targets = [e.table for e in permanent.effects if e.effect in WRITES]
         objection = self._function_objection(seen, named)
         if objection is not None:
             return TouchedTables(objection)
         cascaded: list[TableName] = []
         for table in targets:
-            if table.namespace == _NO_TRIGGERS_IN:
-                continue
             found = self._tables.get(table)
             if found is None:
                 with translate_errors(f"finding what writes of {table} change"):
@@ -191,18 +195,12 @@ class AffectedTables:
             cascaded += found.cascaded
         return TouchedTables(None, tuple(cascaded))
 
-    def by_emptied_memory_table(self, table: TableName) -> tuple[TableName, ...]:
-        """All captured tables if this table's engine is MEMORY, else none.
-
-        Older versions of MariaDB write a DELETE of all its rows after a restart, which looks like a
-        session's DELETE.
-        """
-        with translate_errors(f"finding what a DELETE of {table} changed"):
+    def all_captured(self) -> tuple[TableName, ...]:
+        """All captured tables of the catalogue; one renamed or created since has its own report."""
+        with translate_errors("reading which tables a statement may have changed"):
             rows = self._get_connection().rows(_ALL_TABLES)
-        engines = {TableName(str(schema), str(name)): engine for schema, name, engine in rows}
-        if str(engines.get(table)).upper() != "MEMORY":
-            return ()
-        return tuple(sorted(each for each in engines if each in self._captured))
+        names = (TableName(str(schema), str(name)) for schema, name in rows)
+        return tuple(sorted(name for name in names if name in self._captured))
 
     # ------------------------------------------------------------------ by the log
 
@@ -245,11 +243,19 @@ class AffectedTables:
         triggers = sorted(str(name) for (name,) in sql.rows(_TRIGGERS, pair))
         if triggers:
             return TouchedTables(f"{table} has the trigger {triggers[0]}")
-        if not self._cascades:
-            return TouchedTables()
-        graph = CascadeGraph(tuple(all_cascades(sql, logged_too=True)))
-        cascaded = sorted(graph.affected_tables(table, deleted=True, updated=True))
-        return TouchedTables(None, tuple(child for child in cascaded if child in self._captured))
+        return TouchedTables(None, self._cascaded_from([table]))
+
+    def _cascaded_from(self, tables: Sequence[TableName]) -> tuple[TableName, ...]:
+        """The captured tables whose rows foreign keys change with those of ``tables``."""
+        if not self._cascades or not tables:
+            return ()
+        graph = CascadeGraph(tuple(all_cascades(self._get_connection(), logged_too=True)))
+        children = {
+            child
+            for table in tables
+            for child in graph.affected_tables(table, deleted=True, updated=True)
+        }
+        return tuple(sorted(child for child in children if child in self._captured))
 
     def _function_objection(self, seen: QuerySeen, named: Statement) -> str | None:
         """Why the statement's reads may call a stored function, which may write any table."""
@@ -463,31 +469,33 @@ class LogStatements:
         filled = any(effect.filled for effect in named.effects)
         if not seen.changes_rows and not filled:
             return
-        tables = [effect.table for effect in statement.effects if effect.effect in WRITES]
-        captured = [table for table in tables if table in self._captured]
-        emptied = any(effect.effect is Effect.EMPTIED for effect in statement.effects)
-        what = ", ".join(map(str, tables)) or "tables"
-        if captured and not emptied and not seen.uses_temporary:
-            raise _statement_error(seen, what)
+        written = [effect for effect in statement.effects if effect.effect in WRITES]
+        what = ", ".join(str(effect.table) for effect in written) or "tables"
         affected = self._affected.by_statement(seen, named, statement)
         if affected.objection is not None:
-            touched = (
-                self._affected.by_emptied_memory_table(captured[0]) if captured and emptied else ()
+            reason = (
+                f"the log has a {seen.keyword} of {what} as a statement, not as rows, which may "
+                f"have changed it: {affected.objection}"
             )
-            if not touched:
-                raise _statement_error(seen, what, affected.objection)
-            captured = list(touched)
+            for table in self._affected.all_captured():
+                yield RowsUnlogged(table, reason, seen.position, ROW_FORMAT)
+            return
         for table in affected.cascaded:
             reason = f"a foreign key changes its rows with those of {what}"
             yield RowsUnlogged(table, reason, seen.position)
-        for table in captured:
+        for effect in written:
+            if effect.table not in self._captured:
+                continue
             if seen.uses_temporary:
                 # Possibly a temporary table of that name, created before the log was read: reported
                 # with the same text each time, and fixed by a dump.
-                yield TableRefused(table, Refusal(TEMPORARY_OR_NOT, ROW_FORMAT))
-            else:
+                yield TableRefused(effect.table, Refusal(TEMPORARY_OR_NOT, ROW_FORMAT))
+            elif effect.effect is Effect.EMPTIED:
                 # Part of its transaction may have been rolled back, so this is no TRUNCATE.
-                yield RowsUnlogged(table, EMPTIED, seen.position)
+                yield RowsUnlogged(effect.table, EMPTIED, seen.position)
+            else:
+                reason = f"the log has a {seen.keyword} of it as a statement, not as rows"
+                yield RowsUnlogged(effect.table, reason, seen.position, ROW_FORMAT)
 
     def report_rollback(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
         """Report tables whose rows were yielded before their transaction was rolled back: they need
@@ -503,16 +511,3 @@ class LogStatements:
                     "a transaction was rolled back that the log holds rows of",
                     seen.position,
                 )
-
-
-def _statement_error(seen: QuerySeen, what: str, objection: str | None = None) -> SourceError:
-    """The error that stops capture: it is unknown which rows of captured tables the statement
-    changed.
-    """
-    why = "" if objection is None else f", which may have changed captured tables: {objection}"
-    return SourceError(
-        f"at {position_text(seen.position)} the binlog has a {seen.keyword} of {what} as a "
-        f"statement, not as rows{why}: SET GLOBAL binlog_format = ROW (in the server's "
-        "configuration as well; sessions that are open keep theirs), then start a new event log "
-        "after it, which dumps the tables again"
-    )

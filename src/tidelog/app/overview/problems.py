@@ -9,7 +9,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from tidelog.app.overview.problem import problem
 from tidelog.app.overview.processes import capture_starts, pipeline_begins, start_command
+from tidelog.app.overview.table_problems import table_problems
 from tidelog.capture.dumps.state import FINISHED_TABLES, NO_KEY, UNFINISHED_DUMPS, DumpStatus
 from tidelog.capture.log_guard import (
     NEARLY_FULL,
@@ -31,15 +33,6 @@ from tidelog.results import (
     SourceHealth,
     VerifyResult,
 )
-
-
-def problem(
-    kind: str, severity: Severity, about: str, sentence: str, remedy: str, entry: str
-) -> Problem:
-    """Return a problem. ``entry``: the anchor in docs/failure-modes.md."""
-    sentence = " ".join(sentence.split())  # a driver's message may have several lines
-    return Problem(kind, severity, about, sentence, remedy, f"docs/failure-modes.md#{entry}")
-
 
 # Dumps: what blocks them, or made them fail.
 
@@ -291,12 +284,6 @@ SILENT_S = 120.0
 """A pipeline that is behind and has reported nothing for this time does not run, or hangs."""
 REJECTED_S = 86_400.0
 """How long new dead letters are reported."""
-LEFT_OUT_S = 86_400.0
-"""How long tables that are no longer captured are reported."""
-UNLOGGED_S = 3_600.0
-"""How long changes without row events are reported."""
-COLUMNS_NAMED = 5
-"""Number of left out columns that are named, of many."""
 
 
 def problems_of(
@@ -315,7 +302,7 @@ def problems_of(
     yield from _of_source(status, source)
     yield from _retention(source, retained)
     yield from paused_problems(status, source, retained, outputs, now_ms)
-    yield from _tables(status, now_ms)
+    yield from table_problems(status, now_ms)
     yield from _outputs(status, outputs, now_ms)
     yield from dump_problems(status, now_ms)
     yield from _copies(status)
@@ -555,75 +542,6 @@ def _retention(source: SourceHealth, retained: RetainedLog) -> Iterator[Problem]
         danger.sentence,
         remedy,
         "gaperror" if retained.retained_bytes is None else "the-sources-log-is-in-danger",
-    )
-
-
-def _tables(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
-    all_left = status.get("left_out") or ()
-    left = [each for each in all_left if now_ms - each["since_ms"] < LEFT_OUT_S * 1000]
-    if left:
-        more = f" and {counted(len(left) - 1, 'more table')}" if len(left) > 1 else ""
-        yield problem(
-            "no-longer-captured",
-            Severity.INFO,
-            left[0]["table"],
-            f"{left[0]['table']}{more} {'are' if more else 'is'} no longer captured.",
-            "If that is wrong, select it in source.tables again: it is dumped then.",
-            "a-table-is-no-longer-captured",
-        )
-    yield from _left_out_columns(status.get("left_out_columns") or ())
-    yield from _unlogged(status.get("unlogged") or (), now_ms)
-    for kind, section in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
-        for each in status.get(section) or ():
-            effect = "is not captured" if kind == "table-refused" else "is captured in part"
-            yield problem(
-                kind,
-                Severity.WARNING,
-                each["table"],
-                f"{each['table']} {effect}: {each['reason']}",
-                each.get("remedy") or "",
-                "a-table-is-refused",
-            )
-
-
-def _unlogged(tables: Sequence[Mapping[str, Any]], now_ms: int) -> Iterator[Problem]:
-    """One problem for all tables, as a statement without a known table concerns all."""
-    recent = [each for each in tables if now_ms - each["at_ms"] < UNLOGGED_S * 1000]
-    if not recent:
-        return
-    differing = [each for each in recent if not each["dumped"]]
-    first, *more = differing or recent
-    who = first["table"] + (f" and {counted(len(more), 'more table')}" if more else "")
-    effect = "may differ from the source until the dump that is due has been delivered"
-    if not differing:
-        effect = "had changes that outputs of changes will never get; the rows were dumped again"
-    yield problem(
-        "rows-unlogged",
-        Severity.WARNING if differing else Severity.INFO,
-        first["table"],
-        f"{who} {effect}: {first['reason']}",
-        first["remedy"],
-        "rows-changed-without-a-trace-in-the-log",
-    )
-
-
-def _left_out_columns(tables: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
-    if not tables:
-        return
-    first, columns = tables[0]["table"], tables[0]["columns"]
-    named = ", ".join(columns[:COLUMNS_NAMED]) + (", …" if len(columns) > COLUMNS_NAMED else "")
-    who = f"{first} is"
-    if len(tables) > 1:
-        who = f"{first} and {counted(len(tables) - 1, 'more table')} are"
-        named = f"{first}: {named}"
-    remedy = tables[0]["remedy"]
-    yield problem(
-        "columns-left-out",
-        Severity.INFO,
-        first,
-        f"{who} captured without generated columns ({named}): {tables[0]['reason']}.",
-        remedy[:1].upper() + remedy[1:],
-        "generated-columns-are-left-out",
     )
 
 

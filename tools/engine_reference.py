@@ -7,28 +7,26 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tidelog import AsyncEngine, Committer, Event, Events, EventStream, Happened, Message
+from tidelog import AsyncEngine, Committer, Event, Events, EventStream, Message
 from tidelog.engine.core import NEXT_STATES
-from tidelog.engine.event_batches import EventBatch
-from tidelog.ext import OffsetStore, RecordProcessor, RecordService, Serializer, StoredOffset
-from tidelog.testing import TestingEngine
+from tidelog.ext import OffsetStore, RecordProcessor, Serializer, StoredOffset
 
 HEAD = """\
 # Engine
 
-What a program meets that [takes change events](../how-to/embed.md#change-events). All names are of `tidelog` but `TestingEngine`, which is of
-`tidelog.testing`, and `EventBatch`, which is not made by programs.
+For programs that [take change events](../how-to/embed.md#change-events). All names are of `tidelog`; the protocols also of `tidelog.ext`. A call to an
+engine that has stopped raises [EngineStateError](../failure-modes.md#enginestateerror). `help(tidelog.AsyncEngine)` has all signatures.
 """
 SHOWN = (
-    *(AsyncEngine, EventStream, Event, Events, EventBatch, Message, Committer),
+    *(AsyncEngine, EventStream, Event, Events, Message, Committer),
     *(OffsetStore, StoredOffset),
-    *(Serializer, RecordProcessor, RecordService, Happened, TestingEngine),
+    *(Serializer, RecordProcessor),
 )
 
 # What only the engine itself calls.
 NOT_SHOWN = {
     *("EventStream.take", "Event.number", "Event.share", "Event.as_share", "Event.replaced"),
-    *("EventBatch.slice", "EventBatch.value", "EventBatch.versions"),
+    *("Event.to_batch", "Events.pieces"),
 }
 
 
@@ -36,10 +34,8 @@ def engine() -> Iterator[str]:
     yield HEAD
     for shown in SHOWN:
         yield from _class(shown)
-    yield "\n## EngineState\n\n| state | next |\n|---|---|\n"
-    for state, following in NEXT_STATES.items():
-        names = ", ".join(f"`{each.name}`" for each in NEXT_STATES if each in following)
-        yield f"| `{state.name}` | {names or 'none: make a new engine'} |\n"
+    names = ", ".join(f"`{state.name}`" for state in NEXT_STATES)
+    yield f"\n## EngineState\n\nIn this order, or from each to `STOPPING`: {names}.\n"
 
 
 def _class(shown: type[Any]) -> Iterator[str]:
@@ -47,7 +43,7 @@ def _class(shown: type[Any]) -> Iterator[str]:
     named = issubclass(shown, tuple)
     constructor = shown.__new__ if named else shown.__dict__.get("__init__")
     protocol = getattr(shown, "_is_protocol", False)
-    made = shown not in (Event, EventBatch, Events, EventStream) and not protocol
+    made = shown not in (AsyncEngine, Event, Events, EventStream) and not protocol
     if inspect.isfunction(constructor) and made:
         yield f"\n```text\n{shown.__name__}{_signature(constructor)}\n```\n"
     for name, member in vars(shown).items():
@@ -57,10 +53,15 @@ def _class(shown: type[Any]) -> Iterator[str]:
             continue
         if isinstance(member, property) and member.fget is not None:
             kind = inspect.signature(member.fget).return_annotation
-            yield f"\n**`{name}: {kind}`**\n\n{_text(member.fget)}\n"
+            yield _member(f"`{name}: {kind}`", member.fget)
         elif inspect.isfunction(member):
             kind = "async " if inspect.iscoroutinefunction(member) else ""
-            yield f"\n**`{kind}{name}{_signature(member)}`**\n\n{_text(member)}\n"
+            yield _member(f"`{kind}{name}{_signature(member)}`", member)
+
+
+def _member(title: str, documented: Any) -> str:
+    text = _text(documented)
+    return f"\n**{title}**" + (f": {text}\n" if text else "\n")
 
 
 def _signature(function: Any) -> str:
@@ -72,13 +73,18 @@ def _signature(function: Any) -> str:
 
 
 def _text(documented: Any) -> str:
-    """A docstring as Markdown: its sections as paragraphs, what they tell as lists."""
+    """A docstring as Markdown, without what it raises: its sections are lists."""
     text = inspect.cleandoc(documented.__doc__ or "") if documented.__doc__ else ""
+    text = re.sub(
+        r"\n*^(?:Raises|Example):\n(?: .*\n?|\n(?= ))*", "\n", text, flags=re.MULTILINE
+    ).strip()
+    if documented in (EventStream, Events):  # not made by programs
+        text = re.sub(r"\n*^Args:\n(?: .*\n?|\n(?= ))*", "\n", text, flags=re.MULTILINE).strip()
     if text.startswith(f"{getattr(documented, '__name__', '')}("):
         return ""  # a dataclass without one
     found, inside = [], False
     for line in text.splitlines():
-        if re.fullmatch(r"(Args|Raises|Attributes|Example):", line):
+        if re.fullmatch(r"(Args|Attributes):", line):
             found.append(f"{line[:-1]}:\n")
             inside = True
         elif inside and re.match(r"    \S", line):

@@ -1,4 +1,4 @@
-"""Writes the index by message of docs/failure-modes.md from the entries of that page.
+"""Finds the messages that docs/failure-modes.md explains: the site shows them as its index.
 
 A message is what is in backticks in a sentence that begins with *You see*, or at the beginning of a
 list item. Its entry is the nearest heading above it.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-BEGIN = "<!-- index: written by `make docs` from the entries below -->\n"
-END = "<!-- end of the index -->\n"
 HEAD = "## Index by message\n\n`…` stands for names and numbers.\n\n"
 SHORTEST = 3  # words: below it is a word of the status, or an option
 SEEN = re.compile(r"\*You see\*(.*?)(?=\*Why\*|\*Do\*|\n\n|\Z)", re.DOTALL)
@@ -19,11 +17,10 @@ SPAN = re.compile(r"`([^`]+)`")
 
 
 def with_index(page: str) -> str:
-    """Return the page with its index as the entries say."""
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    lines = [f"- `{message}`: [{title}](#{anchor(title)})\n" for message, title in messages(after)]
-    return f"{before}{BEGIN}{HEAD}{''.join(lines)}\n{END}{after}"
+    """Return the page with an index of its messages before the first entry."""
+    before, entries = page.split("\n## ", 1)
+    lines = [f"- `{message}`: [{title}](#{anchor(title)})\n" for message, title in messages(page)]
+    return f"{before}\n{HEAD}{''.join(lines)}\n## {entries}"
 
 
 def messages(entries: str) -> list[tuple[str, str]]:

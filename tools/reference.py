@@ -1,4 +1,4 @@
-"""Write docs/reference and the index of failures, or with --check report what is out of date."""
+"""Write docs/reference from the code, or with --check report what is out of date."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from pydantic.fields import FieldInfo
 
 from tidelog import cli
 from tidelog.app.web.metrics import LEADING, METRICS
-from tidelog.capture.dumps.state import CHUNKS, DUMPS, TABLE_RUNS, TABLES
-from tidelog.capture.windows import WINDOWS
+from tidelog.capture.dumps.state import DUMPS, TABLES
 from tidelog.config import SECTIONS, Config, Rest
 from tidelog.config.control import CommandAlert, NotificationKafka, Otlp, SignalKafka, WebhookAlert
 from tidelog.config.outputs import OUTPUTS
@@ -35,12 +34,11 @@ from tidelog.spark.datasource import options
 
 sys.path.append(str(Path(__file__).parents[1]))
 from tools.engine_reference import engine
-from tools.failure_index import anchor, with_index
+from tools.failure_index import anchor
 from tools.grafana import dashboard
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
-FAILURES = ROOT / "docs" / "failure-modes.md"
 DASHBOARD = ROOT / "docs" / "how-to" / "tidelog-dashboard.json"
 SCHEMA = ROOT / "src" / "tidelog" / "config" / "tidelog.schema.json"
 NOTE = "<!-- Written by `make docs` from the code; do not edit. -->\n"
@@ -70,7 +68,7 @@ outputs:
 - **Sizes** are written `64KiB`, `4MiB`, `1GiB` (powers of 1024) or `500MB` (powers of 1000); a bare
   number is bytes.
 - Everything wrong in a file is reported at once, each with its line; the exit code is 2.
-- An option that names no **default** below is unset, or empty.
+- An option that names no type is a text, one that names no **default** is unset, or empty. Passwords, tokens and options of stores and clients are secrets: never printed.
 """
 
 
@@ -96,7 +94,7 @@ def configuration() -> Iterator[str]:
         several = " (a list)" if name in lists else ""
         kind = f", kind {kind_of(model)}" if "kind" in model.model_fields else ""
         heading = f"`{name}`{several}{kind}"
-        about = re.sub(r" \(docs/[^)]*\)", "", inspect.cleandoc(model.__doc__ or ""))
+        about = re.sub(r"\s\(docs/[^)]*\)", "", inspect.cleandoc(model.__doc__ or ""))
         more = re.findall(r"docs/([\w/-]+\.md)", model.__doc__ or "")
         link = f" [More](../{more[0]})." if more else ""
         yield f"\n## {heading}\n\n{about}{link}\n\n"
@@ -111,13 +109,17 @@ def configuration() -> Iterator[str]:
                 yield written
             else:
                 shared.setdefault(first, []).append(f"`{field.alias or option}`")
-        for first, names in shared.items():
-            yield f"- As in [{first}](#{anchor(first)}): {', '.join(names)}.\n"
+        if shared:
+            parts = (
+                f"{', '.join(names)} of [{short(first)}](#{anchor(first)})"
+                for first, names in shared.items()
+            )
+            yield f"- Also {'; '.join(parts)}.\n"
 
 
 def entry(option: str, field: FieldInfo, schema: dict[str, Any]) -> str:
     """Return the list item of an option: type, default, meaning, example; values below it."""
-    sentences = Notes().sentences(field.description or "")
+    sentences = sentences_of(field.description or "")
     values = [text for text in sentences if VALUE.match(text)]
     if len(values) < 3:
         values = []
@@ -127,13 +129,14 @@ def entry(option: str, field: FieldInfo, schema: dict[str, Any]) -> str:
     listed = {text.split("`")[1] for text in values}
     if listed and listed >= set(re.findall(r"`([^`]+)`", type_)):
         type_ = ""
+    type_ = "" if type_ == "text" else type_
     facts = [type_, default if default == "required" else f"default {default}"]
     if default in ("unset", "`[]`", "`{}`"):
         facts.pop()
-    if field.examples and not values and type_ not in ("duration", "size", "path"):
+    if field.examples and not values and type_ not in ("", "duration", "size", "path"):
         shown = field.examples[0]
         text = shown if isinstance(shown, str) else json.dumps(shown)
-        if f"`{text}`" != default:
+        if f"`{text}`" != default and not text.startswith("${"):
             meaning += f" Example: `{text}`."
     in_brackets = ", ".join(fact for fact in facts if fact)
     about = f" ({in_brackets})" if in_brackets else ""
@@ -141,46 +144,26 @@ def entry(option: str, field: FieldInfo, schema: dict[str, Any]) -> str:
     return f"- `{field.alias or option}`{about}: {meaning}".rstrip() + f"\n{below}"
 
 
+def short(heading: str) -> str:
+    """Return what tells a section from others: its kind, or its name."""
+    return heading.rsplit("kind ", 1)[-1]
+
+
 VALUE = re.compile(r"`[^`]+`: ")
 
 
-class Notes:
-    """What is too long for a cell of a table: its first sentence stays, the rest stands below."""
+SENTENCE = re.compile(r"(?<=[.:]) (?=[A-Z`\"\[])")
 
-    LONGEST = 120
-    _SENTENCES = re.compile(r"(?<=[.:]) (?=[A-Z`\"\[])")
 
-    def __init__(self) -> None:
-        self._notes: list[tuple[str, list[str]]] = []
-
-    def cell(self, name: str, text: str) -> str:
-        """What of `text` stands in the cell of what is called `name`."""
-        if len(text) <= self.LONGEST:
-            return text
-        first, *rest = self.sentences(text)
-        if rest:
-            self._notes.append((name, rest))
-        return first
-
-    def listed(self) -> Iterator[str]:
-        """The rest, a list item for each cell; values that are told one by one are items in it."""
-        if self._notes:
-            yield "\n"
-        for name, sentences in self._notes:
-            plain = [text for text in sentences if not VALUE.match(text)]
-            values = [text for text in sentences if VALUE.match(text)]
-            yield f"- {name}: {' '.join(plain)}".rstrip() + "\n" if plain else f"- {name}:\n"
-            yield from (f"  - {value}\n" for value in values)
-
-    def sentences(self, text: str) -> list[str]:
-        """The sentences of a text; what ends with a colon goes with the next one."""
-        found: list[str] = []
-        for part in self._SENTENCES.split(text):
-            if found and found[-1].endswith(":"):
-                found[-1] += f" {part}"
-            else:
-                found.append(part)
-        return found
+def sentences_of(text: str) -> list[str]:
+    """Return the sentences of a text; what ends with a colon goes with the next one."""
+    found: list[str] = []
+    for part in SENTENCE.split(text):
+        if found and found[-1].endswith(":"):
+            found[-1] += f" {part}"
+        else:
+            found.append(part)
+    return found
 
 
 def kind_of(model: type[BaseModel]) -> str:
@@ -206,13 +189,13 @@ def type_of(option: str, schema: dict[str, Any]) -> str:
     if schema.get("format") == "path":
         return "path"
     if schema["type"] == "array" and {"$ref", "oneOf"} & schema["items"].keys():
-        return "list of sections, below"
+        return "list, below"
     if schema["type"] == "array":
-        return "list of texts"
+        return "list"
     if schema["type"] == "integer":
         limits = [str(schema[limit]) for limit in ("minimum", "maximum") if limit in schema]
         return f"integer, {' to '.join(limits)}" if len(limits) == 2 else "integer"
-    return {"string": "text", "object": "mapping", "boolean": "yes or no"}[schema["type"]]
+    return {"string": "text", "object": "mapping", "boolean": "boolean"}[schema["type"]]
 
 
 def alternatives(values: list[Any]) -> str:
@@ -239,12 +222,10 @@ def default_of(option: str, field: FieldInfo) -> str:
 CLI_HEAD = """\
 # Command line
 
-Exit codes: 0 done; 1 failed, or `verify` and `demo` found a difference; 2 bad usage or configuration,
-or `check` found what has to be fixed; 130 interrupted. SIGINT and SIGTERM end `run`,
-`capture` and `pipeline` in order (exit 0): what was read is made durable first. A second one ends the
-process at once, which is safe too. An output that has stopped ends no `run`: it is retried, and capture continues.
-`pipeline` ends once all of its outputs have stopped, with the code of the first one's error (1 or 2), and so it does if
-one is stopped when it is interrupted.
+Exit codes: 0 done; 1 failed, or `verify` and `demo` found a difference; 2 bad usage or configuration, or `check` found what has to be fixed;
+130 interrupted. SIGINT and SIGTERM end `run`, `capture` and `pipeline` in order (exit 0): what was read is made durable first. A second one
+ends the process at once, which is safe too. An output that has stopped ends no `run`; `pipeline` ends once all of its outputs have stopped,
+with the code of the first one's error.
 
 Of several commands:
 
@@ -310,8 +291,6 @@ SPARK_HEAD = """\
 `format("tidelog")`, for `spark.readStream` and `spark.read`.
 How to use it: [read in Spark](../how-to/read-in-spark.md). Names of options may be written in any case.
 
-| option | meaning |
-|---|---|
 """
 
 SPARK_TAIL = """\
@@ -360,19 +339,17 @@ JSON of records that mark dumps.
 
 def spark_source() -> Iterator[str]:
     yield NOTE + SPARK_HEAD
-    notes = Notes()
     for name, meaning in options._NAMES.items():
-        written = f"`{name}`"
-        yield f"| {written} | {notes.cell(written, meaning)} |\n"
-    yield from notes.listed()
+        yield f"- `{name}`: {meaning}\n"
     yield SPARK_TAIL
 
 
 STATES_HEAD = """\
 # States of dumps
 
-What a dump, its tables, its chunks and their windows go through. Capture applies these very tables: what stands in none of them
-is a mistake, and ends the session, which restarts from what is stored. [Why](../adr/0024-dumps-decide-under-a-lock-and-act-after-it.md);
+What a dump and its tables go through, as `tidelog status` shows it and as it is stored. Capture applies these very tables, and those of a table's run,
+its chunks (`TABLE_RUNS`, `CHUNKS` in `tidelog.capture.dumps.state`) and their windows (`WINDOWS` in `tidelog.capture.windows`): what stands in none of
+them is a mistake, and ends the session, which restarts from what is stored. [Why](../adr/0024-dumps-decide-under-a-lock-and-act-after-it.md);
 how to pause, resume and cancel: [dump a table](../how-to/dump-a-table.md#a-large-dump-beside-a-busy-application).
 """
 
@@ -380,15 +357,16 @@ how to pause, resume and cancel: [dump a table](../how-to/dump-a-table.md#a-larg
 def dump_states() -> Iterator[str]:
     yield NOTE + STATES_HEAD
     table: Transitions[Any, Any]
-    for table in (DUMPS, TABLES, TABLE_RUNS, CHUNKS, WINDOWS):
+    for table in (DUMPS, TABLES):
         yield f"\n## A {table.name}\n\n{table.about}\n"
-        yield "\n| state | what happens | next | and |\n|---|---|---|---|\n"
+        yield "\n"
         states: dict[tuple[Any, str, str], list[str]] = {}
         for row in table.rows:
             cells = (row.input.value, _state(row.then), row.effect)
             states.setdefault(cells, []).append(_state(row.state))
         for cells, of in states.items():
-            yield f"| {' | '.join((', '.join(of), *cells))} |\n"
+            happens, then, effect = cells
+            yield f"- {', '.join(of)}, *{happens}* → {then}{f': {effect}' if effect else ''}\n"
         ends = ", ".join(_state(end) for end in type(table.start) if end in table.ends())
         yield f"\nIt begins as {_state(table.start)} and ends as {ends}.\n"
         if table.stays:
@@ -404,10 +382,8 @@ METRICS_HEAD = """# Metrics
 
 `GET /metrics` of the [HTTP interface](../how-to/control.md#http) gives them to Prometheus, as text or OpenMetrics, and `control.otlp`
 pushes the same by OpenTelemetry: [how to scrape, push and alert](../how-to/monitor.md).
-All but `tidelog_leading` come from the process that leads. What is not known is left out, never 0.
+All but `tidelog_leading` come from the process that leads. What is not known is left out, never 0. In brackets: kind and labels.
 
-| metric | kind | labels | |
-|---|---|---|---|
 """
 
 
@@ -415,7 +391,8 @@ def metrics() -> Iterator[str]:
     yield NOTE + METRICS_HEAD
     for metric in (LEADING, *METRICS):
         labels = ", ".join(f"`{label}`" for label in metric.labels)
-        yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.about} |\n"
+        facts = f"{metric.kind}; {labels}" if labels else metric.kind
+        yield f"- `{metric.name}` ({facts}): {metric.about}\n"
 
 
 def _state(state: Enum) -> str:
@@ -435,7 +412,6 @@ def pages() -> dict[Path, str]:
         "metrics.md": "".join(metrics()),
     }
     pages = {REFERENCE / name: text for name, text in written.items()}
-    pages[FAILURES] = with_index(FAILURES.read_text(encoding="utf-8"))
     return {**pages, SCHEMA: json.dumps(schema, indent=2) + "\n", DASHBOARD: dashboard()}
 
 

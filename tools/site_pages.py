@@ -1,12 +1,16 @@
-"""MkDocs hooks: a page of the public Python API, and links to files that are not pages as plain text."""
+"""MkDocs hooks: the public Python API, the index of failures, and links to files that are no pages."""
 
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+import sys
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
+
+sys.path.append(str(Path(__file__).parents[1]))
+from tools.failure_index import with_index
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 _API = "reference/api.md"
+_FAILURES = "failure-modes.md"
 _MODULES = (
     "tidelog",
     "tidelog.commands",
@@ -33,7 +38,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write links that leave the folder of the docs as their text: the site has no such files."""
+    """Add the index of failures; write links that leave the folder of the docs as their text."""
+    if page.file.src_uri == _FAILURES:
+        markdown = with_index(markdown)
     depth = len(PurePosixPath(page.file.src_uri).parent.parts)
 
     def plain(link: re.Match[str]) -> str:

@@ -132,9 +132,10 @@ def test_every_indexed_message_is_the_codes() -> None:
 
 
 def test_an_entry_is_found_by_the_messages_that_one_sees() -> None:
-    page = f"""# Page
+    page = """# Page
 
-{failure_index.BEGIN}{failure_index.END}
+## Entries
+
 ### First error
 
 *You see* `the table … is away` in `status`. *Do* run `VACUUM FULL the table`.
@@ -142,7 +143,8 @@ def test_an_entry_is_found_by_the_messages_that_one_sees() -> None:
 - `the lock is held`: end the session.
 """
     written = failure_index.with_index(page)
-    assert "- `the lock is held`: [First error](#first-error)\n" in written
-    assert "- `the table … is away`: [First error](#first-error)\n" in written
-    assert written.count("VACUUM FULL") == 1
-    assert failure_index.with_index(written) == written
+    index = written[: written.index("## Entries")]
+    assert "- `the lock is held`: [First error](#first-error)\n" in index
+    assert "- `the table … is away`: [First error](#first-error)\n" in index
+    assert "VACUUM" not in index
+    assert written.endswith(page[page.index("## Entries") :])

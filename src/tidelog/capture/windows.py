@@ -10,10 +10,10 @@ watermark and still be invisible to its SELECT. Hence two histories of emitted r
 `UnseenTransactions`, which transactions changed which tables, kept always; and `KeyHistory`, which
 keys they changed, kept for tables that are being dumped.
 
-The states of a window are a table, `WINDOWS`, which `docs/reference/dump-states.md` prints; an
-input without a row voids the window. A strategy that writes no watermarks delivers rows with a
-position instead (`ChunkRows.emit_at`), before which everything that the chunk could see was
-committed. Then READ → CLOSED happens at the first boundary between transactions at which the log
+The states of a window are a table, `WINDOWS`; an input without a row voids the window. A strategy
+that writes no watermarks delivers rows with a position instead (`ChunkRows.emit_at`), before
+which everything that the chunk could see was committed.
+Then READ → CLOSED happens at the first boundary between transactions at which the log
 has reached it (`Windows.due`, `Windows.close_due`).
 """
 

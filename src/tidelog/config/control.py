@@ -54,7 +54,7 @@ class WebhookAlert(_Alert):
     )
     headers: Headers = Field(
         default={},
-        description="Sent with it. All are treated as secrets.",
+        description="Sent with it.",
         examples=[{"Authorization": "Bearer ${ALERT_TOKEN}"}],
     )
 
@@ -166,15 +166,13 @@ class Otlp(Section):
     )
     headers: Headers = Field(
         default={},
-        description="Sent with each request. All are treated as secrets.",
+        description="Sent with each request.",
         examples=[{"Authorization": "Bearer ${OTLP_TOKEN}"}],
     )
     service_name: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,100}$",
-        description="The resource's `service.name`, in the namespace `tidelog`: the same for a "
-        "leader and its standbys. With `source.databases` each one's name is added. Unset: the "
-        "source's name in notifications.",
+        description="The resource's `service.name`. Unset: the source's name in notifications.",
         examples=["shop"],
     )
     every_ms: Milliseconds = Field(
@@ -183,8 +181,7 @@ class Otlp(Section):
     timeout_ms: Milliseconds = Field(
         default=10_000,
         ge=100,
-        description="For one push. What could not be pushed is not repeated; the next push has "
-        "newer values.",
+        description="For one push. A failed push is not repeated.",
         examples=["10s"],
     )
 
@@ -220,30 +217,26 @@ class Rest(Section):
     schema_token: SecretStr | None = Field(
         default=None,
         min_length=8,
-        description="This token gives access to schemas of Avro messages, and nothing else. "
-        "Unset: `token` is needed for that, too.",
+        description="Gives access to schemas of Avro messages alone.",
         examples=["${TIDELOG_SCHEMA_TOKEN}"],
     )
     metrics_token: SecretStr | None = Field(
         default=None,
         min_length=8,
-        description="This token gives access to `/metrics`, and nothing else: for Prometheus. "
-        "Unset: `token` is needed for that, too.",
+        description="Gives access to `/metrics` alone.",
         examples=["${TIDELOG_METRICS_TOKEN}"],
     )
     viewer_token: SecretStr | None = Field(
         default=None,
         min_length=8,
-        description="A user who logs in to the web page with this token sees all and changes "
-        "nothing; with `token` one may act, too. Unset: only users with `token` can log in.",
+        description="Who logs in to the web page with it sees all and changes nothing.",
         examples=["${TIDELOG_VIEWER_TOKEN}"],
     )
 
     behind_proxy: bool = Field(
         default=False,
         description="All requests from this host come through a proxy that sets "
-        "`X-Forwarded-For` and `X-Forwarded-Proto`, whatever it received: these name the client, "
-        "and whether it uses TLS. Otherwise they are ignored.",
+        "`X-Forwarded-For` and `X-Forwarded-Proto`. Otherwise these headers are ignored.",
     )
 
     @model_validator(mode="after")
@@ -270,8 +263,7 @@ class Control(Section):
     )
     notifications: list[Literal["log", "file", "eventlog", "kafka"]] = Field(
         default=["eventlog"],
-        description="Where notifications of dumps go: the process's own log lines, a file of JSON "
-        "lines, control records of the event log, a Kafka topic.",
+        description="Where notifications of dumps go: `log` (lines), `file`, `eventlog`, `kafka`.",
     )
     notification_file: LocalPath | None = Field(
         default=None, description="For `file`.", examples=["./notifications.jsonl"]

@@ -67,22 +67,19 @@ class EngineSection(Section):
     record_processing_threads: int | None = Field(
         default=None,
         ge=1,
-        description="Threads that transform, serialize and, where events are consumed in parallel, "
-        "consume; processes, or Spark's tasks at once, if these are asked for. Unset: as many as "
-        "this machine has cores.",
+        description="Threads, processes or Spark tasks that transform, serialize and, in "
+        "parallel, consume. Unset: as many as this machine has cores.",
         examples=[4],
     )
     record_processing_on: ProcessingOn = Field(
         default=ENGINE_DEFAULTS.record_processing_on,
-        description="`processes`: for transforms in Python that cost more than to send an event "
-        "there and back; they, and a consumer in parallel, must be functions of a module. `spark`: "
-        "on executors, in the session that runs or one of `pipeline.master` and `pipeline.conf`.",
+        description="Where transforms, formats and a consumer in parallel run; see "
+        "[embed](../how-to/embed.md#transforms-that-cost-cpu).",
     )
     concurrent_coroutines: int = Field(
         default=ENGINE_DEFAULTS.concurrent_coroutines,
         ge=1,
-        description="Where transforms, or with `consume_records_async` the consumer, are coroutine "
-        "functions (`async def`): so many of their coroutines at once.",
+        description="So many coroutines of transforms, or of a consumer in parallel, at once.",
     )
     consume_records_async: bool = Field(
         default=False, description="Call the consumer of single events in parallel."
@@ -175,8 +172,7 @@ class ScheduledDump(Section):
         examples=["nightly"],
     )
     cron: str = Field(
-        description="When: minute, hour, day of month, month, day of week, as Debian's cron has "
-        "them. Times that passed while no capture led are made up for, once.",
+        description="When: minute, hour, day of month, month, day of week.",
         examples=["0 3 * * *"],
     )
     time_zone: str = Field(default="UTC", description="Of `cron`.", examples=["Europe/Berlin"])
@@ -276,7 +272,7 @@ class Log(Section):
         default={},
         description="Options of the object store, such as `endpoint`, `region`, `access_key_id`, "
         "`secret_access_key`, `allow_http`; what is not given is taken from the environment "
-        "(`AWS_…`, `GOOGLE_…`, `AZURE_…`). All are treated as secrets.",
+        "(`AWS_…`, `GOOGLE_…`, `AZURE_…`).",
         examples=[{"region": "eu-central-1"}],
     )
     retention: Duration | None = Field(
@@ -287,8 +283,8 @@ class Log(Section):
     )
     retention_cap: Duration | None = Field(
         default=None,
-        description="Remove segments older than this even if an output has not read them; that "
-        "output then stops, and copies are dumped again at the next start. Unset: never.",
+        description="Remove segments older than this even if an output has not read them; "
+        "it then stops, and copies are dumped again. Unset: never.",
         examples=["30d"],
     )
     rollup_bytes: Bytes = Field(
@@ -326,7 +322,7 @@ class State(Section):
     options: dict[str, StorageOption] = Field(
         default={},
         description="Options of the store, such as `user`, `password`, `tls_ca`; each store's page "
-        "names its own. All are treated as secrets.",
+        "names its own.",
         examples=[{"user": "tidelog", "password": "${STATE_PASSWORD}"}],
     )
 
@@ -394,8 +390,8 @@ class CaptureSection(Section):
     read_bytes_per_second: Bytes | None = Field(
         default=None,
         ge=1024,
-        description="Read at most so much of the source's log a second, on average. If more is "
-        "written for long, capture falls behind, and the source keeps its log. Unset: no limit.",
+        description="Read at most so much of the source's log a second; the source keeps "
+        "the rest. Unset: no limit.",
         examples=["20MiB"],
     )
     zone: str | None = Field(
@@ -446,14 +442,13 @@ class PipelineOptions(Section):
     name: str = Field(
         default="pipeline",
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
-        description="The name of this consumer of the event log, which keeps for each consumer "
-        "what it has not read. Pipelines that read one log need different names.",
+        description="Pipelines that read one event log need different names.",
     )
     checkpoint: LogPlace = Field(
         default="./data/checkpoint",
-        description="Directory, or URL of an object store, for a second copy of each output's "
-        "progress, apart from the event log: it shows that an output is ahead of a log that was "
-        "put back to an earlier state. It may be lost.",
+        description="Directory, or URL of an object store, for a second copy of each "
+        "output's progress: it shows that an output is ahead of a restored event log. It may "
+        "be lost.",
     )
     trigger_ms: Milliseconds = Field(
         default=1_000,

@@ -50,8 +50,7 @@ _SNAPSHOT: Any = Field(
 )
 _SNAPSHOT_MODE: Any = Field(
     default="incremental",
-    description="How the dump at start reads: `incremental` in chunks beside the log; `blocking` "
-    "all tables under one snapshot while the log waits.",
+    description="How the dump at start reads.",
 )
 _SNAPSHOT_CONFIGURATION: Any = Field(
     default=None, description="For `snapshot: configuration_based`: the single decisions."
@@ -177,14 +176,14 @@ class PostgresSourceSection(SourceBase):
     kind: Literal["postgres"] = Field(description="The kind of database.")
     url: SecretUrl = Field(
         description="Connection URL or `key=value` string as libpq reads it. The role needs "
-        "`REPLICATION` and `SELECT` on the tables. The password is never printed.",
+        "`REPLICATION` and `SELECT` on the tables.",
         examples=["postgresql://tidelog:${PGPASSWORD}@db:5432/shop"],
     )
     databases: list[PostgresName] = Field(
         default=[],
-        description="Databases of this server to capture side by side, instead of the one that "
-        "`url` names. Each has a slot, an event log and a state of its own, whose names are those "
-        "configured with the database's added. Unset: the one of `url`.",
+        description="Databases of this server to capture side by side, each with a slot, an "
+        "event log and a state whose names have the database's added. Unset: the one of "
+        "`url`.",
         examples=[["shop", "billing"]],
     )
     tables: TablePatterns = _TABLES
@@ -336,11 +335,10 @@ class MySqlSourceSection(SourceBase):
     )
     cascades: Literal["refuse", "dump", "accept"] = Field(
         default="refuse",
-        description="Foreign keys with `CASCADE` or `SET NULL` on a captured table change its "
-        "rows, and the binlog holds nothing of it. `refuse`: capture does not start. `dump`: the "
-        "table is dumped again whenever rows of a table that it refers to, captured or not, are "
-        "deleted or their referenced columns change, also by way of other tables. `accept`: "
-        "copies drift from the source until dumped again.",
+        description="What to do where foreign keys with `CASCADE` or `SET NULL` change rows of a "
+        "captured table, which the binlog does not hold. `refuse`: capture does not start. `dump`: "
+        "the table is dumped again whenever rows that it refers to are deleted or their keys "
+        "change. `accept`: copies drift from the source until dumped again.",
     )
     when_log_in_danger: Literal["warn", "pause_dumps"] = _PAUSES_DUMPS
 

@@ -204,7 +204,7 @@ LocalPath = Annotated[Path, AfterValidator(_resolve_path)]
 LibrdkafkaSettings = Annotated[
     dict[str, SecretStr],
     Field(
-        description="Settings of librdkafka, for security and tuning. All are treated as secrets.",
+        description="Settings of librdkafka, for security and tuning.",
         examples=[
             {
                 "security.protocol": "SASL_SSL",
@@ -262,9 +262,9 @@ class TypesSection(Section):
     )
     numeric: Literal["text"] | DecimalLimits = Field(
         default="text",
-        description="Of PostgreSQL's `numeric` without limits or of more than 38 digits. `text`: "
-        "all digits. `{decimal: [38, 18]}`: a decimal. A table with a value that it does not hold "
-        "exactly (more digits, `NaN`, `Infinity`) is left out: nothing is rounded.",
+        description="Of PostgreSQL's `numeric` without limits or of more than 38 digits. "
+        "`text`: all digits. `{decimal: [38, 18]}`: a decimal; a table with a value that it "
+        "does not hold exactly is left out.",
         examples=[{"decimal": [38, 18]}],
     )
     json_: JsonTypes = Field(
@@ -287,9 +287,8 @@ class TypesSection(Section):
 
 SOURCE_TYPES: Any = Field(
     default=None,
-    description="For all outputs that have the option `types` (Delta, files of typed values): "
-    "their types of arrays, JSON and numbers without limits, in new columns; see *types*. What an "
-    "output sets itself goes before. What is captured is the same.",
+    description="For all outputs that have the option `types`, unless they set it "
+    "themselves; see *types*.",
     examples=[{"json": "variant"}],
 )
 TYPES: Any = Field(

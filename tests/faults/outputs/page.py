@@ -17,43 +17,40 @@ the same pipeline has no fault.
 - Afterwards the copy is equal to the source: no change is lost or repeated, and no key went back in
   time.
 
-`python -m tests.faults.outputs.page` makes this page from the suite, `tests/faults/outputs`.
-`make test-all` runs the cells marked •, `make test-thorough` the others.
+`python -m tests.faults.outputs.page` makes this page from the suite, `tests/faults/outputs`. All
+pairs of an output and a fault hold, but those under *Exceptions*. `make test-thorough` runs all.
 """
 _TITLES: Final = {
     "postgres": "PostgreSQL", "mysql": "MySQL", "mariadb": "MariaDB", "opensearch": "OpenSearch",
-    "kafka": "Kafka, compacted", "kafka_transactions": "Kafka, by transactions", "http": "HTTP",
+    "kafka": "compacted Kafka", "kafka_transactions": "Kafka by transactions", "http": "HTTP",
     "files": "Files", "files_s3": "Files on S3", "delta": "Delta", "iceberg": "Iceberg",
 }  # fmt: skip
 
 
 def page() -> str:
     """The whole of it."""
-    reasons: list[str] = []
-
-    def shown(output: str, fault: str) -> str:
-        reason = FAULTS[fault].impossible.get(output)
-        if reason is not None:
-            if reason not in reasons:
-                reasons.append(reason)
-            return f"[{reasons.index(reason) + 1}]"
-        cell = f"{output}-{fault}"
-        return "holds •" if cell in CHEAP else "holds"
-
-    table = [[_TITLES[output], *(shown(output, fault) for fault in FAULTS)] for output in OUTPUTS]
+    exceptions: dict[str, list[str]] = {}
+    for output in OUTPUTS:
+        for fault in FAULTS.values():
+            reason = fault.impossible.get(output)
+            if reason is not None:
+                exceptions.setdefault(reason, []).append(f"{_TITLES[output]}: {fault.title}")
+    always = [
+        f"{_TITLES[output]}: {fault.title}"
+        for output in OUTPUTS
+        for name, fault in FAULTS.items()
+        if f"{output}-{name}" in CHEAP and output not in fault.impossible
+    ]
     parts = [
         _HEAD,
-        _table(["", *(fault.title for fault in FAULTS.values())], table),
-        "\n".join(f"- [{number}] {reason}." for number, reason in enumerate(reasons, 1)),
+        f"Outputs: {', '.join(_TITLES[output] for output in OUTPUTS)}.",
+        f"In `make test-all`: {'; '.join(always)}.",
         "## Faults",
         "\n".join(f"- **{each.title}**: {each.what}" for each in FAULTS.values()),
+        "## Exceptions",
+        "\n".join(f"- {'; '.join(pairs)}: {reason}." for reason, pairs in exceptions.items()),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":

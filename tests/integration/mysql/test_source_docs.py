@@ -191,7 +191,7 @@ def test_types_of_the_page_are_what_the_catalogue_becomes(
 
 
 def test_settings_of_managed_servers_exist(mysql_server: MySqlServer) -> None:
-    page = (DOCS / "sources" / "managed-mysql.md").read_text(encoding="utf-8")
+    page = section(SHARED, "Set up the server")
     named = {
         name.replace("-", "_")
         for block in blocks(page, "text")

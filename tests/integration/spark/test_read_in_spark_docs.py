@@ -61,7 +61,7 @@ def test_examples_of_the_page_run(
 
 def test_every_option_and_column_is_on_the_reference_page() -> None:
     for name in _NAMES:
-        assert f"| `{name}` |" in REFERENCE
+        assert f"- `{name}`: " in REFERENCE
     for shape in (ENVELOPE, VARIANT, RAW, SEGMENTS):
         for column in shape.names:
             assert f"`{column}`" in REFERENCE, column

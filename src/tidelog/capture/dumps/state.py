@@ -1,7 +1,7 @@
 """A dump's state and progress: values that are stored as JSON, and their transitions. No I/O.
 
 `DUMPS`, `TABLES`, `TABLE_RUNS` and `CHUNKS` are applied by the objects whose states they describe;
-`docs/reference/dump-states.md` prints them. The states of windows are in
+`docs/reference/dump-states.md` prints the first two. The states of windows are in
 `tidelog.capture.windows`.
 """
 

@@ -65,8 +65,8 @@ class DeadLetter(Section):
     """Where rejected records go."""
 
     path: Location = Field(
-        description="Directory or URL; JSON lines with output, table, version and reason (no "
-        "values), one file for each task with rejections.",
+        description="Directory or URL; JSON lines with output, table, version and reason "
+        "(no values).",
         examples=["./data/dead-letters"],
     )
 
@@ -92,19 +92,17 @@ class StepSection(Section):
     )
     filter: str | None = Field(
         default=None,
-        description="A condition in Spark SQL. Where rows are kept by key, a row that no longer "
-        "meets it is deleted. Change events that don't meet it are left out, except deletes and "
-        "truncates. If a record has none of the columns that the condition reads, the row stays "
-        "in the copy, or out of it. If a record has only some of them, or has to add a row and "
-        "has not all columns, the row is read again from the source by its key: until then the "
-        "copy has the row's former state.",
+        description="A condition in Spark SQL. Where rows are kept by key, a row that no "
+        "longer meets it is deleted. Change events that don't meet it are left out, except "
+        "deletes and truncates. If a record lacks columns that the condition reads, the row "
+        "stays as it is, or is read again from the source.",
         examples=["country = 'DE'"],
     )
     cast: dict[str, str] | None = Field(
         default=None,
-        description="Column: Spark SQL type. For a column of a copy's key, the type must keep all "
-        "values distinct. A value that does not fit the type leaves out the table, or stops an "
-        "output of changes; `try_cast` in `compute` makes it NULL.",
+        description="Column: Spark SQL type. It must keep values of a key distinct. A value "
+        "that does not fit leaves out the table, or stops an output of changes; `try_cast` in "
+        "`compute` makes it NULL.",
     )
     compute: dict[str, str] | None = Field(
         default=None,
@@ -262,25 +260,24 @@ class DebeziumModes(Section):
     )
     schemas_enable: bool = Field(
         default=False,
-        description="Each key and value with its schema, as Kafka Connect's JSON converter writes "
-        "and reads them by default, and as Connect's JDBC sink needs them.",
+        description="Each key and value with its schema, as Kafka Connect's JSON converter "
+        "writes them by default.",
     )
 
 
 SkipOrFail = Literal["skip", "fail"]
 KEYLESS: Any = Field(
     default="skip",
-    description="What to do with a table that has no key to find rows by. `skip`: it is left out, "
-    "with a warning, and the others are delivered; once it has a key, it is dumped and delivered. "
-    "`fail`: stop.",
+    description="What to do with a table that has no key. `skip`: it is left out, with a "
+    "warning, until it has one. `fail`: stop.",
 )
 
 SkippedOperations = list[Literal["c", "u", "d", "t"]]
 SKIPPED = Field(
     default=None,
-    description="Changes that are left out, by `op`, as Debezium's `skipped.operations`: `c`, `u`, "
-    "`d`, `t`. Unset: `[t]` with format `debezium` or `avro`, as Debezium, else `[]`. A truncate "
-    "empties a compacted topic whatever is set here.",
+    description="Changes that are left out, by `op`: `c`, `u`, `d`, `t`. Unset: `[t]` with "
+    "format `debezium` or `avro`, as Debezium. A truncate empties a compacted topic in "
+    "any case.",
     examples=[["t"], []],
 )
 
@@ -339,7 +336,7 @@ class StorageOptionsSection(Section):
         default={},
         description="Options of the object store, as in `log.storage_options`. Unset: what "
         "`fs.s3a.*`, `fs.azure.*` or `fs.gs.*` in `pipeline.conf` say. What neither says is taken "
-        "from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`). All are treated as secrets.",
+        "from the environment (`AWS_…`, `GOOGLE_…`, `AZURE_…`).",
         examples=[{"region": "eu-central-1"}],
     )
 

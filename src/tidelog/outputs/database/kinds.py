@@ -59,7 +59,7 @@ class PostgresSection(DatabaseSection):
         "Names the output's progress in the state store and in the database: keep it.",
     )
     url: SecretUrl = Field(
-        description="Connection URL, as libpq reads it. The password is never printed.",
+        description="Connection URL, as libpq reads it.",
         examples=["postgresql://tidelog:${PGPASSWORD}@db:5432/copy"],
     )
     schema_: PostgresName | None = Field(

@@ -40,9 +40,9 @@ class FilesSection(FileStoreSection, ExecutorSection):
     layout: str = Field(
         default="table={table}/date={date}",
         min_length=1,
-        description="Directories below `path`: `{table}` is the name that a step `route` gives, by "
-        "default the source's; `{namespace}`, `{name}` the source's; `{date}`, `{year}`, "
-        "`{month}`, `{day}`, `{hour}` of the commit, in UTC.",
+        description="Directories below `path`: `{table}` (the name that a step `route` "
+        "gives), the source's `{namespace}`, `{name}`; `{date}`, `{year}`, `{month}`, "
+        "`{day}`, `{hour}` of the commit, in UTC.",
         examples=["{namespace}/{name}/date={date}"],
     )
     format: Literal["parquet", "json"] = Field(default="parquet", description="`json`: JSON lines.")
@@ -53,9 +53,7 @@ class FilesSection(FileStoreSection, ExecutorSection):
     )
     types: TypesSection | None = Field(
         default=None,
-        description="For typed values in Parquet: types of arrays and of numbers without limits, "
-        "in new columns; see *types*. Unset: all are text, because changes of a table that is left "
-        "out are in no file.",
+        description="For typed values in Parquet; see *types*. Unset: all are text.",
         examples=[{"arrays": "native"}],
     )
     compression: Literal["zstd", "snappy", "gzip", "none"] | None = Field(

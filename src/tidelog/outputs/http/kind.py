@@ -55,7 +55,7 @@ class HttpSection(ExecutorSection):
     )
     headers: Headers = Field(
         default={},
-        description="Sent with each request. All are treated as secrets.",
+        description="Sent with each request.",
         examples=[{"X-Api-Key": "${API_KEY}"}],
     )
     format: JsonFormatName = Field(default="debezium", description="The form of the events.")

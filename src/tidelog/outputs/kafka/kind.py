@@ -43,8 +43,8 @@ class KafkaSection(ExecutorSection):
     topic: str = Field(
         default="{namespace}.{name}",
         min_length=1,
-        description="Name of each table's topic; `{namespace}` and `{name}` stand for the "
-        "source's, `{table}` for the name that a step `route` gives. Characters that topics can't "
+        description="Name of each table's topic, from the source's `{namespace}` and "
+        "`{name}`, or the `{table}` that a step `route` gives. Characters that topics can't "
         "have become `_`.",
     )
     messages_topic: str | None = Field(

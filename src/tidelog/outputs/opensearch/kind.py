@@ -94,7 +94,7 @@ class OpenSearchSection(ExecutorSection):
     )
     headers: Headers = Field(
         default={},
-        description="Sent with every request. All are treated as secrets.",
+        description="Sent with every request.",
         examples=[{"Authorization": "Bearer ${SEARCH_TOKEN}"}],
     )
     ca_file: str | None = Field(
@@ -103,9 +103,7 @@ class OpenSearchSection(ExecutorSection):
     index: str = Field(
         default="{namespace}_{name}",
         min_length=1,
-        description="Name of each table's alias, which is what to search; `{namespace}` and "
-        "`{name}` stand for the source's, `{table}` for the name that a step `route` gives. In "
-        "lower case; characters that indices can't have become `_`.",
+        description="Name of each table's alias, as of Kafka's topics; in lower case.",
     )
     create_indices: bool = Field(default=True, description="Create missing indices. `false`: stop.")
     settings: dict[str, Any] = Field(

@@ -79,16 +79,15 @@ class DeltaSection(FileStoreSection, LakeSection):
     )
     deletion_vectors: bool = Field(
         default=True,
-        description="Whether copies that are created have deletion vectors. With them a changed "
-        "row is marked in its file; without, its file is rewritten, which costs much more, but "
-        "older readers can read the table.",
+        description="Whether new copies have deletion vectors. Without them the file of a "
+        "changed row is rewritten, which costs much more, but older readers can read the "
+        "table.",
     )
     names: Literal["plain", "exact"] = Field(
         default="plain",
-        description="Names of new columns. `plain`: a character that Delta refuses without column "
-        "mapping (space, tab, newline, `,;{}()=`) becomes `_`, so that any reader can read the "
-        "table. `exact`: the source's names; a table with such a character has column mapping, "
-        "which some readers read wrongly.",
+        description="Names of new columns. `plain`: a character that Delta refuses (space, "
+        "tab, newline, `,;{}()=`) becomes `_`. `exact`: the source's names, by column "
+        "mapping, which some readers read wrongly.",
     )
     types: TypesSection = TYPES
     catalog: HiveSection | None = Field(

@@ -42,9 +42,9 @@ class IcebergSection(StorageOptionsSection, LakeSection):
     catalog_name: str | None = Field(
         default=None,
         min_length=1,
-        description="The name by which a JDBC catalog keeps its tables: that by which other "
-        "engines know the catalog. Unset: `tidelog_` and the output's name if it has tables there, "
-        "else the only other catalog in the database, if there is one.",
+        description="The name by which a JDBC catalog keeps its tables. Unset: `tidelog_` "
+        "and the output's name if it has tables there, else that of the only other catalog in "
+        "the database.",
         examples=["lake"],
     )
     deletes: Literal["hard", "soft"] = Field(
@@ -72,9 +72,8 @@ class IcebergSection(StorageOptionsSection, LakeSection):
     )
     mode: Literal["merge-on-read", "copy-on-write"] = Field(
         default="merge-on-read",
-        description="Of tables that are created. `merge-on-read`: changed rows go to new files, "
-        "and their old places to delete files, which readers apply. `copy-on-write`: files that "
-        "hold a changed row are rewritten.",
+        description="Of new tables. `merge-on-read`: old places of changed rows go to "
+        "delete files. `copy-on-write`: files that hold a changed row are rewritten.",
     )
     format_version: Literal[2, 3] = Field(
         default=2,

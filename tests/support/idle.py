@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from tidelog.app.base.elections import PipelineElection, acquire_lease
-from tidelog.app.pipeline.session import nothing_to_deliver
+from tidelog.app.pipeline.idle_check import nothing_to_deliver
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import Config
 from tidelog.state.opening import open_state

@@ -16,8 +16,8 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.base.outputs import destinations
+from tidelog.app.pipeline.idle_check import check_result_of, record_delivered
 from tidelog.app.pipeline.run import pipeline
-from tidelog.app.pipeline.session import check_result_of, record_delivered
 from tidelog.capture.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
 from tidelog.errors import MissingProgramError, NameRefusedError, UsageError

@@ -4,17 +4,10 @@ An output needs rows of the past if it is new, takes more tables than before, or
 that retention has removed from the event log. A new output starts at the event log's head. If
 retention removed the start of a table's history, a dump of the table is requested; so it is for
 tables that an output takes from now on.
-
-Whether a pipeline is idle is found out without Spark, whose start takes ten times as long. A run
-that has delivered everything stores the settings that its outputs were checked with. If they are
-unchanged, and the event log, the pipeline's progress and each destination
-(`tidelog.ports.IdleOutputKind`) agree on the log's end, another run would deliver nothing.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import threading
 import time
@@ -29,9 +22,9 @@ from tidelog.app.base.instances import PIPELINE_PREFIX
 from tidelog.app.base.log_location import event_log_path
 from tidelog.app.base.outputs import check_places, destinations, make_outputs, pipeline_consumers
 from tidelog.app.overview.remote_control import OnStatus, send_command
+from tidelog.app.pipeline.idle_check import PipelinePause, check_result_of, record_delivered
 from tidelog.app.sources.keys import store_keys
 from tidelog.capture.leadership import Leader, LeaseKeeper, end_later
-from tidelog.capture.pauses import PIPELINE_KEYS, Pause, pause_of
 from tidelog.codecs.wire_formats import source_spellings
 from tidelog.config import Config
 from tidelog.control.commands import ExecuteSnapshot, build_command
@@ -43,18 +36,15 @@ from tidelog.errors import (
     StateError,
     TableLeftOutError,
     TidelogError,
-    UsageError,
 )
-from tidelog.eventlog.consumers import Consumer
 from tidelog.eventlog.reader import EventLog
-from tidelog.kinds.adapters import OUTPUT_KINDS
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base.lease_file import LeaseFile
 from tidelog.outputs.base.ranges import refs_of, schema_in, split_by_key
 from tidelog.outputs.base.sections import SteppedSection
 from tidelog.outputs.delivery_settings import transform_steps
-from tidelog.ports import IdleOutputKind, LogExtent, Output, OutputBatch, StateStore, WriteLease
+from tidelog.ports import Output, OutputBatch, StateStore, WriteLease
 from tidelog.spark.changed_keys import keys_of_frame, rows_to_read_again
 from tidelog.spark.pipeline import BatchProgress, run_pipeline
 from tidelog.spark.sessions.class_archive import ClassArchive
@@ -62,140 +52,14 @@ from tidelog.spark.sessions.connect import cancel_jobs, is_remote
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
 from tidelog.state.opening import fenced, look_every_s
-from tidelog.system.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-logger = logging.getLogger(__name__)
-
-DELIVERED_PREFIX: Final = "delivered/"
-"""The prefix of keys in the state store, by pipeline."""
-
-
-def nothing_to_deliver(config: Config, state: StateStore, keeper: LeaseKeeper) -> bool:
-    """Return whether every output has all of the event log and would pass the checks.
-
-    False also if that can't be known without Spark. If True, the pipeline's consumer document is
-    written again, as by any other run.
-    """
-    log = EventLog.open(event_log_path(config))
-    consumers, end = pipeline_consumers(config, log), log.latest_offset()
-    consumer = consumers.find(config.pipeline.name)
-    if consumer is None or not _has_delivered_all(config, consumer, end):
-        return False
-    note = state.get(DELIVERED_PREFIX + config.pipeline.name)
-    if note is None or note.value.get("checked") != check_result_of(config, log):
-        return False
-    place = LogExtent(event_log_path(config), log.generation, end, state)
-    if not all(_is_idle(config, number, place) for number in range(len(config.outputs))):
-        return False
-    keeper.check()
-    consumers.register(
-        consumer.name,
-        consumer.offset,
-        consumer.outputs,
-        consumer.destinations,
-        former=consumer.former,
-        epoch=keeper.lease.epoch,
-        delivered=consumer.delivered,
-    )
-    return True
-
-
-def check_result_of(config: Config, log: EventLog) -> str:
-    """Return a digest of what outputs are checked with before the first batch.
-
-    It is made of their settings, without secrets, and the tables in the log.
-    """
-    sections = [section.model_dump(mode="json") for section in config.outputs]
-    inputs = [__version__, log.generation, log.schemas.newest(), sections]
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
-
-
-def record_delivered(state: StateStore, pipeline: str, checked: str) -> None:
-    """Store that a run has delivered everything; ``checked``: `check_result_of` at its start."""
-    try:
-        state.put(DELIVERED_PREFIX + pipeline, {"checked": checked}, None)
-    except StateError as error:
-        logger.info("the next run starts Spark, whatever there is to deliver: %s", error)
-
-
-def _has_delivered_all(config: Config, consumer: Consumer, end: int) -> bool:
-    """Return whether all outputs, and no others, have delivered everything, by the event log."""
-    places = destinations(config)
-    refused = any(each.refused or each.unregistered for each in consumer.delivered.values())
-    everywhere = dict(consumer.outputs) == dict.fromkeys(places, end)
-    return (
-        everywhere and dict(consumer.destinations) == places and not (consumer.stopped or refused)
-    )
-
-
-def _is_idle(config: Config, number: int, log: LogExtent) -> bool:
-    section = config.outputs[number]
-    kind = OUTPUT_KINDS.get(section.kind)
-    try:
-        return isinstance(kind, IdleOutputKind) and kind.is_idle(section, log)
-    except TidelogError as error:  # the run tries again, and reports it
-        logger.info("output %s is checked again with Spark: %s", section.name, error)
-        return False
-
-
-# Pauses.
-
-POLL_EVERY_S: Final = 1.0
-PAID_FACTOR: Final = 4
-"""If requests cost money, pauses are polled so many times less often than commands."""
-
-
-class PipelinePause:
-    """Whether one pipeline is paused. `watch` runs in its own thread, as a store may be slow.
-
-    Args:
-        state: the state store.
-        name: the name of the pipeline.
-        every_s: how often a leader polls for commands; 0: requests cost nothing.
-    """
-
-    def __init__(self, state: StateStore, name: str, every_s: float) -> None:
-        self._state = state
-        self._name = name
-        self._every_s = max(POLL_EVERY_S, PAID_FACTOR * every_s)
-        self._pause: Pause | None = None
-        self._poll()
-
-    @property
-    def now(self) -> bool:
-        """Whether it is paused."""
-        return self._pause is not None
-
-    def watch(self, done: threading.Event) -> None:
-        """Poll until ``done`` is set."""
-        while not done.wait(self._every_s):
-            self._poll()
-
-    def _poll(self) -> None:
-        try:
-            pause = pause_of(self._state, PIPELINE_KEYS + self._name)
-        except StateError:
-            return  # the last answer stays
-        if pause is not None and self._pause is None:
-            logger.warning("pipeline %s is %s", self._name, pause.sentence())
-        elif pause is None and self._pause is not None:
-            logger.warning("pipeline %s resumes", self._name)
-        self._pause = pause
-
-    def refuse(self) -> None:
-        """Raise UsageError if it is paused; for callers that do not wait."""
-        if self._pause is not None:
-            raise UsageError(
-                f"pipeline {self._name} is {self._pause.sentence()}: `tidelog resume CONFIG "
-                "--pipeline` resumes it"
-            )
-
 
 # Dumps for what an output misses of the past.
 
+logger = logging.getLogger(__name__)
 
 _COMMAND_TIMEOUT_S = 5.0
 

@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.behaviours.outputs.kafka_topics import read
 from tests.support.build_log import BuiltLog
@@ -29,10 +29,12 @@ from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES
+from tidelog.outputs.kafka import producer
 from tidelog.outputs.kafka import writer as sender
 from tidelog.outputs.kafka.output import KafkaOutput
+from tidelog.outputs.kafka.producer import MessageChunk
 from tidelog.outputs.kafka.topic_tail import TopicTail, ranks_of
-from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, _too_long, headers_of
+from tidelog.outputs.kafka.writer import KafkaTopics, KafkaWriter, _too_long
 from tidelog.ports import SourceId, TargetTable, TaskFence, WriteTask
 from tidelog.state.sqlite import SqliteState
 
@@ -117,10 +119,10 @@ def test_nothing_newer_goes_after_a_message_that_stops_the_pipeline(
     """Else the next try would take it for written."""
     produced: list[bytes] = []
 
-    class Recording(Producer):
-        def produce(self, topic: str, value: bytes, key: bytes, **how: Any) -> None:
-            produced.append(value)
-            super().produce(topic, value, key, **how)
+    class Recording(producer.Producer):
+        def produce(self, chunk: MessageChunk, number: int) -> tuple[int, KafkaError | None]:
+            produced.extend(chunk.messages.column("value").to_pylist())
+            return super().produce(chunk, number)
 
     monkeypatch.setattr(sender, "Producer", Recording)
     for tried in (again, True):
@@ -208,19 +210,16 @@ def test_brokers_that_are_away_are_an_error_that_says_so(count: int) -> None:
 
 def test_too_long_is_what_librdkafka_refuses() -> None:
     limit, common = 20_000, (("tidelog-schema", b"12"),)
-    producer = Producer({"bootstrap.servers": "127.0.0.1:1", "message.max.bytes": limit})
+    settings = {"bootstrap.servers": "127.0.0.1:1", "message.max.bytes": limit, "log_level": 0}
+    client = producer.Producer(settings, lambda error, number: None, lambda error: None)
     rows = messages("t", [b"x" * (limit - 160 + each) for each in range(160)])
     more = pa.array([[("é", "b" * 70)] if n % 2 else None for n in range(160)], MESSAGES[2].type)
     rows = rows.set_column(2, MESSAGES[2], more)
-    refused = []
-    for value, headers in zip(rows["value"].to_pylist(), headers_of(rows, common), strict=True):
-        try:
-            producer.produce("t", value, b'"a"', headers=headers)
-            refused.append(False)
-        except KafkaException:
-            refused.append(True)
-    producer.purge()
-    producer.flush(1)
+    chunk = MessageChunk("t", rows, common)
+    found = [client.produce(chunk.slice(at, 1), at) for at in range(160)]
+    refused = [error is not None for _, error in found]
+    assert {error.code() for _, error in found if error} == {KafkaError.MSG_SIZE_TOO_LARGE}
+    client.close()
     assert 0 < sum(refused) < 160
     assert _too_long(rows, common, limit).tolist() == refused
     assert _too_long(rows.slice(0, 0), common, limit).tolist() == []
@@ -229,11 +228,11 @@ def test_too_long_is_what_librdkafka_refuses() -> None:
 def test_messages_of_others_do_not_end_the_reading_back(kafka: KafkaServer, topic: str) -> None:
     """A stretch that has none of ours tells nothing of what stands before it."""
     settings = {"bootstrap.servers": kafka.servers}
-    producer = Producer(settings)
-    producer.produce(topic, b"v", b"k", headers=[("tidelog-version", b"5")])
+    client = Producer(settings)
+    client.produce(topic, b"v", b"k", headers=[("tidelog-version", b"5")])
     for _ in range(1_500):
-        producer.produce(topic, b"v", b"other")
-    assert producer.flush(30) == 0
+        client.produce(topic, b"v", b"other")
+    assert client.flush(30) == 0
     tail = TopicTail(settings, committed=False)
     try:
         held = tail.already_written(topic, 0, exact=False)
@@ -294,3 +293,26 @@ def test_nothing_is_handed_over_once_the_lease_has_ended(
     assert len(versions) < 5_000
     assert versions == list(range(1, len(versions) + 1))
     assert not (transactions and versions)
+
+
+def test_values_and_headers_of_a_slice_arrive_as_they_are(kafka: KafkaServer, topic: str) -> None:
+    """Null and empty are two things, and a header without a value is none."""
+    rows = messages(topic, [b"before", b"", b"x" * 2_000, b"3", b"after"])
+    rows = rows.set_column(1, MESSAGES[1], pa.array([b"before", None, b"", b"x" * 2_000, b"after"]))
+    own = [[("no", "1")], [("a", "1"), ("b", None), ("é", "")], None, [], [("c", "é" * 300)]]
+    rows = rows.set_column(2, MESSAGES[2], pa.array(own, MESSAGES[2].type))
+    assert bring(kafka.servers, rows.slice(1), keep_rejected=True) == []
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": topic})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = consumer.consume(4, 30)
+    consumer.close()
+    assert [each.value() for each in found] == [None, b"", b"x" * 2_000, b"after"]
+    assert [each.key() for each in found] == [b'"a"'] * 4
+    given = [each.headers() for each in found]
+    assert [headers[0] for headers in given] == [
+        ("tidelog-version", b"%d" % n) for n in range(2, 6)
+    ]
+    assert {headers[1] for headers in given} == {("tidelog-schema", b"0")}
+    assert [headers[2:] for headers in given] == [
+        [("a", b"1"), ("é", b"")], [], [], [("c", ("é" * 300).encode())],
+    ]  # fmt: skip

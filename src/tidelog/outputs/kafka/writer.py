@@ -9,34 +9,26 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.base.writer import StopAtRejection, Writer, is_retry
 from tidelog.outputs.formatters.json_formats import context_headers
 from tidelog.outputs.formatters.messages import MESSAGES
-from tidelog.outputs.kafka.client import (
-    SCHEMA_HEADER,
-    VERSION_HEADER,
-    failed,
-    librdkafka_log,
-    topic_name,
-)
+from tidelog.outputs.kafka.client import SCHEMA_HEADER, VERSION_HEADER, failed, topic_name
+from tidelog.outputs.kafka.producer import Header, MessageChunk, Producer
 from tidelog.outputs.kafka.topic_tail import AlreadyWritten, TopicTail, ranks_of
 from tidelog.ports import Rejection, TargetTable, WriteTask
 
 # Sends messages.
-
-Header = tuple[str, str | bytes | None]
 
 # Errors for messages that a broker will never accept.
 _POISON = (
@@ -53,44 +45,15 @@ _DROPPED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _SUSPECT = (*_POISON, KafkaError._INVALID_DIFFERENT_RECORD)
 
 
-@dataclass(frozen=True)
-class SentMessage:
-    """A message that was given to the producer."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: list[Header]
-
-    @property
-    def version(self) -> int:
-        return next(int(value or 0) for name, value in self.headers if name == VERSION_HEADER)
-
-
-@dataclass(frozen=True)
-class MessageChunk:
-    """Messages of `tidelog.outputs.formatters.messages` for a topic; ``common``: headers of all."""
-
-    topic: str
-    messages: pa.RecordBatch
-    common: tuple[Header, ...]
-
-    def each(self) -> Iterator[SentMessage]:
-        columns = [self.messages.column(name).to_pylist() for name in ("key", "value")]
-        for key, value, header in zip(
-            *columns, headers_of(self.messages, self.common), strict=True
-        ):
-            yield SentMessage(self.topic, key, value, header)
-
-
 class KafkaSender:
     """Sends messages, with a new producer after each refusal. `close` it.
 
     Args:
         settings: the producers' settings, except those for delivery reports.
         timeout_s: how long brokers may accept nothing.
-    on_refused: called with a message that brokers never accept, and the reason; may raise.
-    find_written: returns which of the messages, of unknown result, the topics have.
+        on_refused: called with a message that brokers never accept, and the reason; may raise.
+        find_written: returns bool[n] of each chunk, all of unknown result: which messages the
+            topics have.
         check_lease: raises LeaseLostError if nothing more may be sent. Messages that librdkafka has
             by then are still sent by its threads: a producer without transactions can't be fenced.
     """
@@ -99,8 +62,8 @@ class KafkaSender:
         self,
         settings: dict[str, Any],
         timeout_s: float,
-        on_refused: Callable[[SentMessage, KafkaError], None],
-        find_written: Callable[[Sequence[SentMessage]], Sequence[bool]],
+        on_refused: Callable[[MessageChunk, KafkaError], None],
+        find_written: Callable[[Sequence[MessageChunk]], Sequence[Bools]],
         check_lease: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -110,10 +73,12 @@ class KafkaSender:
         self._find_written = find_written
         self._check_lease = check_lease
         self._check_at = 0.0
-        self._undelivered: list[tuple[KafkaError, tuple[str, bytes | None, bytes | None]]] = []
-        self._sent: list[MessageChunk | SentMessage] = []  # in order, without delivered ones
+        self._undelivered: list[tuple[KafkaError, int]] = []  # and the message's number
+        # Numbers of first messages, and the messages, in order: those that may not be delivered.
+        self._sent: list[tuple[int, MessageChunk]] = []
         self._sent_rows, self._sent_bytes = 0, 0
-        self._pending: deque[SentMessage] = deque()  # before all later messages
+        self._number = 0  # of the next message
+        self._pending: deque[MessageChunk] = deque()
         self._last_error: KafkaError | None = None
         self._producer = self._new_producer()
 
@@ -122,22 +87,11 @@ class KafkaSender:
             self._clear_sent()
         elif self._sent_rows > _SENT_ROWS or self._sent_bytes > _SENT_BYTES:
             self.flush()
-        produce, topic, messages = self._producer.produce, chunk.topic, chunk.messages
-        keys, values = (messages.column(name).to_pylist() for name in ("key", "value"))
-        headers = headers_of(messages, chunk.common)
-        start = 0
-        for at, (key, value, header) in enumerate(zip(keys, values, headers, strict=True)):
-            if not at % _CHECK_ROWS:
-                self._check_lease()
-            try:
-                produce(topic, value, key, headers=header)
-            except (BufferError, KafkaException):
-                self._record_sent(replace(chunk, messages=messages.slice(start, at - start)))
-                self._pending.append(SentMessage(topic, key, value, header))
-                self._send_pending()
-                produce, start = self._producer.produce, at + 1
-        self._record_sent(replace(chunk, messages=messages.slice(start)))
-        self._poll(0)
+        for start in range(0, len(chunk), _CHECK_ROWS):
+            self._check_lease()
+            self._pending.append(chunk.slice(start, _CHECK_ROWS))
+            self._send_pending()
+        self._producer.poll(0)
         if self._settle():
             self._send_pending()
 
@@ -146,7 +100,7 @@ class KafkaSender:
         left, since = len(self._producer), time.monotonic()
         while left:
             self._poll_lease()
-            self._poll(_POLL_S)
+            self._producer.poll(_POLL_S)
             now_left = len(self._producer)
             if self._settle():
                 self._send_pending()
@@ -166,10 +120,7 @@ class KafkaSender:
 
     def close(self) -> None:
         # After an error: waiting messages must not be sent any more. Those in flight may arrive.
-        self._producer.purge(in_queue=True, in_flight=True, blocking=True)
-        until = time.monotonic() + 1
-        while len(self._producer) and time.monotonic() < until:
-            self._poll(_POLL_S)
+        self._producer.close()
 
     # ------------------------------------------------------------------ what was not delivered
 
@@ -177,44 +128,48 @@ class KafkaSender:
         own = {
             # Messages never time out by themselves: in a gap later ones would overtake.
             "delivery.timeout.ms": 0,
-            "delivery.report.only.error": True,
             "enable.gapless.guarantee": True,
-            "on_delivery": self._on_delivery,
-            "error_cb": self._on_error,
         }
-        producer = Producer(self._settings | own | how, logger=librdkafka_log)
+        producer = Producer(self._settings | own | how, self._on_undelivered, self._on_error)
         if self._transactional:
             try:
-                producer.init_transactions(self._timeout_s)
-                producer.begin_transaction()
+                producer.begin_transaction(self._timeout_s)
             except KafkaException as error:
+                producer.close()
                 raise failed("a transaction could not be started", error) from None
         return producer
 
     def _send_pending(self) -> None:
-        """Send messages that brokers refused, or had no room for. No room for long is an error."""
+        """Send the pending messages. No room for long is an error."""
         since = time.monotonic()
         while self._pending:
             self._poll_lease()
-            first = self._pending[0]
-            try:
-                self._producer.produce(first.topic, first.value, first.key, headers=first.headers)
-                self._sent.append(self._pending.popleft())
+            first = self._pending.popleft()
+            taken, error = self._producer.produce(first, self._number)
+            if taken:
+                self._record_sent(first.slice(0, taken))
                 since = time.monotonic()
-            except BufferError:
-                if time.monotonic() > since + self._timeout_s:
-                    raise self._timeout_error(len(self._producer)) from None
-                self._poll(0.05)
-            except KafkaException as error:
-                found = error.args[0]
-                if found.code() in _POISON:
-                    self._on_refused(self._pending.popleft(), found)
-                else:
-                    self._drain()
-                    if not self._undelivered:
-                        raise failed(f"topic {first.topic} takes no messages", found) from None
+            if error is not None:
+                self._pending.appendleft(first.slice(taken))
+                self._not_taken(error, since)
             if self._settle():
                 since = time.monotonic()
+
+    def _not_taken(self, error: KafkaError, since: float) -> None:
+        """Handle the error of the first pending message, of which none was taken ``since``."""
+        if error.code() == KafkaError._QUEUE_FULL:
+            if time.monotonic() > since + self._timeout_s:
+                raise self._timeout_error(len(self._producer))
+            self._producer.poll(0.05)
+        elif error.code() in _POISON:
+            first = self._pending.popleft()
+            self._on_refused(first.slice(0, 1), error)
+            if len(first) > 1:
+                self._pending.appendleft(first.slice(1))
+        else:
+            self._drain()
+            if not self._undelivered:
+                raise failed(f"topic {self._pending[0].topic} takes no messages", error)
 
     def _settle(self) -> bool:
         """Returns True if a message was not delivered: then those at fault are reported, and the
@@ -224,54 +179,49 @@ class KafkaSender:
             return False
         self._drain()
         found, self._undelivered = self._undelivered, []
-        refused = {each: error for error, each in found if error.code() in _SUSPECT}
+        refused = [number for error, number in found if error.code() in _SUSPECT]
         if not refused:
-            errors = [error for error, _ in found]
-            raise failed("a message was not accepted", self._root_error(errors))
-        each_sent = [
-            message
-            for sent in self._sent
-            for message in (sent.each() if isinstance(sent, MessageChunk) else (sent,))
-        ]
+            raise failed("a message was not accepted", self._root_error(found))
+        sent = self._sent
         self._clear_sent()
-        alone = [each for each in each_sent if (each.topic, each.key, each.value) in refused]
+        at_fault = [np.isin(np.arange(low, low + len(chunk)), refused) for low, chunk in sent]
+        alone, rest = (
+            [part for (_, chunk), those in zip(sent, at_fault, strict=True)
+             if len(part := chunk.filter(those == wanted))]
+            for wanted in (True, False)
+        )  # fmt: skip
         if self._transactional:
             self._raise_aborted(found[0][0], alone)
         self._send_alone(alone)
-        rest = [each for each in each_sent if (each.topic, each.key, each.value) not in refused]
-        written = self._find_written(rest)
-        rest = [each for each, there in zip(rest, written, strict=True) if not there]
-        self._pending.extendleft(reversed(rest))
+        written = zip(rest, self._find_written(rest), strict=True)
+        self._pending.extendleft(
+            part for chunk, there in reversed([*written]) if len(part := chunk.filter(~there))
+        )
+        self._producer.close()
         self._producer = self._new_producer()
         return True
 
-    def _root_error(self, errors: Sequence[KafkaError]) -> KafkaError:
+    def _root_error(self, found: Sequence[tuple[KafkaError, int]]) -> KafkaError:
         """Returns the first error that says more than that a message was dropped. Only a commit
         reports why a transaction has failed; librdkafka commits none with an undelivered message.
         """
-        said = [error for error in errors if error.code() not in _DROPPED]
+        said = [error for error, _ in found if error.code() not in _DROPPED]
         if not said and self._transactional:
             try:
                 self._producer.commit_transaction(self._timeout_s)
             except KafkaException as error:
                 said = [error.args[0]]
-        return next(iter(said), errors[0])
+        return next(iter(said), found[0][0])
 
     def _record_sent(self, chunk: MessageChunk) -> None:
-        self._sent.append(chunk)
-        self._sent_rows += chunk.messages.num_rows
+        self._sent.append((self._number, chunk))
+        self._number += len(chunk)
+        self._sent_rows += len(chunk)
         self._sent_bytes += chunk.messages.nbytes
 
     def _clear_sent(self) -> None:
         """Forget the sent messages: brokers have all of them."""
         self._sent, self._sent_rows, self._sent_bytes = [], 0, 0
-
-    def _poll(self, timeout_s: float) -> None:
-        """Receive delivery reports. Not by `Producer.flush`, which calls back while the error that
-        ended a producer is being raised: its report would be lost.
-        """
-        with suppress(KafkaException):  # it has ended; each of its messages is reported
-            self._producer.poll(timeout_s)
 
     def _poll_lease(self) -> None:
         """Check the lease, in short loops. On an error the caller closes, and waiting messages are
@@ -286,54 +236,45 @@ class KafkaSender:
         """Wait until all results are known: waiting messages are not sent, those in flight are
         answered.
         """
-        producer = self._producer
-        producer.purge(in_queue=True, in_flight=False, blocking=True)
+        self._producer.purge(in_flight=False)
+        self._wait_for(self._producer)
+
+    def _wait_for(self, producer: Producer) -> None:
         until = time.monotonic() + self._timeout_s
         while len(producer):
-            self._poll(_POLL_S)
+            producer.poll(_POLL_S)
             if time.monotonic() > until:
                 raise self._timeout_error(len(producer))
 
-    def _send_alone(self, suspects: Sequence[SentMessage]) -> None:
-        errors: list[KafkaError] = []
+    def _send_alone(self, suspects: Sequence[MessageChunk]) -> None:
+        producer = self._new_producer(**{"linger.ms": 0, "enable.gapless.guarantee": False})
+        try:
+            for chunk in suspects:
+                for at in range(len(chunk)):
+                    self._poll_lease()
+                    each = chunk.slice(at, 1)
+                    _, error = producer.produce(each, 0)
+                    self._wait_for(producer)
+                    if error is None and self._undelivered:
+                        error = self._undelivered.pop()[0]
+                    if error is not None and error.code() not in _POISON:
+                        raise failed("a message was not accepted", error)
+                    if error is not None:
+                        self._on_refused(each, error)
+        finally:
+            producer.close()
 
-        def on_delivery(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                errors.append(error)
-
-        how = {"linger.ms": 0, "enable.gapless.guarantee": False, "on_delivery": on_delivery}
-        producer = self._new_producer(**how)
-        for each in suspects:
-            self._poll_lease()
-            try:
-                producer.produce(each.topic, each.value, each.key, headers=each.headers)
-            except KafkaException as error:
-                errors.append(error.args[0])
-            until = time.monotonic() + self._timeout_s
-            while len(producer):
-                producer.poll(_POLL_S)
-                if time.monotonic() > until:
-                    raise self._timeout_error(len(producer))
-            for found in errors:
-                if found.code() not in _POISON:
-                    raise failed("a message was not accepted", found)
-                self._on_refused(each, found)
-            errors.clear()
-
-    def _raise_aborted(self, error: KafkaError, suspects: Sequence[SentMessage]) -> None:
+    def _raise_aborted(self, error: KafkaError, suspects: Sequence[MessageChunk]) -> None:
         """A refusal aborts the transaction, with all of its messages."""
-        first, last = suspects[0], suspects[-1]
+        first, last = suspects[0], suspects[-1].messages.column("version")[-1].as_py()
         raise OutputRefusedError(
             f"kafka: topic {first.topic} refuses a message of versions {first.version} to "
-            f"{last.version}: {error.name()}. Fix the topic, or remove `transactions`: without "
+            f"{last}: {error.name()}. Fix the topic, or remove `transactions`: without "
             "them it goes to the output's dead_letter and the others continue"
         )
 
-    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        """Called for messages that were not delivered, never for others, without headers."""
-        if error is not None:
-            what = message.topic() or "", message.key(), message.value()
-            self._undelivered.append((error, what))
+    def _on_undelivered(self, error: KafkaError, number: int) -> None:
+        self._undelivered.append((error, number))
 
     def _on_error(self, error: KafkaError) -> None:
         """Called with the reason why there is no connection."""
@@ -346,24 +287,6 @@ class KafkaSender:
             if self._last_error is None
             else failed(what, self._last_error)
         )
-
-
-def headers_of(messages: pa.RecordBatch, common: tuple[Header, ...]) -> Iterator[list[Header]]:
-    """Yields each message's headers, created as they are needed: many lists at once are work for
-    Python's garbage collector.
-    """
-    versions = messages.column("version").cast(pa.string()).cast(pa.binary()).to_pylist()
-    given = messages.column("headers")
-    if given.null_count == len(given):
-        return ([(VERSION_HEADER, version), *common] for version in versions)
-    return (
-        [
-            (VERSION_HEADER, version),
-            *common,
-            *((name, value.encode()) for name, value in more or () if value is not None),
-        ]
-        for version, more in zip(versions, given.to_pylist(), strict=True)
-    )
 
 
 # The writer.
@@ -507,8 +430,7 @@ class KafkaWriter(Writer):
     def _write(self, sender: KafkaSender, topic: str, messages: pa.RecordBatch) -> None:
         too_long = _too_long(messages, self._common, self._topics.limit(topic))
         if self._may_have_parts(topic):
-            keys, values = messages.column("key").to_pylist(), messages.column("value").to_pylist()
-            ranks = ranks_of(messages.column("version").to_numpy(), values)
+            keys, ranks = _keys_and_ranks(messages)
             written = self._already_written_in(topic)
             # The topic never accepts messages that are too long, so it does not have them: report
             # them again.
@@ -618,21 +540,19 @@ class KafkaWriter(Writer):
             self._already_written[topic] = found
         return found
 
-    def _in_topic(self, messages: Sequence[SentMessage]) -> list[bool]:
+    def _in_topic(self, chunks: Sequence[MessageChunk]) -> list[Bools]:
         """Returns which of these messages, of this task and of unknown result, the topics
         have now.
         """
-        found = np.zeros(len(messages), np.bool_)
-        for topic in {each.topic for each in messages}:
-            written = self._reader().already_written(topic, self._task.start, exact=self._exact)
-            at = [number for number, each in enumerate(messages) if each.topic == topic]
-            ranks = ranks_of([messages[n].version for n in at], [messages[n].value for n in at])
-            found[at] = written.holds([messages[n].key for n in at], ranks)
-        return found.tolist()
+        written = {
+            topic: self._reader().already_written(topic, self._task.start, exact=self._exact)
+            for topic in {chunk.topic for chunk in chunks}
+        }
+        return [written[chunk.topic].holds(*_keys_and_ranks(chunk.messages)) for chunk in chunks]
 
     # ------------------------------------------------------------------ what is refused
 
-    def _refused(self, message: SentMessage, error: KafkaError) -> None:
+    def _refused(self, message: MessageChunk, error: KafkaError) -> None:
         self._reject(message.topic, message.version, error.name())
 
     def _reject(self, topic: str, version: int, why: str) -> None:
@@ -667,9 +587,12 @@ def _tombstones(topic: str, keys: Sequence[bytes], version: int) -> pa.RecordBat
     )
 
 
-def _too_long(
-    messages: pa.RecordBatch, common: tuple[Header, ...], limit: int
-) -> npt.NDArray[np.bool_]:
+def _keys_and_ranks(messages: pa.RecordBatch) -> tuple[list[bytes | None], Int64s]:
+    keys, values = (messages.column(name).to_pylist() for name in ("key", "value"))
+    return keys, ranks_of(messages.column("version").to_numpy(), values)
+
+
+def _too_long(messages: pa.RecordBatch, common: tuple[Header, ...], limit: int) -> Bools:
     """Returns bool[n]: which of these messages librdkafka refuses with this
     ``message.max.bytes``.
     """
@@ -678,12 +601,14 @@ def _too_long(
         lengths = pc.fill_null(pc.binary_length(messages.column(name)), 0)
         sizes += lengths.to_numpy(zero_copy_only=False)
     # Few are long enough that their headers matter.
-    near = np.flatnonzero(sizes > limit // 2)
-    for at, headers in zip(near, headers_of(messages.take(pa.array(near)), common), strict=True):
-        sizes[at] += sum(
-            _counted_bytes(name.encode()) + _counted_bytes(value or b"") for name, value in headers
-        )
-    return sizes > limit
+    for at in np.flatnonzero(sizes > limit // 2).tolist():
+        own = messages.column("headers")[at].as_py() or ()
+        version = str(messages.column("version")[at].as_py()).encode()
+        encoded = ((name, value.encode()) for name, value in own if value is not None)
+        for name, value in ((VERSION_HEADER, version), *common, *encoded):
+            sizes[at] += _counted_bytes(name.encode()) + _counted_bytes(value)
+    found: Bools = sizes > limit
+    return found
 
 
 def _counted_bytes(text: str | bytes) -> int:

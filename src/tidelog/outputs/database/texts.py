@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
 from tidelog.codecs.columns.concatenation import KeyPiece, TextCells, join
 
-_SPECIAL = np.zeros(256, np.bool_)
-_SPECIAL[np.frombuffer(b"\\\t\n\r", np.uint8)] = True
 _ESCAPES = (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
 # Byte → its two hexadecimal digits, as they are in memory.
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
@@ -92,8 +91,20 @@ def _bytes(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint
     return bounds - bounds[0], values[bounds[0] : bounds[-1]]
 
 
+_BACKSLASH, _TAB, _LINE_FEED, _RETURN = np.frombuffer(b"\\\t\n\r", np.uint8)
+
+
+@njit(cache=True, nogil=True)
+def _any_special(data):  # type: ignore[no-untyped-def]
+    """HOT PATH. Return True if one of these bytes must be escaped."""
+    found = False
+    for byte in data:
+        found |= (byte == _BACKSLASH) | (byte == _TAB) | (byte == _LINE_FEED) | (byte == _RETURN)
+    return found
+
+
 def _escaped(column: pa.Array) -> pa.Array:
-    if _SPECIAL[_bytes(column)[1]].any():
+    if _any_special(_bytes(column)[1]):
         for plain, escaped in _ESCAPES:
             column = pc.replace_substring(column, plain, escaped)
     return column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidelog.outputs.base.tasks import select_rows
+from tidelog.outputs.base.tasks import partition_numbers, select_rows
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,11 @@ def test_a_key_falls_to_the_same_task_in_whatever_batch_it_stands() -> None:
     for at in range(100):
         alone = select_rows(whole.slice(at, 1), ["a", "b"], 0, 2)
         assert (alone.num_rows == 1) == (texts[at] in mine)
+
+
+def test_a_key_falls_to_the_task_that_it_fell_to_in_earlier_versions() -> None:
+    """A batch that is repeated after an upgrade is divided as it was begun."""
+    columns = [["", "a", "ab", None, "é" * 40], [0, -1, None, 7, 1 << 60]]
+    rows = pa.RecordBatch.from_arrays([*map(pa.array, columns)], names=["text", "number"])
+    found = [partition_numbers(rows, [k], 1000).tolist() for k in ("text", "number")]
+    assert found == [[0, 458, 960, 0, 153], [0, 993, 0, 379, 920]]

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
 from tidelog.codecs.cell_positions import named_lists
 from tidelog.errors import OutputError, OutputRefusedError, TidelogError
@@ -77,17 +78,19 @@ def _hashes(column: pa.Array) -> _Hashes:
     _, bounds_buffer, data = column.buffers()
     bounds = np.frombuffer(bounds_buffer, np.int64, n + 1, column.offset * 8)
     result = np.zeros(n, np.uint64)
-    lengths = np.diff(bounds)
-    if not lengths.any():
-        return result
-    data_bytes = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]].astype(np.uint64)
-    starts = bounds[:-1] - bounds[0]
-    place = np.arange(len(data_bytes)) - np.repeat(starts, lengths)
-    powers = np.cumprod(np.full(int(lengths.max()), _BASE), dtype=np.uint64)
-    filled = lengths > 0
-    weighted = (data_bytes + np.uint64(1)) * powers[place]
-    result[filled] = np.add.reduceat(weighted, starts[filled])
+    if data is not None:
+        _hash_texts(np.frombuffer(data, np.uint8), bounds, result)
     return result
+
+
+@njit(cache=True, nogil=True)
+def _hash_texts(data, bounds, out):  # type: ignore[no-untyped-def]
+    """HOT PATH. Fill uint64[n] with a polynomial of each text's bytes."""
+    for row in range(len(out)):
+        power = _BASE
+        for at in range(bounds[row], bounds[row + 1]):
+            out[row] += (np.uint64(data[at]) + np.uint64(1)) * power
+            power *= _BASE
 
 
 # Key changes.

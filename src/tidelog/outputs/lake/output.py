@@ -260,11 +260,12 @@ class LakeOutput(ABC, Generic[Copy]):
                 copy = self._table(table)
                 exists = copy.exists()
                 if exists:
-                    copy.check_ours(table, generation)
+                    copy.choose_layout(keyless=copy.holds_keyless())
                 if schema.match_key:
                     target = self._target(schema, copy, exists)
                     self._check_layout(copy, target, exists=exists)
                 if exists:
+                    copy.check_ours(table, generation)
                     self._repair_if_restored(copy, table, generation)
                     copy.settle_deletes()
             except TableLeftOutError as error:

@@ -117,10 +117,12 @@ class LakeTable(ABC):
         self.layout = layout
         self._layouts = {False: layout, True: keyless_layout or layout}  # is it for a keyless one?
 
+    def holds_keyless(self) -> bool:
+        """Does the table hold changes because the source's table had no key?"""
+        return self.property(KEYLESS_PROPERTY) is not None
+
     def choose_layout(self, *, keyless: bool) -> None:
-        """Use the layout for a source's table with or without a key; for one that does not exist
-        yet.
-        """
+        """Use the layout for a source's table with or without a key."""
         self.layout = self._layouts[keyless]
 
     @abstractmethod
@@ -199,7 +201,7 @@ class LakeTable(ABC):
                 f"{self.location} is the copy of {other}, and {table} goes there as well: two "
                 f"tables can't share one copy. {route_step(table)}"
             )
-        self.layout = self._layouts[self.property(KEYLESS_PROPERTY) is not None]
+        self.choose_layout(keyless=self.holds_keyless())
         holds = self.property(HOLDS_PROPERTY) or "copy"
         if holds != self.layout.holds:
             raise TableLeftOutError(

@@ -181,6 +181,16 @@ class IcebergState:
         """Read it again."""
         self._set_base(self._operations.refresh())
 
+    def follow(self) -> bool:
+        """Read what was committed since. False: the table is gone, or another one is in its place,
+        or the catalog does not answer.
+        """
+        try:
+            self._set_base(self._operations.refresh())
+        except Py4JError:
+            return False
+        return True
+
     @property
     def uuid(self) -> str:
         return str(self._base.uuid())

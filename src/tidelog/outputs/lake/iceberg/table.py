@@ -179,7 +179,8 @@ class IcebergTable(SettledTable):
     # ------------------------------------------------ what there is
 
     def exists(self) -> bool:
-        self._found = self._catalog.load(self._parts)
+        if self._found is None or not self._found.follow():
+            self._found = self._catalog.load(self._parts)
         return self._found is not None
 
     def committed(self, application: str) -> int | None:

@@ -91,6 +91,11 @@ JOIN pg_catalog.pg_class c ON c.oid = a.relid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid <> %s::oid
 """
+# A dropped relation that a publication may have shown by its own name although it was a partition.
+_HIDDEN = b"""
+SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = %s)
+  AND EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = ANY (%s) AND NOT pubviaroot)
+"""
 _THERE = b"SELECT FROM pg_catalog.pg_class WHERE oid = %s"
 
 
@@ -277,6 +282,16 @@ def tables_above(
     """The partitioned tables of which the relation is a partition now."""
     rows = connection.execute(_ABOVE.encode(), (relation_id, relation_id)).fetchall()
     return [TableName(namespace, name) for namespace, name in rows]
+
+
+def may_have_been_partition(
+    connection: psycopg.Connection[tuple[Any, ...]], relation_id: int, publications: Sequence[str]
+) -> bool:
+    """Return whether the relation is gone, and these publications show partitions as tables: then
+    nobody can tell any more whether it was one.
+    """
+    row = connection.execute(_HIDDEN, (relation_id, list(publications))).fetchone()
+    return row is not None and bool(row[0])
 
 
 def logical_type(type_oid: int, typmod: int) -> str:

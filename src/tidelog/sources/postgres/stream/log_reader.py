@@ -66,7 +66,11 @@ from tidelog.ports import (
 from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
 from tidelog.sources.postgres.catalogue.metadata_tables import SIGNAL_COLUMNS
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder, tables_above
+from tidelog.sources.postgres.catalogue.schemas import (
+    PostgresSchemaFinder,
+    may_have_been_partition,
+    tables_above,
+)
 from tidelog.sources.postgres.chunks.watermarks import (
     MAX_WATERMARK_BYTES,
     WATERMARK_COLUMN,
@@ -574,12 +578,28 @@ class PostgresLogReader:
         """
         if not any(pattern.startswith(EXCLUDE) for pattern in self._tables):
             return False
+        table = TableName(seen.namespace, seen.name)
         above = retry_while_locked(
-            f"looking up {seen.namespace}.{seen.name}",
+            f"looking up {table}",
             lambda: tables_above(self._get_connection(), seen.relation_id),
             between_attempts=self.keepalive,
         )
-        return any(excludes(self._tables, table) for table in above)
+        if above or self._registry.latest(table) is not None:  # captured when it was there
+            return any(excludes(self._tables, each) for each in above)
+        hidden = retry_while_locked(
+            f"looking up {table}",
+            lambda: may_have_been_partition(
+                self._get_connection(), seen.relation_id, self._publications.names
+            ),
+            between_attempts=self.keepalive,
+        )
+        if hidden:
+            logger.warning(
+                "%s is gone, and may have been a partition of an excluded table: its changes are "
+                "left out",
+                table,
+            )
+        return hidden
 
     def _retry_refused(self) -> Iterator[LogEvent]:
         """Retry tables whose rows are left out: the log announces each only once."""

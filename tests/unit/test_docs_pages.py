@@ -99,7 +99,7 @@ def test_options_that_pages_for_users_of_other_tools_name_exist() -> None:
     unknown = []
     for page in ("from-debezium", "from-other-tools"):
         text = (ROOT / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
-        rows = [line.split(" | ", 1)[-1] for line in text.splitlines() if line.startswith("| ")]
+        rows = [line for line in text.splitlines() if line.startswith(("| ", "- "))]
         for option in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", " ".join(rows)):
             path = option.split(".")
             if path[0] in sections and not has_option(

@@ -220,4 +220,4 @@ def test_alerts_rest_on_metrics_and_problems_that_there_are() -> None:
         for kinds in re.findall(r'kind=~"([^"]+)"', rule["expr"]):
             assert all(f'"{kind}"' in problems for kind in kinds.split("|"))
         assert f"`{rule['alert']}`" in page
-    assert len(rules) == page.count("| `Tidelog")
+    assert len(rules) == page.count("- `Tidelog")

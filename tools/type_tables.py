@@ -1,4 +1,4 @@
-"""Write the tables of types in docs/sources from the code, or with --check say what is out of date.
+"""Write the tables of types in docs from the code, or with --check say what is out of date.
 
 What a column becomes is the schema builder's to say; here are only the types' names and the remarks.
 """
@@ -9,14 +9,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidelog.codecs.columns.values import arrow_type
 from tidelog.codecs.mysql.charsets import BINARY_COLLATION
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.types import binlog_column
+from tidelog.codecs.wire_formats import native_logicals
+from tidelog.kinds.sections import TypesSection
+from tidelog.model.schema import LOGICAL_TYPES, Column, TableName, TableSchema, struct_of
+from tidelog.sources.postgres.catalogue.schemas import logical_type
 from tidelog.spark.formats.shapes import spark_type
 
-PAGES = Path(__file__).parent.parent / "docs" / "sources"
+DOCS = Path(__file__).parent.parent / "docs"
 BEGIN = "<!-- types: written by `make docs` from the code -->\n"
 END = "<!-- /types -->\n"
 UTF8MB4 = 45  # utf8mb4_general_ci, in both flavours
@@ -137,13 +142,151 @@ def table(flavor: Flavor) -> Iterator[str]:
         yield f"| {row.names} | `{kind}` | {arrow} | {spark} | {row.remarks} |\n"
 
 
+@dataclass(frozen=True, slots=True)
+class PostgresType:
+    """A type of PostgreSQL: its spelling, oid and typmod, and the structure of a user's type."""
+
+    name: str
+    oid: int
+    mod: int = -1
+    structure: str = ""
+
+    def schema(self) -> TableSchema:
+        column = Column("cells", self.oid, self.mod, self.name, logical_type(self.oid, self.mod))
+        found = (("cells", self.structure),) if self.structure else ()
+        return schema_of(column, "pgoutput", found)
+
+
+def schema_of(column: Column, wire: str, structures: Any = ()) -> TableSchema:
+    table = TableName("public", "grids")
+    return TableSchema(table, 1, (column,), (), (), "n", wire, 1, (), structures)
+
+
+USERS = 16_384  # the first oid of types that users define
+PLACE = struct_of([("street", "text"), ("number", "int32")])
+POSTGRES = (
+    PostgresType("boolean", 16),
+    PostgresType("smallint", 21),
+    PostgresType("integer", 23),
+    PostgresType("bigint", 20),
+    PostgresType("oid", 26),
+    PostgresType("real", 700),
+    PostgresType("double precision", 701),
+    PostgresType("numeric(10,2)", 1700, 10 << 16 | 2 + 4),
+    PostgresType("numeric(50,10)", 1700, 50 << 16 | 10 + 4),
+    PostgresType("numeric", 1700),
+    PostgresType("date", 1082),
+    PostgresType("timestamp without time zone", 1114),
+    PostgresType("timestamp with time zone", 1184),
+    PostgresType("bytea", 17),
+    PostgresType("text", 25),
+    PostgresType("uuid", 2950),
+    PostgresType("time without time zone", 1083),
+    PostgresType("interval", 1186),
+    PostgresType("jsonb", 3802),
+    PostgresType("integer[]", 1007),
+    PostgresType("numeric(10,2)[]", 1231, 10 << 16 | 2 + 4),
+    PostgresType("text[]", 1009),
+    PostgresType("int4range", 3904),
+    PostgresType("numrange", 3906),
+    PostgresType("tsrange", 3908),
+    PostgresType("datemultirange", 4535),
+)
+"""Types that a server has; a test compares them with one."""
+BY_OPTION = {
+    **{f"`{each.name}`": each.schema() for each in POSTGRES},
+    "`hstore`": PostgresType("hstore", USERS).schema(),
+    "composite `(street text, number integer)`": PostgresType("c", USERS, structure=PLACE).schema(),
+    "array of that": PostgresType("c[]", USERS, structure=f"array({PLACE})").schema(),
+    **{
+        f"`{kind}` of MySQL": schema_of(
+            binlog_column(
+                "cells", kind, kind, flavor=Flavor.MYSQL, octet_length=400, collation_id=UTF8MB4
+            ),
+            "binlog",
+        )
+        for kind in ("json", "time")
+    },
+}
+OPTIONS: dict[str, Any] = {  # values of the option beside text
+    "arrays": "native",
+    "dimensions": {"public.grids.cells": 2},
+    "hstore": "map",
+    "ranges": "struct",
+    "composites": "struct",
+    "interval": "struct",
+    "time": "time",
+    "numeric": {"decimal": [38, 18]},
+    "json": "variant",
+}
+OPTION_HEAD = """\
+| type | `types` | logical type | Spark type |
+|---|---|---|---|
+"""
+LOGICAL_HEAD = """\
+| logical type | Arrow type | Spark type |
+|---|---|---|
+"""
+DEFAULT_HEAD = """\
+| PostgreSQL type | logical type | Arrow type | Spark type |
+|---|---|---|---|
+"""
+
+
+def logical_by(schema: TableSchema, **options: Any) -> str:
+    """The logical type of a column with these values of the option ``types``."""
+    given = {"arrays": "text", "hstore": "text"} | options
+    found = native_logicals(schema, TypesSection.model_validate(given).column_types())
+    return found.get("cells", schema.columns[0].logical)
+
+
+def defaults() -> Iterator[str]:
+    """What is not text without the option."""
+    yield DEFAULT_HEAD
+    for each in POSTGRES:
+        kind = logical_by(each.schema())
+        if kind != "text":
+            yield f"| `{each.name}` | `{kind}` | {arrow_type(kind)} | {spark_of(kind)} |\n"
+
+
+def logicals() -> Iterator[str]:
+    yield LOGICAL_HEAD
+    for kind in (*LOGICAL_TYPES, "decimal(10,2)"):
+        yield f"| `{kind}` | {arrow_type(kind)} | {spark_of(kind)} |\n"
+
+
+def options() -> Iterator[str]:
+    """Each type whose columns have another type with some value of the option."""
+    yield OPTION_HEAD
+    standard = TypesSection().model_dump(by_alias=True)
+    for shown, schema in BY_OPTION.items():
+        for name, value in OPTIONS.items():
+            needs = {} if "[]" not in shown and "array" not in shown else {"arrays": "native"}
+            before = logical_by(schema, **(needs if name != "arrays" else {}))
+            kind = logical_by(schema, **(needs | {name: value}))
+            if kind != before and (name != "dimensions" or shown == "`integer[]`"):
+                asked = value if isinstance(value, str) else f"{value}".replace("'", "")
+                default = " (default)" if standard[name] == value else ""
+                yield f"| {shown} | `{name}: {asked}`{default} | `{kind}` | `{spark_of(kind)}` |\n"
+
+
+def spark_of(logical: str) -> str:
+    return spark_type(logical).simpleString()
+
+
 def pages() -> dict[Path, str]:
+    tables = {
+        DOCS / "sources" / "mysql.md": [table(Flavor.MYSQL)],
+        DOCS / "sources" / "mariadb.md": [table(Flavor.MARIADB)],
+        DOCS / "sources" / "postgresql.md": [defaults()],
+        DOCS / "reference" / "types.md": [logicals(), options()],
+    }
     found = {}
-    for flavor in Flavor:
-        path = PAGES / f"{flavor.value}.md"
-        before, rest = path.read_text(encoding="utf-8").split(BEGIN)
-        after = rest.split(END)[1]
-        found[path] = before + BEGIN + "".join(table(flavor)) + END + after
+    for path, written in tables.items():
+        first, *rest = path.read_text(encoding="utf-8").split(BEGIN)
+        for lines, part in zip(written, rest, strict=True):
+            first += BEGIN + "".join(lines) + END + part.split(END)[1]
+        found[path] = first
     return found
 
 
@@ -153,11 +296,11 @@ def main() -> int:
         if path.read_text(encoding="utf-8") == text:
             continue
         if "--check" in sys.argv[1:]:
-            print(f"docs/sources/{path.name} is out of date: run `make docs`")
+            print(f"docs/{path.relative_to(DOCS)} is out of date: run `make docs`")
             stale = 1
         else:
             path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/sources/{path.name}")
+            print(f"wrote docs/{path.relative_to(DOCS)}")
     return stale
 
 

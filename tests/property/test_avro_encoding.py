@@ -29,6 +29,7 @@ def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
     return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale))
 
 
+PLACE = pa.struct([("number", pa.int32()), ("since", pa.date32())])
 VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "truth": (pa.bool_(), st.booleans()),
     "tiny": (pa.int8(), st.integers(-(2**7), 2**7 - 1)),
@@ -44,6 +45,26 @@ VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "instant": (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(UTC))),
     "words": (pa.string(), st.text()),
     "blob": (pa.binary(), st.binary()),
+    "clock": (pa.time64("us"), st.times()),
+    "list": (pa.list_(pa.int32()), st.lists(st.none() | st.integers(0, 9), max_size=3)),
+    "grid": (
+        pa.list_(pa.list_(pa.string())),
+        st.lists(st.none() | st.lists(st.none() | st.text(), max_size=2), max_size=3),
+    ),
+    "tags": (
+        pa.map_(pa.string(), pa.string()),
+        st.dictionaries(st.text(max_size=3), st.none() | st.text(), max_size=3),
+    ),
+    "place": (
+        PLACE,
+        st.fixed_dictionaries(
+            {"number": st.none() | st.integers(0, 9), "since": st.none() | st.dates()}
+        ),
+    ),
+    "places": (
+        pa.list_(PLACE),
+        st.lists(st.none() | st.just({"number": None, "since": _DAY}), max_size=3),
+    ),
 }
 
 
@@ -77,7 +98,7 @@ def test_any_rows_read_back_as_they_were(batch: pa.RecordBatch) -> None:
         rows.field(field.column, values, nullable=True)
     schema = avro_schema.key_schema(target, fields)
     found = [read(data, schema) for data in rows.finish().to_pylist()]
-    assert found == batch.to_pylist()
+    assert found == batch.to_pylist(maps_as_pydicts="strict")
 
 
 def test_decimals_and_integers_at_the_ends_of_their_sizes() -> None:
@@ -156,7 +177,9 @@ def test_valid_names_stay_and_others_give_way() -> None:
     assert fields[0].to_json()["doc"] == "column a-b"
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.int32()), pa.timestamp("ns"), pa.decimal256(50, 1)])
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.duration("us")), pa.timestamp("ns"), pa.decimal256(50, 1)]
+)
 def test_a_type_without_a_place_says_what_to_do(kind: pa.DataType) -> None:
     target = table(pa.schema([("tags", kind)]))
     with pytest.raises(TableLeftOutError, match=r"column tags of shop\.things is .* cast it"):

@@ -37,7 +37,10 @@ from tidelog.model.schema import TableSchema
 
 # Output columns.
 
-_OPTIONS = {"array": "arrays", "numeric": "numeric", "variant": "json"}  # of `types`, by type
+_OPTIONS = {  # of `types`, by type
+    "array": "arrays", "numeric": "numeric", "variant": "json", "map": "hstore", "range": "ranges",
+    "multirange": "ranges", "struct": "composites", "interval": "interval", "time": "time",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +102,15 @@ class Projection:
                 )
             except UnfitCellError as error:
                 option = _OPTIONS[output.target.partition("(")[0]]
+                place = f"{self.schema.table}.{output.name}"
+                texts = f"types: {{{option}: text}}"
+                if "dimensions" in error.reason:
+                    remedy = f"Write types: {{dimensions: {{'{place}': NUMBER}}}}, or {texts}"
+                else:
+                    remedy = f"For texts write {texts}"
                 raise ValueRefusedError(
                     f"{self.schema.table}: column {output.name}, version {version[error.row]}: the "
-                    f"value {error.reason}, which {output.target} does not fit. For texts write "
-                    f"types: {{{option}: text}}"
+                    f"value {error.reason}, which {output.target} does not fit. {remedy}"
                 ) from None
             except CellError as error:
                 raise DecodeError(

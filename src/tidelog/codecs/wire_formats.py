@@ -130,5 +130,5 @@ def native_logicals(
     logical_of, given = NATIVE_TYPES.get(schema.wire_format), of_columns or {}
     keys = {*schema.key, *schema.match_key}
     columns = [column for column in schema.columns if column.name not in keys]
-    found = {c.name: logical_of(c, given.get(c.name, types)) for c in columns}
+    found = {c.name: logical_of(schema, c, given.get(c.name, types)) for c in columns}
     return {name: logical for name, logical in found.items() if logical is not None}

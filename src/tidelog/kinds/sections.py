@@ -27,7 +27,15 @@ from pydantic_core import CoreSchema, core_schema
 
 from tidelog.errors import ConfigError
 from tidelog.kinds.adapters import Registry
-from tidelog.model.option_values import URL_SCHEMES, ArrayTypes, ColumnTypes, JsonTypes
+from tidelog.model.option_values import (
+    URL_SCHEMES,
+    ArrayTypes,
+    ColumnTypes,
+    HstoreTypes,
+    JsonTypes,
+    StructTypes,
+    TimeTypes,
+)
 from tidelog.model.option_values import Bytes as Bytes
 from tidelog.model.option_values import Milliseconds as Milliseconds
 from tidelog.model.patterns import check_column_pattern, check_listed, check_pattern, check_selects
@@ -275,14 +283,66 @@ class TypesSection(Section):
         "is left out. Outputs of files have texts.",
     )
 
+    hstore: HstoreTypes = Field(
+        default="map",
+        description="Of PostgreSQL's `hstore`. `map`: a map of text by text. `text`: PostgreSQL's "
+        "text.",
+    )
+    ranges: StructTypes = Field(
+        default="text",
+        description="Of PostgreSQL's ranges and multiranges. `struct`: a struct of `lower`, "
+        "`upper`, `lower_inclusive`, `upper_inclusive` and `empty`, or an array of them. A bound "
+        "that is not there is NULL.",
+    )
+    composites: StructTypes = Field(
+        default="text",
+        description="Of PostgreSQL's composite types. `struct`: a struct of their attributes. "
+        "A table with a value from before its type had these attributes is left out.",
+    )
+    interval: StructTypes = Field(
+        default="text",
+        description="Of PostgreSQL's `interval`. `struct`: a struct of `months`, `days` and "
+        "`microseconds`, as PostgreSQL keeps it. A table with an infinite value is left out.",
+    )
+    time: TimeTypes = Field(
+        default="text",
+        description="Of PostgreSQL's `time` and MySQL's and MariaDB's. `time`: a time of day, in "
+        "Spark from 4.1 on. A table with another value (`24:00:00`, `-01:00:00`) is left out.",
+    )
+    dimensions: dict[
+        Annotated[str, AfterValidator(check_column_pattern)], Annotated[int, Field(ge=1, le=6)]
+    ] = Field(
+        default={},
+        description="Of PostgreSQL's arrays that are native: the number of their dimensions, by "
+        "column or pattern. PostgreSQL does not keep one. All others have one dimension.",
+        examples=[{"public.grids.cells": 2}],
+    )
+
     def beyond(self, of_source: TypesSection) -> TypesSection:
         """Return the source's section with what is set here in place of it."""
         return of_source.model_copy(update={n: getattr(self, n) for n in self.model_fields_set})
 
+    def of_messages(self, own: TypesSection | None) -> TypesSection:
+        """Return this section, the source's, for an output where all is text unless it is set
+        somewhere. ``own``: what the output sets itself.
+        """
+        text = TypesSection(arrays="text", hstore="text")
+        return self.beyond(text) if own is None else own.beyond(self)
+
     def column_types(self) -> ColumnTypes:
         """Return the types without the section's form."""
         limits = None if self.numeric == "text" else self.numeric.decimal
-        return ColumnTypes(self.arrays, limits, self.json_)
+        return ColumnTypes(
+            arrays=self.arrays,
+            numeric=limits,
+            json=self.json_,
+            hstore=self.hstore,
+            ranges=self.ranges,
+            composites=self.composites,
+            interval=self.interval,
+            time=self.time,
+            dimensions=tuple(self.dimensions.items()),
+        )
 
 
 SOURCE_TYPES: Any = Field(

@@ -36,6 +36,9 @@ BigintUnsignedMode = Literal["long", "precise"]
 
 ArrayTypes = Literal["native", "text"]
 JsonTypes = Literal["text", "variant"]
+HstoreTypes = Literal["map", "text"]
+StructTypes = Literal["text", "struct"]
+TimeTypes = Literal["text", "time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,29 @@ class ColumnTypes:
     """What to do with columns of types that not every reader has.
 
     Attributes:
-        arrays: ``native``: columns of arrays are arrays, of one dimension. ``text``: they are text.
+        arrays: ``native``: columns of arrays are arrays, of one dimension unless ``dimensions``
+            has another number. ``text``: they are text.
         numeric: (precision, scale) of the decimals that numbers without limits become; None: they
             are text.
         json: ``text``, or ``variant``: Spark's VARIANT.
+        hstore: ``map``, of text by text; or ``text``.
+        ranges, composites, interval: ``text``; or ``struct``, of their parts.
+        time: ``text``; or ``time``, of times of day.
+        dimensions: by pattern of columns, the number of dimensions of their arrays.
     """
 
     arrays: ArrayTypes = "native"
     numeric: tuple[int, int] | None = None
     json: JsonTypes = "text"
+    hstore: HstoreTypes = "map"
+    ranges: StructTypes = "text"
+    composites: StructTypes = "text"
+    interval: StructTypes = "text"
+    time: TimeTypes = "text"
+    dimensions: tuple[tuple[str, int], ...] = ()
+
+
+ALL_TEXT: Final = ColumnTypes("text", hstore="text")
 
 
 # Places of event logs: a directory, or a URL of an object store.

@@ -314,7 +314,7 @@ def matching_columns(
         matched = [
             pattern
             for pattern in patterns
-            if _matches_column(pattern.removeprefix(EXCLUDE), table, column)
+            if matches_column(pattern.removeprefix(EXCLUDE), table, column)
         ]
         if matched and not any(pattern.startswith(EXCLUDE) for pattern in matched):
             found.append(name)
@@ -367,7 +367,8 @@ def check_column_pattern(pattern: str) -> str:
     return pattern
 
 
-def _matches_column(pattern: str, table: TableName, column: str) -> bool:
+def matches_column(pattern: str, table: TableName, column: str) -> bool:
+    """Return whether a pattern of columns matches this one."""
     return any(
         matches_glob(name, column) and matches([tables], table) for tables, name in _cuts(pattern)
     )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 # The type that a column decodes to, for any source. ``decimal(p,s)`` has its parameters. Who reads
-# may ask for other types of some columns (`tidelog.codecs.wire_formats`): ``array(T)``, of elements
-# of type ``T``; ``numeric(p,s)``, of numbers without limits that must fit ``decimal(p,s)``; and
-# ``variant``, of JSON.
+# may ask for other types of some columns (`tidelog.codecs.wire_formats`), which `NATIVE` names:
+# ``array(T)``, of elements of type ``T``, perhaps arrays; ``numeric(p,s)``, of numbers without
+# limits that must fit ``decimal(p,s)``; ``variant``, of JSON; ``map``, of text by text;
+# ``range(T)`` and ``multirange(T)``, of bounds of type ``T``; ``struct([["name","T"],…])``;
+# ``interval``; and ``time``, of day.
 LOGICAL_TYPES = (
     "bool",
     "int16",
@@ -28,9 +30,15 @@ LOGICAL_TYPES = (
     "text",
     "bytes",  # written as they are
 )
-NATIVE = ("array(", "numeric(", "variant")  # the beginnings of types that only who reads asks for
+NATIVE = (
+    "array", "numeric", "variant", "map", "range", "multirange", "struct", "interval", "time",
+)  # fmt: skip
 _DECIMAL = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
 _ARRAY = re.compile(r"array\((.+)\)")
+_RANGE = re.compile(r"(multi)?range\((.+)\)")
+_STRUCT = re.compile(r"struct\((.+)\)")
+_OF_RANGES = (("lower_inclusive", "bool"), ("upper_inclusive", "bool"), ("empty", "bool"))
+_OF_INTERVALS = (("months", "int32"), ("days", "int32"), ("microseconds", "int64"))
 
 
 @lru_cache(maxsize=1024)
@@ -46,7 +54,33 @@ def decimal_parameters(logical: str) -> tuple[int, int] | None:
 def element_of(logical: str) -> str | None:
     """The logical type of an array's elements; None for any other logical type."""
     match = _ARRAY.fullmatch(logical)
+    if match is None and logical.startswith("multirange("):
+        return logical.removeprefix("multi")
     return match[1] if match else None
+
+
+def is_native(logical: str) -> bool:
+    """Is it a type that only who reads asks for?"""
+    return logical.partition("(")[0] in NATIVE
+
+
+@lru_cache(maxsize=1024)
+def members_of(logical: str) -> tuple[tuple[str, str], ...] | None:
+    """The names and the logical types of the members of a struct, a range and an interval; None for
+    any other logical type.
+    """
+    match = _RANGE.fullmatch(logical)
+    if match is not None and match[1] is None:
+        return ("lower", match[2]), ("upper", match[2]), *_OF_RANGES
+    if logical == "interval":
+        return _OF_INTERVALS
+    match = _STRUCT.fullmatch(logical)
+    return None if match is None else tuple((name, kind) for name, kind in json.loads(match[1]))
+
+
+def struct_of(members: Sequence[tuple[str, str]]) -> str:
+    """The logical type of a struct with these members: names and logical types."""
+    return f"struct({json.dumps(members, ensure_ascii=False, separators=(',', ':'))})"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -115,7 +149,8 @@ class TableSchema:
     key), ``f`` full, ``i`` a unique index, ``n`` nothing. ``schema_id`` is 0 until the schema store
     has numbered the version (from 1 up). ``wire_format`` names the decoder of `tidelog.codecs` for
     the payloads, e.g. ``pgoutput``. ``excluded`` columns, in the table's order, are in no record;
-    ``columns`` are the others.
+    ``columns`` are the others. ``structures`` has, by name of a column of a type that users
+    defined, the logical type with its structure; who reads may ask for it.
     """
 
     table: TableName
@@ -127,6 +162,7 @@ class TableSchema:
     wire_format: str
     schema_id: int = 0
     excluded: tuple[ExcludedColumn, ...] = ()
+    structures: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def match_key(self) -> tuple[str, ...]:
@@ -221,8 +257,9 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
-        if not self.excluded:
-            del data["excluded"]  # as in versions that were stored before columns could be excluded
+        for name in ("excluded", "structures"):  # as in versions that were stored before these
+            if not data[name]:
+                del data[name]
         return data
 
     @classmethod
@@ -240,4 +277,5 @@ class TableSchema:
                 ExcludedColumn(each["place"], Column(**each["column"]))
                 for each in data.get("excluded", ())
             ),
+            structures=tuple((name, kind) for name, kind in data.get("structures", ())),
         )

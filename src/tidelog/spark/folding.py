@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from tidelog.errors import ConfigError, OffsetGoneError
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.records import Bools, Kind
-from tidelog.model.schema import NATIVE, TableName, TableSchema
+from tidelog.model.schema import TableName, TableSchema, is_native
 from tidelog.spark.datasource import options
 from tidelog.spark.datasource import partitions as planning
 from tidelog.spark.datasource.options import DumpRecord, PlannedRefs
@@ -63,7 +63,7 @@ def read_planned(
         columns: columns of `changes`; the schema's if None.
     """
     names = schema.column_names if columns is None else columns
-    native = {c.name: c.logical for c in schema.columns if c.logical.startswith(NATIVE)}
+    native = {c.name: c.logical for c in schema.columns if is_native(c.logical)}
     reader = (
         tidelog_reader(spark)
         .option("path", log_path)

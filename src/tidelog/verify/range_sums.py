@@ -69,6 +69,25 @@ def _arrays(column: pa.Array, element: str) -> pa.Array:
     return pc.if_else(known, whole, pa.scalar(None, pa.large_string()))
 
 
+def _maps(column: pa.Array) -> pa.Array:
+    """Returns maps as the source writes ``hstore``, in their own order."""
+    entries = column.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
+    flat = entries.flatten()
+    keys, values = (_quoted(flat.field(name)) for name in ("key", "value"))
+    pairs = pc.binary_join_element_wise(keys, pc.fill_null(values, "NULL"), "=>")
+    ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(entries), 0)))
+    bounds = pa.array(np.concatenate([[0], ends]), pa.int64())
+    lists = pa.LargeListArray.from_arrays(bounds, pairs.cast(pa.large_string()))
+    whole = _with_length(pc.binary_join(lists, pa.scalar(", ", pa.large_string())))
+    known = pa.array(np.asarray(column.is_valid()))
+    return pc.if_else(known, whole, pa.scalar(None, pa.large_string()))
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+    return pc.binary_join_element_wise('"', escaped, '"', "")
+
+
 def _without_zeros(texts: pa.Array) -> pa.Array:
     """Returns numbers without the zeros that end them after the point."""
     return pc.replace_substring_regex(texts, r"(\.\d*[1-9])0+$|\.0+$", r"\1")
@@ -138,6 +157,7 @@ _TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
     "timestamptz": _microseconds,
     "binary": _hexadecimal,
     "bytes": _hexadecimal,
+    "map": _maps,
 }
 
 

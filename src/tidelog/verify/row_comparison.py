@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -177,7 +178,9 @@ def _unequal(
 
 
 def _comparable(value: Column, kind: DataType) -> Column:
-    return f.to_json(value) if isinstance(kind, VariantType) else value
+    if isinstance(kind, VariantType):
+        return f.to_json(value)
+    return f.sort_array(f.map_entries(value)) if isinstance(kind, MapType) else value
 
 
 def _of_key(value: Column, may_be_nan: bool) -> Column:

@@ -6,13 +6,17 @@ import re
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
 from tests.support.logged_rows import logged_rows
+from tools import type_tables
 
 from tidelog import app
 from tidelog.app.sources.preflight import check
 from tidelog.config import parse_config
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.model.schema import TableName, struct_of
+from tidelog.sources.postgres.catalogue.schemas import PostgresSchemaFinder
 
 pytestmark = pytest.mark.integration
 
@@ -62,3 +66,41 @@ def test_page_leads_to_a_capture(version: int, tmp_path: Path) -> None:
         assert logged_rows(config, "public.orders") >= 100
         run(server, *blocks(section("Configure"), "sql"))
         assert server.execute("SELECT 1 FROM pg_replication_slots", "shop") == []
+
+
+def test_types_of_the_pages_are_what_the_catalogue_has(database: str) -> None:
+    """Also those that users define, whose structures are read."""
+    known = {each.name: each for each in type_tables.POSTGRES}
+    place = struct_of([("street", "text"), ("number", "int32")])
+    defined = {
+        "place": place,
+        "place[]": f"array({place})",
+        "home": struct_of([("at", place), ("since", "range(timestamp)"), ("tags", "text")]),
+        "span": "range(float64)",
+        "spans": "multirange(float64)",
+        "odd": None,
+        "mood": None,
+        "mood[]": None,
+    }
+    with psycopg.connect(database, autocommit=True) as sql:
+        sql.execute("CREATE TYPE place AS (street text, number integer)")
+        sql.execute("CREATE DOMAIN lived AS tsrange")
+        sql.execute("CREATE TYPE home AS (at place, since lived, tags text[])")
+        sql.execute("CREATE TYPE span AS RANGE (subtype = float8, multirange_type_name = spans)")
+        sql.execute('CREATE TYPE odd AS ("a b" text)')
+        sql.execute("CREATE TYPE mood AS ENUM ('calm')")
+        columns = ", ".join(f'"{name}" {name}' for name in (*known, *defined))
+        sql.execute(f"CREATE TABLE t ({columns})")
+        found = PostgresSchemaFinder().find(sql, TableName("public", "t"))
+    assert found is not None
+    structures = dict(found.schema.structures)
+    for column in found.schema.columns:
+        assert structures.get(column.name) == defined.get(column.name), column.name
+        if column.name in known:
+            expected = known[column.name]
+            assert (column.type_id, column.type_mod, column.type_name, column.logical) == (
+                expected.oid,
+                expected.mod,
+                expected.name,
+                expected.schema().columns[0].logical,
+            )

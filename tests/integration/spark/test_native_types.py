@@ -1,33 +1,67 @@
-"""Arrays, JSON and numbers without limits with their own types, in Delta and in Spark's source."""
+"""Columns whose types the option `types` gives, in each output and in Spark's source."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import psycopg
 import pytest
+from pyiceberg.table import StaticTable
 from tests.integration.event_messages import wait_for
 from tests.integration.spark.test_unreal_keys import writing
 from tests.support.delta_readers import by_delta_rs, by_duckdb, rows_of
+from tests.support.iceberg_readers import by_pyiceberg
 
 import tidelog
 from tidelog import app
 from tidelog.app.base.outputs import make_outputs
 from tidelog.config import Config, load_config
 from tidelog.control.commands import ExecuteSnapshot
+from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TableLeftOutError
 from tidelog.spark.pipeline import run_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
+
+@pytest.fixture(scope="module")
+def server_with_extensions() -> Iterator[PostgresServer]:
+    """The servers of the Python package have no `hstore`."""
+    with PostgresServer(version=17) as server:
+        yield server
+
+
+@pytest.fixture
+def database(server_with_extensions: PostgresServer) -> Iterator[str]:
+    name = f"types_{next(NUMBERS)}"
+    yield server_with_extensions.create_database(name)
+    server_with_extensions.drop_database(name)
+
+
+NUMBERS = count(1)
 NOON = datetime(2026, 1, 2, 12, 30, 0, 250_000)
 UUID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+
+
+def spanning(lower: Any, upper: Any, bounds: str) -> dict[str, Any]:
+    """A range as a reader finds it."""
+    return {
+        "lower": lower,
+        "upper": upper,
+        "lower_inclusive": bounds[0] == "[",
+        "upper_inclusive": bounds[-1] == "]",
+        "empty": bounds == "empty",
+    }
+
+
 # type, what is inserted, and what a reader finds
 CASES: list[tuple[str, str, Any]] = [
     ("boolean[]", "'{t,NULL,f}'", [True, None, False]),
@@ -51,9 +85,43 @@ CASES: list[tuple[str, str, Any]] = [
     ("numeric(50,10)", "1.5", Decimal("1.5").quantize(Decimal("1e-18"))),
     ("box[]", "'{(1,1),(0,0)}'", "{(1,1),(0,0)}"),
     ("mood[]", "'{calm}'", "{calm}"),
+    ("hstore", """hstore(ARRAY['a', '1', 'b"\\', NULL, '', 'é, "'])""",
+     [("", 'é, "'), ("a", "1"), ('b"\\', None)]),
+    ("integer[]", "'{{1,NULL},{3,4}}'", [[1, None], [3, 4]]),
+    ("int4range", "'[1,9]'", spanning(1, 10, "[)")),
+    ("numrange", "'empty'", spanning(None, None, "empty")),
+    ("tsrange", f"tsrange('{NOON}', NULL, '()')", spanning(NOON, None, "()")),
+    ("daterange[]", "ARRAY['empty'::daterange]", ["empty"]),
+    ("datemultirange", "'{[2026-01-02,2026-01-04)}'",
+     [spanning(date(2026, 1, 2), date(2026, 1, 4), "[)")]),
+    ("textrange", """textrange('a, "', 'b', '[]')""", spanning('a, "', "b", "[]")),
+    ("place", """ROW('a, "b" \\', 1.5, NULL, ROW(true, '[1,2)'))""",
+     {"street": 'a, "b" \\', "size": Decimal("1.50"), "note": None,
+      "inner": {"open": True, "hours": spanning(1, 2, "[)")}}),
+    ("place[]", "ARRAY[ROW('', NULL, 'x', NULL)::place, NULL]",
+     [{"street": "", "size": None, "note": "x", "inner": None}, None]),
+    ("interval", "'1 year 2 months -3 days -04:05:06.7'",
+     {"months": 14, "days": -3, "microseconds": -14_706_700_000}),
+    ("time", "'12:30:00.25'", "12:30:00.25"),  # Delta has no such type
 ]  # fmt: skip
 COLUMNS = [f"c{number}" for number in range(len(CASES))]
-TYPES = "types: {numeric: {decimal: [38, 18]}}"
+CLOCK = COLUMNS[-1]
+TAGS = [kind for kind, *_ in CASES].index("hstore")
+NESTED = next(n for n, (_, value, _) in zip(COLUMNS, CASES, strict=True) if "{{" in value)
+DIMENSIONS = f"dimensions: {{public.t.{NESTED}: 2}}"
+TYPES = (
+    "types: {numeric: {decimal: [38, 18]}, ranges: struct, composites: struct, interval: struct, "
+    f"{DIMENSIONS}}}"
+)
+WITH_TIMES = TYPES.replace("}}", "}, time: time}")
+DEFINITIONS = (
+    "CREATE EXTENSION hstore",
+    "CREATE TYPE mood AS ENUM ('calm')",
+    "CREATE TYPE textrange AS RANGE (subtype = text)",
+    "CREATE DOMAIN note AS text",
+    "CREATE TYPE detail AS (open boolean, hours int4range)",
+    'CREATE TYPE place AS (street text, size numeric(10,2), note note, "inner" detail)',
+)
 
 
 @contextmanager
@@ -67,10 +135,12 @@ def capture(database: str, directory: Path, outputs: str) -> Iterator[tuple[Any,
     )
     config = load_config(file)
     with psycopg.connect(database, autocommit=True) as sql:
-        sql.execute("CREATE TYPE mood AS ENUM ('calm')")
+        for definition in DEFINITIONS:
+            sql.execute(definition)
         columns = ", ".join(f"{n} {kind}" for n, (kind, *_) in zip(COLUMNS, CASES, strict=True))
         sql.execute(f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
         sql.execute("CREATE TABLE keyless (a int[])")
+        sql.execute("CREATE TABLE tags (id int PRIMARY KEY, h hstore)")
         insert(sql, 1)
         with tidelog.CaptureGroup([config], pipelines=False):
             yield sql, config
@@ -107,8 +177,10 @@ def test_readers_find_arrays_and_exact_numbers(spark: Any, database: str, tmp_pa
     """One row is dumped, others are logged; one changes, one goes."""
     place = f"{tmp_path}/lake/public/t"
     outputs = f"[{{kind: delta, path: {tmp_path}/lake, {TYPES}}}, " + (
-        f"{{kind: delta, name: steps, path: {tmp_path}/steps, {TYPES}, steps: ["
-        "{rename: {c2: ints}}, {filter: 'id < 4'}, {compute: {n: 'size(c3)'}}]}]"
+        f"{{kind: delta, name: steps, path: {tmp_path}/steps, {TYPES}, "
+        "tables: [public.t, public.keyless], steps: ["
+        "{rename: {c2: ints}}, {filter: 'id < 4'}, {compute: {n: 'size(c3)'}}]}, "
+        f"{{kind: iceberg, path: {tmp_path}/iceberg, {WITH_TIMES}, tables: [public.t]}}]"
     )
     with capture(database, tmp_path, outputs) as (sql, config):
         wait_for(config, 1)
@@ -118,6 +190,7 @@ def test_readers_find_arrays_and_exact_numbers(spark: Any, database: str, tmp_pa
         sql.execute("UPDATE t SET c2 = '{7,8}' WHERE id = 3")
         sql.execute("DELETE FROM t WHERE id = 2")
         sql.execute("INSERT INTO keyless VALUES ('{1,NULL}')")
+        sql.execute(f"INSERT INTO tags VALUES (1, {CASES[TAGS][1]}), (2, ''), (3, NULL)")
         copy = config.model_copy(update={"outputs": config.outputs[:1]})
         with writing(copy, spark):
             report = app.verify(copy).to_dict()
@@ -125,25 +198,42 @@ def test_readers_find_arrays_and_exact_numbers(spark: Any, database: str, tmp_pa
         by_types = spark.read.format("tidelog").option("types", '{"arrays": "text"}')
         log = {"path": str(config.log.path), "table": "public.t"}
         texts = by_types.options(**log).load()
-        native = spark.read.format("tidelog").options(**log).load()
+        options = {"dimensions": {f"public.t.{NESTED}": 2}, "ranges": "struct", "time": "time"}
+        by_types = spark.read.format("tidelog").option("types", json.dumps(options))
+        native = by_types.options(**log).load()
     expected = {name: found for name, (*_, found) in zip(COLUMNS, CASES, strict=True)}
     for read in (by_duckdb, by_delta_rs):
         rows = [{n: v for n, v in row.items() if n in COLUMNS} for row in rows_of(read(place))]
         assert [row["c2"] for row in rows] == [[], [7, 8], [], None]
         assert all(value is None for value in rows[3].values())
         assert {**rows[0], "c14": [str(each) for each in rows[0]["c14"]]} == expected
+    (*_, metadata) = sorted((tmp_path / "iceberg/public/t/metadata").glob("*.metadata.json"))
+    of_iceberg = by_pyiceberg(StaticTable.from_metadata(str(metadata)))
+    assert [row["id"] for row in of_iceberg] == [1, 3, 4, 5]
+    first = {name: of_iceberg[0][name] for name in COLUMNS}
+    assert first == expected | {CLOCK: time(12, 30, 0, 250_000)}
     changes = rows_of(by_duckdb(f"{tmp_path}/lake/public/keyless", "version"))
     assert [row["after"] for row in changes if row["op"] == "c"] == [{"a": [1, None]}]
     steps = rows_of(by_duckdb(f"{tmp_path}/steps/public/t"))
     assert [(row["id"], row["ints"], row["n"]) for row in steps] == [(1, [], 2), (3, [7, 8], 2)]
+    (tags,) = [each for each in report["tables"] if each["table"] == "public.tags"]
+    assert (tags["equal"], tags["method"], tags["rows"]) == (True, "checksum", 3), report
     (whole,) = [each for each in report["tables"] if each["table"] == "public.t"]
-    assert (whole["equal"], whole["method"], whole["rows"]) == (True, "checksum", 4), report
+    assert (whole["equal"], whole["method"], whole["rows"]) == (True, "rows", 4), report
     assert [row[0] for row in native.select("after.c8").distinct().collect() if row[0]] == [
         expected["c8"]
     ]
     assert dict(texts.select("after.*").dtypes)["c8"] == "string"
     assert dict(native.select("after.*").dtypes)["c6"] == "array<decimal(10,2)>"
-    assert dict(native.select("after.*").dtypes)["c16"] == "string"
+    kinds = dict(native.select("after.*").dtypes)
+    assert kinds["c16"] == "string"
+    assert kinds["c20"] == "map<string,string>"
+    assert kinds[NESTED] == "array<array<int>>"
+    assert kinds["c27"].startswith("struct<lower:string,upper:string,lower_inclusive:boolean")
+    assert kinds["c28"] == "string"
+    assert kinds[CLOCK] == "time(6)"
+    times = native.where("op = 'r'").select(f"after.{CLOCK}", f"after.{NESTED}").collect()
+    assert [tuple(row) for row in times] == [(time(12, 30, 0, 250_000), [[1, None], [3, 4]])]
 
 
 def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
@@ -155,7 +245,8 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
     def rows(table: str, column: str) -> list[Any]:
         return [row[column] for row in rows_of(by_duckdb(str(place / table)))]
 
-    with capture(database, tmp_path, f"[{{kind: delta, path: {tmp_path}/lake}}]") as (sql, config):
+    output = f"{{kind: delta, path: {tmp_path}/lake, types: {{{DIMENSIONS}}}}}"
+    with capture(database, tmp_path, f"[{output}]") as (sql, config):
         told = run_with_a_grid(spark, sql, config)
         assert "is an array of several dimensions, which array(int32) does not fit" in told
         assert f"types: {{arrays: text}} in the output's options and move {place}/grids" in told
@@ -169,7 +260,7 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
 
         (place / "grids").rename(tmp_path / "away")
         file = tmp_path / "tidelog.yaml"
-        file.write_text(file.read_text().replace("/lake}", "/lake, types: {arrays: text}}"))
+        file.write_text(file.read_text().replace("types: {", "types: {arrays: text, "))
         config = load_config(file)
         sql.execute("INSERT INTO grids VALUES (2, '{5}')")
         sql.execute("INSERT INTO t (id, c2) VALUES (10, '{10}')")
@@ -190,7 +281,7 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
 def test_files_have_arrays_if_asked(spark: Any, database: str, tmp_path: Path) -> None:
     """What does not fit leaves out its table; a column that exists keeps its type."""
     output = f"kind: files, path: {tmp_path}/files"
-    with capture(database, tmp_path, f"[{{{output}, {TYPES}}}]") as (sql, config):
+    with capture(database, tmp_path, f"[{{{output}, {WITH_TIMES}}}]") as (sql, config):
         told = run_with_a_grid(spark, sql, config)
         assert "in the options of an output with another name and path" in told
         file = tmp_path / "tidelog.yaml"
@@ -203,6 +294,7 @@ def test_files_have_arrays_if_asked(spark: Any, database: str, tmp_path: Path) -
     )
     first, second = rows_of(rows.to_arrow_table())
     expected = {name: found for name, (*_, found) in zip(COLUMNS, CASES, strict=True)}
+    expected[CLOCK] = time(12, 30, 0, 250_000)
     assert {**first["after"], "c14": [UUID]} == {"id": 1, **expected}
     assert second["after"]["c2"] == [7]
     assert not list(tmp_path.glob("files/table=public.grids/**/*.parquet"))

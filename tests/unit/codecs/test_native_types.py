@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from datetime import time
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,15 @@ from tidelog.codecs.mysql.types import binlog_column
 from tidelog.codecs.wire_formats import native_logicals
 from tidelog.config import Config
 from tidelog.errors import ConfigError
-from tidelog.model.option_values import ColumnTypes
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.option_values import ALL_TEXT, ColumnTypes
+from tidelog.model.schema import Column, TableName, TableSchema, struct_of
 from tidelog.outputs.base.targets import types_of
 from tidelog.outputs.files.kind import FilesSection
 from tidelog.spark.datasource.options import SourceOptions
 
-TEXTS = ColumnTypes("text")
+TEXTS = ALL_TEXT
 DECIMALS = ColumnTypes(numeric=(38, 18))
+PLACE = struct_of([("street", "text"), ("number", "int32"), ("note", "text")])
 VARIANTS = ColumnTypes(json="variant")
 
 
@@ -226,13 +229,16 @@ def test_outputs_inherit_the_types_of_the_source_and_override_them() -> None:
     assert types_by_output({"types": types}) == [
         ColumnTypes("text", (20, 4), "variant"),
         ColumnTypes("native", (20, 4), "variant"),
-        ColumnTypes("text", (20, 4), "variant"),
+        ColumnTypes("text", (20, 4), "variant", hstore="text"),
         ColumnTypes("text", None, "variant"),
         None,
         None,
     ]
     of_files = types_by_output({"types": {"json": "variant"}})[2:4]
-    assert of_files == [ColumnTypes("text", None, "variant"), ColumnTypes(json="variant")]
+    assert of_files == [
+        ColumnTypes("text", None, "variant", hstore="text"),
+        ColumnTypes(json="variant"),
+    ]
     assert types_by_output({}) == [ColumnTypes(), ColumnTypes(), None, ColumnTypes(), None, None]
 
 
@@ -244,3 +250,106 @@ def test_an_option_of_the_spark_source_is_as_in_the_configuration() -> None:
             SourceOptions.parse({**options, "types": types})
     with pytest.raises(ConfigError, match="does not fit shape 'raw'"):
         SourceOptions.parse({**options, "shape": "raw"})
+
+
+@pytest.mark.parametrize(
+    ("logical", "text", "found"),
+    [
+        ("map", r'"a"=>"1", "b\"\\"=>NULL, ""=>"NULL"', [("a", "1"), ('b"\\', None), ("", "NULL")]),
+        ("map", "", []),
+        ("array(array(int32))", "{{1,2},{3,NULL}}", [[1, 2], [3, None]]),
+        ("array(array(array(text)))", r'{{{a,"b,{"}},{{"\"",NULL}}}',
+         [[["a", "b,{"]], [['"', None]]]),
+        ("array(array(int32))", "{}", []),
+        ("range(int32)", "(,5]", (None, 5, False, True, False)),
+        ("range(int32)", "empty", (None, None, False, False, True)),
+        ("range(text)", r'["a ""b""","\\)")', ('a "b"', "\\)", True, False, False)),
+        ("multirange(int32)", "{[1,3),(,)}",
+         [(1, 3, True, False, False), (None, None, False, False, False)]),
+        (PLACE, r'("a ""b"" \\",,"")', ('a "b" \\', None, "")),
+        (PLACE, "(,,)", (None, None, None)),
+        (f"array({PLACE})", r'{"(\"a b\",1,x)",NULL}', [("a b", 1, "x"), None]),
+        ("interval", "1 year 2 mons -3 days -04:05:06.7", (14, -3, -14_706_700_000)),
+        ("interval", "-1 days +02:03:00", (0, -1, 7_380_000_000)),
+        ("interval", "00:00:00", (0, 0, 0)),
+        ("time", "23:59:59.999999", time(23, 59, 59, 999_999)),
+    ],
+)  # fmt: skip
+def test_parts_are_those_that_the_server_wrote(logical: str, text: str, found: Any) -> None:
+    values = decoded([None, text, None, text], logical)
+    values.validate(full=True)
+    assert values.type == arrow_type(logical)
+    assert [plain(each) for each in values.to_pylist()] == [None, found, None, found]
+
+
+def plain(value: Any) -> Any:
+    """Structs as tuples."""
+    if isinstance(value, dict):
+        return tuple(plain(each) for each in value.values())
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("logical", "text", "why"),
+    [
+        ("map", '"a"', "is no hstore"),
+        ("map", '"a"=>"1', "is no hstore"),
+        ("array(array(int32))", "{1,2}", "is an array of fewer dimensions"),
+        ("array(array(int32))", "{{{1}}}", "has an element that is an array of several dimensions"),
+        ("range(int32)", "[1", "is no range"),
+        (PLACE, "(a,1)", "has other attributes than its type has now"),
+        (PLACE, "(a,1,b,c)", "has other attributes than its type has now"),
+        (PLACE, "(a,x,b)", "has an attribute that is no int32"),
+        ("interval", "infinity", "is infinite, or no interval"),
+        ("time", "24:00:00", "is no time of day before 24:00"),
+        ("time", "-01:00:00", "is no time of day before 24:00"),
+    ],
+)
+def test_a_text_of_other_parts_is_refused(logical: str, text: str, why: str) -> None:
+    with pytest.raises(UnfitCellError) as caught:
+        decoded([None, text], logical)
+    assert (caught.value.row, caught.value.reason) == (1, why)
+
+
+def test_a_copy_keeps_the_parts_that_its_columns_have() -> None:
+    """Whatever the option says now."""
+    texts = [types_of(kind, ColumnTypes()) for kind in ("string", "list<element: string>")]
+    assert texts == [ALL_TEXT, replace(ALL_TEXT, arrays="native", dimensions=(("*.*.*", 1),))]
+    assert types_of("array<array<int>>", ColumnTypes()).dimensions == (("*.*.*", 2),)
+    assert types_of("map<string,string>", ALL_TEXT).hstore == "map"
+    assert types_of("struct<months:int>", ALL_TEXT).interval == "struct"
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"kind": "delta", "path": "x", "types": {"time": "time"}}, "no type for times of day"),
+        ({"kind": "iceberg", "path": "x", "types": {"json": "variant"}}, "no VARIANT"),
+        ({"kind": "kafka", "servers": "x:9092", "types": {}}, "debezium has the types of Debezium"),
+        (
+            {"kind": "http", "url": "http://x/", "format": "flat", "types": {"json": "variant"}},
+            "messages have no VARIANT",
+        ),
+    ],
+)
+def test_what_an_output_can_not_hold_is_refused(given: dict[str, Any], why: str) -> None:
+    source = {"kind": "postgres", "url": "postgresql://db/shop"}
+    with pytest.raises(ValidationError, match=why):
+        Config.model_validate({"source": source, "log": {"path": "x"}, "outputs": [given]})
+
+
+def test_outputs_take_from_the_source_what_they_can_hold() -> None:
+    types = {"json": "variant", "time": "time", "ranges": "struct"}
+    outputs = [
+        {"kind": "delta", "path": "a"},
+        {"kind": "iceberg", "path": "b"},
+        {"kind": "kafka", "servers": "x:9092", "format": "flat"},
+        {"kind": "kafka", "name": "c", "servers": "x:9092"},
+    ]
+    source = {"kind": "postgres", "url": "postgresql://db/shop", "types": types}
+    config = Config.model_validate({"source": source, "log": {"path": "x"}, "outputs": outputs})
+    delta, iceberg, flat, debezium = (getattr(each, "types", None) for each in config.outputs)
+    assert (delta.time, delta.json_, delta.ranges) == ("text", "variant", "struct")
+    assert (iceberg.time, iceberg.json_, iceberg.ranges) == ("time", "text", "struct")
+    assert (flat.time, flat.arrays, flat.ranges) == ("time", "text", "struct")
+    assert debezium is None

@@ -6,17 +6,17 @@ docs/reference/types.md is the user's view of this module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidelog.codecs.columns import json_kernels, kernels, times
+from tidelog.codecs.columns import json_kernels, kernels, structure_kernels, times
 from tidelog.codecs.columns.times import INVALID_DATE_IS_ERROR
 from tidelog.model.records import Int32s, UInt8s, bitmap
-from tidelog.model.schema import decimal_parameters, element_of
+from tidelog.model.schema import decimal_parameters, element_of, is_native, members_of
 
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
@@ -37,6 +37,8 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
             pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
         ]
     ),
+    "map": pa.map_(pa.string(), pa.string()),
+    "time": pa.time64("ns"),  # as Spark has it
 }
 _INTEGERS = {  # reading NumPy's limits takes as long as reading hundreds of values
     pa.from_numpy_dtype(dtype): (
@@ -47,9 +49,10 @@ _INTEGERS = {  # reading NumPy's limits takes as long as reading hundreds of val
     for dtype in (np.int16, np.int32, np.int64)
 }
 _REASONS = {
-    kernels.NO_ARRAY: "is no array",
-    kernels.SEVERAL_DIMENSIONS: "is an array of several dimensions",
-    kernels.OTHER_BOUNDS: "is an array whose first index is not 1",
+    structure_kernels.NO_ARRAY: "is no array",
+    structure_kernels.SEVERAL_DIMENSIONS: "is an array of several dimensions",
+    structure_kernels.OTHER_BOUNDS: "is an array whose first index is not 1",
+    structure_kernels.ONE_DIMENSION: "is an array of fewer dimensions",
 }
 _NO_VARIANT = {
     json_kernels.NO_JSON: "is no JSON",
@@ -97,6 +100,9 @@ def arrow_type(logical: str) -> pa.DataType:
     element = element_of(logical)
     if element is not None:
         return pa.list_(pa.field("element", arrow_type(element)))  # named as Spark does
+    members = members_of(logical)
+    if members is not None:
+        return pa.struct([pa.field(name, arrow_type(kind)) for name, kind in members])
     return _ARROW_TYPES.get(logical, pa.string())
 
 
@@ -123,14 +129,22 @@ def column(
 
     Raises:
         CellError: a text is not of the type, or does not fit.
-        UnfitCellError: ``target`` is ``array(T)``, ``numeric(p,s)`` or ``variant``, which don't fit
-            all values.
+        UnfitCellError: ``target`` is one of the types that only who reads asks for
+            (`tidelog.model.schema.NATIVE`), which don't fit all values.
     """
     target = target or logical
     element = element_of(target)
     if element is not None:
-        return _lists(data, start, length, element, arrow_type(target))
-    if logical != target and target != "variant":
+        nested = target.startswith("multirange(") or element_of(element) is not None
+        convert_lists = _lists_of_groups if nested else _lists
+        return convert_lists(data, start, length, element, arrow_type(target))
+    if target == "interval":
+        return _intervals(data, start, length, arrow_type(target))
+    members = members_of(target)
+    if members is not None:
+        convert_structs = _ranges if target.startswith("range(") else _structs
+        return convert_structs(data, start, length, members, arrow_type(target))
+    if logical != target and not is_native(target):
         if logical == "float32" and target == "float64":
             # The database widens the float32 value, not its shortest text.
             return _floats(data, start, length, pa.float32()).cast(pa.float64())
@@ -224,24 +238,135 @@ def _lists(
     data: UInt8s, start: Int32s, length: Int32s, element: str, kind: pa.DataType
 ) -> pa.Array:
     offsets = np.empty(len(start) + 1, dtype=np.int32)
-    row, why = kernels.count_elements(data, start, length, offsets)
+    row, why = structure_kernels.count_elements(data, start, length, offsets)
     if row >= 0:
         raise UnfitCellError(int(row), _REASONS[why])
     starts = np.empty(int(offsets[-1]), dtype=np.int32)
     lengths = np.empty_like(starts)
-    out = np.empty(int(np.maximum(length, 0).sum(dtype=np.int64)) or 1, dtype=np.uint8)
-    row = kernels.split_elements(data, start, length, out, starts, lengths)
+    out = _room(length)
+    row = structure_kernels.split_elements(data, start, length, out, starts, lengths)
     if row >= 0:
         raise UnfitCellError(int(row), "is no array")
     out.flags.writeable = False
+    return _list_array(kind, length, offsets, element, (out, starts, lengths))
+
+
+def _lists_of_groups(
+    data: UInt8s, start: Int32s, length: Int32s, element: str, kind: pa.DataType
+) -> pa.Array:
+    """Arrays of arrays, and multiranges."""
+    offsets = np.empty(len(start) + 1, dtype=np.int32)
+    row, why = structure_kernels.count_groups(data, start, length, offsets)
+    if row >= 0:
+        raise UnfitCellError(int(row), _REASONS[why])
+    starts = np.empty(int(offsets[-1]), dtype=np.int32)
+    lengths = np.empty_like(starts)
+    structure_kernels.split_groups(data, start, length, starts, lengths)
+    return _list_array(kind, length, offsets, element, (data, starts, lengths))
+
+
+_Cells = tuple[UInt8s, Int32s, Int32s]
+
+
+def _list_array(
+    kind: pa.DataType, length: Int32s, offsets: Int32s, element: str, cells: _Cells
+) -> pa.Array:
     try:
-        elements = column(out, starts, lengths, element)
+        elements = column(*cells, element)
     except CellError as error:
         row = int(np.searchsorted(offsets, error.row, side="right")) - 1
-        why = error.reason if isinstance(error, UnfitCellError) else f"is no {element}"
-        raise UnfitCellError(row, f"has an element that {why}") from None
+        raise _unfit_part(row, error, "element", element) from None
     buffers = [validity(length), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(kind, len(start), buffers, children=[elements])
+    return pa.Array.from_buffers(kind, len(length), buffers, children=[elements])
+
+
+def _unfit_part(row: int, error: CellError, part: str, logical: str) -> UnfitCellError:
+    why = error.reason if isinstance(error, UnfitCellError) else f"is no {logical}"
+    return UnfitCellError(row, f"has an {part} that {why}")
+
+
+def _room(length: Int32s) -> UInt8s:
+    """Memory for the texts of the parts of cells."""
+    return np.empty(int(np.maximum(length, 0).sum(dtype=np.int64)) or 1, dtype=np.uint8)
+
+
+_Members = Sequence[tuple[str, str]]
+
+
+def _structs(
+    data: UInt8s, start: Int32s, length: Int32s, members: _Members, kind: pa.DataType
+) -> pa.Array:
+    arrays = _members(data, start, length, members)
+    return pa.Array.from_buffers(kind, len(start), [validity(length)], children=arrays)
+
+
+def _ranges(
+    data: UInt8s, start: Int32s, length: Int32s, members: _Members, kind: pa.DataType
+) -> pa.Array:
+    flags = np.empty((3, len(start)), dtype=np.uint8)
+    row = structure_kernels.range_flags(data, start, length, flags)
+    if row >= 0:
+        raise UnfitCellError(int(row), "is no range")
+    bounded = np.where(flags[2], np.int32(-1), length).astype(np.int32)
+    arrays = _members(data, start, bounded, members[:2])
+    for each in flags.view(np.bool_):
+        buffers = [validity(length), bitmap(each)]
+        arrays.append(pa.Array.from_buffers(pa.bool_(), len(start), buffers))
+    return pa.Array.from_buffers(kind, len(start), [validity(length)], children=arrays)
+
+
+def _members(data: UInt8s, start: Int32s, length: Int32s, members: _Members) -> list[pa.Array]:
+    starts = np.empty((len(members), len(start)), dtype=np.int32)
+    lengths = np.empty_like(starts)
+    out = _room(length)
+    row = structure_kernels.split_members(data, start, length, out, starts, lengths)
+    if row >= 0:
+        raise UnfitCellError(int(row), "has other attributes than its type has now")
+    out.flags.writeable = False
+    arrays = []
+    for number, (_, logical) in enumerate(members):
+        try:
+            arrays.append(column(out, starts[number], lengths[number], logical))
+        except CellError as error:
+            raise _unfit_part(error.row, error, "attribute", logical) from None
+    return arrays
+
+
+def _intervals(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    months, days, micros = (np.empty(len(start), dtype=np.int64) for _ in range(3))
+    row = structure_kernels.intervals(data, start, length, months, days, micros)
+    if row >= 0:
+        raise UnfitCellError(int(row), "is infinite, or no interval")
+    arrays = [
+        _fixed(pa.int32(), length, months.astype(np.int32)),
+        _fixed(pa.int32(), length, days.astype(np.int32)),
+        _fixed(pa.int64(), length, micros),
+    ]
+    return pa.Array.from_buffers(kind, len(start), [validity(length)], children=arrays)
+
+
+def _times_of_day(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    out = np.empty(len(start), dtype=np.int64)
+    row = structure_kernels.times_of_day(data, start, length, out)
+    if row >= 0:
+        raise UnfitCellError(int(row), "is no time of day before 24:00")
+    return _fixed(kind, length, out * 1_000)
+
+
+def _maps(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
+    offsets = np.empty(len(start) + 1, dtype=np.int32)
+    row = structure_kernels.count_pairs(data, start, length, offsets)
+    if row >= 0:
+        raise UnfitCellError(int(row), "is no hstore")
+    starts = np.empty((2, int(offsets[-1])), dtype=np.int32)
+    lengths = np.empty_like(starts)
+    out = _room(length)
+    structure_kernels.split_pairs(data, start, length, out, starts, lengths)
+    out.flags.writeable = False
+    parts = [_texts(out, starts[part], lengths[part], pa.string()) for part in range(2)]
+    entries = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
+    buffers = [validity(length), pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, len(start), buffers, children=[entries])
 
 
 def _variants(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> pa.Array:
@@ -335,4 +460,6 @@ _CONVERSIONS: dict[str, _Conversion] = {
     "text": _texts,
     "bytes": _texts,
     "variant": _variants,
+    "map": _maps,
+    "time": _times_of_day,
 }

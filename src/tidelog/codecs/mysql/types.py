@@ -25,7 +25,7 @@ from tidelog.codecs.mysql.charsets import BINARY_COLLATION, bytes_per_character
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.errors import DecodeError
 from tidelog.model.option_values import ColumnTypes
-from tidelog.model.schema import Column
+from tidelog.model.schema import Column, TableSchema
 
 WIRE_FORMAT: Final = "binlog"
 
@@ -409,8 +409,11 @@ def _label_column(
     return Column(name, code, type_mod, text, "text", nullable)
 
 
-def native_logical(column: Column, types: ColumnTypes) -> str | None:
+def native_logical(schema: TableSchema, column: Column, types: ColumnTypes) -> str | None:
     """See `tidelog.codecs.wire_formats`."""
+    del schema
+    if column.type_id in (TIME, TIME2) and types.time == "time":
+        return "time"
     return "variant" if column.type_id == JSON and types.json == "variant" else None
 
 

@@ -30,21 +30,30 @@ from tidelog.codecs.source_blocks import SourceBlock, SourceBlocks
 from tidelog.codecs.wire_formats import WireFormat
 from tidelog.errors import DecodeError
 from tidelog.model.option_values import ColumnTypes
+from tidelog.model.patterns import matches_column
 from tidelog.model.records import Int32s, Kind, UInt8s
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, element_of, is_native
 from tidelog.ports import SourceId
 
 # Types that can be more than text: arrays, JSON, and numbers without limits.
 
 # Types of users and extensions have greater ids. Their arrays may have another separator.
-_FIRST_USER_ID = 16_384
+FIRST_USER_ID = 16_384
 _NUMERIC = 1700
 _JSON = (114, 3802)  # json, jsonb
+_TIME, _INTERVAL = (1083,), (1186,)
+# Ranges and what their bounds decode to; multiranges.
+RANGES = {
+    3904: "int32", 3926: "int64", 3906: "numeric", 3908: "timestamp", 3910: "timestamptz",
+    3912: "date",
+}  # fmt: skip
+MULTIRANGES = {4451: 3904, 4536: 3926, 4532: 3906, 4533: 3908, 4534: 3910, 4535: 3912}
+_HSTORE = "hstore"  # an extension's type, in whatever schema
 _MOST_DIGITS = 38
 _NUMBER = re.compile(r"numeric\((\d+),(-?\d+)\)")
 
 
-def native_logical(column: Column, types: ColumnTypes) -> str | None:
+def native_logical(schema: TableSchema, column: Column, types: ColumnTypes) -> str | None:
     """Return the logical type that the option ``types`` gives a column that is text without it;
     None: it is text.
     """
@@ -52,10 +61,45 @@ def native_logical(column: Column, types: ColumnTypes) -> str | None:
         return _number(types)
     if column.type_id in _JSON:
         return "variant" if types.json == "variant" else None
-    element = element_name(column.type_name) if column.type_id < _FIRST_USER_ID else None
+    if column.type_id in _TIME:
+        return "time" if types.time == "time" else None
+    if column.type_id in _INTERVAL:
+        return "interval" if types.interval == "struct" else None
+    if column.type_id in RANGES or column.type_id in MULTIRANGES:
+        return _range(column.type_id, types) if types.ranges == "struct" else None
+    if column.type_id >= FIRST_USER_ID:
+        if column.type_name.rpartition(".")[2] == _HSTORE:
+            return "map" if types.hstore == "map" else None
+        return _structure(dict(schema.structures).get(column.name), types)
+    element = element_name(column.type_name)
     if types.arrays == "text" or element is None:
         return None
-    return f"array({_element(element, types)})"
+    depth = dimensions(types, schema, column.name)
+    return "array(" * depth + _element(element, types) + ")" * depth
+
+
+def dimensions(types: ColumnTypes, schema: TableSchema, column: str) -> int:
+    """Return how many dimensions the arrays of a column have by the option ``types``."""
+    found = (n for p, n in types.dimensions if matches_column(p, schema.table, column))
+    return next(found, 1)
+
+
+def _range(type_id: int, types: ColumnTypes) -> str:
+    if type_id in MULTIRANGES:
+        return "multi" + _range(MULTIRANGES[type_id], types)
+    bound = RANGES[type_id]
+    return f"range({(_number(types) or 'text') if bound == 'numeric' else bound})"
+
+
+def _structure(logical: str | None, types: ColumnTypes) -> str | None:
+    """Return the structure of a type that users defined, if the options ask for all its kinds."""
+    if logical is None:
+        return None
+    asked = {"range": types.ranges, "multirange": types.ranges, "struct": types.composites}
+    element = element_of(logical) if logical.startswith("array(") else logical
+    if element is None or (element != logical and types.arrays == "text"):
+        return None
+    return logical if asked.get(element.partition("(")[0]) == "struct" else None
 
 
 def _number(types: ColumnTypes) -> str | None:
@@ -218,7 +262,7 @@ def _parse(  # type: ignore[no-untyped-def]
 # The format, and where its rows come from.
 
 # PostgreSQL stores only these out of line, so only these can be unchanged TOAST.
-_OUT_OF_LINE = ("text", "binary", "bytes", "decimal", "array", "numeric")
+_OUT_OF_LINE = ("text", "binary", "bytes", "decimal")
 # The value that an infinite date or timestamp decodes to (`tidelog.codecs.columns.times`),
 # and its text: two values become one (docs/sources/postgresql.md, "What is not one-to-one").
 _EPOCH = date(1970, 1, 1)
@@ -243,11 +287,16 @@ _EXAMPLE = {
     "bytes": b"x",
     "array(text)": b'{x,NULL,"a b"}',
     "numeric(38,18)": b"1.5",
+    "map": b'"a"=>"1", "b"=>NULL',
 }
 
 
 def _possibly_missing_columns(schema: TableSchema) -> frozenset[str]:
-    return frozenset(c.name for c in schema.columns if c.logical.partition("(")[0] in _OUT_OF_LINE)
+    return frozenset(
+        column.name
+        for column in schema.columns
+        if column.logical.partition("(")[0] in _OUT_OF_LINE or is_native(column.logical)
+    )
 
 
 def _key_spellings(text: str, column: Column) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar, get_args
 
@@ -21,8 +21,10 @@ from tidelog.eventlog.local_storage import provide_options
 from tidelog.kinds.adapters import FORMATTERS
 from tidelog.kinds.sections import Location, Section, StorageOption, TablePatterns, TypesSection
 from tidelog.model.option_values import (
+    ALL_TEXT,
     BigintUnsignedMode,
     BinaryMode,
+    ColumnTypes,
     DecimalMode,
     EventFormat,
     JsonFormat,
@@ -239,6 +241,39 @@ class ExecutorSection(SteppedSection):
         le=1024,
         description="Tasks that write at once. 0: as many as Spark has cores.",
     )
+
+
+class MessageSection(ExecutorSection):
+    """The options of all kinds that write every change as a message of some format."""
+
+    format: str
+    types: TypesSection | None = Field(
+        default=None,
+        description="For formats `flat`, `cloudevents` and `avro_flat`: types of arrays, `hstore` "
+        "and others, in new columns; see *types*. Unset: all are text.",
+        examples=[{"arrays": "native"}],
+    )
+
+    def with_source_types(self, types: TypesSection) -> Self:
+        if self.format not in TYPED_FORMATS:
+            return self
+        return self.model_copy(update={"types": types.of_messages(self.types)})
+
+    @model_validator(mode="after")
+    def _check_types(self) -> Self:
+        if self.types is not None and self.format not in TYPED_FORMATS:
+            raise ValueError(f"types: format {self.format} has the types of Debezium")
+        if self.types is not None and self.types.json_ == "variant":
+            raise ValueError("types: json: messages have no VARIANT: leave it text")
+        return self
+
+    def message_types(self) -> ColumnTypes:
+        """Return the types of columns; JSON is text."""
+        found = ALL_TEXT if self.types is None else self.types.column_types()
+        return replace(found, json="text")
+
+
+TYPED_FORMATS = ("flat", "cloudevents", "avro_flat")
 
 
 class DebeziumModes(Section):

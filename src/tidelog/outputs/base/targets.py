@@ -26,7 +26,7 @@ from tidelog.errors import (
 )
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.schemas import MessageSchemaStore
-from tidelog.model.option_values import ColumnTypes
+from tidelog.model.option_values import ColumnTypes, StructTypes
 from tidelog.model.patterns import exclusion, matches, pattern_of
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 # The option ``types``.
 
 _LIMITS = re.compile(r"decimal\w*\((\d+), ?(\d+)\)")
+_LISTS = re.compile(r"(array<|list<(element|item): )*")
 
 
 def with_types(
@@ -80,10 +81,19 @@ def types_of(kind: str, types: ColumnTypes) -> ColumnTypes:
     option only if ``types`` has decimals: else it was one in the source.
     """
     limits = _LIMITS.search(kind) if types.numeric is not None else None
+    lists = _LISTS.match(kind)
+    depth = lists[0].count("<") if lists else 0
+    members: StructTypes = "struct" if "struct<" in kind else "text"
     return ColumnTypes(
-        arrays="native" if kind.startswith(("array<", "list<")) else "text",
+        arrays="native" if depth else "text",
         numeric=(int(limits[1]), int(limits[2])) if limits else None,
         json="variant" if kind == "variant" else "text",
+        hstore="map" if kind.startswith("map<") else "text",
+        ranges=members,
+        composites=members,
+        interval=members,
+        time="time" if kind.startswith("time(") or kind.startswith("time64") else "text",
+        dimensions=(("*.*.*", depth),) if depth else (),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from tidelog.kinds.sections import Bytes, Location, TypesSection
-from tidelog.model.option_values import ColumnTypes
+from tidelog.model.option_values import ALL_TEXT
 from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.base.sections import (
     BuiltinKind,
@@ -66,11 +66,7 @@ class FilesSection(FileStoreSection, ExecutorSection):
     def with_source_types(self, types: TypesSection) -> Self:
         if not self._has_types():
             return self
-        if self.types is None:  # arrays are text if the source says nothing of them
-            found = types.beyond(TypesSection(arrays="text"))
-        else:
-            found = self.types.beyond(types)
-        return self.model_copy(update={"types": found})
+        return self.model_copy(update={"types": types.of_messages(self.types)})
 
     def _has_types(self) -> bool:
         return (self.format, self.values) == ("parquet", "typed")
@@ -99,7 +95,7 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
     section.provide_options()
     prepare_workers(context.spark)  # so that its workers get the options too
     delivery = delivery_of(section, keyed=False, order="none")
-    types = ColumnTypes("text") if section.types is None else section.types.column_types()
+    types = ALL_TEXT if section.types is None else section.types.column_types()
     delivery = replace(delivery, types=replace(types, json="text"))
     return FilesOutput(
         context.spark,

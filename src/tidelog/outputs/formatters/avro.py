@@ -205,6 +205,9 @@ class AvroRows:
             values = values.cast(pa.binary())  # Spark's, if so configured
         state = _states(name, values, nullable, there)
         kind = values.type
+        if pa.types.is_nested(kind):
+            self._nested(name, values, state)
+            return
         if pa.types.is_boolean(kind):
             self._fixed(values.fill_null(False).to_numpy(zero_copy_only=False), state)
         elif pa.types.is_floating(kind):
@@ -218,7 +221,38 @@ class AvroRows:
                 values = values.view(pa.int32())
             elif pa.types.is_timestamp(kind):
                 values = values.view(pa.int64())
+            elif pa.types.is_time(kind):
+                values = values.cast(pa.time64("us")).view(pa.int64())
             self._numbers(values.fill_null(0).to_numpy(zero_copy_only=False), state)
+
+    def _nested(self, name: str, values: pa.Array, state: States) -> None:
+        """Write records, whose members are unions; or arrays and maps, in one block each."""
+        nothing = (np.zeros(1, np.uint8), np.zeros(self.n, np.int64), np.zeros(self.n, np.int64))
+        self._bytes(nothing, state, counted=False)  # the union's branch alone
+        there = state >= BARE
+        if pa.types.is_struct(values.type):
+            for member, found in zip(values.type, values.flatten(), strict=True):
+                self.field(f"{name}.{member.name}", found, nullable=True, there=there)
+            return
+        if pa.types.is_map(values.type):
+            kind = pa.struct([values.type.key_field, values.type.item_field])
+            values = values.cast(pa.list_(kind))
+            keys, found = values.flatten().flatten()
+            elements = AvroRows(len(keys))
+            elements.field(name, keys, nullable=False)
+        else:
+            found = values.flatten()
+            elements = AvroRows(len(found))
+        elements.field(name, found, nullable=True)
+        data, start, length = _texts(elements.finish())
+        ends = np.append(start, start[-1] + length[-1] if len(start) else 0)
+        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        last = np.cumsum(counts)
+        first = last - counts
+        filled = np.where(there & (counts > 0), BARE, NOTHING).astype(np.int8)
+        self._numbers(counts, filled)
+        self._bytes((data, ends[first], ends[last] - ends[first]), filled, counted=False)
+        self._bytes(_constant(b"\0", self.n), _bare(self.n, there), counted=False)
 
     def finish(self, present: Bools | None = None) -> pa.BinaryArray:
         """Returns the records; null where not ``present``."""

@@ -99,7 +99,7 @@ def fields_of(
         source = table.unchanged.get(column)
         of_day = pa.types.is_string(kind) and _has_type(_TIME, source)
         required = plain_key and column in table.key and source is not None and not source.nullable
-        avro = _OF_DAY if of_day else _type_of(table, column, kind, source)
+        avro = _OF_DAY if of_day else _type_of(table, column, kind, source, name)
         found.append(AvroField(column, kind, name, avro, not required, of_day))
     return found
 
@@ -185,7 +185,23 @@ def _text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
-def _type_of(table: TargetTable, column: str, kind: pa.DataType, source: Column | None) -> Any:
+def _type_of(
+    table: TargetTable, column: str, kind: pa.DataType, source: Column | None, name: str
+) -> Any:
+    """Returns the type of a field; ``name`` is that of a record, if it is one."""
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": ["null", _part(table, column, kind.value_type, name)]}
+    if pa.types.is_map(kind):
+        return {"type": "map", "values": ["null", _part(table, column, kind.item_type, name)]}
+    if pa.types.is_struct(kind):
+        names = _unique_names([field.name for field in kind], ())
+        members = [
+            nullable(member, _part(table, column, field.type, f"{name}_{member}"))
+            for member, field in zip(names, kind, strict=True)
+        ]
+        return {"type": "record", "name": f"{name}_record", "fields": members}
+    if pa.types.is_time(kind):
+        return {**_OF_DAY, "logicalType": "time-micros"}
     if pa.types.is_decimal128(kind):
         parameters = {
             "scale": str(kind.scale),
@@ -215,6 +231,10 @@ def _type_of(table: TargetTable, column: str, kind: pa.DataType, source: Column 
             "Avro's schema does not allow: cast it, e.g. to string, or drop it"
         )
     return found
+
+
+def _part(table: TargetTable, column: str, kind: pa.DataType, name: str) -> Any:
+    return _type_of(table, column, kind, None, name)
 
 
 def _has_type(pattern: re.Pattern[str], source: Column | None) -> bool:

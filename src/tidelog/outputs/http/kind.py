@@ -16,10 +16,10 @@ from tidelog.outputs.base.sections import (
     SKIPPED,
     BuiltinKind,
     DebeziumModes,
-    ExecutorSection,
     Headers,
     HeaderValue,
     JsonFormatName,
+    MessageSection,
     SkippedOperations,
     check_port,
     name_field,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidelog.outputs.http.requests import Body, Endpoint
 
 
-class HttpSection(ExecutorSection):
+class HttpSection(MessageSection):
     """Change events posted to an API in batches (docs/outputs/http.md)."""
 
     kind: Literal["http"] = Field(description="The kind of output.")
@@ -166,6 +166,7 @@ def _open(section: HttpSection, context: OutputContext) -> Output:
             delivery,
             formatter=formatter(section.format, tombstones=False, handling=handling_of(section)),
             skipped=skipped_of(section),
+            types=section.message_types(),
         ),
         endpoint=endpoint_of(section),
         body=body_of(section),

@@ -18,8 +18,8 @@ from tidelog.outputs.base.sections import (
     SKIPPED,
     BuiltinKind,
     DebeziumModes,
-    ExecutorSection,
     FormatName,
+    MessageSection,
     Order,
     SkipOrFail,
     SkippedOperations,
@@ -30,7 +30,7 @@ from tidelog.outputs.delivery_settings import delivery_of, handling_of, skipped_
 from tidelog.ports import Formatter, LogExtent, Output, OutputContext, OutputPlace, TargetTable
 
 
-class KafkaSection(ExecutorSection):
+class KafkaSection(MessageSection):
     """Change events as messages, a topic for each table (docs/outputs/kafka.md)."""
 
     kind: Literal["kafka"] = Field(description="The kind of output.")
@@ -132,6 +132,7 @@ def _open(section: KafkaSection, context: OutputContext) -> Output:
             part_bytes=4 << 20,
             skipped=skipped_of(section),
             messages=_messages(section),
+            types=section.message_types(),
         ),
         servers=section.servers,
         topic=section.topic,

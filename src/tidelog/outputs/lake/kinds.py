@@ -40,7 +40,6 @@ def _delta_options(section: DeltaSection) -> DeltaOptions:
 
     return DeltaOptions(
         **_lake_options(section),
-        types=section.types.column_types(),
         cluster_by=section.cluster_by,
         deletion_vectors=section.deletion_vectors,
         plain_names=section.names == "plain",
@@ -83,6 +82,7 @@ def _lake_options(section: DeltaSection | IcebergSection) -> dict[str, Any]:
         "keyless": section.keyless,
         "soft_deletes": section.deletes == "soft",
         "partition_by": section.partition_by,
+        "types": section.types.column_types(),
         "vacuum_after_s": None if after is None else after.total_seconds(),
     }
 

@@ -231,6 +231,8 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
     bits = bits_of(type_name or "")
     if bits is not None and are_bits(values):
         return TextCells(bit_texts(values, bits))
+    if pa.types.is_nested(kind):
+        return _nested(values, handling)
     structured_texts = _structured(values, handling, type_name or "")
     if structured_texts is not None:
         return structured_texts
@@ -252,6 +254,8 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
         return _decimals(values, handling.decimal)
     if pa.types.is_binary(kind):
         return _binaries(values, handling.binary)
+    if pa.types.is_time(kind):
+        return TextCells(values.cast(pa.time64("us")).cast(pa.string()), '"', '"')
     if type_name is not None and is_time(type_name):
         return _times(values, handling.time, type_name)
     return _quoted(values)
@@ -279,6 +283,27 @@ def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCel
         elif structured.is_hstore(type_name):
             return _quoted(structured.hstore_texts(values))
     return None if found is None else TextCells(found)
+
+
+def _nested(values: pa.Array, handling: Handling) -> TextCells:
+    """Returns arrays as JSON's, and structs and maps as objects."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return TextCells(json_rows(values, [field.name for field in kind], None, handling))
+    opening, closing = "[", "]"
+    if pa.types.is_map(kind):
+        opening, closing = "{", "}"
+        values = values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+        keys, found = values.flatten().flatten()
+        elements = join_texts(_quoted(keys), ":", _cells(found, handling, None))
+    else:
+        elements = join_texts(_cells(values.flatten(), handling, None))
+    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+    bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    lists = pa.LargeListArray.from_arrays(bounds, elements.cast(pa.large_string()))
+    joined = pc.binary_join(lists, pa.scalar(",", pa.large_string())).cast(pa.string())
+    is_valid = values.is_valid().to_numpy(zero_copy_only=False)
+    return TextCells(joined, opening, closing, None if is_valid.all() else is_valid)
 
 
 def holds_bits(kind: pa.DataType) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 from pyspark.sql import types as spark
 
-from tidelog.model.schema import TableSchema, decimal_parameters, element_of
+from tidelog.errors import ConfigError
+from tidelog.model.schema import TableSchema, decimal_parameters, element_of, members_of
 
 SCHEMA_ID = "tidelog.schema_id"  # metadata of the typed shape's `after`: the version decoded to
 
@@ -33,6 +34,7 @@ _SPARK_TYPES: dict[str, spark.DataType] = {
     "text": spark.StringType(),
     "bytes": spark.BinaryType(),
     "variant": spark.VariantType(),
+    "map": spark.MapType(spark.StringType(), spark.StringType()),
 }
 
 _SOURCE = spark.StructType(
@@ -118,6 +120,13 @@ def spark_type(logical: str) -> spark.DataType:
     element = element_of(logical)
     if element is not None:
         return spark.ArrayType(spark_type(element))
+    members = members_of(logical)
+    if members is not None:
+        return spark.StructType([spark.StructField(n, spark_type(kind)) for n, kind in members])
+    if logical == "time":
+        if not hasattr(spark, "TimeType"):
+            raise ConfigError("types: {time: time} needs Spark 4.1 or later")
+        return spark.TimeType(6)
     return _SPARK_TYPES.get(logical, spark.StringType())
 
 

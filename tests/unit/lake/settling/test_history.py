@@ -392,7 +392,8 @@ def test_values_are_equal_whatever_their_type() -> None:
          [True, False, True, False]),
         (nested, [[{"n": nan}, None], [{"n": 1.0}]], [[{"n": nan}, None], [{"n": 2.0}]],
          [True, False]),
-        (pa.map_(pa.string(), pa.int32()), [[("a", 1)]], [[("a", 1)]], [False]),
+        (pa.map_(pa.string(), pa.int32()), [[("a", 1)], None, [], [("a", 1)]],
+         [[("a", 1)], None, None, [("a", None)]], [True, True, False, False]),
     ]  # fmt: skip
     for kind, left, right, expected in cases:
         found = equal_values(pa.array(left, kind), pa.array(right, kind))

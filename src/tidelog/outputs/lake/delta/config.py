@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tidelog.errors import OutputError
 from tidelog.kinds.sections import (
@@ -110,7 +110,15 @@ class DeltaSection(FileStoreSection, LakeSection):
     )
 
     def with_source_types(self, types: TypesSection) -> Self:
-        return self.model_copy(update={"types": self.types.beyond(types)})
+        found = self.types.beyond(types.model_copy(update={"time": "text"}))
+        return self.model_copy(update={"types": found})
+
+    @field_validator("types")
+    @classmethod
+    def _check_types(cls, types: TypesSection) -> TypesSection:
+        if types.time == "time":
+            raise ValueError("time: Delta has no type for times of day: leave it text")
+        return types
 
     def probe(self) -> str | None:
         found = super().probe()

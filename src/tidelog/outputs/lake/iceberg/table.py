@@ -9,12 +9,14 @@ before.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from pyspark.sql import types
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -26,6 +28,7 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -45,7 +48,13 @@ from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.base.targets import rename_step
-from tidelog.outputs.lake.contents import ColumnPlan, LakeLayout, column_edits, columns_of
+from tidelog.outputs.lake.contents import (
+    ColumnPlan,
+    LakeLayout,
+    column_edits,
+    columns_of,
+    fields_of,
+)
 from tidelog.outputs.lake.data_files.layout import (
     VALID_FROM,
     VALID_TO,
@@ -103,8 +112,11 @@ _TYPES: Mapping[str, tuple[DataType, pa.DataType]] = {
     "timestamp": (TimestampNTZType(), pa.timestamp("us")),
     "timestamptz": (TimestampType(), pa.timestamp("us", "UTC")),
 }
+if hasattr(types, "TimeType"):  # from Spark 4.1 on
+    _TYPES = {**_TYPES, "time": (types.TimeType(6), pa.time64("us"))}
 _NAMES = {spark.simpleString(): name for name, (spark, _) in _TYPES.items()}
 _NAMES |= {"tinyint": "int", "smallint": "int"}  # Iceberg has no smaller ones
+_SMALL = re.compile(r"(^|[<:,])(tinyint|smallint)(?=$|[>,])")
 
 
 # Columns with statistics beside the key and the version.
@@ -211,8 +223,7 @@ class IcebergTable(SettledTable):
         return tuple(Partition.parse(each).column for each in self.layout.partitions)
 
     def sql_type(self, field: StructField) -> str:
-        kind = super().sql_type(field)
-        return "int" if kind in ("tinyint", "smallint") else kind
+        return _SMALL.sub(r"\1int", super().sql_type(field))
 
     def data_files(self) -> Mapping[str, DataFile]:
         place = (self._state.uuid, self._state.head())
@@ -301,7 +312,7 @@ class IcebergTable(SettledTable):
             decimal = pa.decimal128(precision, scale)
             return DecimalType(precision, scale), decimal, decimal
         name = kind if isinstance(kind, str) else kind["type"]
-        if name == "struct" and self.layout.holds == "changes":
+        if name == "struct":
             names = [str(each["name"]) for each in kind["fields"]]
             types = [self._kinds(each["type"], column) for each in kind["fields"]]
             ids = [each["id"] for each in kind["fields"]]
@@ -312,10 +323,17 @@ class IcebergTable(SettledTable):
                     [_with_id(n, t[2], i) for n, t, i in zip(names, types, ids, strict=True)]
                 ),
             )
-        if name == "list" and self.layout.holds == "changes":
+        if name == "list":
             spark, plain, stored = self._kinds(kind["element"], column)
             element = _with_id("element", stored, kind["element-id"])
             return ArrayType(spark), pa.list_(plain), pa.list_(element)
+        if name == "map":
+            of_key, of_value = (self._kinds(kind[each], column) for each in ("key", "value"))
+            stored = pa.map_(
+                _with_id("key", of_key[2], kind["key-id"]).with_nullable(False),
+                _with_id("value", of_value[2], kind["value-id"]),
+            )
+            return MapType(of_key[0], of_value[0]), pa.map_(of_key[1], of_value[1]), stored
         raise TableLeftOutError(
             f"{self.location}: column {column} is of type {name}, which Tidelog can't "
             'write: drop the column, or exclude the table: add "!NAMESPACE.TABLE" to the tables '
@@ -381,17 +399,25 @@ class IcebergTable(SettledTable):
         """Returns the type of a new column as Iceberg spells it."""
         if isinstance(kind, DecimalType):
             return f"decimal({kind.precision}, {kind.scale})"
-        has_members = self.layout.holds == "changes"
-        if has_members and isinstance(kind, StructType):
+        if isinstance(kind, StructType):
             fields = [self._declared_column(each, ids) for each in kind.fields]
             return {"type": "struct", "fields": fields}
-        if has_members and isinstance(kind, ArrayType):
+        if isinstance(kind, ArrayType):
             element = self._declared_type(column, kind.elementType, ids)
             return {
                 "type": "list",
                 "element-id": next(ids),
                 "element": element,
                 "element-required": False,
+            }
+        if isinstance(kind, MapType):
+            return {
+                "type": "map",
+                "key-id": next(ids),
+                "key": self._declared_type(column, kind.keyType, ids),
+                "value-id": next(ids),
+                "value": self._declared_type(column, kind.valueType, ids),
+                "value-required": False,
             }
         return self._spelled(column, kind.simpleString())
 
@@ -418,7 +444,7 @@ class IcebergTable(SettledTable):
         known = self.property(DROPPED_PROPERTY) or "[]"
         dropped = json.dumps(columns.dropped)
         if self.layout.holds == "copy":
-            change = self._change_of_copy(columns)
+            change = self._change_of_copy(columns, target)
         else:
             if self.layout.holds == "history" and columns.readded and dropped != known:
                 # Before the property: a crash between the two repeats this step.
@@ -449,16 +475,18 @@ class IcebergTable(SettledTable):
         if not self._state.commit(properties=properties, columns=change or None):
             raise self._busy_error()
 
-    def _change_of_copy(self, columns: ColumnPlan) -> SchemaChange:
-        types = self.column_types()
+    def _change_of_copy(self, columns: ColumnPlan, target: TargetTable) -> SchemaChange:
+        known, wanted = {each.name: each.dataType for each in self.columns()}, fields_of(target)
         widened = {name: self._spelled(name, kind) for name, kind in columns.widened.items()}
-        back = {
-            name: widened.pop(name, "") or self._spelled(name, types[name])
+        added: dict[str, Any] = {
+            name: widened.pop(name, None) or self._declared_type(name, known[name], count(2))
             for name in columns.readded
         }
-        added = {name: self._spelled(name, kind) for name, kind in columns.added.items()}
+        for name in columns.added:
+            kind = wanted[name].dataType if name in wanted else BooleanType()
+            added[name] = self._declared_type(name, kind, count(2))
         return SchemaChange(
-            [*back], [AddedColumn(*each) for each in {**back, **added}.items()], widened
+            [*columns.readded], [AddedColumn(*each) for each in added.items()], widened
         )
 
     # ------------------------------------------------ what is written

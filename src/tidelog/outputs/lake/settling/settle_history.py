@@ -59,13 +59,17 @@ from tidelog.spark.formats.shapes import EVENT_SOURCE
 
 def equal_values(left: pa.Array, right: pa.Array) -> Bools:
     """Returns bool[n]: which values are equal; null is equal to null, and NaN to NaN, but −0.0 is
-    not 0.0. Values of a type that can't be compared, such as maps, are different.
+    not 0.0; maps are equal with their entries in one order. Values of a type that can't be compared
+    are different.
 
     Args:
         left: n values.
         right: as many, of the same type.
     """
     kind = left.type
+    if pa.types.is_map(kind):
+        entries = pa.list_(pa.struct([kind.key_field, kind.item_field]))
+        return _equal_lists(left.cast(entries), right.cast(entries))
     if pa.types.is_list(kind):
         return _equal_lists(left, right)
     if pa.types.is_struct(kind):

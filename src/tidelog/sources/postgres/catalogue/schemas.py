@@ -7,15 +7,17 @@ columns, and generated ones unless they are stored and published (PostgreSQL 18)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
+from tidelog.codecs.postgres.formats import FIRST_USER_ID, MULTIRANGES, RANGES
 from tidelog.codecs.postgres.pgoutput import RelationSeen
 from tidelog.model.patterns import matches
-from tidelog.model.schema import Column, TableName, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema, struct_of
 from tidelog.sources.postgres.catalogue.identity import identities
 from tidelog.sources.table_settings import ColumnExclusion, surrogate_key, unfit_key
 
@@ -37,6 +39,7 @@ LOGICAL = {
     1114: "timestamp",
     1184: "timestamptz",
 }
+_UNFIT = re.compile(r"[ ,;{}()\n\t=.]")
 NUMERIC = 1700
 MAX_DECIMAL_PRECISION = 38
 
@@ -82,6 +85,22 @@ WITH RECURSIVE asked AS (
   WHERE base.typtype = 'd'
 )
 SELECT t, m, pg_catalog.format_type(t::oid, m), oid::int8, typmod FROM base WHERE typtype <> 'd'
+"""
+
+# The parts of types: elements of arrays, what domains are over, bounds of ranges, attributes.
+_PARTS = """
+SELECT y.oid::int8,
+  CASE WHEN y.typcategory = 'A' AND y.typelem <> 0 THEN 'a' ELSE y.typtype END::text,
+  CASE WHEN y.typtype = 'd' THEN y.typbasetype WHEN y.typtype = 'r' THEN r.rngsubtype
+    WHEN y.typtype = 'm' THEN m.rngtypid ELSE y.typelem END::int8, y.typtypmod,
+  (SELECT coalesce(json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod)
+     ORDER BY a.attnum), '[]')
+   FROM pg_catalog.pg_attribute a
+   WHERE a.attrelid = y.typrelid AND y.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_catalog.pg_type y
+LEFT JOIN pg_catalog.pg_range r ON r.rngtypid = y.oid AND y.typtype = 'r'
+LEFT JOIN pg_catalog.pg_range m ON m.rngmultitypid = y.oid AND y.typtype = 'm'
+WHERE y.oid = ANY (%s::int8[]::oid[])
 """
 
 _ABOVE = """
@@ -166,14 +185,16 @@ class PostgresSchemaFinder:
             relation.identity,
             _identity_columns(relation),
         )
+        columns, structures = self._columns(connection, [c[1:] for c in relation.columns])
         schema = TableSchema(
             table=table,
             relation_id=relation.oid,
-            columns=self._columns(connection, [column[1:] for column in relation.columns]),
+            columns=columns,
             key=self._key(table, relation, names),
             identity=identity,
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
+            structures=structures,
         )
         unfit = None if schema.key else unfit_key(self._keys, table, names)
         schema = self._without_excluded(connection, schema)
@@ -200,16 +221,18 @@ class PostgresSchemaFinder:
         columns = [
             (name, type_oid, typmod, name in not_null) for _, name, type_oid, typmod in seen.columns
         ]
+        built, structures = self._columns(connection, columns)
         schema = TableSchema(
             table=table,
             relation_id=seen.relation_id,
-            columns=self._columns(connection, columns),
+            columns=built,
             key=self._key(table, relation, names)
             if kind != "d" or not identity
             else self._default_key(relation, identity),
             identity=identity,
             identity_kind=kind,
             wire_format=WIRE_FORMAT,
+            structures=structures,
         )
         return self._without_excluded(connection, schema)
 
@@ -261,19 +284,72 @@ class PostgresSchemaFinder:
 
     def _columns(
         self, connection: Connection, columns: Sequence[tuple[str, int, int, bool]]
-    ) -> tuple[Column, ...]:
+    ) -> tuple[tuple[Column, ...], tuple[tuple[str, str], ...]]:
+        """The columns, and the structures of those of types that users defined."""
         rows = connection.execute(
             _TYPES.encode(),
             ([type_oid for _, type_oid, _, _ in columns], [typmod for _, _, typmod, _ in columns]),
         ).fetchall()
         types = {(row[0], row[1]): row[2:] for row in rows}
-        built = []
+        built, bases = [], {}
         for name, type_oid, typmod, not_null in columns:
             # A type that was dropped since is delivered as text, like all unknown types.
             type_name, base, base_mod = types.get((type_oid, typmod), (f"oid {type_oid}", 0, -1))
             logical = logical_type(base, base_mod)
             built.append(Column(name, type_oid, typmod, type_name, logical, not not_null))
-        return tuple(built)
+            if base >= FIRST_USER_ID:
+                bases[name] = base
+        return tuple(built), _structures(connection, bases)
+
+
+def _structures(connection: Connection, bases: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
+    """The structures of columns of composite and range types, and of their arrays.
+
+    Args:
+        connection: reads the catalogue.
+        bases: by name of a column, the oid of its type.
+    """
+    parts: dict[int, tuple[Any, ...]] = {}
+    wanted = set(bases.values())
+    while wanted:
+        rows = connection.execute(_PARTS.encode(), (list(wanted),)).fetchall()
+        parts.update({row[0]: row[1:] for row in rows})
+        found = {part for row in rows for part in (row[2], *(each[1] for each in row[4]))}
+        wanted = {oid for oid in found if oid >= FIRST_USER_ID} - parts.keys()
+    found_kinds = {name: _structure(base, -1, parts) for name, base in bases.items()}
+    return tuple(
+        (name, kind) for name, kind in found_kinds.items() if kind != "text" and "(" in kind
+    )
+
+
+def _structure(type_oid: int, typmod: int, parts: Mapping[int, tuple[Any, ...]]) -> str:
+    """The logical type of a part of a type; what has no other is text."""
+    if type_oid < FIRST_USER_ID:
+        return _built_in(type_oid, typmod)
+    kind, of, of_mod, attributes = parts.get(type_oid, ("", 0, -1, ()))
+    if kind == "d":
+        return _structure(of, of_mod, parts)
+    if kind == "a":
+        element = _structure(of, typmod, parts)
+        return f"array({element})" if element.startswith(("struct(", "range(")) else "text"
+    if kind == "r":
+        return f"range({_structure(of, -1, parts)})"
+    if kind == "m":
+        return f"multi{_structure(of, -1, parts)}"
+    names = [name.lower() for name, *_ in attributes]
+    # Lakes refuse these names of members, and Spark names that differ by case.
+    if kind != "c" or not names or len({*names}) < len(names) or _UNFIT.search("".join(names)):
+        return "text"
+    return struct_of([(name, _structure(oid, mod, parts)) for name, oid, mod in attributes])
+
+
+def _built_in(type_oid: int, typmod: int) -> str:
+    if type_oid in RANGES:
+        bound = RANGES[type_oid]
+        return f"range({'text' if bound == 'numeric' else bound})"
+    if type_oid in MULTIRANGES:
+        return f"multi{_built_in(MULTIRANGES[type_oid], -1)}"
+    return logical_type(type_oid, typmod).replace("decimal(", "numeric(")  # which has no NaN
 
 
 def tables_above(

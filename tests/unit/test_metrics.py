@@ -213,7 +213,8 @@ def test_health_needs_no_token_and_tells_who_is_ready(process: Process) -> None:
 def test_alerts_rest_on_metrics_and_problems_that_there_are() -> None:
     rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     names = {"tidelog_leading", *(metric.name for metric in METRICS)}
-    problems = (ROOT / "src/tidelog/app/overview/problems.py").read_text()
+    folder = ROOT / "src/tidelog/app/overview"
+    problems = "".join(module.read_text() for module in folder.glob("*problems.py"))
     page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
     for rule in rules:
         assert set(re.findall(r"tidelog_\w+", rule["expr"])) <= names, rule

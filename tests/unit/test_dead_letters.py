@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from pyarrow import fs
 
-from tidelog.outputs.base import writer
 from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.ports import Rejection, WriteTask
 
@@ -45,26 +41,14 @@ def test_two_attempts_of_a_task_at_once_do_not_meet(
     task = WriteTask("out", "generation", 0, 100, 0)
     letter = [Rejection("public.t", 7, "too long")]
 
-    class Interrupted:
-        def __init__(self, found: fs.FileSystem) -> None:
-            self._found = found
+    replace = Path.replace
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._found, name)
+    def replace_late(part: Path, target: Path) -> Path:
+        monkeypatch.undo()
+        JsonDeadLetters(str(tmp_path)).put(task, letter)
+        return replace(part, target)
 
-        def move(self, source: str, target: str) -> None:
-            monkeypatch.undo()
-            JsonDeadLetters(str(tmp_path)).put(task, letter)
-            self._found.move(source, target)
-
-    def from_uri(uri: str) -> tuple[Interrupted, str]:
-        found, root = fs.FileSystem.from_uri(uri)
-        return Interrupted(found), root
-
-    fake = SimpleNamespace(
-        FileSystem=SimpleNamespace(from_uri=from_uri), LocalFileSystem=fs.LocalFileSystem
-    )
-    monkeypatch.setattr(writer, "fs", fake)
+    monkeypatch.setattr(Path, "replace", replace_late)
     JsonDeadLetters(str(tmp_path)).put(task, letter)
     assert versions(tmp_path) == [7]
     assert not list(tmp_path.rglob("*.part"))

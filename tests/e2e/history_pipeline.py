@@ -154,7 +154,7 @@ class PipelineRun(Run):
         """
         armed = ""
         if not self._pipelines:
-            armed = f"{self.rng.choice(WRITTEN)}:kill:{self.rng.randint(1, 3)}"
+            armed = f"{self.rng.choice(WRITTEN)}:kill:1"  # it has the rows of the first dump
         elif self.killed < self.spec.kills_amid * self.spec.rounds:
             point = self.rng.choice(sorted(POINTS))
             armed = f"{point}:kill:{self.rng.randint(1, POINTS[point])}"

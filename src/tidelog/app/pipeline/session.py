@@ -321,7 +321,7 @@ class PipelineSession:
         here = alone and not once and not is_remote(spark)
         self._archive = ClassArchive(settings) if here else None
         self._has_delivered = False
-        self._report = _Report(on_progress)
+        self._report = _StatusReport(on_progress)
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
         leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
@@ -450,7 +450,7 @@ class PipelineSession:
                     end_later(ending.set, self._keeper.announce)
 
 
-class _Report:
+class _StatusReport:
     """Reports the progress of the pipeline."""
 
     def __init__(self, on_progress: OnStatus) -> None:

@@ -146,6 +146,22 @@ def test_a_database_that_does_not_answer_is_no_reason_to_write_nothing(tmp_path:
     assert config.source.tables == ["*.*", "!public.audit"]
 
 
+def test_a_password_in_the_environment_is_the_missing_one_of_the_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And an account that does not exist yet gets a script that grants no database of the server's
+    own.
+    """
+    monkeypatch.setenv(PASSWORD, "s3cret")
+    file = tmp_path / "tidelog.yaml"
+    done = run("init", str(file), "--url", "mariadb://tidelog@127.0.0.1:1")
+    written = file.read_text()
+    assert f"mariadb://tidelog:${{{PASSWORD}}}@127.0.0.1:1" in written
+    assert f"export {PASSWORD}." in written
+    assert f"export {PASSWORD}=" in done.stdout
+    assert load_config(file, {PASSWORD: "s3cret"})
+
+
 def test_options_say_all_and_the_script_says_who_runs_it(shop: str, tmp_path: Path) -> None:
     with psycopg.connect(shop, autocommit=True) as sql:
         sql.execute("DROP ROLE IF EXISTS init_reader")

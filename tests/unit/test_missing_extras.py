@@ -10,7 +10,9 @@ import pymysql._auth as auth
 import pytest
 from tests.unit.test_bare_machine import tidelog, without
 
+from tidelog import app
 from tidelog.codecs.mysql.server_urls import parse_url
+from tidelog.config import load_config
 from tidelog.errors import MissingExtraError, OutputError
 from tidelog.outputs.database.mysql import _failed
 from tidelog.sources.mysql.errors import connection_error
@@ -79,6 +81,16 @@ def test_the_one_command_that_mends_it(
         f"pip install 'tidelog[{extra}]'\n"
     )
     assert not (tmp_path / "tidelog-demo").exists()
+
+
+def test_check_names_the_packages_of_the_page(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    (tmp_path / "tidelog.yaml").write_text(SOURCE + LOG + REST)
+    found = {each.check: each for each in app.check(load_config(tmp_path / "tidelog.yaml"))}
+    assert found["channels"].level == "error"
+    assert "pip install 'tidelog[rest]'" in found["channels"].message
 
 
 # By packages of the extra.

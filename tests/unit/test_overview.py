@@ -386,6 +386,20 @@ def test_a_system_that_never_ran_says_what_to_run() -> None:
     found = overview({"leader": None, "standbys": [], "capture": None}, NOW_MS)
     assert list(lines(found))[:2] == ["✗ No capture has begun here.", "    tidelog capture CONFIG"]
     assert found.at_ms is None
+    with_outputs = {"leader": None, "capture": None, "configured_outputs": ["shop/lake"]}
+    assert next(each.remedy for each in overview(with_outputs, NOW_MS).problems) == (
+        "tidelog run CONFIG"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "command"),
+    [("GapError", "reset"), ("PreflightError", "check"), ("SourceError", "capture")],
+)
+def test_after_an_error_the_command_is_the_one_that_helps(error: str, command: str) -> None:
+    ended = {"capture": {**END, "error": error}, "pipelines": {}}
+    found = overview(status(leader=None, holder="db-host:77", ended=ended), NOW_MS)
+    assert found.problems[0].remedy.splitlines()[0] == f"tidelog {command} CONFIG"
 
 
 def test_a_dump_tells_its_total_and_when_it_will_end() -> None:

@@ -59,7 +59,7 @@ def init(
         raise UsageError(f"{config} exists already; name another file, or add --force")
     if url is None and not _can_ask():
         raise UsageError("--url is missing, e.g. postgresql://user:password@host:5432/shop")
-    from tidelog.app.sources.first_config import config_text, secrets_of
+    from tidelog.app.sources.first_config import config_text, secrets_of, variables_of
 
     try:
         source, tables = _ask_source() if url is None else _given_source(url)
@@ -80,7 +80,7 @@ def init(
     terminal.print_line(f"wrote {config}: {found}\n")
     secrets = secrets_of(source, outputs)
     code = _check(config, secrets)
-    _print_next(config, list(secrets), ready=not code)
+    _print_next(config, variables_of(source, outputs), ready=not code)
     if code:
         raise typer.Exit(code)
 
@@ -238,6 +238,8 @@ def _name_schemas(tables: Sequence[TableName]) -> str:
     """Return the number of tables, and the names of the first schemas."""
     from tidelog.app.sources.first_config import schemas_of
 
+    if not tables:
+        return "no tables that this account may see"
     schemas = schemas_of(tables)
     named = ", ".join(
         f"{printable(name)} ({n})" if len(schemas) > 1 else printable(name)
@@ -245,7 +247,7 @@ def _name_schemas(tables: Sequence[TableName]) -> str:
     )
     more = f" and {len(schemas) - 5} more" if len(schemas) > 5 else ""
     count = "1 table" if len(tables) == 1 else f"{len(tables):,} tables"
-    return f"{count} in {named or 'no schema yet'}{more}"
+    return f"{count} in {named}{more}"
 
 
 def _check(config: Path, secrets: Mapping[str, str]) -> int:

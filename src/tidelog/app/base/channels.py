@@ -33,6 +33,7 @@ from tidelog.errors import MissingExtraError, StateError
 from tidelog.model.units import printable
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
 from tidelog.state.opening import look_every_s
+from tidelog.system.extras import check_installed
 from tidelog.system.private_files import append_text
 
 if TYPE_CHECKING:
@@ -208,13 +209,15 @@ def _texts(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_channels(config: Config) -> None:
-    """Raise MissingExtraError if a package of the channels is missing."""
+    """Raise MissingExtraError if a package of the channels, or of the page, is missing."""
     control = config.control
     if control.signal_kafka is not None or "kafka" in control.notifications:
         try:
             import confluent_kafka  # noqa: F401
         except ImportError:
             raise MissingExtraError("confluent_kafka", "kafka") from None
+    if control.rest is not None:
+        check_installed("starlette", "uvicorn", "prometheus_client")
 
 
 def signal_key(config: Config) -> str:

@@ -210,6 +210,7 @@ def storing_end(config: Config, part: str) -> Iterator[None]:
         value = {
             "at_ms": time.time_ns() // 1_000_000,
             "holder": this_holder(),
+            "error": type(error).__name__,
             "reason": redacted(" ".join(text.split()))[:TEXT_CHARACTERS],
         }
         _in_state(config, lambda state: state.put(_END_PREFIX + part, value, None))

@@ -411,12 +411,33 @@ def _ended_pipelines(
         )
 
 
+AFTER_ERRORS: Final[Mapping[str, tuple[str, str]]] = {
+    "GapError": (
+        "tidelog reset CONFIG\nIt shows what is lost and asks; then start again.",
+        "gaperror",
+    ),
+    "PreflightError": (
+        "tidelog check CONFIG\nCorrect what it marks ✗; then start again.",
+        "preflighterror",
+    ),
+    "ConfigError": (
+        "tidelog check CONFIG\nCorrect what it marks ✗; then start again.",
+        "configerror",
+    ),
+}
+"""By the class of the error with which capture ended: what to do, and the entry about it."""
+
+
 def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> Iterator[Problem]:
     leader = status["leader"] if "leader" in status else status.get("holder")
     # Each try has the lease while it connects.
     reported = status.get("failing") or ()
     failing = [each for each in reported if leader in (None, each["holder"])]
     end = _end_of_capture(status, now_ms)
+    last = ((status.get("ended") or {}).get("capture") or {}).get("error")
+    remedy, entry = AFTER_ERRORS.get(
+        str(last), (start_command(status), "processes-hosts-and-disks")
+    )
     if capture_starts(status, age_s) and not failing:
         pass  # `_starting` reports it: a second process must not be started
     elif age_s is None:
@@ -425,8 +446,8 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
             Severity.CRITICAL,
             "",
             f"No capture has begun here; the last try {end}" if end else NEVER,
-            start_command(status),
-            "processes-hosts-and-disks",
+            remedy,
+            entry,
         )
     elif leader is None and not failing:
         yield problem(
@@ -434,8 +455,8 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
             Severity.CRITICAL,
             "",
             f"No capture leads; the last one {end or f'was seen {_span(age_s)} ago.'}",
-            start_command(status),
-            "processes-hosts-and-disks",
+            remedy,
+            entry,
         )
     elif age_s > STALE_S and not failing:
         yield problem(

@@ -238,8 +238,16 @@ def secrets_of(source: FirstSource, outputs: Sequence[FirstOutput]) -> dict[str,
     return {name: value for place in places for name, value in place.secrets.items()}
 
 
+def variables_of(source: FirstSource, outputs: Sequence[FirstOutput]) -> list[str]:
+    """Return the names of the variables that the file needs."""
+    texts = [source.place.text, *(output.place.text for output in outputs)]
+    return list(dict.fromkeys(re.findall(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", " ".join(texts))))
+
+
 def _place(text: str, variable: str) -> FirstPlace:
-    """Return the place with ``${variable}`` in place of its password."""
+    """Return the place with ``${variable}`` in place of its password, or of one that is missing if
+    the environment has the variable.
+    """
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -251,6 +259,10 @@ def _place(text: str, variable: str) -> FirstPlace:
             "give the password before the @ (user:password@host), so that it is kept out of "
             "the file; a key file with a password is for a configuration of your own"
         )
+    if parts.username and not parts.password and variable in os.environ:
+        user, _, host = parts.netloc.rpartition("@")
+        netloc = f"{user.partition(':')[0]}:${{{variable}}}@{host}"
+        text = urlunsplit(parts._replace(netloc=netloc))
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise UsageError(
             "an @ stands behind the host: write / ? # @ in a password as %2F %3F %23 %40"
@@ -289,7 +301,7 @@ def config_text(
     """Return the text of the file, without passwords."""
     tables = json.dumps([each.replace("${", "$${") for each in patterns], ensure_ascii=False)
     place = resources.files("tidelog.config") / "tidelog.schema.json"
-    names = list(secrets_of(source, outputs))
+    names = variables_of(source, outputs)
     needs = f"# Passwords are not in this file: export {' and '.join(names)}.\n" if names else ""
     return f"""\
 # yaml-language-server: $schema={Path(str(place)).as_uri()}

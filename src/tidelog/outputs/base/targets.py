@@ -212,7 +212,7 @@ def missing_key_error(
             f"{text}. {key_line(table)}. Or set the output's keyless to skip, or "
             + exclusion(table, of="the tables of the output")
         )
-    return KeyMissingError(f"{text}. {key_line(table)}")
+    return KeyMissingError(f"{text}, so it is left out. {key_line(table)}")
 
 
 class TargetTables:

@@ -49,6 +49,9 @@ from tidelog.sources.mysql.connect import Connection, connect, quote_name
 from tidelog.sources.mysql.errors import chunk_errors, time_limit
 
 QUIET_TRIES = 50
+MOST_PAUSE_S = 0.2
+"""Longest time between two tries on a server that writes without a pause: each asks for its log's
+end, which its writers wait for."""
 """Number of attempts before writers are blocked."""
 WAIT_FOR_READS_S = 86_400
 """How long the server waits for a SELECT's rows to be read on, in seconds."""
@@ -253,7 +256,7 @@ class MySqlBlockingReader:
                 return position
             if time.monotonic() > deadline:
                 break
-            time.sleep(0.005)
+            time.sleep(min(0.005 * 1.2 ** max(0, tries - QUIET_TRIES), MOST_PAUSE_S))
         if not self._may_stop_writers:
             raise ChunkBusyError(
                 "no snapshot: the server writes without a pause, so the snapshot's position in the "

@@ -242,13 +242,14 @@ class MySqlDigests:
         A transaction owns its GTID from before it is logged until after it is visible.
         """
         deadline = time.monotonic() + OWNED_TIMEOUT_S
-        owned = _owned_gtids(connection)
+        owned, pause_s = _owned_gtids(connection), 0.005
         while owned:
             if time.monotonic() > deadline:
                 raise ChunkBusyError(
                     "a transaction is in the binlog and not visible yet: it waits for a replica"
                 )
-            time.sleep(0.005)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.1)
             owned &= _owned_gtids(connection)
 
     def _sql(self, connection: Connection, schema: TableSchema) -> MySqlChunkSql:

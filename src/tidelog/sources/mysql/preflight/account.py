@@ -284,6 +284,23 @@ def narrowest_grant(pattern: str) -> tuple[str | None, str | None]:
     return database, None if "*" in table else table
 
 
+def open_grants(grants: Grants, patterns: Sequence[str]) -> list[str]:
+    """Return a statement, to be completed, for each pattern that names no database: a grant on all
+    of them would show the server's own, too.
+    """
+    tables = dict.fromkeys(
+        name if "*" not in name else None
+        for database, _, name in (pattern.partition(".") for pattern in patterns)
+        if "*" in database and not database.startswith(EXCLUDE)
+    )
+    if not tables:
+        return []
+    return [
+        "-- for each database to capture, with its name in place of (...):",
+        *(grants.statement(["SELECT"], "(...)", table) for table in tables),
+    ]
+
+
 def read_grants(grants: Grants, database: str, patterns: Sequence[str]) -> list[str]:
     """Return the statements that let the account use ``database``, and read in each database that
     a pattern names.
@@ -325,6 +342,7 @@ def refused_connection(
         f"CREATE USER {grants.account} IDENTIFIED BY '(...)';",
         grants.statement(["REPLICATION SLAVE", "REPLICATION CLIENT"]),
         *read_grants(grants, url.database, tables),
+        *open_grants(grants, tables),
     ]
     if watermark_schema is not None:
         statements.append(grants.statement(WATERMARK_PRIVILEGES, watermark_schema))

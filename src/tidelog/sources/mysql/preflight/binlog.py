@@ -47,6 +47,18 @@ def binlog_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
     ]
 
 
+def _setting(context: CheckContext, name: str, value: str) -> tuple[str, str]:
+    """Return how to set a variable, and who does it; a server without a binlog must restart, which
+    would undo ``SET GLOBAL``.
+    """
+    if context.on("log_bin"):
+        return (
+            f"SET GLOBAL {name} = '{value}';  -- and in the server's configuration",
+            ADMINISTRATOR,
+        )
+    return f"{name} = {value}  # in the server's configuration, as log_bin", ""
+
+
 def _log_bin(context: CheckContext) -> Iterator[Finding]:
     if not context.on("log_bin"):
         fix = "log_bin = binlog  # in the server's configuration, section mysqld; then restart it"
@@ -71,12 +83,10 @@ def _rows(context: CheckContext) -> Iterator[Finding]:
     if form == "ROW":
         yield Finding("binlog_format", "ok", "binlog_format is ROW")
     else:
-        fix = (
-            "SET GLOBAL binlog_format = 'ROW';  -- and in the server's configuration; sessions "
-            "that are open keep theirs until they reconnect"
-        )
-        text = f"binlog_format is {form}"
-        yield Finding("binlog_format", "fail", text, fix, ADMINISTRATOR)
+        fix, role = _setting(context, "binlog_format", "ROW")
+        if role:
+            fix += "; sessions that are open keep theirs until they reconnect"
+        yield Finding("binlog_format", "fail", f"binlog_format is {form}", fix, role)
     image = variables.get("binlog_row_image", "FULL").upper()
     if image in ("FULL", "FULL_NODUP"):
         yield Finding("row image", "ok", f"binlog_row_image is {image}")
@@ -84,8 +94,8 @@ def _rows(context: CheckContext) -> Iterator[Finding]:
         text = f"binlog_row_image is {image}: records lack columns, whose rows are read again"
         if context.connection.flavor is Flavor.MARIADB:
             text += ", with MariaDB after each update"
-        fix = "SET GLOBAL binlog_row_image = 'FULL';  -- and in the server's configuration"
-        yield Finding("row image", "warn", text, fix, ADMINISTRATOR, by_hand=True)
+        fix, role = _setting(context, "binlog_row_image", "FULL")
+        yield Finding("row image", "warn", text, fix, role, by_hand=True)
     if "PARTIAL_JSON" in variables.get("binlog_row_value_options", "").upper():
         text = "binlog_row_value_options is PARTIAL_JSON: updates hold a part of a JSON document"
         if image == "FULL":
@@ -114,8 +124,7 @@ def _row_metadata(context: CheckContext) -> Iterator[Finding]:
     fix, role = "upgrade to MySQL 8.0.1 or MariaDB 10.5", ""
     if found is not None:
         text = f"binlog_row_metadata is {found}: {text.removeprefix('the server logs ')}"
-        fix = "SET GLOBAL binlog_row_metadata = 'FULL';  -- and in the server's configuration"
-        role = ADMINISTRATOR
+        fix, role = _setting(context, "binlog_row_metadata", "FULL")
     yield Finding("row metadata", "warn", text, fix, role, by_hand=True)
 
 

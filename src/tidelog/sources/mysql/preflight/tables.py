@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pymysql
 
 from tidelog.errors import SourceError, TableRefusedError
-from tidelog.model.patterns import EXCLUDE, exclusion, matches, matching_columns
+from tidelog.model.patterns import exclusion, matches, matching_columns
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
 from tidelog.sources.mysql.catalogue.cascades import Cascade, cascades
@@ -22,7 +22,7 @@ from tidelog.sources.mysql.catalogue.schemas import (
 from tidelog.sources.mysql.catalogue.storage import TRANSACTIONAL, check_row_image
 from tidelog.sources.mysql.connect import quote_name
 from tidelog.sources.mysql.errors import number_of, server_message
-from tidelog.sources.mysql.preflight.account import Grants, narrowest_grant
+from tidelog.sources.mysql.preflight.account import Grants, open_grants, read_grants
 from tidelog.sources.table_settings import excluded_finding, keyless_message, proposed_key
 
 if TYPE_CHECKING:
@@ -96,11 +96,8 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         fix = "\n".join(
             (
                 "-- correct source.tables, create the tables, or let the account read them:",
-                *dict.fromkeys(
-                    grants.statement(["SELECT"], *narrowest_grant(pattern))
-                    for pattern in context.tables
-                    if not pattern.startswith(EXCLUDE)
-                ),
+                *read_grants(grants, "", context.tables),
+                *open_grants(grants, context.tables),
             )
         )
         yield Finding("tables", "warn", text, fix, ADMINISTRATOR, by_hand=True)

@@ -45,7 +45,9 @@ from tidelog.sources.mysql.stream.replication import BinlogStream
 logger = logging.getLogger(__name__)
 
 NEW_LOG_ADVICE = "start a new event log and dump the tables again"
-NEW_LOG_OR_SETTING = f"{NEW_LOG_ADVICE}, or set source.snapshot: when_needed"
+NEW_LOG_OR_SETTING = (
+    "run `tidelog reset`, which has the tables dumped again, or set source.snapshot: when_needed"
+)
 _MOST_NAMED = 300
 """Maximum length of GTIDs in a message, in characters."""
 _MOST_STRANGE = 20

@@ -318,8 +318,8 @@ def replication_error(doing: str, server_id: int, number: int, message: str) -> 
     if _PURGED.search(message):
         return GapError(
             f"{doing}: the source no longer has this part of its binlog ({said}). Keep "
-            "binlogs for longer (binlog_expire_logs_seconds), then start a new event log and "
-            "dump the tables again, or set source.snapshot: when_needed"
+            "binlogs for longer (binlog_expire_logs_seconds), then run `tidelog reset`, which "
+            "has the tables dumped again, or set source.snapshot: when_needed"
         )
     if re.search(r"truncated in the middle of event", message, re.IGNORECASE):
         return GapError(

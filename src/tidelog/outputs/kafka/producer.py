@@ -1,5 +1,5 @@
 """librdkafka's producer by its C interface: a kernel hands over Arrow columns, without a Python
-object for each message. The library is the one that confluent-kafka has brought.
+object for each message. The library is the one that confluent-kafka has loaded.
 """
 
 from __future__ import annotations

@@ -364,7 +364,7 @@ def may_have_been_partition(
     connection: psycopg.Connection[tuple[Any, ...]], relation_id: int, publications: Sequence[str]
 ) -> bool:
     """Return whether the relation is gone, and these publications show partitions as tables: then
-    nobody can tell any more whether it was one.
+    nobody can know any more whether it was one.
     """
     row = connection.execute(_HIDDEN, (relation_id, list(publications))).fetchone()
     return row is not None and bool(row[0])

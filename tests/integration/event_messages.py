@@ -21,6 +21,7 @@ from tidelog.ports import Formatter, TargetTable
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.executor import ReadPlan
 from tidelog.spark.datasource.options import SourceOptions
+from tidelog.spark.datasource.partitions import with_types
 from tidelog.spark.formats import shapes
 
 Message = tuple[bytes | None, bytes | None]
@@ -54,9 +55,11 @@ def wait_for(config: Config, changes: int) -> list[dict[str, Any]]:
     raise AssertionError("not captured in time")
 
 
-def messages(config: Config, formatter: Formatter | None = None, name: str = "t") -> list[Message]:
-    """(key, value) of each message about a table."""
-    target, batches = events(config, name)
+def messages(
+    config: Config, formatter: Formatter | None = None, name: str = "t", types: str = ""
+) -> list[Message]:
+    """(key, value) of each message about a table; ``types``: JSON of the option."""
+    target, batches = events(config, name, types)
     formatter = formatter or Debezium()
     return [
         (message["key"], message["value"])
@@ -72,14 +75,18 @@ def sent(config: Config, formatter: Formatter, name: str = "t") -> list[dict[str
     return [m for batch in batches for m in formatter.format(target, batch).to_pylist()]
 
 
-def events(config: Config, name: str = "t") -> tuple[TargetTable, list[pa.RecordBatch]]:
-    """A table and its events, as a formatter gets them."""
+def events(
+    config: Config, name: str = "t", types: str = ""
+) -> tuple[TargetTable, list[pa.RecordBatch]]:
+    """A table and its events, as a formatter gets them; ``types`` as in `messages`."""
     path = str(config.log.path)
     log = EventLog.open(path)
     (table,) = [each for each in log.schemas.tables() if each.name == name]
     schema = log.schemas.latest(table)
     assert schema is not None
-    options = SourceOptions.parse({"path": path, "shape": "events", "table": str(table)})
+    given = {"path": path, "shape": "events", "table": str(table), "types": types}
+    options = SourceOptions.parse(given)
+    schema = with_types(schema, options) if types else schema
     reading = ReadPlan(options, schema, shapes.events(schema))
     refs = log.segments(log.head_offset, tables=[str(table)])
     kinds = [(f.name, f.type) for f in reading.arrow_schema if f.name in schema.column_names]

@@ -161,7 +161,7 @@ def events_batch(
     if missing is not None and at is not None:
         missing = missing[at]
         missing[np.asarray(use_old.to_numpy(zero_copy_only=False))] = False
-    old = before.cast(schema.field(EVENT_BEFORE).type)
+    old = shaping.as_struct(before, schema.field(EVENT_BEFORE).type)
     arrays = [
         op.cast(pa.string()),
         spread(decoded.version),

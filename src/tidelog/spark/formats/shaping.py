@@ -52,8 +52,8 @@ def typed_batch(
     assert old is not None
     arrays = [
         decoded.op,
-        _struct(old, struct) if before else pa.nulls(n, struct),
-        _struct(after, struct),
+        as_struct(old, struct) if before else pa.nulls(n, struct),
+        as_struct(after, struct),
         key_struct(decoded, schema.field("key").type),
         decoded.version,
         _repeated(pa.scalar(written.schema_id, pa.int32()), n),
@@ -85,7 +85,7 @@ def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
     assert after is not None
     assert old is not None
     if not after.null_count or not kind.num_fields:  # a table without a key
-        return _struct(after, kind, valid=True)
+        return as_struct(after, kind, valid=True)
     is_deleted = after.is_null()
     children = [
         pc.if_else(is_deleted, _child(old, field.name), _child(after, field.name)) for field in kind
@@ -164,7 +164,7 @@ def source_struct(
     return pa.StructArray.from_arrays(children, fields=list(kind))
 
 
-def _struct(array: pa.StructArray, kind: pa.StructType, valid: bool = False) -> pa.StructArray:
+def as_struct(array: pa.StructArray, kind: pa.StructType, valid: bool = False) -> pa.StructArray:
     """Returns ``array`` with the fields of ``kind`` only, in their order, and its own validity."""
     children = [_child(array, field.name) for field in kind]
     validity = None if valid or not array.null_count else array.buffers()[0]

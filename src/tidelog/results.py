@@ -678,7 +678,9 @@ class TableComparison(CallResult):
 
 @dataclass(frozen=True, slots=True)
 class Verification(CallResult):
-    """The result of a comparison; ``not_compared``: the copies left, if it ended early."""
+    """The result of a comparison; ``not_compared``: copies of tables without a key; those left, if
+    it ended early.
+    """
 
     equal: bool
     tables: tuple[TableComparison, ...]

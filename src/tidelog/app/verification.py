@@ -338,6 +338,7 @@ def verify_outputs(
     catalogue = kind.catalogue()
     reports: list[TableComparison] = []
     planned: list[str] = []
+    keyless: list[str] = []
     try:
         kind.check_source(log.captured_from)  # the event log must be of this source
         chosen = _choose_tables(catalogue.tables(config.source.tables), tables, sections)
@@ -363,7 +364,9 @@ def verify_outputs(
                             documents[table] = {**named, "number": number, "of": of}
                     source.on_stage = _stage_callback(documents, on_progress)
                     compared = verify_tables(
-                        spark, _copies(catalogue, output_copies, documents, on_progress), source
+                        spark,
+                        _copies(catalogue, output_copies, documents, on_progress, keyless),
+                        source,
                     )
                     for copy, report in compared:
                         requested = None
@@ -382,13 +385,16 @@ def verify_outputs(
                     store_results(source.state, reports, whole=False)
             raise
         else:
+            if keyless and not reports:
+                raise UsageError(f"nothing was compared: {', '.join(keyless)}")
             if source.state is not None:
                 store_results(source.state, reports, whole=not tables)
         finally:
             source.close()
     finally:
         catalogue.close()
-    return Verification(all(report.equal for report in reports), tuple(reports))
+    equal = all(report.equal for report in reports)
+    return Verification(equal, tuple(reports), tuple(keyless) or None)
 
 
 def _stage_callback(
@@ -402,13 +408,16 @@ def _copies(
     output_copies: Copies,
     documents: Mapping[TableName, dict[str, Any]],
     on_progress: OnStatus,
+    keyless: list[str],
 ) -> Iterator[Copy]:
-    """Yield the copy of each table that has a key."""
+    """Yield the copy of each table that has a key, and name the others in ``keyless``."""
     for table, named in documents.items():
         on_progress(named)
         shape = catalogue.shape(table)
         if shape is not None and shape.schema.match_key:
             yield output_copies.of(shape.schema)
+        elif shape is not None:
+            keyless.append(f"{named['table']} in {named['output']} (no key)")
 
 
 def _choose_tables(

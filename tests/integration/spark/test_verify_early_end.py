@@ -15,6 +15,7 @@ import tidelog
 from tidelog import app
 from tidelog.config import Config, load_config
 from tidelog.demo.servers.postgres import PostgresServer
+from tidelog.errors import UsageError
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -27,6 +28,7 @@ def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
         for table in "abc":
             sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)".encode())
             sql.execute(f"INSERT INTO {table} VALUES (1), (2)".encode())
+        sql.execute("CREATE TABLE d (id int)")
     file = tmp_path / "tidelog.yaml"
     file.write_text(
         f"source: {{kind: postgres, url: '{dsn}', slot: early}}\n"
@@ -39,7 +41,13 @@ def test_an_error_or_ctrl_c_keeps_the_results_of_the_other_tables(
         with tidelog.CaptureGroup([config], pipelines=False):
             wait_for_dump(config)
             app.pipeline(config, once=True, stop_event=threading.Event())
-            assert app.verify(config).to_dict()["equal"]
+            report = app.verify(config).to_dict()
+            assert report["equal"]
+            assert report["not_compared"] == ["public.d in delta (no key)"]
+            before = app.status(config).document["verified"]
+            with pytest.raises(UsageError, match=r"nothing was compared: public.d in delta \(no"):
+                app.verify(config, tables=["public.d"])
+            assert app.status(config).document["verified"] == before
             ended_by_ctrl_c(config)
             for rows in (tmp_path / "lake" / "public" / "b").rglob("*.parquet"):
                 rows.unlink()
@@ -67,7 +75,7 @@ def ended_by_ctrl_c(config: Config) -> None:
         app.verify(config, on_progress=interrupt, on_partial=partial.append)
     [report] = [each.to_dict() for each in partial]
     assert [(each["table"], each["equal"]) for each in report["tables"]] == [("public.a", True)]
-    assert report["not_compared"] == ["public.b in delta", "public.c in delta"]
+    assert report["not_compared"] == [f"public.{table} in delta" for table in "bcd"]
     assert not report["equal"]
 
 

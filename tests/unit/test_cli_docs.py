@@ -92,6 +92,11 @@ TESTS = {
     ("state `log:`", "S3"): "faults/test_state_stores.py",
     **{("event log", store): "behaviours/test_eventlog.py" for store in ("GCS", "Azure")},
     **{("state `log:`", store): "behaviours/test_state.py" for store in ("GCS", "Azure")},
+    **{
+        (part, store): "integration/spark/test_each_store.py"
+        for part in ("checkpoint", "Delta", "files")
+        for store in ("GCS", "Azure")
+    },
     ("checkpoint", "local disk"): "unit/test_second_document.py",
     ("checkpoint", "S3"): "integration/spark/test_cluster.py",
     ("Delta", "local disk"): "integration/spark/test_delta.py",

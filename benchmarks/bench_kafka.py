@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.kafka import KafkaServer
 
-from benchmarks.spark_workload import Meter, Reading, build_tables, delivered_s, drawn, report
+from benchmarks.spark_workload import Meter, Reading, build_tables, delivered_s, report, typed_rows
 from benchmarks.table import Row, show
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
@@ -70,7 +70,7 @@ def _run(given: argparse.Namespace, server: KafkaServer, scratch: Path) -> None:
     messages, size = _sizes(server, [f"tidelog-{name}" for name in names])
     report("event log → Kafka", messages, meter.reading)
     ours = _client_us(meter.reading, messages)
-    rows = _typed_rows(messages // given.tables)
+    rows = typed_rows(messages // given.tables)
     floor = float("inf")
     for attempt in range(2):
         with Meter() as meter:
@@ -116,25 +116,6 @@ def _sizes(server: KafkaServer, topics: list[str]) -> tuple[int, int]:
                         total += len(message.key() or b"") + len(message.value() or b"")
     consumer.close()
     return count, total // count
-
-
-def _typed_rows(count: int) -> pa.Table:
-    """Rows as those of `benchmarks.spark_workload`, in Arrow's types, in pieces of 8,192."""
-    at = np.arange(count)
-    _, notes = drawn(1)
-    columns = {
-        "id": pa.array(np.random.default_rng(1).integers(0, 100_000, count)),
-        "customer_id": pa.array(at % 50_000),
-        "status": pa.array(["new", "paid", "shipped", "returned"]).take(pa.array(at % 4)),
-        "amount": pa.array(at % 10_000).cast(pa.decimal128(21, 2)),
-        "quantity": pa.array(at % 100),
-        "price": pa.array(at % 1_000 + 0.25),
-        "created_at": pa.array(at + 1_790_000_000_000_000).view(pa.timestamp("us")),
-        "shipped": pa.array(at % 3 > 0),
-        "note": pa.array([each.decode() for each in notes]).take(pa.array(at % 4096)),
-        "code": pc.binary_join_element_wise("C-", pa.array(at).cast(pa.string()), ""),
-    }
-    return pa.table(columns)
 
 
 def _floor(server: KafkaServer, rows: pa.Table, size: int, topics: list[str]) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
 from tests.support.build_log import BuiltLog
 
 from tidelog.model.records import Kind, LogBatch, Resume
@@ -134,6 +136,25 @@ def _payload(kind: Kind, key: int, salt: int, notes: list[bytes]) -> bytes:
 
 def _cell(text: bytes) -> bytes:
     return b"t" + struct.pack("!I", len(text)) + text
+
+
+def typed_rows(count: int) -> pa.Table:
+    """Rows as those of a log, in Arrow's types: what floors format."""
+    at = np.arange(count)
+    _, notes = drawn(1)
+    columns = {
+        "id": pa.array(np.random.default_rng(1).integers(0, 100_000, count)),
+        "customer_id": pa.array(at % 50_000),
+        "status": pa.array(["new", "paid", "shipped", "returned"]).take(pa.array(at % 4)),
+        "amount": pa.array(at % 10_000).cast(pa.decimal128(21, 2)),
+        "quantity": pa.array(at % 100),
+        "price": pa.array(at % 1_000 + 0.25),
+        "created_at": pa.array(at + 1_790_000_000_000_000).view(pa.timestamp("us")),
+        "shipped": pa.array(at % 3 > 0),
+        "note": pa.array([each.decode() for each in notes]).take(pa.array(at % 4096)),
+        "code": pc.binary_join_element_wise("C-", pa.array(at).cast(pa.string()), ""),
+    }
+    return pa.table(columns)
 
 
 def delivered_s(spark, log: Path, output, pipeline: str) -> float:  # type: ignore[no-untyped-def]

@@ -69,6 +69,11 @@ class HttpReceiver:
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Returns when it answers. Raises TidelogError if it does not."""
         command = [sys.executable, "-m", __name__, str(self.file), str(self.port)]

@@ -97,6 +97,7 @@ TESTS = {
         for part in ("checkpoint", "Delta", "files")
         for store in ("GCS", "Azure")
     },
+    **{(part, "HDFS"): "integration/spark/test_each_store.py" for part in ("Delta", "files")},
     ("checkpoint", "local disk"): "unit/test_second_document.py",
     ("checkpoint", "S3"): "integration/spark/test_cluster.py",
     ("Delta", "local disk"): "integration/spark/test_delta.py",

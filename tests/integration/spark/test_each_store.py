@@ -1,4 +1,6 @@
-"""Event log, state, checkpoint, a lake and files on Azure and on GCS, by their emulators."""
+"""Event log, state, checkpoint, a lake and files on a store other than S3: Azure and GCS by their
+emulators; of HDFS what may be there.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hdfs_native
 import obstore
 import pyarrow.dataset as ds
 import pytest
@@ -34,6 +37,17 @@ def object_store_files(server: AzureServer | GcsServer, prefix: str, to: Path) -
         target = to / each["path"]
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(bytes(obstore.get(store, each["path"]).bytes()))
+    return to
+
+
+def hdfs_files(name_node: str, folder: str, to: Path) -> Path:
+    """What is in a folder, as files of this machine."""
+    client = hdfs_native.Client(name_node)
+    for each in client.list_status(folder, recursive=True):
+        if not each.isdir:
+            target = to / each.path.removeprefix(f"{folder}/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(client.read(each.path).read())
     return to
 
 
@@ -99,3 +113,14 @@ def test_all_is_on_an_object_store(
         "outputs": outputs(place, server.options),
     }
     check(tmp_path, document, lambda what, to: object_store_files(server, f"{name}/{what}", to))
+
+
+def test_outputs_are_on_hdfs(hdfs: str, tmp_path: Path) -> None:
+    document = {
+        "source": {"kind": "postgres", "url": "postgresql://u@h/d"},
+        "log": {"path": str(tmp_path / "log")},
+        "state": {"url": f"sqlite:///{tmp_path}/state.db"},
+        "pipeline": {"checkpoint": str(tmp_path / "checkpoint"), "master": "local[2]"},
+        "outputs": outputs(f"{hdfs}/user/tidelog/all", {}),
+    }
+    check(tmp_path, document, lambda what, to: hdfs_files(hdfs, f"/user/tidelog/all/{what}", to))

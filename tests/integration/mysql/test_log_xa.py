@@ -120,6 +120,34 @@ def test_a_transaction_prepared_before_capture_began_is_found(
     assert acknowledged == sorted(acknowledged)
 
 
+def test_a_statement_of_a_prepared_transaction_has_its_table_dumped_after_the_commit(
+    make_capture: Make, sql: Sql, other: Sql, mysql_family: MySqlFamilyServer
+) -> None:
+    """A dump between the two would not see what it changed."""
+    run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "CREATE TABLE u (a INT PRIMARY KEY)")
+    first = make_capture()
+    first.start()
+    run(other, "SET SESSION binlog_format = STATEMENT")
+    prepare(other, "x6", "INSERT INTO t VALUES (1)")
+    run(sql, "INSERT INTO u VALUES (3)", "FLUSH BINARY LOGS")
+    first.until(lambda: keys(first) == [3])
+    late = make_capture(schemas=first.schemas, name="late")
+    late.start()  # after it was prepared
+    commit = first.end
+    finish(mysql_family, other, "XA COMMIT 'x6'")
+    for each in (first, late):
+        each.catch_up()
+        assert each.unlogged[-1].table.name == "t"
+        assert (each.unlogged[-1].xid or 0) >= commit
+        each.reader.close()
+    again = make_capture(schemas=first.schemas)
+    again.start(first.resumes[-1])  # its stream begins at the last row
+    run(sql, "INSERT INTO u VALUES (4)")
+    again.catch_up()
+    assert keys(again) == [4]
+    assert not again.unlogged
+
+
 def test_one_phase_commit(capture: LogCapture, sql: Sql, other: Sql) -> None:
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY)")
     capture.start()

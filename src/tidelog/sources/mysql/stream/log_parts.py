@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from tidelog.codecs.mysql.binlog.events import (
 )
 from tidelog.codecs.mysql.binlog.items import (
     Alter,
+    QuerySeen,
     RowsNoticed,
     RowsOfPreparedTransaction,
     Scanned,
@@ -423,7 +424,8 @@ class XaRows:
                     server_version=events.version if isinstance(events, XaEvents) else (),
                     shift=self._url.pin.shift,
                 )
-            yield from self._xa_rows(again, again.feed(events.data, events.offsets))
+            items = again.feed(events.data, events.offsets)
+            yield from self._xa_changes(again, items, durable=seen.end <= idle_at)
         if again is None or again.in_transaction:
             raise ConnectionLostError("the server sent a prepared XA transaction incompletely")
         after = again.resume
@@ -438,7 +440,14 @@ class XaRows:
         for _, part in read_part(self._url, self._files, group.begin, group.end):
             yield part
 
-    def _xa_rows(self, again: BinlogScanner, items: Iterator[Scanned]) -> Iterator[LogEvent]:
+    def _xa_changes(
+        self, again: BinlogScanner, items: Iterator[Scanned], *, durable: bool
+    ) -> Iterator[LogEvent]:
+        """The changes of a group's items. A statement's are visible only now, though the stream had
+        it when it was prepared; ``durable``: its effects were stored before the stream began.
+        """
         for item in items:
-            if isinstance(item, LogBatch | TableMapSeen | WatchedBinlogRow | RowsNoticed):
+            if isinstance(item, QuerySeen):
+                yield from self._events(again, iter([replace(item, durable=durable)]))
+            elif isinstance(item, LogBatch | TableMapSeen | WatchedBinlogRow | RowsNoticed):
                 yield from self._events(again, iter([item]))

@@ -26,6 +26,7 @@ from tests.support.kafka import KafkaServer
 from tidelog.errors import LeaseLostError, OutputError, OutputRefusedError
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.tasks import Work, run_task
 from tidelog.outputs.base.writer import JsonDeadLetters
 from tidelog.outputs.formatters import formatter
 from tidelog.outputs.formatters.messages import MESSAGES
@@ -277,6 +278,20 @@ def test_a_setting_that_is_none_is_refused_without_its_value(tmp_path: Path) -> 
         assert "s3cret" not in str(caught.value)
     finally:
         output.close()
+
+
+def test_a_lease_that_ends_before_a_task_opens_is_said_to_have_ended() -> None:
+    writer = KafkaWriter(
+        {"bootstrap.servers": "127.0.0.1:1"}, KafkaTopics(), transactions=False, exact=False,
+        repeated=False, timeout_s=2, keep_rejected=True,
+    )  # fmt: skip
+    for looks in (0, 1):
+        work = Work(
+            "log", "events", TASK, writer, None, JsonDeadLetters("letters"),
+            fence=EndingLease(looks),
+        )  # fmt: skip
+        with pytest.raises(LeaseLostError):
+            run_task(work, 0, iter(()))
 
 
 @pytest.mark.parametrize("transactions", [False, True])

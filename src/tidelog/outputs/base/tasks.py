@@ -235,8 +235,6 @@ def _run(work: Work, task: WriteTask, batches: Batches) -> WriteCounts:
     failpoints.hit("output.task.open")
     task.check_lease()  # before it opens: that may end what another driver's task has begun
     try:
-        failpoints.hit("output.task.open")
-        task.check_lease()  # before it opens: that may abort what another driver's task has begun
         writer.open(task)
         for table, every in batches:
             batch = _without_skipped(work, table, every)

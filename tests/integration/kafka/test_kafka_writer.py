@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -278,6 +279,38 @@ def test_a_setting_that_is_none_is_refused_without_its_value(tmp_path: Path) -> 
         assert "s3cret" not in str(caught.value)
     finally:
         output.close()
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_a_setting_of_producers_alone_is_refused_without_its_value(transactions: bool) -> None:
+    """The driver's clients do not get it."""
+    with pytest.raises(OutputRefusedError, match=r"setting compression\.codec") as caught:
+        bring(
+            "127.0.0.1:1", messages("t", [b"1"]), keep_rejected=True, transactions=transactions,
+            compression_type="s3cret",
+        )  # fmt: skip
+    trace = "".join(traceback.format_exception(caught.value))
+    assert "s3cret" not in trace
+
+
+def test_librdkafka_has_no_messages_of_a_writer_that_fails_to_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would send from memory that is free by then."""
+    writer = KafkaWriter(
+        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, KafkaTopics(), transactions=False,
+        exact=False, repeated=False, timeout_s=2, keep_rejected=True,
+    )  # fmt: skip
+    writer.open(TASK)
+    assert not [*writer.write(TABLE, messages("t", [b"1"] * 5))]
+    client = writer._sender._producer  # type: ignore[union-attr]
+    assert len(client)
+    tail = writer._reader()
+    monkeypatch.setattr(tail, "close", MagicMock(side_effect=OSError))
+    with pytest.raises(OSError):
+        writer.close()
+    assert not len(client)
+    TopicTail.close(tail)
 
 
 def test_a_lease_that_ends_before_a_task_opens_is_said_to_have_ended() -> None:

@@ -390,8 +390,9 @@ class KafkaOutput(ExecutorOutput):
             list(pool.map(self._fence_one, names))
 
     def _fence_one(self, name: str) -> None:
-        producer = Producer(self._settings | {"transactional.id": name}, logger=librdkafka_log)
+        settings = self._settings | {"transactional.id": name}
         try:
+            producer = Producer(settings, logger=librdkafka_log)
             producer.init_transactions(self._timeout_s)
         except KafkaException as error:
             raise failed("earlier transactions can't be ended", error) from None

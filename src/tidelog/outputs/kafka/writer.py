@@ -130,7 +130,10 @@ class KafkaSender:
             "delivery.timeout.ms": 0,
             "enable.gapless.guarantee": True,
         }
-        producer = Producer(self._settings | own | how, self._on_undelivered, self._on_error)
+        try:
+            producer = Producer(self._settings | own | how, self._on_undelivered, self._on_error)
+        except KafkaException as error:
+            raise failed("no producer can be created", error) from None
         if self._transactional:
             try:
                 producer.begin_transaction(self._timeout_s)
@@ -414,12 +417,13 @@ class KafkaWriter(Writer):
         return self._rejections()
 
     def close(self) -> None:
-        tail, self._tail = self._tail, None
-        if tail is not None:
-            tail.close()
+        # First: librdkafka sends from the messages' memory until its producer is closed.
         sender, self._sender = self._sender, None
         if sender is not None:
             sender.close()
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.close()
 
     def _common_headers(self, table: TargetTable) -> tuple[Header, ...]:
         schema = (SCHEMA_HEADER, str(table.schema.schema_id).encode())

@@ -25,6 +25,25 @@ def test_settings_that_the_guarantee_rests_on_are_refused(name: str) -> None:
     assert "hidden" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("oauth_cb", "s3cret"),
+        ("stats_cb", "s3cret"),
+        ("logger", "s3cret"),
+        ("on_delivery", "s3cret"),
+        ("sasl.oauthbearer.metadata.authentication.type", "aws_iam"),
+    ],
+)
+def test_settings_that_confluent_kafka_implements_in_python_are_refused(
+    name: str, value: str
+) -> None:
+    """librdkafka takes the last one, and never gets a token."""
+    with pytest.raises(ConfigError, match=rf"settings {name}.* need Python code") as caught:
+        settings_of("b:9092", {name: value, "sasl.oauthbearer.method": "oidc"})
+    assert "s3cret" not in str(caught.value)
+
+
 def test_settings_show_no_values() -> None:
     section = Section(kind="kafka", servers="b:9092", settings={"sasl.password": "pa55"})
     assert "pa55" not in repr(section)

@@ -74,6 +74,18 @@ _OURS = {
     "enable.auto.commit",
     "group.id",
 }
+# The settings that confluent-kafka itself implements: tasks send by librdkafka alone.
+_IN_PYTHON = {
+    "default.topic.config",
+    "error_cb",
+    "logger",
+    "oauth_cb",
+    "on_commit",
+    "on_delivery",
+    "stats_cb",
+    "throttle_cb",
+}
+_TOKENS_FROM = "sasl.oauthbearer.metadata.authentication.type"
 # Errors that no retry can fix.
 _REFUSED = (
     KafkaError._AUTHENTICATION,
@@ -92,13 +104,21 @@ _REFUSED = (
 
 def settings_of(servers: str, given: Mapping[str, str]) -> dict[str, Any]:
     """Returns librdkafka's settings for any client. Raises ConfigError for those that only Tidelog
-    may set.
+    may set, and for those that need Python code of confluent-kafka.
     """
     taken = sorted(_OURS & given.keys())
     if taken:
         raise ConfigError(
             f"outputs: kafka: settings {', '.join(taken)} are set by Tidelog: its guarantee "
             "depends on them. Remove them"
+        )
+    in_python = sorted(_IN_PYTHON & given.keys())
+    if given.get(_TOKENS_FROM, "").lower() == "aws_iam":
+        in_python.append(f"{_TOKENS_FROM}: aws_iam")
+    if in_python:
+        raise ConfigError(
+            f"outputs: kafka: settings {', '.join(in_python)} need Python code of confluent-kafka, "
+            "which the output does not use. Remove them"
         )
     return {"bootstrap.servers": servers, "log_level": 4, **given}
 

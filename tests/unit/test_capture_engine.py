@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,7 +19,7 @@ from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.errors import StorageError
 from tidelog.model.records import Kind, LogBatch, Resume
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.ports import LogEvent
+from tidelog.ports import LogEvent, RowsUnlogged
 
 BEGIN = Resume(0, 0, -1)
 ID = Column("id", 23, -1, "integer", "int32", False)
@@ -38,15 +38,15 @@ def transaction(number: int, row: bytes = b"row") -> LogBatch:
 
 
 class Source:
-    """A log reader that shows one transaction with each poll."""
+    """A log reader that shows some events first, then one transaction with each poll."""
 
-    def __init__(self, transactions: int) -> None:
-        self._left = [transaction(number + 1) for number in range(transactions)]
+    def __init__(self, transactions: int, first: Sequence[LogEvent]) -> None:
+        self._left = [first, *([transaction(number + 1)] for number in range(transactions))]
         self.told: list[int] = []
 
     def poll(self, timeout_s: float) -> Iterator[LogEvent]:
         if self._left:
-            yield self._left.pop(0)
+            yield from self._left.pop(0)
         else:
             time.sleep(0.001)
 
@@ -84,8 +84,11 @@ class Log:
 class Capture:
     """The loop in a thread, over a source and an event log of the test's own."""
 
-    def __init__(self, transactions: int, *open_windows: Window) -> None:
-        self.source, self.log, self.stop = Source(transactions), Log(), threading.Event()
+    def __init__(
+        self, transactions: int, *open_windows: Window, first: Sequence[LogEvent] = ()
+    ) -> None:
+        self.source, self.log, self.stop = Source(transactions, first), Log(), threading.Event()
+        self.unlogged: list[tuple[int, int]] = []  # how many together, the bytes buffered then
         parts: Any = {"reader": self.source, "log": self.log, "coordinator": None, "emitted": None}
         self.engine = CaptureEngine(
             windows=Windows(PgoutputKeys(), lambda _id: ORDERS),
@@ -102,9 +105,12 @@ class Capture:
 
     def _run(self) -> None:
         try:
-            self.engine.run(self.stop, Mock())
+            self.engine.run(self.stop, Mock(on_unlogged=self._on_unlogged))
         except StorageError as error:
             self.failure = error
+
+    def _on_unlogged(self, seen: Sequence[RowsUnlogged]) -> None:
+        self.unlogged.append((len(seen), self.engine.progress().buffer_bytes))
 
     def end(self) -> None:
         self.stop.set()
@@ -149,6 +155,15 @@ def test_the_log_flows_while_a_chunks_watermarks_are_awaited() -> None:
     until(lambda: capture.source.told[-1:] == [3])
     assert capture.engine.progress().open_windows == 1
     capture.end()
+
+
+def test_changes_without_row_events_are_passed_on_together_before_more_is_appended() -> None:
+    unlogged = RowsUnlogged(TableName("public", "t"), "a statement", 1)
+    capture = Capture(0, first=[unlogged, unlogged, transaction(1), unlogged])
+    until(lambda: len(capture.unlogged) == 2)
+    capture.end()
+    (together, buffered), (after, _) = capture.unlogged
+    assert (together, buffered, after) == (2, 0, 1)
 
 
 def test_who_reads_waits_while_the_buffer_is_full() -> None:

@@ -234,6 +234,7 @@ class AutomaticDumps:
 
     def _unlogged_summary(self) -> list[dict[str, Any]]:
         waiting = self._unlogged()
+        newest_first = sorted(self._causes().items(), key=lambda cause: -cause[1][2])
         return [
             {
                 "table": table,
@@ -242,7 +243,7 @@ class AutomaticDumps:
                 "at_ms": at_ms,
                 "dumped": table not in waiting and self._is_dumped(table),
             }
-            for table, (reason, remedy, at_ms) in islice(self._causes().items(), FAILED_SHOWN)
+            for table, (reason, remedy, at_ms) in islice(newest_first, FAILED_SHOWN)
             if not self.watch.leaves_out(table)
         ]
 
@@ -261,30 +262,32 @@ class AutomaticDumps:
         """Queue a schema change; `request_due` requests the dump if one is due."""
         self._schemas_seen.append((seen, self._reached()))
 
-    def on_unlogged(self, seen: RowsUnlogged) -> None:
-        """Store the change before the log is read on: otherwise a crash could leave the change
+    def on_unlogged(self, seen: Sequence[RowsUnlogged]) -> None:
+        """Store the changes before the log is read on: otherwise a crash could leave a change
         durable and its dump forgotten.
         """
+        now_ms = int(time.time() * 1000)
         with self._lock:
-            waiting = self._unlogged()
-            reason, xid = waiting.get(str(seen.table), (seen.reason, None))
-            entry = [reason, max((x for x in (xid, seen.xid) if x is not None), default=None)]
-            if waiting.get(str(seen.table)) != entry:
-                self._put_unlogged({**waiting, str(seen.table): entry})
-            if seen.remedy is not None:
-                self._note_cause(str(seen.table), seen.reason, seen.remedy)
-
-    def _note_cause(self, table: str, reason: str, remedy: str) -> None:
-        causes, now_ms = self._causes(), int(time.time() * 1000)
-        known = causes.get(table)
-        if known is None or known[0] != reason or now_ms - known[2] >= CAUSE_STORED_EVERY_MS:
-            self._known_causes = {**causes, table: [reason, remedy, now_ms]}
-            self._state.put(UNLOGGED_CAUSES_KEY, self._known_causes, None)
+            waiting, causes = dict(self._unlogged()), dict(self._causes())
+            for each in seen:
+                name = str(each.table)
+                reason, xid = waiting.get(name, (each.reason, None))
+                last = max((x for x in (xid, each.xid) if x is not None), default=None)
+                waiting[name] = [reason, last]
+                if each.remedy is None:
+                    continue
+                known, _, at_ms = causes.get(name, ("", "", 0))
+                if known != each.reason or now_ms - at_ms >= CAUSE_STORED_EVERY_MS:
+                    causes[name] = [each.reason, each.remedy, now_ms]
+            if waiting != self._unlogged():
+                self._put_unlogged(waiting)
+            if causes != self._causes():
+                self._state.put(UNLOGGED_CAUSES_KEY, causes, None)
+                self._known_causes = causes
 
     def on_relation(self, named: RelationNamed) -> None:
         """Note the tables that were written to under another name; they are dumped."""
-        for seen in self._names.find_wrong_rows(named):
-            self.on_unlogged(seen)
+        self.on_unlogged(self._names.find_wrong_rows(named))
         self._names.store_name(named)
 
     # ------------------------------------------------------------ maintenance

@@ -319,11 +319,13 @@ class CaptureSession:
         """Called by the engine, on its thread."""
         self._automatic.on_schema(seen)
 
-    def on_unlogged(self, seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None:
+    def on_unlogged(self, seen: Sequence[RowsUnlogged]) -> None:
         """Called by the engine, on its thread."""
-        if isinstance(seen, RowsUnlogged):
-            self._automatic.on_unlogged(seen)
-        elif isinstance(seen, RelationNamed):
+        self._automatic.on_unlogged(seen)
+
+    def on_catalogue(self, seen: RelationNamed | CatalogueChanged) -> None:
+        """Called by the engine, on its thread."""
+        if isinstance(seen, RelationNamed):
             self._automatic.on_relation(seen)
         else:
             self._poll_soon.set()

@@ -135,7 +135,9 @@ class LogListener(Protocol):
 
     def on_schema(self, seen: SchemaSeen) -> None: ...
 
-    def on_unlogged(self, seen: RowsUnlogged | RelationNamed | CatalogueChanged) -> None: ...
+    def on_unlogged(self, seen: Sequence[RowsUnlogged]) -> None: ...
+
+    def on_catalogue(self, seen: RelationNamed | CatalogueChanged) -> None: ...
 
     def on_refused(self, seen: TableRefused) -> None: ...
 
@@ -143,6 +145,8 @@ class LogListener(Protocol):
 END_S = 30.0
 PAUSED_TURN_S = 0.02
 DURABLE_WAIT_S = 5.0
+MOST_TOGETHER = 10_000
+"""Most events that are stored together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,20 +255,29 @@ class CaptureEngine:
         return min(PAUSED_TURN_S, self._rate.wait_s(time.monotonic()))
 
     def _handle_all(self, events: Iterable[LogEvent]) -> None:
-        """Handle events; signals in a row are passed on together. They are stored before a later
-        record is appended, or a crash could lose them.
+        """Handle events; signals in a row are passed on together, and so are changes without row
+        events: one statement may yield one for each table. They are stored before a later record is
+        appended, or a crash could lose them.
         """
         signals: list[SignalSeen] = []
+        unlogged: list[RowsUnlogged] = []
         for event in events:
-            if isinstance(event, SignalSeen):
-                signals.append(event)
-                continue
-            if signals:
+            if signals and not isinstance(event, SignalSeen):
                 self._on_signals(signals)
                 signals = []
-            self._handle(event)
+            if unlogged and not (isinstance(event, RowsUnlogged) and len(unlogged) < MOST_TOGETHER):
+                self._listener.on_unlogged(unlogged)
+                unlogged = []
+            if isinstance(event, SignalSeen):
+                signals.append(event)
+            elif isinstance(event, RowsUnlogged):
+                unlogged.append(event)
+            else:
+                self._handle(event)
         if signals:
             self._on_signals(signals)
+        if unlogged:
+            self._listener.on_unlogged(unlogged)
 
     def _handle(self, event: LogEvent) -> None:
         if isinstance(event, LogBatch):
@@ -278,8 +291,8 @@ class CaptureEngine:
             with self._lock:
                 self._windows.on_schema(event.schema)
             self._listener.on_schema(event)
-        elif isinstance(event, (RowsUnlogged, RelationNamed, CatalogueChanged)):
-            self._listener.on_unlogged(event)
+        elif isinstance(event, (RelationNamed, CatalogueChanged)):
+            self._listener.on_catalogue(event)
         elif isinstance(event, TableRefused):
             self._listener.on_refused(event)
         elif isinstance(event, IdleAt):

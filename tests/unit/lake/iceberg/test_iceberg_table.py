@@ -17,14 +17,14 @@ from tidelog.spark.transforms import target_table
 
 
 @pytest.mark.parametrize("holds", ["copy", "history"])
-def test_a_table_with_an_array_is_not_created(tmp_path: Path, holds: Any) -> None:
+def test_a_table_with_a_duration_is_not_created(tmp_path: Path, holds: Any) -> None:
     """As a step `compute` makes one: the table could not be written, nor got rid of, then."""
     built = BuiltLog(tmp_path / "log")
     schema = built.table("public.t", {"id": "int64"})
     target = target_table(None, schema, (), built.log.source, keyed=True)  # type: ignore[arg-type]
-    columns = target.columns.append(pa.field("tags", pa.list_(pa.string())))
+    columns = target.columns.append(pa.field("took", pa.duration("us")))
     layout = IcebergOptions(holds={"*.*": holds}).layout_of(schema.table)
     catalog: Any = None
     table = IcebergTable(catalog, ("public", "t"), "public.t", layout, lambda works: [], "")
-    with pytest.raises(TableLeftOutError, match=r"column tags .* Cast it to string"):
+    with pytest.raises(TableLeftOutError, match=r"column took .* Cast it to string"):
         table.create(replace(target, columns=columns), "g")

@@ -129,6 +129,33 @@ def test_from_mysql_and_mariadb(
     _assert_held(copy, schema, [r for r in _values(rows) if r["_tidelog_version"] not in gone])
 
 
+@pytest.mark.parametrize("target", ["mysql", "postgres"])
+def test_special_characters_of_bulk_loads_arrive_as_they_are(
+    mysql_server: MySqlServer, postgres18: PostgresServer, target: str
+) -> None:
+    """Each alone in its column, at each place: whether a column is escaped is found by a kernel."""
+    specials = ["\\", "\t", "\n", "\r", "\\.", "\\N", "'", "é", "😀", "\x85"]
+    specials += ["\0"] * (target == "mysql")  # PostgreSQL has none in texts
+    names = [f"c{n}" for n in range(len(specials))]
+    columns = [("id", "int64"), *((name, "text") for name in names)]
+    schema = table_schema(columns, key=["id"])
+    if target == "mysql":
+        place: Any = MySql(mysql_server.dsn())
+    else:
+        place = Postgres(postgres18.create_database("specials"))
+    copy = copy_of(place, schema, "postgres", "specials", own="own_specials")
+    rows = [
+        {"id": at}
+        | {n: "x" * at + s + "y" * (40 - at) for n, s in zip(names, specials, strict=True)}
+        for at in range(41)
+    ]
+    rows.append({"id": 41} | dict.fromkeys(names))
+    assert copy.write(changes(copy.table, *(("u", row["id"] + 1, row) for row in rows))) == []
+    listed = ", ".join(names)
+    found = copy.select(f"SELECT id, {listed} FROM specials.t ORDER BY id")
+    assert [tuple(row) for row in found] == [tuple(row.values()) for row in rows]
+
+
 def test_years_before_christ(postgres18: PostgresServer) -> None:
     schema = table_schema([("id", "int64"), ("d", "date"), ("t", "timestamptz")], key=["id"])
     copy = copy_of(Postgres(postgres18.create_database("bc")), schema, "postgres", "shop")

@@ -181,6 +181,15 @@ def test_types_by_option(type_id: int, name: str, types: ColumnTypes, logical: A
     assert native_logicals(schema, TEXTS, of_column) == native_logicals(schema, types)
 
 
+def test_dimensions_are_those_of_arrays_of_composites_too() -> None:
+    columns = (Column("places", 20_001, -1, "place[]", "text"),)
+    schema = TableSchema(TableName("public", "t"), 1, columns, (), (), "d", "pgoutput")
+    schema = replace(schema, structures=(("places", f"array({PLACE})"),))
+    types = ColumnTypes(composites="struct", dimensions=(("public.t.places", 2),))
+    assert native_logicals(schema, types) == {"places": f"array(array({PLACE}))"}
+    assert native_logicals(schema, replace(types, arrays="text")) == {}
+
+
 def test_json_of_mysql_has_its_type_by_option() -> None:
     columns = tuple(
         binlog_column(name, kind, kind, flavor=Flavor.MYSQL)
@@ -261,6 +270,8 @@ def test_an_option_of_the_spark_source_is_as_in_the_configuration() -> None:
         ("array(array(array(text)))", r'{{{a,"b,{"}},{{"\"",NULL}}}',
          [[["a", "b,{"]], [['"', None]]]),
         ("array(array(int32))", "{}", []),
+        ("array(text)", '{null,"null",nulls}', [None, "null", "nulls"]),
+        (f"array(array({PLACE}))", r'{{"(a,1,\"b c\")",NULL}}', [[("a", 1, "b c"), None]]),
         ("range(int32)", "(,5]", (None, 5, False, True, False)),
         ("range(int32)", "empty", (None, None, False, False, True)),
         ("range(text)", r'["a ""b""","\\)")', ('a "b"', "\\)", True, False, False)),
@@ -301,6 +312,12 @@ def plain(value: Any) -> Any:
         (PLACE, "(a,1,b,c)", "has other attributes than its type has now"),
         (PLACE, "(a,x,b)", "has an attribute that is no int32"),
         ("interval", "infinity", "is infinite, or no interval"),
+        ("interval", "5 minutes", "is infinite, or no interval"),
+        ("interval", "1 decade", "is infinite, or no interval"),
+        ("array(text)", "{a, b}", "is no array"),
+        ("array(text)", r"{a\"b}", "is no array"),
+        ("array(text)", r"{a\,b}", "is no array"),
+        ("map", '"a"=>NONE', "is no hstore"),
         ("time", "24:00:00", "is no time of day before 24:00"),
         ("time", "-01:00:00", "is no time of day before 24:00"),
     ],

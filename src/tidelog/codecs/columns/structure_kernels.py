@@ -24,6 +24,8 @@ NO_ARRAY, SEVERAL_DIMENSIONS, OTHER_BOUNDS, ONE_DIMENSION = 1, 2, 3, 4
 _OPEN, _CLOSE, _BRACKET, _COMMA = ord("{"), ord("}"), ord("["), ord(",")
 _QUOTE, _BACKSLASH = ord('"'), ord("\\")
 _NULL = np.frombuffer(b"NULL", dtype=np.uint8)
+_UPPER_CASE = 0xDF
+_TAB, _RETURN, _SPACE = ord("\t"), ord("\r"), ord(" ")
 _ROUND, _ROUND_END, _BRACKET_END = ord("("), ord(")"), ord("]")
 
 
@@ -100,7 +102,8 @@ def split_elements(data, start, length, out, element_start, element_length):  # 
                     return i
             else:
                 while at < end and data[at] != _COMMA:
-                    if data[at] == _QUOTE:
+                    byte = data[at]
+                    if byte in (_QUOTE, _BACKSLASH, _SPACE) or _TAB <= byte <= _RETURN:
                         return i
                     out[to] = data[at]
                     to += 1
@@ -109,7 +112,7 @@ def split_elements(data, start, length, out, element_start, element_length):  # 
                     return i
                 null = to - begin == len(_NULL)
                 for k in range(len(_NULL)):
-                    null = null and out[begin + k] == _NULL[k]
+                    null = null and out[begin + k] & _UPPER_CASE == _NULL[k]
             element_start[element] = begin
             element_length[element] = -1 if null else to - begin
             element += 1
@@ -282,7 +285,7 @@ def split_members(data, start, length, out, member_start, member_length):  # typ
 
 # ``hstore``: ``"a"=>"1", "b"=>NULL`` (manual, "hstore External Representation").
 
-_EQUALS, _GREATER, _SPACE = ord("="), ord(">"), ord(" ")
+_EQUALS, _GREATER = ord("="), ord(">")
 
 
 @njit(cache=True, nogil=True)
@@ -300,10 +303,12 @@ def count_pairs(data, start, length, offsets):  # type: ignore[no-untyped-def]
             if at < 0 or at + 2 >= end or data[at] != _EQUALS or data[at + 1] != _GREATER:
                 return i
             at += 2
-            if data[at] == _NULL[0]:
+            if data[at] == _QUOTE:
+                at = _string_end(data, at, end)
+            elif _is_word(data, at, end, _NULL):
                 at += len(_NULL)
             else:
-                at = _string_end(data, at, end)
+                return i
             if at < 0 or at > end:
                 return i
             total += 1
@@ -313,6 +318,17 @@ def count_pairs(data, start, length, offsets):  # type: ignore[no-untyped-def]
                 at += 2
         offsets[i + 1] = total
     return -1
+
+
+@njit(cache=True, nogil=True)
+def _is_word(data, at, end, word):  # type: ignore[no-untyped-def]
+    """Do the bytes at ``at`` begin with ``word``?"""
+    if end - at < len(word):
+        return False
+    for k in range(len(word)):  # noqa: SIM110 - numba has no all()
+        if data[at + k] != word[k]:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -365,7 +381,8 @@ def split_pairs(data, start, length, out, part_start, part_length):  # type: ign
 
 _MINUS, _DOT, _COLON, _ZERO, _NINE = ord("-"), ord("."), ord(":"), ord("0"), ord("9")
 _PLUS = ord("+")
-_YEAR, _MONTH, _DAY = ord("y"), ord("m"), ord("d")
+_YEAR, _MONTH, _DAY = (np.frombuffer(unit, dtype=np.uint8) for unit in (b"year", b"mon", b"day"))
+_PLURAL = ord("s")
 _SECOND_US = 1_000_000
 _DAY_US = 86_400 * _SECOND_US
 
@@ -451,17 +468,18 @@ def intervals(data, start, length, months, days, micros):  # type: ignore[no-unt
                 micros[i] = -number if negative else number
             else:
                 number = -number if negative else number
-                if at + 1 >= end:
-                    return i
-                unit = data[at + 1]
                 at += 1
+                unit = at
                 while at < end and data[at] != _SPACE:
                     at += 1
-                if unit == _YEAR:
+                size = at - unit
+                if size > 1 and data[at - 1] == _PLURAL:
+                    size -= 1
+                if size == len(_YEAR) and _is_word(data, unit, end, _YEAR):
                     months[i] += 12 * number
-                elif unit == _MONTH:
+                elif size == len(_MONTH) and _is_word(data, unit, end, _MONTH):
                     months[i] += number
-                elif unit == _DAY:
+                elif size == len(_DAY) and _is_word(data, unit, end, _DAY):
                     days[i] = number
                 else:
                     return i

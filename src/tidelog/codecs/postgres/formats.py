@@ -70,12 +70,18 @@ def native_logical(schema: TableSchema, column: Column, types: ColumnTypes) -> s
     if column.type_id >= FIRST_USER_ID:
         if column.type_name.rpartition(".")[2] == _HSTORE:
             return "map" if types.hstore == "map" else None
-        return _structure(dict(schema.structures).get(column.name), types)
-    element = element_name(column.type_name)
-    if types.arrays == "text" or element is None:
-        return None
+        found = _structure(dict(schema.structures).get(column.name), types)
+        if found is None or not found.startswith("array("):
+            return found
+        found = element_of(found)
+        assert found is not None
+    else:
+        name = element_name(column.type_name)
+        if types.arrays == "text" or name is None:
+            return None
+        found = _element(name, types)
     depth = dimensions(types, schema, column.name)
-    return "array(" * depth + _element(element, types) + ")" * depth
+    return "array(" * depth + found + ")" * depth
 
 
 def dimensions(types: ColumnTypes, schema: TableSchema, column: str) -> int:

@@ -79,6 +79,8 @@ def test_types_of_the_pages_are_what_the_catalogue_has(database: str) -> None:
         "span": "range(float64)",
         "spans": "multirange(float64)",
         "odd": None,
+        "lost": None,
+        "lost[]": None,
         "mood": None,
         "mood[]": None,
     }
@@ -88,6 +90,8 @@ def test_types_of_the_pages_are_what_the_catalogue_has(database: str) -> None:
         sql.execute("CREATE TYPE home AS (at place, since lived, tags text[])")
         sql.execute("CREATE TYPE span AS RANGE (subtype = float8, multirange_type_name = spans)")
         sql.execute('CREATE TYPE odd AS ("a b" text)')
+        sql.execute("CREATE TYPE lost AS (a text, b int)")
+        sql.execute("ALTER TYPE lost DROP ATTRIBUTE b, ADD ATTRIBUTE c int")
         sql.execute("CREATE TYPE mood AS ENUM ('calm')")
         columns = ", ".join(f'"{name}" {name}' for name in (*known, *defined))
         sql.execute(f"CREATE TABLE t ({columns})")

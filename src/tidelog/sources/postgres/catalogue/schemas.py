@@ -87,16 +87,18 @@ WITH RECURSIVE asked AS (
 SELECT t, m, pg_catalog.format_type(t::oid, m), oid::int8, typmod FROM base WHERE typtype <> 'd'
 """
 
-# The parts of types: elements of arrays, what domains are over, bounds of ranges, attributes.
+# The parts of types: elements of arrays, what domains are over, bounds of ranges, attributes. A
+# type that lost an attribute has none here: values from before may have as many, of other names.
 _PARTS = """
 SELECT y.oid::int8,
   CASE WHEN y.typcategory = 'A' AND y.typelem <> 0 THEN 'a' ELSE y.typtype END::text,
   CASE WHEN y.typtype = 'd' THEN y.typbasetype WHEN y.typtype = 'r' THEN r.rngsubtype
     WHEN y.typtype = 'm' THEN m.rngtypid ELSE y.typelem END::int8, y.typtypmod,
-  (SELECT coalesce(json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod)
-     ORDER BY a.attnum), '[]')
+  (SELECT CASE WHEN bool_and(NOT a.attisdropped)
+     THEN json_agg(json_build_array(a.attname, a.atttypid::int8, a.atttypmod) ORDER BY a.attnum)
+     ELSE '[]' END
    FROM pg_catalog.pg_attribute a
-   WHERE a.attrelid = y.typrelid AND y.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped)
+   WHERE a.attrelid = y.typrelid AND y.typtype = 'c' AND a.attnum > 0)
 FROM pg_catalog.pg_type y
 LEFT JOIN pg_catalog.pg_range r ON r.rngtypid = y.oid AND y.typtype = 'r'
 LEFT JOIN pg_catalog.pg_range m ON m.rngmultitypid = y.oid AND y.typtype = 'm'

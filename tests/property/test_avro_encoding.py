@@ -7,6 +7,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -99,6 +100,15 @@ def test_any_rows_read_back_as_they_were(batch: pa.RecordBatch) -> None:
     schema = avro_schema.key_schema(target, fields)
     found = [read(data, schema) for data in rows.finish().to_pylist()]
     assert found == batch.to_pylist(maps_as_pydicts="strict")
+
+
+def test_records_of_attributes_and_of_columns_have_names_of_their_own() -> None:
+    kind = pa.schema([("home", pa.struct([("place", PLACE)])), ("home_place", PLACE)])
+    target = table(kind)
+    schema = avro_schema.flat_schema(
+        target, avro_schema.fields_of(target, kind.names, plain_key=False)
+    )
+    fastavro.parse_schema(json.loads(schema))  # raises where a name is taken
 
 
 def test_decimals_and_integers_at_the_ends_of_their_sizes() -> None:

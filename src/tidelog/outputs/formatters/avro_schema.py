@@ -196,7 +196,7 @@ def _type_of(
     if pa.types.is_struct(kind):
         names = _unique_names([field.name for field in kind], ())
         members = [
-            nullable(member, _part(table, column, field.type, f"{name}_{member}"))
+            nullable(member, _part(table, column, field.type, f"{name}_record_{member}"))
             for member, field in zip(names, kind, strict=True)
         ]
         return {"type": "record", "name": f"{name}_record", "fields": members}

@@ -7,10 +7,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from tests.unit.test_capture_engine import ORDERS
 
 from tidelog.capture.dumps.automatic import FAILED_SHOWN, UNLOGGED_KEY, AutomaticDumps
+from tidelog.capture.dumps.state import DumpState, TableProgress, TableStatus
 from tidelog.model.schema import TableName
 from tidelog.ports import RowsUnlogged
+from tidelog.sources.mysql.chunks.watermarks import BinlogSnapshot
 from tidelog.state.sqlite import SqliteState
 
 N = 400
@@ -30,9 +33,10 @@ def changed(number: int, xid: int = 7) -> RowsUnlogged:
     return RowsUnlogged(TableName("shop", f"t{number}"), "a statement", xid, "SET GLOBAL …")
 
 
-def automatic_dumps(state: SqliteState) -> AutomaticDumps:
+def automatic_dumps(state: SqliteState, *, repeats: bool = True) -> AutomaticDumps:
     coordinator, watch = Mock(dumps=list), Mock()
     watch.leaves_out.return_value = False
+    watch.known.return_value = watch.undumpable.return_value = set()
     for name in ("inserts_only", "left_out_columns"):
         setattr(watch, name, {})
     return AutomaticDumps(
@@ -40,8 +44,9 @@ def automatic_dumps(state: SqliteState) -> AutomaticDumps:
         catalogue=Mock(),
         state=state,
         watch=lambda _: watch,
-        snapshot=Mock(),
+        snapshot=lambda: BinlogSnapshot(1 << 40),
         reached=lambda: 0,
+        repeats=repeats,
     )
 
 
@@ -68,4 +73,42 @@ def test_status_shows_the_newest_causes(tmp_path: Path, monkeypatch: pytest.Monk
     shown = dumps.summary()["unlogged"]
     assert len(shown) == FAILED_SHOWN
     assert shown[0]["table"] == f"shop.t{N}"
+    state.close()
+
+
+@pytest.mark.parametrize(("status", "rest_ms"), [("done", 20 * 500), ("failed", 60_000)])
+def test_a_table_that_statements_change_rests_after_its_dump_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, rest_ms: int
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    state, name = SqliteState(tmp_path / "state.db"), "shop.t1"
+    initial = DumpState("start-1", 1, [TableProgress(name, started_ms=1, finished_ms=900_000)])
+    dumps, requested = [initial], list[float]()
+
+    def request(table: TableName, reason: str, now_ms: int) -> str:
+        requested.append(now[0])
+        progress = TableProgress(str(table), started_ms=now_ms, finished_ms=now_ms + 500)
+        progress.status = TableStatus(status)
+        dumps.append(DumpState(f"auto-{now_ms}", 2, [progress], requested_ms=now_ms))
+        return dumps[-1].dump_id
+
+    def turn(at: float, xid: int | None) -> None:
+        now[0] = at
+        found = automatic_dumps(state, repeats=False)  # capture was restarted
+        found._coordinator = Mock(dumps=lambda: dumps, request_due=request)
+        found._catalogue.shape.return_value = Mock(schema=ORDERS)  # type: ignore[attr-defined]
+        found._catalogue.position.return_value = 1  # type: ignore[attr-defined]
+        if xid is not None:
+            found.on_unlogged([changed(1, xid)])
+        found.request_due()
+
+    turn(1000, 7)
+    turn(1000.4, 8)
+    rested = 1000.5 + rest_ms / 1000
+    turn(rested - 0.1, 9)
+    assert requested == [1000], "the initial dump was not needed for statements"
+    turn(rested + 0.1, None)
+    turn(rested + 0.2, None)
+    assert requested == [1000, rested + 0.1]
     state.close()

@@ -124,6 +124,31 @@ def _due_dump(table: str, newest_first: list[tuple[DumpState, TableProgress]]) -
     return DueDump(table, ended + pause, last.reason)
 
 
+def _last_due(newest_first: list[tuple[DumpState, TableProgress]]) -> TableProgress | None:
+    """A table's last dump that capture itself needed."""
+    return next((one for dump, one in newest_first if one.due or is_own(dump)), None)
+
+
+def _is_dumped(newest_first: list[tuple[DumpState, TableProgress]]) -> bool:
+    last = _last_due(newest_first)
+    return last is None or last.status is TableStatus.DONE
+
+
+def _rests(newest_first: list[tuple[DumpState, TableProgress]], since_ms: int, now_ms: int) -> bool:
+    """Is it too early for another dump? Those count that were requested since statements change the
+    table.
+    """
+    last = _last_due([one for one in newest_first if one[0].requested_ms >= since_ms])
+    if last is None or last.status is TableStatus.CANCELLED:
+        return False
+    failed = last.status is TableStatus.FAILED
+    if last.finished_ms is None:
+        return not failed
+    took_ms = last.finished_ms - (last.started_ms or last.finished_ms)
+    least_ms = FIRST_REPEAT_MS if failed else 0
+    return now_ms < last.finished_ms + max(REST_FACTOR * took_ms, least_ms)
+
+
 def tables_failed(dumps: Sequence[DumpState]) -> list[str]:
     """Tables that failed in the newest of these dumps that has them, each with the reason."""
     newest = {table.table: table for dump in dumps for table in dump.tables}
@@ -147,7 +172,7 @@ UNLOGGED_KEY = "unlogged-rows"
 """Tables whose rows changed without row events, and why, until their dumps are stored."""
 UNLOGGED_CAUSES_KEY = "unlogged-rows-causes"
 """Tables whose rows changed without row events by a cause that the operator can remove: the reason,
-the remedy and the time of the last such change."""
+the remedy, the time of the last such change and of the first."""
 CAUSE_STORED_EVERY_MS = 10_000
 SETTLE_S = 5.0
 """How long a dump waits for transactions that matter only for a difference in the catalogue."""
@@ -233,7 +258,7 @@ class AutomaticDumps:
         }
 
     def _unlogged_summary(self) -> list[dict[str, Any]]:
-        waiting = self._unlogged()
+        waiting, dumps = self._unlogged(), _newest_first(self._coordinator.dumps())
         newest_first = sorted(self._causes().items(), key=lambda cause: -cause[1][2])
         return [
             {
@@ -241,9 +266,9 @@ class AutomaticDumps:
                 "reason": reason,
                 "remedy": remedy,
                 "at_ms": at_ms,
-                "dumped": table not in waiting and self._is_dumped(table),
+                "dumped": table not in waiting and _is_dumped(dumps.get(table, [])),
             }
-            for table, (reason, remedy, at_ms) in islice(newest_first, FAILED_SHOWN)
+            for table, (reason, remedy, at_ms, _) in islice(newest_first, FAILED_SHOWN)
             if not self.watch.leaves_out(table)
         ]
 
@@ -276,9 +301,9 @@ class AutomaticDumps:
                 waiting[name] = [reason, last]
                 if each.remedy is None:
                     continue
-                known, _, at_ms = causes.get(name, ("", "", 0))
+                known, _, at_ms, since_ms = causes.get(name, ("", "", 0, now_ms))
                 if known != each.reason or now_ms - at_ms >= CAUSE_STORED_EVERY_MS:
-                    causes[name] = [each.reason, each.remedy, now_ms]
+                    causes[name] = [each.reason, each.remedy, now_ms, since_ms]
             if waiting != self._unlogged():
                 self._put_unlogged(waiting)
             if causes != self._causes():
@@ -311,7 +336,8 @@ class AutomaticDumps:
         """Request a dump once the change is visible: a transaction is in the log before it is
         visible, and nothing in the log would supersede what a chunk read too early.
         """
-        waiting = self._unlogged()
+        resting = self._resting()
+        waiting = {name: each for name, each in self._unlogged().items() if name not in resting}
         if not waiting:
             return
         snapshot = self._snapshot() if any(xid is not None for _, xid in waiting.values()) else None
@@ -325,31 +351,16 @@ class AutomaticDumps:
                 if self.watch.is_new(table):
                     self._forget_unlogged(name, [reason, xid])
                 continue
-            if self._covers(table, xid) or (
-                not self._rests(name) and self._dump_if_settled(table, reason)
-            ):
+            if self._covers(table, xid) or self._dump_if_settled(table, reason):
                 self._forget_unlogged(name, [reason, xid])
 
-    def _rests(self, table: str) -> bool:
-        """Is it too early to read the table again, as statements may change it all the time?"""
-        if table not in self._causes():
-            return False
-        last = self._last_due(table)
-        if last is None or last.status in (TableStatus.FAILED, TableStatus.CANCELLED):
-            return False
-        if last.finished_ms is None:
-            return True
-        took_ms = last.finished_ms - (last.started_ms or last.finished_ms)
-        return time.time() * 1000 < last.finished_ms + REST_FACTOR * took_ms
-
-    def _is_dumped(self, table: str) -> bool:
-        last = self._last_due(table)
-        return last is None or last.status is TableStatus.DONE
-
-    def _last_due(self, table: str) -> TableProgress | None:
-        """The table's last dump that capture itself needed."""
-        dumps = _newest_first(self._coordinator.dumps()).get(table, ())
-        return next((progress for _, progress in dumps if progress.due), None)
+    def _resting(self) -> set[str]:
+        """Tables that it is too early to read again, as statements may change them all the time."""
+        causes = self._causes()
+        waiting = self._unlogged().keys() & causes.keys()
+        dumps = _newest_first(self._coordinator.dumps()) if waiting else {}
+        now_ms = int(time.time() * 1000)
+        return {each for each in waiting if _rests(dumps.get(each, []), causes[each][3], now_ms)}
 
     def _repeat_failed(self) -> None:
         now = time.monotonic()

@@ -49,10 +49,10 @@ from tidelog.sources.mysql.connect import Connection, connect, quote_name
 from tidelog.sources.mysql.errors import chunk_errors, time_limit
 
 QUIET_TRIES = 50
+"""Number of attempts before writers are blocked."""
 MOST_PAUSE_S = 0.2
 """Longest time between two tries on a server that writes without a pause: each asks for its log's
 end, which its writers wait for."""
-"""Number of attempts before writers are blocked."""
 WAIT_FOR_READS_S = 86_400
 """How long the server waits for a SELECT's rows to be read on, in seconds."""
 REST_S = 1.0

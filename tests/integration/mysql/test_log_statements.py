@@ -269,6 +269,31 @@ def test_only_the_table_that_a_statement_names_is_reported(
     assert [row.new for row in capture.rows] == [{"a": 9}]
 
 
+def test_many_statements_do_not_have_the_catalogue_read_each_time(
+    make_capture: Make, sql: Session, databases: Databases
+) -> None:
+    """But once for those before, and once for those after a table is created."""
+    capture = make_capture()
+    capture.start()
+    unclear = "UPDATE loose x SET x.a = 3 WHERE x.a = 3"
+    other = f"UPDATE {databases.other}.plain SET b = 'y'"
+    run(sql, "SET SESSION binlog_format = STATEMENT", *[unclear, other] * 100)
+    run(sql, "CREATE TABLE later (a INT PRIMARY KEY)", unclear)
+    before = queries(sql)
+    capture.catch_up()
+    assert queries(sql) - before < 100
+    changed = [event.table.name for event in capture.unlogged]
+    assert changed.count("t") == 101
+    assert "later" in changed
+    run(sql, "DROP TABLE later")
+
+
+def queries(sql: Session) -> int:
+    with sql.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
+        return int(cursor.fetchall()[0][1])
+
+
 def test_a_child_is_dumped_whose_parents_database_is_not_captured(
     make_capture: Make, sql: Session, databases: Databases
 ) -> None:

@@ -16,6 +16,7 @@ Everything else counts as a change of captured tables.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -60,6 +61,9 @@ WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 _VIEWS = """
 SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_TYPE = 'VIEW'
 """
+_KEPT_S = 1.0
+"""How long tables and foreign keys are kept that were read: statements come by the thousand. A
+change of them that is in the log is seen at once."""
 _BY_SERVER = re.compile(r"DELETE FROM `(?:[^`]|``)+`\.`(?:[^`]|``)+`")
 _CHANGES_CATALOGUE = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "GRANT", "REVOKE"})
 _HIDES = re.compile(r"\b(?:TRIGGER|VIEW|FUNCTION|FOREIGN|CONSTRAINT)\b", re.IGNORECASE)
@@ -141,19 +145,24 @@ class AffectedTables:
         self._cascades = cascades
         self._tables: dict[TableName, TouchedTables] = {}
         self._views: frozenset[TableName] | None = None
+        self._all: tuple[TableName, ...] | None = None  # captured tables
+        self._graph: CascadeGraph | None = None
+        self._read_at = 0.0  # when the earlier one of these two was read
         self._grants: Grants | None = None
         self._end = 0  # the log's end when `_catalogue_changes` was read
         self._catalogue_changes: list[tuple[int, Statement, bool]] = []
 
     def note(self, seen: QuerySeen) -> None:
         """Clear the cached catalogue if a statement of the stream changes the catalogue."""
-        if seen.keyword in _CHANGES_CATALOGUE and seen.end > self._end:
-            self.forget()
+        if seen.keyword in _CHANGES_CATALOGUE:
+            self._all = self._graph = None
+            if seen.end > self._end:
+                self.forget()
 
     def forget(self) -> None:
         """Read the catalogue and the log again, e.g. when the stream starts at another position."""
         self._tables.clear()
-        self._views = self._grants = None
+        self._views = self._grants = self._all = self._graph = None
         self._end = 0
         self._catalogue_changes = []
 
@@ -197,10 +206,18 @@ class AffectedTables:
 
     def all_captured(self) -> tuple[TableName, ...]:
         """All captured tables of the catalogue; one renamed or created since has its own report."""
-        with translate_errors("reading which tables a statement may have changed"):
-            rows = self._get_connection().rows(_ALL_TABLES)
-        names = (TableName(str(schema), str(name)) for schema, name in rows)
-        return tuple(sorted(name for name in names if name in self._captured))
+        self._drop_old()
+        if self._all is None:
+            with translate_errors("reading which tables a statement may have changed"):
+                rows = self._get_connection().rows(_ALL_TABLES)
+            names = (TableName(str(schema), str(name)) for schema, name in rows)
+            self._all = tuple(sorted(name for name in names if name in self._captured))
+        return self._all
+
+    def _drop_old(self) -> None:
+        now = time.monotonic()
+        if now - self._read_at >= _KEPT_S:
+            self._all, self._graph, self._read_at = None, None, now
 
     # ------------------------------------------------------------------ by the log
 
@@ -249,11 +266,14 @@ class AffectedTables:
         """The captured tables whose rows foreign keys change with those of ``tables``."""
         if not self._cascades or not tables:
             return ()
-        graph = CascadeGraph(tuple(all_cascades(self._get_connection(), logged_too=True)))
+        self._drop_old()
+        if self._graph is None:
+            found = all_cascades(self._get_connection(), logged_too=True)
+            self._graph = CascadeGraph(tuple(found))
         children = {
             child
             for table in tables
-            for child in graph.affected_tables(table, deleted=True, updated=True)
+            for child in self._graph.affected_tables(table, deleted=True, updated=True)
         }
         return tuple(sorted(child for child in children if child in self._captured))
 

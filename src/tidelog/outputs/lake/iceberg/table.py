@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -91,6 +92,11 @@ from tidelog.system import failpoints
 
 DELETED = "_tidelog_deleted"  # the column of soft deletes; Iceberg has a _deleted of its own
 _MODE = "write.merge.mode"
+RELOAD_S = 300.0
+"""Seconds after which a known table is loaded again, not only followed: what a catalog hands out
+with it (credentials of its store) expires, and one of files does not tell another table in its
+place from it if both have as many versions.
+"""
 _FIRST_PARTITION_ID = 1000  # as the specification assigns them
 
 # Names that Iceberg gives columns of its own (its specification, "Reserved Field IDs").
@@ -177,6 +183,7 @@ class IcebergTable(SettledTable):
         self._parts = tuple(parts)
         self._branch = branch
         self._found: IcebergState | None = None
+        self._loaded_at = 0.0
         self._fields: list[Mapping[str, Any]] = []  # columns, of the schema of this id
         self._of_schema: tuple[str, int] | None = None
         self._files: dict[str, DataFile] = {}  # of the snapshot of this table
@@ -191,8 +198,10 @@ class IcebergTable(SettledTable):
     # ------------------------------------------------ what there is
 
     def exists(self) -> bool:
-        if self._found is None or not self._found.follow():
-            self._found = self._catalog.load(self._parts)
+        now = time.monotonic()
+        is_old = now - self._loaded_at >= RELOAD_S
+        if self._found is None or is_old or not self._found.follow():
+            self._found, self._loaded_at = self._catalog.load(self._parts), now
         return self._found is not None
 
     def committed(self, application: str) -> int | None:

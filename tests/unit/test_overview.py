@@ -110,7 +110,7 @@ PROBLEMS = {
         "public.x and 1 more table are captured without generated columns (public.x: g, h): why.",
     ),
     "rows-unlogged": (
-        {"unlogged": [{**UNLOGGED, "dumped": True}, UNLOGGED, {**UNLOGGED, "table": "a.y"}]},
+        {"unlogged": [{**UNLOGGED, "dumped": True}, UNLOGGED, {**UNLOGGED, "at_ms": 1}]},
         Severity.WARNING, "a.x and 1 more table may differ from the source until the dump that",
     ),
     "no-longer-captured": (

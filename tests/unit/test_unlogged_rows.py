@@ -112,3 +112,20 @@ def test_a_table_that_statements_change_rests_after_its_dump_also_after_a_restar
     turn(rested + 0.2, None)
     assert requested == [1000, rested + 0.1]
     state.close()
+
+
+def test_a_later_dump_that_somebody_requested_is_one_too(tmp_path: Path) -> None:
+    state = SqliteState(tmp_path / "state.db")
+    found = automatic_dumps(state)
+    found.on_unlogged([changed(1)])
+    found._forget_unlogged("shop.t1", ["a statement", 7])  # its dump was requested
+    own = TableProgress("shop.t1", status=TableStatus.FAILED)
+    dumps = [DumpState("auto-1", 1, [own])]
+    found._coordinator = Mock(dumps=lambda: dumps)
+    assert not found.summary()["unlogged"][0]["dumped"]
+    theirs = TableProgress("shop.t1", status=TableStatus.RUNNING)
+    dumps.append(DumpState("theirs", 2, [theirs]))
+    assert not found.summary()["unlogged"][0]["dumped"]
+    theirs.status = TableStatus.DONE
+    assert found.summary()["unlogged"][0]["dumped"]
+    state.close()

@@ -48,10 +48,10 @@ def table_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
 
 def _unlogged(tables: Sequence[Mapping[str, Any]], now_ms: int) -> Iterator[Problem]:
     """One problem for all tables, as a statement without a known table concerns all."""
+    differing = [each for each in tables if not each["dumped"]]
     recent = [each for each in tables if now_ms - each["at_ms"] < UNLOGGED_S * 1000]
-    if not recent:
+    if not differing and not recent:
         return
-    differing = [each for each in recent if not each["dumped"]]
     first, *more = differing or recent
     who = first["table"] + (f" and {counted(len(more), 'more table')}" if more else "")
     effect = "may differ from the source until the dump that is due has been delivered"

@@ -130,8 +130,11 @@ def _last_due(newest_first: list[tuple[DumpState, TableProgress]]) -> TableProgr
 
 
 def _is_dumped(newest_first: list[tuple[DumpState, TableProgress]]) -> bool:
-    last = _last_due(newest_first)
-    return last is None or last.status is TableStatus.DONE
+    """Is the last dump that capture itself needed done, or one that was requested later?"""
+    for dump, progress in newest_first:
+        if progress.status is TableStatus.DONE or progress.due or is_own(dump):
+            return progress.status is TableStatus.DONE
+    return True
 
 
 def _rests(newest_first: list[tuple[DumpState, TableProgress]], since_ms: int, now_ms: int) -> bool:

@@ -11,7 +11,6 @@ from tests.integration.mysql.log_capture import LogCapture
 from tests.integration.mysql.test_log_reader import run
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.errors import SourceError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
 from tidelog.ports import TableRefused
@@ -394,12 +393,12 @@ def test_partitions_that_lose_rows_are_dumped_again(capture: LogCapture, sql: Sq
     assert capture.rows == []
 
 
-def test_statements_instead_of_rows_are_refused(capture: LogCapture, sql: Sql) -> None:
+def test_statements_instead_of_rows_have_their_table_dumped(capture: LogCapture, sql: Sql) -> None:
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY, b INT)")
     capture.start()
     run(sql, "SET SESSION binlog_format = STATEMENT", "INSERT INTO t VALUES (1, 2)")
-    with pytest.raises(SourceError, match=r"INSERT of test_\d+\.t as a statement.*binlog_format"):
-        capture.catch_up()
+    capture.catch_up()
+    assert [event.table.name for event in capture.unlogged] == ["t"]
 
 
 @pytest.mark.parametrize(
@@ -410,7 +409,7 @@ def test_statements_instead_of_rows_are_refused(capture: LogCapture, sql: Sql) -
         "/*M!100100 INSERT INTO t VALUES (1) */",
     ],
 )
-def test_mariadbs_statements_instead_of_rows_are_refused(
+def test_mariadbs_statements_instead_of_rows_have_their_table_dumped(
     statement: str, mariadb_server: MySqlFamilyServer, mariadb_database: str
 ) -> None:
     capture = LogCapture(mariadb_server, (f"{mariadb_database}.*",))
@@ -418,8 +417,8 @@ def test_mariadbs_statements_instead_of_rows_are_refused(
         run(connection, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (7)")
         capture.start()
         run(connection, "SET SESSION binlog_format = STATEMENT", statement)
-        with pytest.raises(SourceError, match=r"\.t as a statement.*binlog_format"):
-            capture.catch_up()
+        capture.catch_up()
+    assert [event.table.name for event in capture.unlogged] == ["t"]
     capture.reader.close()
 
 

@@ -233,9 +233,8 @@ def test_a_delete_of_all_rows_as_a_statement_has_the_table_dumped(
         assert cursor.execute("SELECT a FROM loose") == (3 if rolled_back else 1)
 
 
-def test_a_foreign_keys_child_is_dumped_with_a_statement_of_its_parent(
-    make_capture: Make, sql: Session, databases: Databases
-) -> None:
+def create_child(sql: Session, databases: Databases) -> None:
+    """``child`` with a row that goes with its parent's, in the other database."""
     run(
         sql,
         f"CREATE TABLE child (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES "
@@ -243,6 +242,12 @@ def test_a_foreign_keys_child_is_dumped_with_a_statement_of_its_parent(
         f"INSERT INTO {databases.other}.plain VALUES (1, 'x')",
         "INSERT INTO child VALUES (1, 1)",
     )
+
+
+def test_a_foreign_keys_child_is_dumped_with_a_statement_of_its_parent(
+    make_capture: Make, sql: Session, databases: Databases
+) -> None:
+    create_child(sql, databases)
     capture = make_capture()
     capture.start()
     run(
@@ -298,13 +303,7 @@ def test_a_child_is_dumped_whose_parents_database_is_not_captured(
     make_capture: Make, sql: Session, databases: Databases
 ) -> None:
     """MySQL lists the databases of a statement without those of foreign keys."""
-    run(
-        sql,
-        f"CREATE TABLE child (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES "
-        f"{databases.other}.plain (a) ON DELETE CASCADE)",
-        f"INSERT INTO {databases.other}.plain VALUES (1, 'x')",
-        "INSERT INTO child VALUES (1, 1)",
-    )
+    create_child(sql, databases)
     capture = make_capture(tables=(f"{databases.app}.child",))
     capture.start()
     run(

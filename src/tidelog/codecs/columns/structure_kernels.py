@@ -30,6 +30,16 @@ _ROUND, _ROUND_END, _BRACKET_END = ord("("), ord(")"), ord("]")
 
 
 @njit(cache=True, nogil=True)
+def _why_no_array(data, at, length):  # type: ignore[no-untyped-def]
+    """Why the text at ``at`` is not in the braces of an array; 0 if it is."""
+    if length > 0 and data[at] == _BRACKET:
+        return OTHER_BOUNDS
+    if length < 2 or data[at] != _OPEN or data[at + length - 1] != _CLOSE:
+        return NO_ARRAY
+    return 0
+
+
+@njit(cache=True, nogil=True)
 def count_elements(data, start, length, offsets):  # type: ignore[no-untyped-def]
     """Fill int32[n + 1] ``offsets`` with 0 and the ends of the rows' elements; NULL rows have none.
 
@@ -39,13 +49,11 @@ def count_elements(data, start, length, offsets):  # type: ignore[no-untyped-def
     offsets[0] = 0
     for i in range(len(start)):
         if length[i] >= 0:
-            at = np.int64(start[i])
-            end = at + length[i] - 1
-            if length[i] > 0 and data[at] == _BRACKET:
-                return i, OTHER_BOUNDS
-            if length[i] < 2 or data[at] != _OPEN or data[end] != _CLOSE:
-                return i, NO_ARRAY
-            at += 1
+            at = np.int64(start[i]) + 1
+            end = at + length[i] - 2
+            why = _why_no_array(data, at - 1, length[i])
+            if why:
+                return i, why
             if at < end:
                 if data[at] == _OPEN:
                     return i, SEVERAL_DIMENSIONS
@@ -131,13 +139,11 @@ def count_groups(data, start, length, offsets):  # type: ignore[no-untyped-def]
     offsets[0] = 0
     for i in range(len(start)):
         if length[i] >= 0:
-            at = np.int64(start[i])
-            end = at + length[i] - 1
-            if length[i] > 0 and data[at] == _BRACKET:
-                return i, OTHER_BOUNDS
-            if length[i] < 2 or data[at] != _OPEN or data[end] != _CLOSE:
-                return i, NO_ARRAY
-            at += 1
+            at = np.int64(start[i]) + 1
+            end = at + length[i] - 2
+            why = _why_no_array(data, at - 1, length[i])
+            if why:
+                return i, why
             while at < end:
                 at = _group_end(data, at, end)
                 if at < 0:

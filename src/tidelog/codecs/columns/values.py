@@ -238,11 +238,8 @@ def _lists(
     data: UInt8s, start: Int32s, length: Int32s, element: str, kind: pa.DataType
 ) -> pa.Array:
     offsets = np.empty(len(start) + 1, dtype=np.int32)
-    row, why = structure_kernels.count_elements(data, start, length, offsets)
-    if row >= 0:
-        raise UnfitCellError(int(row), _REASONS[why])
-    starts = np.empty(int(offsets[-1]), dtype=np.int32)
-    lengths = np.empty_like(starts)
+    counted = structure_kernels.count_elements(data, start, length, offsets)
+    starts, lengths = _element_places(counted, offsets)
     out = _room(length)
     row = structure_kernels.split_elements(data, start, length, out, starts, lengths)
     if row >= 0:
@@ -256,13 +253,19 @@ def _lists_of_groups(
 ) -> pa.Array:
     """Arrays of arrays, and multiranges."""
     offsets = np.empty(len(start) + 1, dtype=np.int32)
-    row, why = structure_kernels.count_groups(data, start, length, offsets)
+    counted = structure_kernels.count_groups(data, start, length, offsets)
+    starts, lengths = _element_places(counted, offsets)
+    structure_kernels.split_groups(data, start, length, starts, lengths)
+    return _list_array(kind, length, offsets, element, (data, starts, lengths))
+
+
+def _element_places(counted: tuple[int, int], offsets: Int32s) -> tuple[Int32s, Int32s]:
+    """Memory for where the elements that a kernel has counted are. Raises what it says of a row."""
+    row, why = counted
     if row >= 0:
         raise UnfitCellError(int(row), _REASONS[why])
     starts = np.empty(int(offsets[-1]), dtype=np.int32)
-    lengths = np.empty_like(starts)
-    structure_kernels.split_groups(data, start, length, starts, lengths)
-    return _list_array(kind, length, offsets, element, (data, starts, lengths))
+    return starts, np.empty_like(starts)
 
 
 _Cells = tuple[UInt8s, Int32s, Int32s]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from tidelog.kinds.sections import Duration, TablePattern
+from tidelog.kinds.sections import TYPES, Duration, TablePattern, TypesSection
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import KeylessPolicy, SteppedSection
@@ -16,6 +16,16 @@ from tidelog.outputs.base.sections import KeylessPolicy, SteppedSection
 class LakeSection(SteppedSection):
     """Tables of a lake, one for each source table."""
 
+    without_type: ClassVar[tuple[str, str]]
+    """An option of ``types`` for which the format has no type, and the error that says so."""
+
+    types: TypesSection = TYPES
+    parallelism: int = Field(
+        default=2,
+        ge=1,
+        le=256,
+        description="Number of tables with steps, or very many changes, that are read at once.",
+    )
     vacuum_after: Duration | None = None
     keyless: KeylessPolicy = Field(
         default="append",
@@ -30,6 +40,18 @@ class LakeSection(SteppedSection):
         "that a row had, with the time for which it held.",
         examples=[{"public.events": "changes"}],
     )
+
+    def with_source_types(self, types: TypesSection) -> Self:
+        found = self.types.beyond(types.model_copy(update={self.without_type[0]: "text"}))
+        return self.model_copy(update={"types": found})
+
+    @field_validator("types")
+    @classmethod
+    def _check_types(cls, types: TypesSection) -> TypesSection:
+        option, error = cls.without_type
+        if getattr(types, option) != "text":
+            raise ValueError(error)
+        return types
 
     @field_validator("vacuum_after")
     @classmethod

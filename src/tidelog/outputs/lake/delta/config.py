@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from tidelog.errors import OutputError
 from tidelog.kinds.sections import (
-    TYPES,
     Duration,
     Location,
     Section,
     TablePattern,
-    TypesSection,
 )
 from tidelog.outputs.base.sections import FileStoreSection, name_field
 from tidelog.outputs.lake.config import LakeSection
@@ -49,6 +47,8 @@ class HiveSection(Section):
 
 class DeltaSection(FileStoreSection, LakeSection):
     """Delta tables, one for each source table (docs/outputs/delta.md)."""
+
+    without_type = ("time", "time: Delta has no type for times of day: leave it text")
 
     kind: Literal["delta"] = Field(description="The kind of output.")
     name: str = name_field(
@@ -89,7 +89,6 @@ class DeltaSection(FileStoreSection, LakeSection):
         "tab, newline, `,;{}()=`) becomes `_`. `exact`: the source's names, by column "
         "mapping, which some readers read wrongly.",
     )
-    types: TypesSection = TYPES
     catalog: HiveSection | None = Field(
         default=None,
         description="Where tables are registered, so that people query them by name. Unset: "
@@ -102,23 +101,6 @@ class DeltaSection(FileStoreSection, LakeSection):
         "least a week. Unset: never.",
         examples=["7d"],
     )
-    parallelism: int = Field(
-        default=2,
-        ge=1,
-        le=256,
-        description="Number of tables with steps, or very many changes, that are read at once.",
-    )
-
-    def with_source_types(self, types: TypesSection) -> Self:
-        found = self.types.beyond(types.model_copy(update={"time": "text"}))
-        return self.model_copy(update={"types": found})
-
-    @field_validator("types")
-    @classmethod
-    def _check_types(cls, types: TypesSection) -> TypesSection:
-        if types.time == "time":
-            raise ValueError("time: Delta has no type for times of day: leave it text")
-        return types
 
     def probe(self) -> str | None:
         found = super().probe()

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 
-from tidelog.kinds.sections import TYPES, Duration, Location, TablePattern, TypesSection
+from tidelog.kinds.sections import Duration, Location, TablePattern
 from tidelog.model.option_values import is_object_store
 from tidelog.outputs.base.sections import (
     StorageOptionsSection,
@@ -19,6 +19,8 @@ from tidelog.outputs.lake.config import LakeSection
 
 class IcebergSection(StorageOptionsSection, LakeSection):
     """Iceberg tables, one for each source table (docs/outputs/iceberg.md)."""
+
+    without_type = ("json_", "json: the Iceberg output writes no VARIANT: leave it text")
 
     kind: Literal["iceberg"] = Field(description="The kind of output.")
     name: str = name_field(
@@ -64,13 +66,6 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         "files that no other snapshot has. At least an hour. Unset: never.",
         examples=["7d"],
     )
-    parallelism: int = Field(
-        default=2,
-        ge=1,
-        le=256,
-        description="Number of tables with steps, or very many changes, that are read at once.",
-    )
-    types: TypesSection = TYPES
     mode: Literal["merge-on-read", "copy-on-write"] = Field(
         default="merge-on-read",
         description="Of new tables. `merge-on-read`: old places of changed rows go to "
@@ -83,17 +78,6 @@ class IcebergSection(StorageOptionsSection, LakeSection):
     )
 
     _conf: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    def with_source_types(self, types: TypesSection) -> Self:
-        found = self.types.beyond(types.model_copy(update={"json_": "text"}))
-        return self.model_copy(update={"types": found})
-
-    @field_validator("types")
-    @classmethod
-    def _check_types(cls, types: TypesSection) -> TypesSection:
-        if types.json_ == "variant":
-            raise ValueError("json: the Iceberg output writes no VARIANT: leave it text")
-        return types
 
     @field_validator("vacuum_after")
     @classmethod

@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import urllib.error
 import urllib.request
 from email.utils import formatdate
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 
 import pytest
 from tests.left_out import SAID
+from tests.support.object_stores import is_created
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity, server_cache
 from tidelog.errors import TidelogError
@@ -110,10 +110,4 @@ class AzureServer(EmbeddedServer):
                 "Authorization": f"SharedKey {_ACCOUNT}:{base64.b64encode(digest).decode()}",
             },
         )
-        try:
-            urllib.request.urlopen(request, timeout=10).close()
-        except urllib.error.HTTPError as refused:
-            return refused.code == 409  # it is there
-        except OSError:
-            return False
-        return True
+        return is_created(request)

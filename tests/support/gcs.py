@@ -14,7 +14,6 @@ import secrets
 import shutil
 import subprocess
 import threading
-import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +22,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import pytest
 from tests.left_out import SAID
+from tests.support.object_stores import is_created
 
 from tidelog.demo.servers.embedded import EmbeddedServer, free_port, process_identity, server_cache
 from tidelog.errors import TidelogError
@@ -113,13 +113,7 @@ class GcsServer(EmbeddedServer):
             json.dumps({"name": self.bucket}).encode(),
             {"Content-Type": "application/json"},
         )
-        try:
-            urllib.request.urlopen(request, timeout=10).close()
-        except urllib.error.HTTPError as refused:
-            return refused.code == 409  # it is there
-        except OSError:
-            return False
-        return True
+        return is_created(request)
 
 
 class _Front(ThreadingHTTPServer):

@@ -94,8 +94,8 @@ DELETED = "_tidelog_deleted"  # the column of soft deletes; Iceberg has a _delet
 _MODE = "write.merge.mode"
 RELOAD_S = 300.0
 """Seconds after which a known table is loaded again, not only followed: what a catalog hands out
-with it (credentials of its store) expires, and one of files does not tell another table in its
-place from it if both have as many versions.
+with it (credentials of its store) expires, and a catalog of files shows no difference between a
+table and another that took its place, if both have as many versions.
 """
 _FIRST_PARTITION_ID = 1000  # as the specification assigns them
 

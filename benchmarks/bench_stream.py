@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from tests.support.postgres_parts import log_reader
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import LogBatch, Resume
-from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 TABLE = """
 CREATE TABLE orders (
@@ -43,9 +43,7 @@ def write_backlog(dsn: str, rows: int, rows_per_transaction: int) -> None:
 
 
 def run_ours(dsn: str, slot: str, begin: Resume, rows: int) -> dict[str, float]:
-    reader = PostgresLogReader(
-        dsn, NullRegistry(), slot=slot, publication="bench", tables=["public.*"]
-    )
+    reader = log_reader(dsn, NullRegistry(), slot=slot, publication="bench", tables=["public.*"])
     reader.start(begin)
     # Compiled and connected before the clock runs, as pg_recvlogical is.
     began, cpu = time.perf_counter(), _cpu_s()
@@ -94,7 +92,7 @@ def main() -> None:
     with PostgresServer(options.version, settings, fsync=True) as server:
         dsn = server.dsn()
         server.execute(TABLE)
-        warm = PostgresLogReader(dsn, NullRegistry(), slot="first", publication="bench")
+        warm = log_reader(dsn, NullRegistry(), slot="first", publication="bench")
         begin = warm.start(None)
         warm.close()
         slots = [f"{name}_{run}" for run in range(options.runs) for name in ("floor", "ours")]

@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from tests.faults.capture_fixture import Source
+from tests.support.postgres_parts import log_reader
 from tests.support.standby import PostgresStandby
 
 from tidelog import app
@@ -19,7 +20,6 @@ from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ConnectionLostError, PreflightError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.sources.postgres.connect import connect, connect_replication
-from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 
 VERSIONS = [18, *(pytest.param(one, marks=pytest.mark.thorough) for one in (14, 15, 16, 17))]
 pytestmark = pytest.mark.integration
@@ -158,7 +158,7 @@ def test_without_a_copy_of_the_slot_it_is_a_gap(version: int, tmp_path: Path) ->
         source.write(1, 10)
         source.wait_for(lambda: len(source.inserted()) == 10)
         pair.standby.replayed()
-        slow = PostgresLogReader(pair.url, NullRegistry(), slot="another")
+        slow = log_reader(pair.url, NullRegistry(), slot="another")
         assert slow.identify().timeline == 1
         pair.promote()
         source.write(11, 20)
@@ -195,7 +195,7 @@ def test_a_former_primary_and_a_copied_slot_are_refused(tmp_path: Path) -> None:
         on_standby = pair.standby.dsn("shop")
         slot = source.config.source.slot
         assert slot is not None
-        reader = PostgresLogReader(on_standby, NullRegistry(), slot=slot, strategy="snapshot")
+        reader = log_reader(on_standby, NullRegistry(), slot=slot, strategy="snapshot")
         with pytest.raises(PreflightError, match="is the standby's copy of its primary's"):
             reader.start(None)
         reader.close()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psycopg
 import pytest
+from tests.support.postgres_parts import log_reader
 
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.records import Kind, LogBatch, Resume
@@ -104,7 +105,7 @@ class Capture:
     reader: PostgresLogReader = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reader = PostgresLogReader(
+        self.reader = log_reader(
             self.dsn, self.schemas, slot=self.slot, tables=self.tables, **self.options
         )
 

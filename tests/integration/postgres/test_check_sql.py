@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres_parts import preflight
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import CAPTURE, SUPERUSER, Finding, fix_script
-from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -184,18 +184,18 @@ def test_what_check_prints_leads_to_a_capture(shop: Shop, strategy: Any, prepare
         "keys": {"public.audit": ["event"]},
     }
     capture = Capture(shop.dsn("capture"), tables=["public.*"], options=options)
-    preflight = Preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
-    findings = preflight.check()
+    checks = preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
+    findings = checks.check()
     assert [finding for finding in findings if finding.level == "fail"]
     assert applied(shop, findings)
     deadline = time.monotonic() + PATIENCE_S
-    while any(finding.name == "disk" for finding in not_sound(preflight.check())):
+    while any(finding.name == "disk" for finding in not_sound(checks.check())):
         assert time.monotonic() < deadline  # the server reads its settings again
-    assert not_sound(preflight.check()) == []
+    assert not_sound(checks.check()) == []
     capture.start()
     capture.publish()
     shop.work()
-    assert not_sound(preflight.check()) == []
+    assert not_sound(checks.check()) == []
     with psycopg.connect(shop.dsn("postgres"), autocommit=True) as sql:
         capture.catch_up(sql)
     assert {row.table for row in capture.rows if row.kind == "U"} == {
@@ -230,13 +230,13 @@ def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(shop: Shop)
         "keys": {"public.audit": ["event"]},
     }
     capture = Capture(shop.dsn("capture"), tables=["public.*"], options=options)
-    preflight = Preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
-    lines = list(fix_script(preflight.check()))
+    checks = preflight(shop.dsn("capture"), slot=capture.slot, tables=["public.*"], **options)
+    lines = list(fix_script(checks.check()))
     assert lines[0].startswith("-- Fixes for what tidelog check found")
     assert set(run_as_printed(shop, lines)) >= {SUPERUSER, f"{shop.name}_app"}
-    assert not_mended(preflight.check()) == []
-    assert {finding.name for finding in not_sound(preflight.check())} == {"disk", "decoding memory"}
-    again = list(fix_script(preflight.check()))
+    assert not_mended(checks.check()) == []
+    assert {finding.name for finding in not_sound(checks.check())} == {"disk", "decoding memory"}
+    again = list(fix_script(checks.check()))
     assert run_as_printed(shop, again) == []
     assert all(line.startswith("--") or not line for line in again)
 
@@ -244,7 +244,7 @@ def test_the_script_runs_as_it_is_printed_and_leads_to_a_green_check(shop: Shop)
 def test_fresh_database_of_a_superuser_needs_nothing(server: PostgresServer) -> None:
     dsn = server.create_database("fresh")
     server.execute(SCHEMA, "fresh")
-    findings = Preflight(dsn).check()
+    findings = preflight(dsn).check()
     server.drop_database("fresh")
     assert [finding.name for finding in findings if finding.level == "fail"] == []
     assert [finding.level for finding in findings if finding.name == "publication"] == ["ok", "ok"]

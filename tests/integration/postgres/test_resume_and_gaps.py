@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres_parts import log_reader, preflight
 
 from tidelog.demo.servers.postgres import PostgresServer, drop_slot
 from tidelog.errors import (
@@ -23,9 +24,7 @@ from tidelog.errors import (
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.ports import IdleAt
 from tidelog.sources.findings import fix_script
-from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.connect import lsn_value
-from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 from tidelog.sources.postgres.stream.slots import SlotOwner
 
 pytestmark = pytest.mark.integration
@@ -214,7 +213,7 @@ def test_slot_whose_wal_was_removed_is_a_gap(version: int) -> None:
         ours = SlotOwner(capture.slot)
         ours.generation = "g"
         for owner, fix in ((None, "if it is this capture's"), (ours, "tidelog reset CONFIG")):
-            findings = Preflight(server.dsn(), slot=capture.slot, owner=owner).check()
+            findings = preflight(server.dsn(), slot=capture.slot, owner=owner).check()
             slot = next(f for f in findings if f.name == "slot")
             assert (slot.level, "max_slot_wal_keep_size" in slot.message) == ("fail", True)
             assert fix in slot.fix
@@ -323,7 +322,7 @@ def test_connection_refusals_say_what_to_do_and_never_the_password() -> None:
             (f"postgresql://u:{secret}@127.0.0.1:port/d", ConfigError, "percent-encode"),
         ]
         for dsn, kind, advice in cases:
-            reader = PostgresLogReader(dsn, NullRegistry())
+            reader = log_reader(dsn, NullRegistry())
             with pytest.raises(kind, match=advice) as caught:
                 reader.start(None)
             reader.close()

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, Row, rows_of
 from tests.integration.postgres.pair import Pair, pair, servers, writers
+from tests.support.postgres_parts import preflight
 from tests.support.standby import PostgresStandby
 
 from tidelog.demo.servers.postgres import PostgresServer
@@ -30,7 +31,6 @@ from tidelog.model.records import Resume
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest, ChunkRows, SourceId
 from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
-from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks import digests as digests_module
 from tidelog.sources.postgres.chunks.blocking import PostgresBlockingReader
 from tidelog.sources.postgres.chunks.digests import PostgresDigests
@@ -281,16 +281,16 @@ def test_waiting_for_the_primary_is_explained(
 def test_check_says_what_a_standby_needs(pair: Pair) -> None:
     pair.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
     pair.standby.replayed()
-    found = {finding.name: finding for finding in Preflight(pair.dsn).check()}
+    found = {finding.name: finding for finding in preflight(pair.dsn).check()}
     assert found["standby"].level == "fail"
     assert found["standby"].fix == "source.watermarks: snapshot"
-    found = {f.name: f for f in Preflight(pair.dsn, strategy="snapshot").check()}
+    found = {f.name: f for f in preflight(pair.dsn, strategy="snapshot").check()}
     assert found["standby"].level == "ok"
     assert found["publication"].level == "fail"
     assert "watermark table" not in found
     pair.sql.execute(found["publication"].fix.encode())
     pair.standby.replayed()
-    findings = Preflight(pair.dsn, strategy="snapshot").check()
+    findings = preflight(pair.dsn, strategy="snapshot").check()
     assert not [finding for finding in findings if finding.level == "fail"]
 
 
@@ -352,7 +352,7 @@ def test_slot_that_the_primarys_vacuum_invalidated_is_a_gap(version: int) -> Non
     ):
         sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
         capture = Pair(primary, standby_, "postgres", sql).capture()
-        findings = Preflight(standby_.dsn(), strategy="snapshot").check()
+        findings = preflight(standby_.dsn(), strategy="snapshot").check()
         assert [f.level for f in findings if f.name == "standby"] == ["ok", "fail"]
         sql.execute("INSERT INTO t VALUES (1, 1)")
         capture.until(lambda: len(capture.rows) == 1)

@@ -8,12 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres_parts import preflight
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import ChunkDeniedError, PreflightError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
 
@@ -85,7 +85,7 @@ def test_nothing_that_another_role_made_runs(
         with pytest.raises(ChunkDeniedError, match=what):
             reader.write_watermark("mark")
         reader.close()
-        [found] = [f for f in Preflight(database).check() if f.name == "watermark table"]
+        [found] = [f for f in preflight(database).check() if f.name == "watermark table"]
         assert (found.level, what in found.message) == ("fail", True)
         return found.fix
 

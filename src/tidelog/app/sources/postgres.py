@@ -104,16 +104,14 @@ class PostgresKind:
     def log_reader(
         self, registry: SchemaRegistry, state: StateStore, expected: SourceId | None
     ) -> PostgresLogReader:
-        source = self._source
         self._reader = PostgresLogReader(
             self._dsn,
             registry,
-            slot=source.slot,
-            tables=source.tables,
+            self._publications,
+            slot=self._source.slot,
             **self._of_schemas,
             expected=expected,
             state=state,
-            publications=self._publications,
             which_copy=lambda: log_copy_id(self._log_place),
         )
         return self._reader
@@ -233,15 +231,10 @@ class PostgresKind:
         return NoSchemaNotes()
 
     def check(self) -> list[Finding]:
-        source = self._source
         return Preflight(
             self._dsn,
-            slot=source.slot,
-            publication=source.publication_name,
-            tables=source.tables,
-            watermark_schema=source.watermark_schema,
-            strategy=source.watermarks,
-            signal_table=source.signal_table,
+            self._publications,
+            slot=self._source.slot,
             **self._of_schemas,
             owner=self._slot_owner(),
         ).check()

@@ -30,7 +30,6 @@ from tidelog.sources.postgres.check_tables import (
     one_row,
     setting_of,
 )
-from tidelog.sources.postgres.chunks.watermarks import Strategy
 from tidelog.sources.postgres.connect import connect, lsn_text, quote_ident, quote_literal
 from tidelog.sources.postgres.errors import translate_errors
 from tidelog.sources.postgres.stream.replication import ReplicationStream
@@ -176,13 +175,9 @@ class Preflight:
     def __init__(
         self,
         dsn: str,
+        publications: Publications,
         *,
-        slot: str = "tidelog",
-        publication: str = "tidelog",
-        tables: Sequence[str] = ("*.*",),
-        watermark_schema: str = "tidelog",
-        strategy: Strategy = "table",
-        signal_table: str | None = None,
+        slot: str,
         keys: Mapping[str, Sequence[str]] | None = None,
         exclude_columns: Sequence[str] = (),
         owner: SlotOwner | None = None,
@@ -190,20 +185,10 @@ class Preflight:
         self._dsn = dsn
         self._owner = owner
         self._slot = slot
-        self._strategy = strategy
-        self._publications = Publications(
-            publication,
-            tables,
-            watermark_schema,
-            strategy=strategy,
-            signal_table=signal_table,
-            slot=slot,
-            exclude_columns=exclude_columns,
-        )
-        self._published = PublicationChecks(self._publications)
+        self._publications = publications
+        self._published = PublicationChecks(publications)
         self._tables = TableChecks(
-            self._publications,
-            PostgresSchemaFinder(keys, self._publications.names, exclude_columns),
+            publications, PostgresSchemaFinder(keys, publications.names, exclude_columns)
         )
 
     def check(self) -> list[Finding]:
@@ -295,7 +280,7 @@ class Preflight:
         yield Finding("wal_level", "fail", f"wal_level is {level}", fix, SUPERUSER)
 
     def _standby(self, connection: Connection) -> Iterator[Finding]:
-        for level, message, fix in standby_findings(connection, self._strategy):
+        for level, message, fix in standby_findings(connection, self._publications.strategy):
             # A warning's fix is a statement for the primary, then one for this server.
             role = SUPERUSER if "ALTER SYSTEM" in fix else ""
             yield Finding("standby", level, message, fix, role, by_hand=level == "warn")
@@ -368,7 +353,7 @@ class Preflight:
         yield from superuser_reads_others(connection, self._publications)
 
     def _event_trigger(self, connection: Connection) -> Iterator[Finding]:
-        if self._strategy != "snapshot":  # then others publish, and standbys run no DDL
+        if self._publications.strategy != "snapshot":  # else others publish
             yield from ddl_trigger.findings(connection, self._publications)
 
     # ------------------------------------------------------------------ slot

@@ -75,7 +75,6 @@ from tidelog.sources.postgres.chunks.watermarks import (
     MAX_WATERMARK_BYTES,
     WATERMARK_COLUMN,
     WATERMARK_PREFIX,
-    Strategy,
 )
 from tidelog.sources.postgres.connect import connect
 from tidelog.sources.postgres.errors import translate_errors
@@ -274,19 +273,13 @@ class PostgresLogReader:
     Args:
         dsn: connection string; the user needs REPLICATION.
         registry: numbers the schemas that the log shows.
-        slot, publication: created at the first `start` if they don't exist.
-        tables: patterns of the tables to capture.
-        watermark_schema: schema of the watermark table; never captured.
-        strategy: see `tidelog.sources.postgres.chunks.watermarks`; with ``snapshot`` only the slot
-            is ever created.
-        signal_table: ``schema.name`` of the table whose inserted rows are commands.
+        publications: name the tables to capture; shared with the caller of `sync`, which then
+            also reports what `start` published. Created at the first `start`, as is ``slot``.
         keys: surrogate keys by table pattern.
         exclude_columns: see `PostgresSchemaFinder`.
         expected: the source that the event log was captured from, if there is one.
         state: the store for what must be known of the slot after a restart; None: memory.
         buffer_bytes: most bytes that one `poll` returns (except a larger single message).
-        publications: replaces those that the arguments describe; shared with the caller of `sync`,
-            which then also reports what `start` published.
         which_copy: returns the event log's copy id once the log exists; see `SlotOwner`.
     """
 
@@ -294,19 +287,14 @@ class PostgresLogReader:
         self,
         dsn: str,
         registry: SchemaRegistry,
+        publications: Publications,
         *,
-        slot: str = "tidelog",
-        publication: str = "tidelog",
-        tables: Sequence[str] = ("*.*",),
-        watermark_schema: str = "tidelog",
-        strategy: Strategy = "table",
-        signal_table: str | None = None,
+        slot: str,
         keys: Mapping[str, Sequence[str]] | None = None,
         exclude_columns: Sequence[str] = (),
         expected: SourceId | None = None,
         state: StateStore | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        publications: Publications | None = None,
         which_copy: Callable[[], str] = lambda: "",
     ) -> None:
         self._dsn = self.dsn = dsn
@@ -315,15 +303,7 @@ class PostgresLogReader:
         self._owner = SlotOwner(slot, state)
         self._which_copy = which_copy
         self._last: Callable[[], LastTransaction | None] = lambda: None
-        self._tables = tuple(tables)
-        self._publications = publications or Publications(
-            publication,
-            tables,
-            watermark_schema,
-            strategy=strategy,
-            signal_table=signal_table,
-            slot=slot,
-        )
+        self._publications, self._tables = publications, publications.patterns
         self._finder = PostgresSchemaFinder(keys, self._publications.names, exclude_columns)
         self._expected = expected
         self._buffer_bytes = buffer_bytes
@@ -615,9 +595,7 @@ class PostgresLogReader:
             yield WatermarkSeen(watermark, item.position, item.ordinal)
 
     def _not_before_idle(self, resume: Resume) -> Resume:
-        """The resume position, not before the position reported as idle, which may be acknowledged
-        already.
-        """
+        """The resume position, not before that reported as idle, which may be acknowledged."""
         if resume.acknowledge >= self._idle_at:
             return resume
         return replace(resume, acknowledge=self._idle_at)
@@ -635,9 +613,7 @@ class PostgresLogReader:
         return self._sql
 
     def _open_stream(self) -> ReplicationStream:
-        """Open the first connection: it shows whether the user has REPLICATION before anything is
-        created, and sets the server for all others.
-        """
+        """Open the first connection: checks REPLICATION first, sets the server of all others."""
         self._disconnect()
         self._stream = self._stream_from(self._dsn)
         self._texts, self.dsn = self._stream.texts, self._stream.dsn

@@ -1,0 +1,37 @@
+"""PostgreSQL's log reader and checks, with defaults for what a test does not care about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tidelog.ports import SchemaRegistry
+from tidelog.sources.postgres.catalogue.publication import Publications
+from tidelog.sources.postgres.check import Preflight
+from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
+
+OF_PUBLICATIONS = ("watermark_schema", "strategy", "signal_table")
+
+
+def _publications(slot: str, tables: Sequence[str], options: dict[str, Any]) -> Publications:
+    """Takes the options of the publications out of ``options``."""
+    own = {name: options.pop(name) for name in OF_PUBLICATIONS if name in options}
+    return Publications(options.pop("publication", "tidelog"), tables, slot=slot, **own)
+
+
+def log_reader(
+    dsn: str,
+    registry: SchemaRegistry,
+    *,
+    slot: str = "tidelog",
+    tables: Sequence[str] = ("*.*",),
+    **options: Any,
+) -> PostgresLogReader:
+    publications = _publications(slot, tables, options)
+    return PostgresLogReader(dsn, registry, publications, slot=slot, **options)
+
+
+def preflight(
+    dsn: str, *, slot: str = "tidelog", tables: Sequence[str] = ("*.*",), **options: Any
+) -> Preflight:
+    return Preflight(dsn, _publications(slot, tables, options), slot=slot, **options)

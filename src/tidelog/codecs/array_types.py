@@ -31,7 +31,5 @@ def element_name(type_name: str) -> str | None:
 
 
 def element_logical(name: str) -> str:
-    """Return the logical type that elements of this type decode to, unless it is a number of
-    limited digits.
-    """
+    """Return the logical type of elements of this type, unless it is a number of limited digits."""
     return _ELEMENTS.get(re.sub(r"\(\d+\)", "", name), "text")

@@ -62,9 +62,7 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The output columns, and the wire columns that they need: ``wanted[i]`` is matrix
-    row ``i``.
-    """
+    """The output columns and the wire columns that they need: ``wanted[i]`` is matrix row ``i``."""
 
     schema: TableSchema
     outputs: tuple[OutputColumn, ...]

@@ -355,9 +355,7 @@ TUPLE_FAULTS = {
 
 @njit(cache=True, nogil=True)
 def read_tuple(data, position, end, columns, start, length):  # type: ignore[no-untyped-def]
-    """Parse TupleData at ``position`` into the scratch row; returns the position after it, or
-    -reason.
-    """
+    """Parse TupleData at ``position`` into the scratch row; returns its end, or -reason."""
     if position + 2 > end:
         return -MALFORMED
     if ((np.int64(data[position]) << 8) | np.int64(data[position + 1])) != columns:

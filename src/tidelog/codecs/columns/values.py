@@ -78,9 +78,7 @@ class CellError(Exception):
 
 
 class UnfitCellError(CellError):
-    """The cell of ``row`` is right, but not all of its type's values fit the type that was asked
-    for. ``reason``: a predicate of the value, without the value.
-    """
+    """The cell is right, but its value is not one of the wanted type. ``reason``: without it."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row)

@@ -1,6 +1,4 @@
-"""HOT PATH. Copies records without the cells of excluded columns; see `tidelog.codecs.key_kernel`
-for the format. ``benchmarks/bench_scan.py`` measures it.
-"""
+"""HOT PATH (``benchmarks/bench_scan.py``). Copies records without the cells of excluded columns."""
 
 from __future__ import annotations
 

@@ -366,9 +366,7 @@ class PgoutputScanner:
 
     @property
     def commit_end(self) -> int:
-        """End LSN of the last complete transaction, at least the resume position's
-        ``acknowledge``.
-        """
+        """End LSN of the last complete transaction, at least the resume's ``acknowledge``."""
         return max(self._acknowledged, int(self._state[COMMIT_END]))
 
     def bind(

@@ -23,9 +23,7 @@ from tidelog.model.option_values import URL_SCHEMES
 
 @contextmanager
 def file_errors(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
-    """Turn an OSError into an OutputError: ``name`` can't be ``what``. Errors of the types
-    ``passed`` pass unchanged.
-    """
+    """Turn an OSError into an OutputError: ``name`` can't be ``what``; those ``passed`` stay."""
     try:
         yield
     except passed:
@@ -214,9 +212,7 @@ class LocalFileStore:
             return bytes(file.read())
 
     def _write_beside(self, name: str, data: bytes) -> str:
-        """Write a new file in the same folder, under a name that listings ignore, and return the
-        name.
-        """
+        """Write a new file in the same folder, under a name that listings ignore; returns it."""
         folder, _, last = name.rpartition("/")
         temporary = "/".join(filter(None, [folder, f".{last}.{uuid.uuid4().hex[:8]}.part"]))
         with self._file_errors(name, "written"), self._create(temporary) as file:

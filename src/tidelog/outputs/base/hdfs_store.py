@@ -155,9 +155,7 @@ class HdfsFileStore:
         return self._client.create(self._full(name), options)
 
     def _write_beside(self, name: str, data: bytes) -> str:
-        """Write a new file in the same folder, under a name that listings ignore, and return its
-        path.
-        """
+        """Write a new file in the same folder, under a name that listings ignore; returns it."""
         folder, _, last = name.rpartition("/")
         temporary = "/".join(filter(None, [folder, f".{last}.{uuid.uuid4().hex[:8]}.part"]))
         with self._create(temporary) as file:

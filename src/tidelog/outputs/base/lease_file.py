@@ -111,15 +111,11 @@ class LeaseFile:
                 self._write(0, 0.0)
 
     def fence(self, epoch: int, log_path: str, name: str) -> FileFence:
-        """Returns the fence for tasks of the pipeline ``name``, which reads the event log at
-        ``log_path``.
-        """
+        """Returns the fence for tasks of the pipeline ``name`` that reads the log ``log_path``."""
         return FileFence(self._path, epoch, self._process, log_path, name)
 
     def close(self) -> None:
-        """End the lease, and delete the file when the process exits: a task that starts late must
-        find that the lease has ended.
-        """
+        """End the lease; delete the file at exit: a late task must find that it has ended."""
         self.end()
         atexit.register(self._delete)
 

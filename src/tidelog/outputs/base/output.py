@@ -131,9 +131,7 @@ class ExecutorOutput:
         """Called after each batch, once its progress is stored."""
 
     def check(self, generation: str) -> None:
-        """Check that the destination can be reached and belongs to this output. Called once per
-        start. Raises OutputError.
-        """
+        """Check that the destination answers and is ours, once per start. Raises OutputError."""
 
     def create(self, table: TargetTable) -> None:
         """Create the destination's table if it does not exist. Called before the first rows in each
@@ -141,15 +139,11 @@ class ExecutorOutput:
         """
 
     def address(self, table: TargetTable) -> str | None:
-        """Returns the part of the destination that no other table of the output may share, such as
-        ``topic t``.
-        """
+        """Returns what no other table of the output may share of the destination: ``topic t``."""
         return None
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:
-        """Add and widen columns; may be called again. Raises OutputRefusedError if that is
-        impossible.
-        """
+        """Add and widen columns; may be called again. OutputRefusedError: it is impossible."""
 
     def check_table(self, table: TargetTable) -> None:
         """Check that the destination's table can hold all rows, after `create` and `alter`. Raises
@@ -184,9 +178,7 @@ class ExecutorOutput:
         return False
 
     def table_offset(self, table: TableName) -> int | None:
-        """Returns the offset below which the destination has everything of the table; None:
-        unknown.
-        """
+        """Returns the offset below which the destination has all of the table; None: unknown."""
         return None
 
     def reached_offset(self) -> int:

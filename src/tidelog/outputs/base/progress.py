@@ -57,16 +57,12 @@ class OutputProgress:
         self.rejected = value.get("rejected", 0)
 
     def begin(self, end: int) -> None:
-        """Store that a batch up to ``end`` begins; durable before the first record of it is
-        written.
-        """
+        """Store that a batch up to ``end`` begins, durably, before its first record is written."""
         if end > self.begun:
             self._store(self.done, end, self.columns, self.rejected)
 
     def finish(self, end: int, rejected: int = 0) -> None:
-        """Store that everything below ``end`` is in the destination, durably, except for
-        ``rejected`` more records.
-        """
+        """Store that all below ``end`` is in the destination, but for ``rejected`` more records."""
         if self.done is None or end > self.done:
             self._store(end, self.begun, self.columns, self.rejected + rejected)
 
@@ -213,9 +209,7 @@ class RefusedTables:
                 self._store(kept)
 
     def messages(self) -> dict[str, str]:
-        """Returns, by table, what is wrong and what to do. Tables without a key are not among
-        them: see `keyless`.
-        """
+        """Returns, by table, what is wrong and what to do; without the tables of `keyless`."""
         return {
             name: each.why if each.resumed is None else _missing_rows_message(name)
             for name, each in sorted(self._tables.items())
@@ -223,9 +217,7 @@ class RefusedTables:
         }
 
     def keyless(self) -> dict[str, str]:
-        """Returns the tables that are left out because they have no key, and what gives them
-        one.
-        """
+        """Returns the tables that are left out for want of a key, and what gives them one."""
         return {
             name: each.why for name, each in sorted(self._tables.items()) if each.is_keyless_now
         }
@@ -286,9 +278,7 @@ class RefusedTables:
 
 
 def has_whole_log(log: LogExtent, output: str) -> bool:
-    """Does the state say that the output has all of the log and nothing beyond it, with no batch
-    begun but not done, and no table left out?
-    """
+    """Does the state say that the output has all of the log, nothing begun, nothing left out?"""
     try:
         check_generation(log.state, log.generation, output)
     except OutputRefusedError:

@@ -331,8 +331,6 @@ def _rejected(written: Sequence[WriteCounts]) -> int:
 
 
 def _may_merge_keys(table: TargetTable) -> bool:
-    """Returns True if steps may turn several keys into one, whose changes then go to different
-    tasks.
-    """
+    """Returns True if steps may make one of several keys: their changes go to different tasks."""
     lost = len(table.key) < len(table.schema.match_key)
     return lost or any(name not in table.unchanged for name in table.key)

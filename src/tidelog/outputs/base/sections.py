@@ -380,9 +380,7 @@ class StorageOptionsSection(Section):
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
     def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
-        """Returns the section with what it takes from ``pipeline.conf``. Raises ValueError, without
-        values.
-        """
+        """Returns the section with its part of ``pipeline.conf``. ValueError: without values."""
         del conf
         return self
 
@@ -474,9 +472,7 @@ class BuiltinKind(Generic[S]):
 
 
 def normal_directory(path: str) -> str:
-    """Returns the path or URL of a directory in one normal form: ``s3a``, Hadoop's name, becomes
-    ``s3``.
-    """
+    """Returns a directory's path or URL in one normal form, with ``s3`` for Hadoop's ``s3a``."""
     if "://" not in path:
         return str(Path(path).resolve())
     scheme, _, rest = path.partition("://")

@@ -200,9 +200,7 @@ def run_rows(
 
 
 def run_task(work: Work, number: int, batches: Batches) -> WriteCounts:
-    """Run one task from open to close. Raises OutputError; any other error becomes one, without
-    values.
-    """
+    """Run one task from open to close; all errors but OutputError become one, without values."""
     task = replace(work.task, number=number, fence=work.fence)
     with failpoints.arm(failpoints.parse(work.armed)):
         what = f"output {task.output}: writing offsets {task.start} to {task.end}"

@@ -59,9 +59,7 @@ def is_retry() -> bool:
 
 
 class StopAtRejection:
-    """The default: the first rejected record leaves out its table or, where every change is
-    delivered, stops the output.
-    """
+    """The default: a rejected record leaves out its table, or stops an output of all changes."""
 
     def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
         first = rejections[0]

@@ -133,9 +133,7 @@ _QUOTED_NAME = re.compile(r'"[^"]*"|`[^`]*`')
 
 
 def with_plain_names(sql: str) -> str:
-    """Returns a statement for a driver that takes each ``%`` for a placeholder: doubled in quoted
-    names.
-    """
+    """Returns a statement for a driver of ``%`` placeholders: doubled in quoted names."""
     return _QUOTED_NAME.sub(lambda name: name[0].replace("%", "%%"), sql)
 
 
@@ -245,9 +243,7 @@ class Dialect(Protocol):
     def key_as_text(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
-        """Returns ``rows`` with texts for those values of the key that only the server's own kind
-        has.
-        """
+        """Returns ``rows`` with texts for key values that only the server's own kind has."""
         ...
 
     def quoted(self, *names: str) -> str:
@@ -303,15 +299,11 @@ class Dialect(Protocol):
         ...
 
     def convert(self, column: str, base: str, sql_type: str) -> str:
-        """Returns the ALTER TABLE action that gives a (quoted) column of the type ``base`` any
-        other type.
-        """
+        """Returns the ALTER TABLE action from a (quoted) column of type ``base`` to any type."""
         ...
 
     def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
-        """Returns the statements that write whole rows of the stage, unless the table or the
-        deleted keys have a version that is as new.
-        """
+        """Returns statements that write staged whole rows, unless there is a version as new."""
         ...
 
     def update(
@@ -323,15 +315,11 @@ class Dialect(Protocol):
         ...
 
     def delete(self, layout: TableLayout, stage: str, where: str) -> str:
-        """Returns a DELETE from the table (alias t) of rows joined to the stage (alias s)
-        by key.
-        """
+        """Returns a DELETE from the table (alias t) of keys that are in the stage (alias s)."""
         ...
 
     def write_tombstones(self, layout: TableLayout, stage: str) -> str:
-        """Returns the statement that stores the keys that the stage deletes, with the greatest
-        version.
-        """
+        """Returns the statement that stores the keys that the stage deletes, at their newest."""
         ...
 
 
@@ -416,9 +404,7 @@ def check_lengths(rows: pa.RecordBatch, types: Mapping[str, str]) -> None:
 
 
 def key_span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object] | None:
-    """Returns the least and greatest value of the key's first column, if all servers sort
-    it alike.
-    """
+    """Returns the first key column's least and greatest value, if all servers sort it alike."""
     column = rows.column(layout.key[0])
     if not any(getattr(pa.types, f"is_{kind}")(column.type) for kind in _PROBED):
         return None
@@ -427,9 +413,7 @@ def key_span(rows: pa.RecordBatch, layout: TableLayout) -> tuple[object, object]
 
 
 def occupied_query(dialect: Dialect, layout: TableLayout) -> str:
-    """Returns a SELECT that checks whether the table or its deleted keys have any key of a
-    `key_span` (given twice).
-    """
+    """Returns a SELECT of whether table or deleted keys have a key of a `key_span`, given twice."""
     first = dialect.quoted(layout.key[0])
     probes = (
         f"EXISTS (SELECT 1 FROM {table} WHERE {first} BETWEEN %s AND %s)"
@@ -465,9 +449,7 @@ def merge_statements(
 
 
 def assignments(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the assignments for these columns and the version. The version is last, because MySQL
-    assigns from left to right.
-    """
+    """Returns the assignments; the version is last: MySQL assigns from left to right."""
     quoted = [dialect.quoted(name) for name in names]
     return [*((name, f"s.{name}") for name in quoted), (VERSION, f"s.{VERSION}")]
 

@@ -31,9 +31,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The files that one attempt of a task has staged. All attempts of one task have the same
-    ``task``.
-    """
+    """The files that one attempt of a task has staged; a task's attempts share ``task``."""
 
     task: str
     files: tuple[StagedFile, ...]
@@ -209,9 +207,7 @@ class Commits:
         self._store.move(file.staged, file.path)
 
     def _files_of_attempts(self, staging: str) -> Sequence[StagedFile]:
-        """Returns the files of one attempt of each task: Spark may have run a task more
-        than once.
-        """
+        """Returns the files of one attempt of each task: Spark may run a task again."""
         attempts: dict[str, Attempt] = {}
         for name in self._store.names(staging, ".json"):
             found = Attempt.from_json(self._store.read(f"{staging}/{name}"))

@@ -91,9 +91,7 @@ def size_numbers(values, state, sizes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def write_numbers(values, state, out, at):  # type: ignore[no-untyped-def]
-    """Write the values to ``out`` (uint8[...]) at the cursors ``at`` (int64[n]), and
-    advance these.
-    """
+    """Write the values to ``out`` (uint8[...]) at cursors ``at`` (int64[n]), and move them."""
     for i in range(len(values)):
         if state[i] == NOTHING:
             continue
@@ -420,9 +418,7 @@ class Avro:
 
 @dataclass(frozen=True)
 class AvroFlat:
-    """`tidelog.ports.SchemaFormatter` of flat rows: the members of the JSON of format ``flat``;
-    missing columns as in `Avro`.
-    """
+    """`tidelog.ports.SchemaFormatter` of rows as in format ``flat``, less columns as in `Avro`."""
 
     topic: str = "{table}"
     tombstones: bool = True

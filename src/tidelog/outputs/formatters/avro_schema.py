@@ -242,9 +242,7 @@ def _has_type(pattern: re.Pattern[str], source: Column | None) -> bool:
 
 
 def _valid_name(name: str) -> str:
-    """Returns a name that Avro allows: as Debezium's ``avro`` adjustment, with ``_`` for other
-    characters.
-    """
+    """Returns a name that Avro allows, with ``_`` for other characters as Debezium has it."""
     found = _NOT_IN_NAMES.sub("_", name)
     return found if found and not found[0].isdigit() else f"_{found}"
 

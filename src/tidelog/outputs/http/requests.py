@@ -297,9 +297,7 @@ class HttpSender:
         self._client.close()
 
     def _send_once(self, url: str, body: bytes, headers: httpx.Headers) -> tuple[int, float | None]:
-        """Send once. Returns the status, and the pause that the API requests; only 2xx or statuses
-        worth a retry.
-        """
+        """Send once. Returns the status, 2xx or worth a retry, and the pause that the API wants."""
         host = self._endpoint.host
         with self._client.stream(
             self._endpoint.method, url, content=body, headers=headers
@@ -335,9 +333,7 @@ class HttpSender:
 
 
 def request_url(pattern: str, table: TargetTable) -> str:
-    """Fill in ``{table}``, ``{namespace}`` and ``{name}``, as a part of a path. Raises ConfigError
-    for any other name.
-    """
+    """Fill in ``{table}``, ``{namespace}`` and ``{name}`` in a path, else ConfigError."""
     names = {
         "table": table.name,
         "namespace": table.source.namespace,

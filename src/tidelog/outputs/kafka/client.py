@@ -1,6 +1,4 @@
-"""Shared by driver and executors: settings of Kafka clients, names of topics, meanings of
-errors.
-"""
+"""Settings of Kafka clients, names of topics, meanings of errors; for driver and executors."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ SELDOM_S = 60.0
 
 
 class _Seldom(logging.Filter):
-    """Logs a line once in `SELDOM_S`: for a broker that is down, each connection logs ten lines a
-    second.
-    """
+    """Logs a line once in `SELDOM_S`: for a broker that is down each connection logs many."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -227,18 +227,14 @@ class KafkaSender:
         self._sent, self._sent_rows, self._sent_bytes = [], 0, 0
 
     def _poll_lease(self) -> None:
-        """Check the lease, in short loops. On an error the caller closes, and waiting messages are
-        dropped.
-        """
+        """Check the lease, in short loops. An error closes, and drops what waits."""
         now = time.monotonic()
         if now >= self._check_at:
             self._check_at = now + _CHECK_S
             self._check_lease()
 
     def _drain(self) -> None:
-        """Wait until all results are known: waiting messages are not sent, those in flight are
-        answered.
-        """
+        """Wait for all results: waiting messages are not sent, those in flight answered."""
         self._producer.purge(in_flight=False)
         self._wait_for(self._producer)
 
@@ -545,9 +541,7 @@ class KafkaWriter(Writer):
         return found
 
     def _in_topic(self, chunks: Sequence[MessageChunk]) -> list[Bools]:
-        """Returns which of these messages, of this task and of unknown result, the topics
-        have now.
-        """
+        """Returns which of the task's messages of unknown result the topics have now."""
         written = {
             topic: self._reader().already_written(topic, self._task.start, exact=self._exact)
             for topic in {chunk.topic for chunk in chunks}
@@ -571,9 +565,7 @@ class KafkaWriter(Writer):
 
 
 def transactional_id(generation: str, output: str, table: str, number: int) -> str:
-    """Returns the id for task ``number``, whose first table is ``table``: no two tasks of a batch
-    have the same.
-    """
+    """Returns the id for task ``number`` from ``table`` on, unique among a batch's tasks."""
     return f"tidelog/{generation}/{output}/{table}/{number}"
 
 
@@ -597,9 +589,7 @@ def _keys_and_ranks(messages: pa.RecordBatch) -> tuple[list[bytes | None], Int64
 
 
 def _too_long(messages: pa.RecordBatch, common: tuple[Header, ...], limit: int) -> Bools:
-    """Returns bool[n]: which of these messages librdkafka refuses with this
-    ``message.max.bytes``.
-    """
+    """Returns bool[n]: which messages librdkafka refuses with this ``message.max.bytes``."""
     sizes = np.full(messages.num_rows, _RECORD_BYTES, np.int64)
     for name in ("key", "value"):
         lengths = pc.fill_null(pc.binary_length(messages.column(name)), 0)
@@ -616,9 +606,7 @@ def _too_long(messages: pa.RecordBatch, common: tuple[Header, ...], limit: int) 
 
 
 def _counted_bytes(text: str | bytes) -> int:
-    """Returns the bytes of a text and of its length before it, a signed varint: six bits, then
-    seven per byte.
-    """
+    """Returns the bytes of a text and of its length, a signed varint: 6 bits, then 7 a byte."""
     return len(text) + (len(text).bit_length() + 7) // 7
 
 

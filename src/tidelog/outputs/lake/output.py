@@ -71,9 +71,7 @@ _GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
 
 
 def reason_of(error: Exception) -> str:
-    """Returns an error's type and Spark's error class, or Java's classes; not its text, which may
-    contain values.
-    """
+    """Returns an error's type and Spark's or Java's classes; its text may contain values."""
     get_condition = getattr(error, "getCondition", None)
     condition = get_condition() if get_condition is not None else None
     if isinstance(error, errors.Py4JJavaError):
@@ -232,9 +230,7 @@ class LakeOutput(ABC, Generic[Copy]):
         copy.check_layout(target, copy.column_types() if exists else ())
 
     def _holds_changes(self, table: TableName) -> bool:
-        """Returns True if the table holds each change, or each state, under the schema that it
-        had.
-        """
+        """Returns True if the table has each change, or each state, under its own schema."""
         return False
 
     def _maintain(self) -> None:
@@ -382,9 +378,7 @@ class LakeOutput(ABC, Generic[Copy]):
         return replace(batch, completed=whole)
 
     def _plan_write(self, work: TableWork) -> CopyWrite[Copy] | None:
-        """Returns the part of the work that is left to write; None: nothing, or the table is left
-        out.
-        """
+        """Returns the work that is left to write; None: nothing, or the table is left out."""
         generation = self._log.generation
         try:
             copy = self._table(work.table)
@@ -476,9 +470,7 @@ class LakeOutput(ABC, Generic[Copy]):
             self._lease.check()
 
     def _repair_if_restored(self, copy: Copy, table: TableName, generation: str) -> int | None:
-        """Returns the committed offset, after the missing rows are written if somebody restored the
-        copy.
-        """
+        """Returns the committed offset, after a restored copy got its missing rows."""
         since = copy.committed(self._application)
         found = None if since is None else copy.find_restore(self._application, since)
         if since is None or found is None:
@@ -583,9 +575,7 @@ class LakeOutput(ABC, Generic[Copy]):
 
 
 def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
-    """Returns the error, of writing the rows of one table, as that table's; None: it is none, or
-    may concern others.
-    """
+    """Returns an error of writing one table's rows as that table's; None: it is not."""
     if isinstance(error, TableLeftOutError):
         return error
     if isinstance(error, OutputRefusedError):

@@ -136,9 +136,7 @@ class SettlingOutput(LakeOutput[Settled]):
             self._write_all([each for each in planned if each is not None])
 
     def _write_all(self, writes: Sequence[CopyWrite[Settled]]) -> None:
-        """Write and commit the rows. Where somebody else has committed since, the rows are settled
-        again.
-        """
+        """Write and commit the rows; they are settled again if another has committed since."""
         if not writes:
             return
         for _ in range(COMMIT_TRIES):
@@ -216,9 +214,7 @@ class SettlingOutput(LakeOutput[Settled]):
         return [future.result() for future in futures]
 
     def _maintain(self) -> None:
-        """Compact small files, and remove old ones. The copies are correct without it: an error is
-        logged.
-        """
+        """Compact small files, remove old ones. Copies are right without it: an error is logged."""
         copies = list(dict.fromkeys(self._written))
         self._written.clear()
         self._compact(copies)
@@ -316,9 +312,7 @@ class SettlingOutput(LakeOutput[Settled]):
         return [self._history(write) if history else self._work(write)]
 
     def _appends(self, write: CopyWrite[Settled]) -> list[AppendWork]:
-        """Returns as many works as the range has parts: changes have no order but their
-        versions'.
-        """
+        """Returns a work for each part of the range: versions are the changes' only order."""
         table, work, target = replace(write.copy.files(), files=()), write.work, write.target
         ranges: list[RangeOfTable | None] = []
         if target is not None:
@@ -360,9 +354,7 @@ class SettlingOutput(LakeOutput[Settled]):
         copy.null_key = bool(nan_key(target.schema))
 
     def _settle_by_frame(self, write: CopyWrite[Settled]) -> list[SettleResult]:
-        """Settle a table that Spark reads: one with steps, or with more rows than one task
-        folds.
-        """
+        """Settle a table that Spark reads: one with steps, or too many rows for a task."""
         try:
             return self._settle_frame(write)
         except Exception as error:
@@ -451,9 +443,7 @@ class SettlingOutput(LakeOutput[Settled]):
     def _replace_dead_files(
         self, copy: Settled, settled: Sequence[SettledChanges]
     ) -> list[FileChanges]:
-        """Returns the changes of the files with deleted rows, after several tasks have settled
-        them.
-        """
+        """Returns the changes of files with deleted rows, after tasks have settled them."""
         dead = SettledChanges.of_parts(settled).dead
         if not dead:
             return []

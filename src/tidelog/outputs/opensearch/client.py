@@ -63,9 +63,7 @@ class VersionConflictError(OutputError):
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The address and credentials of a cluster. Picklable; ``password`` and ``headers`` are
-    secrets.
-    """
+    """A cluster's address and credentials. Picklable; ``password``, ``headers``: secret."""
 
     urls: tuple[str, ...]
     user: str | None = None

@@ -62,9 +62,7 @@ _KEYWORD_TYPES = frozenset(
 
 
 def mapping(columns: pa.Schema, table: TargetTable, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns OpenSearch's ``properties`` for the columns; ``own`` replaces those of columns by
-    name.
-    """
+    """Returns OpenSearch's ``properties`` of columns; ``own`` replaces those it names."""
     kinds = {column.name: column.type_name for column in table.schema.columns}
     found = {}
     for column in columns:

@@ -244,9 +244,7 @@ class OpenSearchOutput(ExecutorOutput):
         return self._known_indices
 
     def _place(self, table: TargetTable) -> tuple[str, JoinedPart | None]:
-        """Returns the alias, and the table's part of its documents if other tables
-        contribute too.
-        """
+        """Returns the alias, and the table's part of documents if other tables have some."""
         document = self._joined.get(str(table.source))
         if document is None:
             return index_name(topic_of(self._pattern, table)), None
@@ -302,9 +300,7 @@ class OpenSearchOutput(ExecutorOutput):
         return {**notes, "tables": {**tables, source: noted}}
 
     def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
-        """Returns the mapping of columns. Raises OutputRefusedError if documents can't have
-        them.
-        """
+        """Returns the columns' mapping. OutputRefusedError: documents can't have them."""
         check_columns(self.name, table, columns.names)
         own: dict[str, Any] = {}
         for pattern, chosen in self._mappings.items():
@@ -324,9 +320,7 @@ def _log_count(notes: Mapping[str, Any]) -> int:
 
 
 def _purged_notes(notes: dict[str, Any], done: int) -> dict[str, Any]:
-    """Returns the notes with the purged version. It never decreases: after a rewind less is done
-    than was purged.
-    """
+    """Returns the notes with the purged version, which never decreases after a rewind."""
     if _log_count(notes) > 1:
         return notes
     return notes | {"purged_below": max(done, notes.get("purged_below", 0))}

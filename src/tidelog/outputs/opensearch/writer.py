@@ -173,9 +173,7 @@ class Bulk:
         versions: Versions,
         rejections: list[Rejection],
     ) -> tuple[npt.NDArray[np.intp], str]:
-        """Send one request. Returns which lines must be sent again, and why the cluster had no room
-        for one of them.
-        """
+        """Send one request. Returns the lines to send again, and why one had no room."""
         self._check_lease()
         failpoints.hit("output.request")
         answer = self._cluster.request(
@@ -227,9 +225,7 @@ def _parts(lines: pa.StringArray, bulk_bytes: int) -> Iterator[slice]:
 
 
 def _body(lines: pa.StringArray) -> bytes:
-    """Returns the texts as they are in Arrow's buffer: texts without nulls are one after
-    the other.
-    """
+    """Returns the texts as Arrow's buffer has them, one after the other, if none is null."""
     offsets = _offsets(lines)
     return bytes(memoryview(lines.buffers()[2])[offsets[0] : offsets[-1]])
 

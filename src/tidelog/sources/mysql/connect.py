@@ -120,9 +120,7 @@ class Connection(_Base):
         return None if row is None else row[0]
 
     def named(self, sql: str) -> list[dict[str, Any]]:
-        """Rows as dictionaries by column name, for SHOW statements: their columns differ by
-        version.
-        """
+        """Rows of SHOW statements, by column name: their columns differ by version."""
         with self.cursor() as cursor:
             cursor.execute(sql)
             names = [column[0] for column in cursor.description or ()]

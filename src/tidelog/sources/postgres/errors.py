@@ -147,9 +147,7 @@ def note_reached(info: str) -> None:
 
 
 def connection_error(info: str, message: str) -> TidelogError:
-    """The error for a connection that could not be opened; ``message`` is libpq's or
-    the server's.
-    """
+    """The error for a connection that can't be opened; ``message`` of libpq or the server."""
     where = _where(info)
     for pattern, kind, advice in _REFUSALS:
         if re.search(pattern, message):
@@ -209,9 +207,7 @@ def _where(info: str) -> str:
 
 
 def _reason(message: str, info: str) -> str:
-    """The last line of libpq's message; lines that begin with a tab are its guesses of
-    the cause.
-    """
+    """The last line of libpq's message; lines after a tab guess the cause."""
     lines = [line for line in message.strip().splitlines() if not line.startswith("\t")]
     text = lines[-1].rpartition(" failed: ")[2].strip() if lines else "no reason was given"
     password = conninfo_to_dict(info).get("password")

@@ -64,9 +64,7 @@ class Fields:
 
 
 def packed_unsigned(fields: Fields) -> int:
-    """An unsigned integer of 1 to 9 bytes: the trailing ones of the first byte count the following
-    bytes.
-    """
+    """An unsigned integer of 1 to 9 bytes: the first byte's trailing ones count the others."""
     first = fields.integer(1)
     more = (~first & first + 1).bit_length() - 1
     if more == 8:
@@ -197,9 +195,7 @@ COMPRESSED_ROWS = {
 
 
 def inflate_mariadb(packed: bytes) -> bytes:
-    """Decompress MariaDB's format: a byte (0x80 | length of the next), the length
-    big-endian, zlib.
-    """
+    """Decompress MariaDB's format: a byte (0x80 | length of the next), big-endian length, zlib."""
     if not packed or packed[0] & 0x70:
         raise ValueError("compression algorithm")
     width = packed[0] & 0x07
@@ -513,9 +509,7 @@ def _end(pattern: re.Pattern[str], sql: str, at: int) -> int:
 
 
 def changes_rows(words: tuple[str, ...]) -> bool:
-    """Return True if a statement with these first words may change rows. MariaDB's ANALYZE runs
-    another statement.
-    """
+    """Return True if a statement with these first words may change rows, also under ANALYZE."""
     if words[:1] == ("ANALYZE",):
         return not {"TABLE", "TABLES"} & set(words[1:3])
     return words[:1] != () and words[0] in _CHANGING
@@ -603,9 +597,7 @@ class Gtid:
 
 
 def parse_gtid(body: bytes, *, anonymous: bool) -> Gtid:
-    """Gtid_event and Anonymous_gtid_event: flags, uuid, number; since 5.7.6 a logical clock, since
-    8.0.1 commit timestamps of 7 bytes.
-    """
+    """Gtid_event: flags, uuid, number; since 5.7.6 a logical clock, since 8.0.1 commit times."""
     fields = Fields(body)
     fields.take(1)
     uuid = UUID(bytes=fields.take(16))

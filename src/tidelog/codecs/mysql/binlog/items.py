@@ -90,9 +90,7 @@ class WatchedBinlogRow:
 
 @dataclass(frozen=True, slots=True)
 class RowsNoticed:
-    """Rows of a table changed as requested by `BinlogScanner.notice`, in transactions at or before
-    ``position``; the next batch may contain them.
-    """
+    """Rows of a noticed table changed at or before ``position``, maybe in the next batch."""
 
     database: str
     table: str
@@ -307,9 +305,7 @@ _OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 
 def pack_position(file_number: int, offset: int) -> int:
-    """The position of ``offset`` in file ``file_number``; raises ValueError if it is
-    out of range.
-    """
+    """The position of ``offset`` in file ``file_number``; ValueError if it is out of range."""
     if not 0 <= offset <= _OFFSET_MASK or not 0 <= file_number < 1 << (63 - OFFSET_BITS):
         raise ValueError(f"no position of a binlog: file {file_number}, offset {offset}")
     return file_number << OFFSET_BITS | offset

@@ -162,9 +162,7 @@ class ScannedRecords:
         return batch
 
     def row_of(self, data: UInt8s, start: int) -> WatchedBinlogRow:
-        """The single record that the kernel wrote of a watched table, from the event at
-        ``start``.
-        """
+        """The single record that the kernel wrote of a watched table's event at ``start``."""
         return WatchedBinlogRow(
             int.from_bytes(
                 data[start + HEADER_BYTES : start + HEADER_BYTES + 6].tobytes(), "little"

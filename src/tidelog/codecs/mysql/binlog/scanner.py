@@ -140,9 +140,7 @@ class BinlogScanner:
 
     @property
     def oldest_prepared(self) -> int | None:
-        """The beginning of the oldest XA transaction that is prepared and neither committed nor
-        rolled back; None: there is none.
-        """
+        """The begin of the oldest XA transaction that is still prepared; None: there is none."""
         return self._xa.oldest_prepared
 
     @property
@@ -221,9 +219,7 @@ class BinlogScanner:
         )
 
     def skip_to(self, position: int, ordinal: int) -> None:
-        """Skip records up to this one: they were read elsewhere (those of a committed XA
-        transaction).
-        """
+        """Skip records up to this one: read elsewhere (those of a committed XA transaction)."""
         if (position, ordinal) > self._state.last:
             self._state.slots[kernel.LAST_POSITION] = position
             self._state.slots[kernel.LAST_ORDINAL] = ordinal

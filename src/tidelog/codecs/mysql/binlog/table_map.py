@@ -47,9 +47,7 @@ class MalformedFieldError(ValueError):
 def parse_table_map(
     body: bytes, position: int, flavor: Flavor, version: tuple[int, ...]
 ) -> TableMapSeen:
-    """Parse a Table_map_event's body. ``version``: the version of the server that wrote
-    the file.
-    """
+    """Parse a Table_map_event's body. ``version``: of the server that wrote the file."""
     fields = Fields(body)
     table_id = fields.integer(6)
     fields.take(2)

@@ -139,9 +139,7 @@ def read_image(data, position, end, prefix, size, json, partial, start, length):
 def read_log_row(  # type: ignore[no-untyped-def]
     data, position, end, what, prefix, size, json, old_start, old_length, start, length
 ):
-    """Find the cells of the log row at ``position``, of kind ``what``; returns flags,
-    or -reason.
-    """
+    """Find the cells of the log row at ``position``, of kind ``what``; flags, or -reason."""
     if position + HEADER_BYTES > end:
         return -MALFORMED
     flags = np.int64(data[position + 1])

@@ -76,9 +76,7 @@ def parse(
     old: bool,
     old_columns: Sequence[int] | None = None,
 ) -> CellPlaces:
-    """See `tidelog.codecs.wire_formats.parse`; cells are texts
-    (`tidelog.codecs.mysql.texts.texts`).
-    """
+    """See `tidelog.codecs.wire_formats.parse`; cells as of `tidelog.codecs.mysql.texts.texts`."""
     raw, bounds = payloads(records)
     base = int(bounds[0])
     offsets = bounds - np.int32(base)

@@ -61,9 +61,7 @@ def shortest_bytes_text(value: bytes) -> str:
 
 
 def bytes_of_text(text: str) -> bytes:
-    """The bytes of a text. Raises ValueError if ``0x`` is not followed by pairs of hexadecimal
-    digits.
-    """
+    """The bytes of a text. Raises ValueError if ``0x`` is not followed by pairs of digits."""
     if not text.startswith(HEX_PREFIX):
         return text.encode("utf-8", "surrogateescape")
     match = _HEX.fullmatch(text)

@@ -224,9 +224,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 
 def old_temporal_text(type_id: int, digits: int, cell: bytes) -> bytes:
-    """The text that a SELECT shows of a value with ``digits`` of a fraction. Raises ValueError for
-    an invalid value.
-    """
+    """The text that a SELECT shows, with ``digits`` of a fraction. ValueError: invalid value."""
     unit = 10**digits
     if type_id == types.TIMESTAMP:
         seconds, fraction = int.from_bytes(cell[:4], "big"), int.from_bytes(cell[4:], "big")
@@ -314,9 +312,7 @@ def dates(data, start, length, binary, to):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def datetimes(data, start, length, binary, digits, to):  # type: ignore[no-untyped-def]
-    """Convert DATETIME2: year * 13 + month in 17 bits, then day, hour, minute, second;
-    big-endian.
-    """
+    """Convert DATETIME2: year * 13 + month in 17 bits, day, hour, minute, second; big-endian."""
     fraction_bytes = (digits + 1) // 2
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
@@ -341,9 +337,7 @@ def datetimes(data, start, length, binary, digits, to):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def timestamps(data, start, length, binary, digits, big, to):  # type: ignore[no-untyped-def]
-    """Convert TIMESTAMP2 (big-endian), TIMESTAMP (little-endian): seconds since 1970; 0: the zero
-    date.
-    """
+    """Convert TIMESTAMP2 (big-endian), TIMESTAMP (little-endian): seconds since 1970; 0: zero."""
     fraction_bytes = (digits + 1) // 2
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
@@ -411,9 +405,7 @@ def times(data, start, length, binary, digits, to):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def old_times(data, start, length, binary, to):  # type: ignore[no-untyped-def]
-    """Convert TIME of columns created before MySQL 5.6: ±hhmmss as a decimal number in
-    three bytes.
-    """
+    """Convert TIME of columns created before MySQL 5.6: ±hhmmss, a number of three bytes."""
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue

@@ -60,9 +60,7 @@ def has_bounds(kind: pa.DataType) -> bool:
 
 
 def _bounds(column: pa.ChunkedArray, time_unit: str) -> tuple[str, str] | None:
-    """Returns minimum and maximum as JSON; None where they can't be written, or would not be
-    bounds.
-    """
+    """Returns minimum and maximum as JSON; None where they can't be, or are no bounds."""
     kind = column.type
     if not has_bounds(kind):
         return None

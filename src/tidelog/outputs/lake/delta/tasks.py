@@ -238,9 +238,7 @@ def _read(rows: RangeOfTable | None) -> Iterator[pa.RecordBatch]:
 
 
 def read_range(rows: RangeOfTable, shape: str, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yields the range in a shape of the source, ``schema`` in Spark's types, in the log's
-    order.
-    """
+    """Yields the range in a shape of the source, ``schema`` in Spark's types, in log order."""
     from tidelog.spark.datasource import executor
     from tidelog.spark.datasource.source import cached_log
 

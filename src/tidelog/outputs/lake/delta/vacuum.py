@@ -44,9 +44,7 @@ _PHYSICAL: Final = "delta.columnMapping.physicalName"
 
 @dataclass(frozen=True)
 class NeededFiles:
-    """The files that must be kept: ``names`` below the table; and ``vectors``, by their locations
-    in the log.
-    """
+    """The files that must be kept: ``names`` below the table; ``vectors`` by location."""
 
     names: set[str]
     vectors: set[str]
@@ -106,9 +104,7 @@ class TableFiles:
 
 
 def partition_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """Returns the first parts of the names of a partition's folders, for all names of its
-    columns.
-    """
+    """Returns the first parts of the names of a partition's folders, for all column names."""
     names = list(metadata.partition_columns)
     for each in metadata.schema["fields"]:
         if each["name"] in metadata.partition_columns:

@@ -237,9 +237,7 @@ def add(file: DataFile, *, data_change: bool) -> dict[str, Any]:
 
 
 def remove(file: DataFile, *, at_ms: int, data_change: bool) -> dict[str, Any]:
-    """Returns the action that removes a file with its deletion vector; ``at_ms``: now, since 1970,
-    UTC.
-    """
+    """Returns the action that removes a file with its vector; ``at_ms``: since 1970, UTC."""
     return {
         "remove": {
             "path": file.path,

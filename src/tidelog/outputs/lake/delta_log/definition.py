@@ -41,18 +41,14 @@ Column = Mapping[str, Any]  # a field of the schema, as it is serialized
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """Protocol, metadata and domains of a table. Immutable: each method returns a new
-    definition.
-    """
+    """Protocol, metadata and domains of a table. Immutable: methods return new ones."""
 
     protocol: TableProtocol
     metadata: TableMetadata
     domains: Mapping[str, str] = field(default_factory=dict)
 
     def changes(self, before: TableDefinition | None) -> list[dict[str, Any]]:
-        """Returns the actions that turn ``before`` into this definition; None: there is no table
-        yet.
-        """
+        """Returns the actions from ``before`` to this definition; None: there is no table yet."""
         actions: list[dict[str, Any]] = []
         if before is None or before.protocol != self.protocol:
             actions.append({"protocol": self.protocol.to_json()})
@@ -98,9 +94,7 @@ class TableDefinition:
         return self._with(properties={name: value})
 
     def with_column_mapping(self) -> TableDefinition:
-        """Returns the table with column mapping by name: existing columns keep their names in
-        files.
-        """
+        """Returns the table with column mapping by name: files keep their columns' names."""
         if self.has_mapping:
             return self
         return replace(self, metadata=replace(self.metadata, schema=_schema(())))._mapped(
@@ -148,9 +142,7 @@ class TableDefinition:
     def _change_columns(
         self, within: str, change: Callable[[list[Column]], list[Column]]
     ) -> list[Column]:
-        """Returns all columns, after ``change`` of the table's own columns, or of a struct's
-        members.
-        """
+        """Returns all columns, after ``change`` of the table's own or of a struct's members."""
         if not within:
             return change(self._columns)
         return [
@@ -171,9 +163,7 @@ class TableDefinition:
         columns: Sequence[Column] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> TableDefinition:
-        """Returns the table with other columns, and further properties, and the protocol that they
-        need.
-        """
+        """Returns the table with other columns, more properties, and the protocol for them."""
         metadata = replace(
             self.metadata,
             schema=self.metadata.schema if columns is None else _schema(columns),
@@ -189,9 +179,7 @@ class TableDefinition:
     def _mapped(
         self, added: Sequence[Column], name: Callable[[str], str], within: str = ""
     ) -> TableDefinition:
-        """Returns the table with further columns under column mapping; ``name`` returns the
-        physical name of a column.
-        """
+        """Returns the table with more columns under column mapping, with physical ``name``s."""
         largest = int(self.metadata.configuration.get(_LARGEST_ID, 0))
         known = []
         for each in added:
@@ -247,9 +235,7 @@ def _new_name(_name: str) -> str:
 
 
 def _assign_ids(column: Column, largest: int, name: Callable[[str], str]) -> tuple[Column, int]:
-    """Returns the column, and those inside it, with ids above ``largest`` and physical names; and
-    the new largest id.
-    """
+    """Returns the column and its members with ids above ``largest``; and the new largest."""
     largest += 1
     metadata = {**column["metadata"], _ID: largest, _PHYSICAL: name(column["name"])}
     kind, largest = _assign_inner_ids(column["type"], largest, name)

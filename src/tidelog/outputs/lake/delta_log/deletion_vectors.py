@@ -101,9 +101,7 @@ class DeletionVectorWriter:
         self._data = bytearray(_FILE_VERSION)
 
     def add(self, rows: np.ndarray) -> DeletionVector:
-        """Add a vector of ``rows``: int64[], sorted, distinct, at least one. The file exists after
-        `close`.
-        """
+        """Add a vector of ``rows``: int64[], sorted, distinct, not empty; a file after `close`."""
         frame, offset = frame_of(rows), len(self._data)
         self._data += frame
         size = len(frame) - _FRAME_BYTES

@@ -49,9 +49,7 @@ class FoldedChanges:
 
     @classmethod
     def none(cls, deleted_below: int) -> FoldedChanges:
-        """Returns the changes of a batch without rows of the table, which removes those of a lower
-        version.
-        """
+        """Returns the changes of a batch without rows of the table; lower versions go."""
         columns = {
             CHANGE_OP: pa.array([], pa.string()),
             CHANGE_VERSION: pa.array([], pa.int64()),
@@ -83,9 +81,7 @@ class ChangedRows:
 
     @classmethod
     def of(cls, changes: FoldedChanges, layout: FileLayout, columns: Sequence[str]) -> ChangedRows:
-        """Returns the changes with the delivered ``columns``, whose names may differ from the
-        table's by case.
-        """
+        """Returns changes of the ``columns``, whose names may differ from the table's by case."""
         rows = changes.rows
         of_table = {column.name.lower(): column for column in layout.columns}
         delivered = [(of_table[name.lower()], rows.column(name)) for name in columns]
@@ -110,9 +106,7 @@ class ChangedRows:
 
 
 def _cast_to(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Cast to the table's type, which fits all values of the source's: see
-    `tidelog.outputs.lake.contents`.
-    """
+    """Cast to the table's type, which fits all source values: `tidelog.outputs.lake.contents`."""
     return values if values.type == kind else values.cast(kind)
 
 
@@ -210,9 +204,7 @@ def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool
 
 
 def newest_rows(old: OldRows) -> Int64s:
-    """Returns int64[keys]: the row of each key with the highest version, the first of equal
-    ones.
-    """
+    """Returns int64[keys]: each key's row with the highest version, the first of equals."""
     n = len(old.key)
     if not has_doubles(old.key):
         return np.arange(n)

@@ -235,9 +235,7 @@ def _feed_states(
     reader: DataFileReader,
     layout: FileLayout,
 ) -> None:
-    """Add inserts, updates and deletes of changed keys to the feed; ``new``: the result of
-    `_states`.
-    """
+    """Add inserts, updates, deletes of changed keys to the feed; ``new``: of `_states`."""
     number = np.sort(np.concatenate([decided.inserts, decided.updates]))
     in_place = np.isin(number, decided.updates)
     feed.add_inserts(new.filter(pa.array(~in_place)))
@@ -250,9 +248,7 @@ def _feed_states(
 
 
 def _rows_below(file: DataFile, limit: int, reader: DataFileReader, layout: FileLayout) -> BitMap:
-    """Returns rows of a lower version that are not marked as deleted; also those that the vector
-    marks.
-    """
+    """Returns rows of a lower version not marked as deleted, even if the vector marks them."""
     bounds = VersionBounds.of(file, layout)
     if bounds is not None:
         if bounds.lowest >= limit or bounds.highest == NO_VERSION:

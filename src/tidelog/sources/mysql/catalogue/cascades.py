@@ -144,9 +144,7 @@ def _are_logged(connection: Connection) -> bool:
 def _rules_of(
     connection: Connection, table: TableName
 ) -> dict[tuple[TableName, str], tuple[str, str]] | None:
-    """The rules from SHOW CREATE TABLE, which writes one constraint a line; None if the table is
-    gone.
-    """
+    """The rules from SHOW CREATE TABLE (one constraint a line); None if the table is gone."""
     try:
         row = connection.row(f"SHOW CREATE TABLE {quote_name(table.namespace, table.name)}")
     except pymysql.MySQLError as error:
@@ -190,9 +188,7 @@ class NoticedChanges:
 
 @dataclass(frozen=True, slots=True)
 class CascadeGraph:
-    """The tables whose rows change without a trace in the log when another table's rows
-    do. Pure.
-    """
+    """The tables whose rows change with another's, without a trace in the log. Pure."""
 
     found: tuple[Cascade, ...] = ()
     columns: dict[TableName, tuple[str, ...]] = field(default_factory=dict)
@@ -283,9 +279,7 @@ class CascadeWatch:
             self._graph = CascadeGraph.read(self._get_connection())
 
     def bind(self, scanner: BinlogScanner, seen: TableMapSeen, schema: TableSchema | None) -> None:
-        """Tell the scanner which of the table's changes to report; ``schema`` is None for a table
-        that is not captured.
-        """
+        """Tell the scanner which changes to report; ``schema`` is None for an uncaptured table."""
         noticed = self._graph.changes_to_notice(TableName(seen.database, seen.table))
         if noticed is None:
             return
@@ -310,9 +304,7 @@ class CascadeWatch:
     def statement(
         self, scanner: BinlogScanner, statement: Statement, seen: QuerySeen
     ) -> Iterator[RowsUnlogged]:
-        """Yield the tables that a DDL statement affects by their foreign keys, and read the keys
-        again if they may have changed.
-        """
+        """Yield the tables that DDL affects by foreign keys, which are read again if need be."""
         shaped = [e for e in statement.effects if e.effect in _SHAPES]
         about_keys = bool(shaped) and _ABOUT_KEYS.search(seen.sql) is not None
         if not seen.durable:

@@ -398,9 +398,7 @@ def expression_indexes(connection: Connection, table: TableName) -> list[str]:
 
 
 def logs_hidden_columns(connection: Connection, table: TableName, seen: TableMapSeen) -> bool:
-    """Return True if the log shows the hidden columns of functional indexes, as MySQL
-    8.0.15 does.
-    """
+    """Return True if the log shows functional indexes' hidden columns, as of MySQL 8.0.15."""
     if any(name.startswith(_HIDDEN) for name in seen.metadata.names or ()):
         return True
     hidden = len(expression_indexes(connection, table))

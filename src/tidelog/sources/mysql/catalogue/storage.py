@@ -93,9 +93,7 @@ TRANSACTIONAL = ("InnoDB", "ROCKSDB", "TokuDB")
 
 @dataclass(frozen=True, slots=True)
 class MySqlTableStorage:
-    """How a table is stored now; the estimates are the engine's. ``text`` is for
-    `rows_may_differ`.
-    """
+    """How a table is stored now; estimates are the engine's. ``text`` is for `rows_may_differ`."""
 
     text: str
     engine: str
@@ -109,9 +107,7 @@ def names_of(connection: Connection) -> dict[TableName, str]:
 
 
 def versions_of(connection: Connection) -> dict[TableName, str]:
-    """For every table of the server, a text that changes when its `MySqlTableStorage.text` or
-    primary key changes.
-    """
+    """For every table a text that changes with its `MySqlTableStorage.text` or primary key."""
     found: dict[TableName, Any] = {}
     for query in _ALL:
         for namespace, name, *row in connection.rows(query):
@@ -173,9 +169,7 @@ def estimated_rows(connection: Connection, tables: Sequence[TableName]) -> dict[
 
 
 def rows_may_differ(before: str, after: str) -> bool:
-    """Return True if rows may have changed without row events between two of a table's
-    `MySqlTableStorage.text`.
-    """
+    """Return True if rows may differ between two `MySqlTableStorage.text` without row events."""
     if before == after:
         return False
     *made, columns, excluded = _parsed(before)
@@ -286,9 +280,7 @@ def _unlogged_key(
     image: str,
     rows: Sequence[Sequence[object]],
 ) -> str:
-    """What is wrong with the table's key of ``source.keys``; empty if the key is logged or not
-    used.
-    """
+    """What is wrong with the table's key of ``source.keys``; empty: it is logged or not used."""
     columns = {_text(name): (role, _text(kind)) for role, _, _, name, kind in rows}
     logged = [
         name

@@ -1,6 +1,4 @@
-"""Lists and describes a MySQL or MariaDB server's tables, without any lock that writers
-wait for.
-"""
+"""Lists and describes a MySQL or MariaDB server's tables, without locks that writers wait for."""
 
 from __future__ import annotations
 
@@ -80,9 +78,7 @@ class MySqlCatalogue:
         self._expiry_due = 0.0
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
-        """The base tables that match, sorted. Patterns ignore case where the server's table names
-        do (``lower_case_table_names`` 1 or 2).
-        """
+        """The base tables that match, sorted; ignores case where the server's table names do."""
         with self._lock, translate_errors("listing tables"):
             return self._matching(patterns, list(self._read_all(names_of)))
 
@@ -141,9 +137,7 @@ class MySqlCatalogue:
             return {table: f"{found[table]}{excluded}" for table in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
-        """Return True if rows may have changed without row events between two storages
-        of a table.
-        """
+        """Return True if rows may differ between two of a table's storages without row events."""
         return rows_may_differ(before, after)
 
     def cascades(self, tables: Sequence[TableName]) -> list[Cascade]:
@@ -157,9 +151,7 @@ class MySqlCatalogue:
             return binlog_end(self._get_connection())
 
     def load(self, reached: int) -> SourceLoad:
-        """See `tidelog.ports.Catalogue`. A replica reports its own lag; a primary does not know the
-        lag of its replicas.
-        """
+        """See `tidelog.ports.Catalogue`. A replica reports its own lag, a primary knows none."""
         with self._lock, translate_errors("reading the server's load"):
             connection = self._get_connection()
             log = log_end(connection)
@@ -242,9 +234,7 @@ class MySqlCatalogue:
 
 
 def _key_spelling(schema: TableSchema) -> str:
-    """See `tidelog.ports.TableShape`: marks keys with exact texts, which older versions did not
-    write.
-    """
+    """See `tidelog.ports.TableShape`: marks keys with exact texts (not in older versions)."""
     columns = (schema.columns[schema.column_index(name)] for name in schema.match_key)
     return EXACT_KEYS if any(map(needs_exact_text, columns)) else ""
 
@@ -276,8 +266,6 @@ def _expiry(connection: Connection) -> float | None:
 
 
 def _commits(connection: Connection) -> int | None:
-    """The number of transactions that used the binlog's cache, as nearly all do; both servers count
-    them.
-    """
+    """The number of transactions that used the binlog's cache, as nearly all do."""
     row = connection.row("SHOW GLOBAL STATUS LIKE 'Binlog_cache_use'")
     return None if row is None else int(row[1])

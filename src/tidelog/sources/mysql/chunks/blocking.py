@@ -118,9 +118,7 @@ class MySqlBlockingReader:
     # ------------------------------------------------------------------ port
 
     def begin(self, timeout_s: float) -> int:
-        """Take the snapshot; the returned position: what committed before it is visible, nothing
-        else.
-        """
+        """Take the snapshot; returns its position: only what committed before it is visible."""
         try:
             with chunk_errors("taking the snapshot of a blocking dump"):
                 return self._begin(time.monotonic() + timeout_s, timeout_s)
@@ -334,9 +332,7 @@ class MySqlBlockingReader:
         return True
 
     def _lock(self, connection: Connection, table: TableName) -> TableSchema:
-        """Lock the table against DDL unless it is locked, and check that the snapshot
-        can read it.
-        """
+        """Lock the table against DDL unless it is, and check that the snapshot can read it."""
         if table in self._locked:
             return self._locked[table]
         assert self._now is not None

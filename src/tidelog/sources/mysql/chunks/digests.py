@@ -87,9 +87,7 @@ def _time(name: str) -> str:
 
 
 def _key_days(name: str) -> str:
-    """The number of days for a key column; invalid dates too have distinct numbers:
-    `tidelog.codecs.columns.times`.
-    """
+    """The number of days for a key column, distinct for invalid dates: `codecs.columns.times`."""
     year, month, day = (f"{part}({name})" for part in ("YEAR", "MONTH", "DAYOFMONTH"))
     first, of_a_year = times.FIRST_INVALID_DATE, times.INVALID_DATES_A_YEAR
     of_month = f"ELT({month}, 0, {day} + 15, 0, 47, 0, 48, 0, 0, 49, 0, 50, 0)"

@@ -1,6 +1,4 @@
-"""`tidelog.ports.ChunkReader` for MySQL and MariaDB: writes watermarks and reads chunks by short
-SELECTs.
-"""
+"""`tidelog.ports.ChunkReader` of MySQL and MariaDB: watermarks, and chunks by short SELECTs."""
 
 from __future__ import annotations
 
@@ -195,9 +193,7 @@ class MySqlChunkReader:
     # ------------------------------------------------------------------ reading
 
     def _begin(self, connection: Connection) -> tuple[BinlogSnapshot, int | None]:
-        """Begin the transaction; returns the snapshot and where its rows are emitted (None: at the
-        high watermark).
-        """
+        """Begin the transaction; the snapshot, and where its rows go (None: the high watermark)."""
         if connection.flavor is Flavor.MARIADB:
             connection.rows(BEGIN)
             position = snapshot_position(connection)
@@ -227,9 +223,7 @@ class MySqlChunkReader:
         return visible
 
     def _find_schema(self, connection: Connection, table: TableName) -> TableSchema:
-        """The table's current schema; locks the table against DDL until the transaction ends (a
-        metadata lock, which no write waits for).
-        """
+        """The table's current schema; a metadata lock holds off DDL until the transaction ends."""
         name = quote_name(table.namespace, table.name)
         connection.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - quoted
         found = self._finder.find(connection, table)
@@ -291,9 +285,7 @@ class MySqlChunkReader:
             raise ChunkLostError("the reader of chunks is closed")
 
     def _kill(self, connection: Connection) -> None:
-        """Make the server end the connection's statement: it does not notice that the client has
-        left.
-        """
+        """Make the server end the connection's statement: it does not notice that we left."""
         _kill(self._url, connection, "KILL")
 
 

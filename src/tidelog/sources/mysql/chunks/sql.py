@@ -159,9 +159,7 @@ class MySqlKeySql:
         return "(" + " OR ".join(f"({term})" for term in found) + ")" if found else NEVER
 
     def _compare_strictly(self, place: int, text: str | None, beyond: bool) -> str | None:
-        """The condition that the column is after (or before) the value in the index; None if that
-        is impossible.
-        """
+        """The condition that the column is after (before) the value in the index, if possible."""
         name = quote_name(self.columns[place])
         greater = beyond != self.descending[place]
         if text is None:
@@ -255,9 +253,7 @@ def _text_literal(charset: str | None, text: str) -> str:
 
 
 def bytes_value(column: Column, text: str) -> bytes:
-    """The bytes of a key's text. BINARY(n) is padded to its length, and compared with
-    its padding.
-    """
+    """The bytes of a key's text. BINARY(n) is compared with its padding to its length."""
     try:
         value = bytes_of_text(text)
     except ValueError:
@@ -386,9 +382,7 @@ class MySqlChunkSql:
         return f"SELECT {listed} FROM {self._source}{filtered}"  # noqa: S608 - quoted
 
     def shared_keys(self, after: Key | None, last: Key) -> str:
-        """Selects a row if rows of the range share a key that holds NULL; such a key is
-        not unique.
-        """
+        """Selects a row if rows of the range share a key that holds NULL, so is not unique."""
         conditions = self.conditions
         bounds = [conditions.null_in_key(), *self._bounds(after, last)]
         return (
@@ -467,9 +461,7 @@ _SPELLING = shared.KeySpelling(true="1", false="0", utc="", binary=shortest_byte
 
 
 def key_texts(values: pa.Array) -> pa.StringArray:
-    """See `tidelog.sources.ranges.key_texts`. Bytes become ``0x`` and hexadecimal digits, or
-    stay as they are if they are UTF-8 without NUL.
-    """
+    """See `tidelog.sources.ranges.key_texts`. Bytes that are not UTF-8 become ``0x`` and digits."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         values = values.cast(pa.timestamp("us", kind.tz), safe=False)

@@ -77,9 +77,7 @@ _GRANT = re.compile(rf"(GRANT|REVOKE) (.+?) ON (?:TABLE )?{_NAME}\.{_NAME} (?:TO
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """One line of SHOW GRANTS. ``database`` is a LIKE pattern; None means every
-    database or table.
-    """
+    """One line of SHOW GRANTS. ``database`` is a LIKE pattern; None: every database or table."""
 
     privileges: frozenset[str]
     database: str | None
@@ -134,9 +132,7 @@ class Grants:
     def missing(
         self, privileges: Sequence[str], database: str | None = None, table: str | None = None
     ) -> list[str]:
-        """The ``privileges`` that the account does not have, on the table, the database or
-        globally.
-        """
+        """The ``privileges`` that the account lacks, on the table, the database or globally."""
         return [p for p in privileges if not self._has(p, database, table)]
 
     def statement(
@@ -257,9 +253,7 @@ def _watermark_table(context: CheckContext) -> Iterator[Finding]:
 
 
 def _blocking_dumps(context: CheckContext) -> Iterator[Finding]:
-    """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots report their position without
-    it.
-    """
+    """FLUSH TABLES WITH READ LOCK needs RELOAD; MariaDB's snapshots have their position anyway."""
     if not context.mysql:
         return
     grants = Grants.of(context.connection)
@@ -302,9 +296,7 @@ def open_grants(grants: Grants, patterns: Sequence[str]) -> list[str]:
 
 
 def read_grants(grants: Grants, database: str, patterns: Sequence[str]) -> list[str]:
-    """Return the statements that let the account use ``database``, and read in each database that
-    a pattern names.
-    """
+    """Return the grants to use ``database`` and to read each database that a pattern names."""
     places = [narrowest_grant(pattern) for pattern in patterns if not pattern.startswith(EXCLUDE)]
     named = [place for place in places if place[0] is not None]
     if database and database not in {place[0] for place in named}:

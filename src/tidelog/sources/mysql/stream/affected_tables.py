@@ -518,9 +518,7 @@ class LogStatements:
                 yield RowsUnlogged(effect.table, reason, seen.position, ROW_FORMAT)
 
     def report_rollback(self, seen: RolledBackSeen) -> Iterator[LogEvent]:
-        """Report tables whose rows were yielded before their transaction was rolled back: they need
-        a dump.
-        """
+        """Report tables whose rows were yielded before a rollback of them: they need a dump."""
         if seen.durable:
             return
         for database, name in seen.tables:

@@ -180,9 +180,7 @@ def _first_uncaptured(
 def _file_to_read(
     url: ServerUrl, files: LogFiles, held: Gtids, flavor: Flavor
 ) -> tuple[int, Gtids]:
-    """The newest file before which only captured transactions were executed, and these
-    transactions.
-    """
+    """The newest file before which only captured transactions ran, and these transactions."""
     before: Gtids | None = None
     for number in reversed(files.sizes):
         before = executed_before_file(url, files, number, flavor)

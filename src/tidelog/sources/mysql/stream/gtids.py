@@ -215,9 +215,7 @@ class SeenGtids:
         self._settled = False
 
     def _first_missing(self, executed: GtidSet) -> tuple[int | None, int | None]:
-        """The position of the first transaction that is not in ``executed``, and that of the first
-        of all.
-        """
+        """The positions of the first transaction that is not in ``executed``, and of the first."""
         first = self._old_position or None
         if not executed.issuperset(self._old):
             return self._old_position, first

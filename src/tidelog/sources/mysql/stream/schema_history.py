@@ -61,9 +61,7 @@ class SchemaHistory:
         return found or None
 
     def of(self, table: TableName) -> list[tuple[int, int]]:
-        """(position, version) in order; version 0 means that the version is unknown
-        from there on.
-        """
+        """(position, version) in order; version 0: the version is unknown from there on."""
         return list(self._of(table))
 
     def last_before(self, table: TableName, schema_id: int) -> int | None:
@@ -72,9 +70,7 @@ class SchemaHistory:
         return older[-1] if older else None
 
     def note(self, table: TableName, position: int, schema_id: int) -> None:
-        """Store that the table's rows have this version from ``position`` on; 0: it is
-        not known.
-        """
+        """Store the version of the table's rows from ``position`` on; 0: it is not known."""
         versions = self._of(table)
         before = [version for version in versions if version[0] <= position]
         if (before[-1][1] if before else 0) == schema_id:
@@ -86,9 +82,7 @@ class SchemaHistory:
         self._put(table)
 
     def created(self, number: int) -> int | None:
-        """The noted creation time of the binlog file (seconds since 1970); None if there is no
-        note.
-        """
+        """The noted creation time of the binlog file (seconds since 1970); None: not noted."""
         return self._all_files().get(str(number))
 
     def note_file(self, number: int, created: int) -> None:
@@ -102,9 +96,7 @@ class SchemaHistory:
             self._state.put(FILE_KEY, files, None)
 
     def note_dropped(self, what: TableName | str, position: int) -> None:
-        """Note that a table was dropped or renamed at the position, or that a database (a name) was
-        dropped.
-        """
+        """Note that a table, or a database (a name), was dropped or renamed at the position."""
         gone = self._all_dropped()
         name = str(what) if isinstance(what, TableName) else _database(what)
         if name not in gone or gone[name][0] < position:
@@ -130,9 +122,7 @@ class SchemaHistory:
         return True
 
     def clear(self) -> None:
-        """Delete all notes, for a new event log: its schemas have other numbers, its positions are
-        new.
-        """
+        """Delete all notes, for a new event log with other schema numbers and positions."""
         self._known, self._files, self._dropped = {}, {}, {}
         if self._state is not None:
             for key in [*self._state.keys(PREFIX), FILE_KEY, DROPPED_KEY]:
@@ -153,9 +143,7 @@ class SchemaHistory:
             self._state.put(PREFIX + str(table), value, None)
 
     def _is_valid(self, number: int, fingerprint: str | None = None) -> bool:
-        """Return True if the version of this number is still the noted one. Early versions of
-        Tidelog noted no fingerprint.
-        """
+        """Return True if the version is still the noted one; early notes have no fingerprint."""
         if not number or self._registry is None:
             return True
         schema = self._schema(number)
@@ -178,9 +166,7 @@ class SchemaHistory:
         return self._files
 
     def _all_dropped(self) -> dict[str, list[int]]:
-        """By name, the position where it was dropped, and where it was first created since (0: not
-        yet).
-        """
+        """By name, the position of its drop, and of its first creation since (0: not yet)."""
         if self._dropped is None:
             found = None if self._state is None else self._state.get(DROPPED_KEY)
             self._dropped = {} if found is None else {k: list(v) for k, v in found.value.items()}
@@ -304,9 +290,7 @@ class MySqlSchemaNotes:
         self._exclude_columns = exclude_columns
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:
-        """(position, version) pairs: the version of the table from the position on; None: not
-        known.
-        """
+        """(position, version) pairs: the table's version from the position on; None: not known."""
         return [(position_text(at), number or None) for at, number in self._history.of(table)]
 
     def describe(self, column: Column) -> dict[str, Any]:

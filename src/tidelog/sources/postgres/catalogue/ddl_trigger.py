@@ -144,9 +144,7 @@ def findings(connection: Connection, publications: Publications) -> Iterator[Fin
 
 
 def _names(publications: Publications) -> tuple[str, str]:
-    """The names of the trigger and its function (quoted); they contain the publication's, as there
-    may be several.
-    """
+    """The quoted names of the trigger and its function; they contain the publication's."""
     name = f"{publications.name[:59]}_ddl"
     return name, quote_ident(publications.watermark.namespace, name)
 

@@ -101,9 +101,7 @@ _OF_NAMESPACES = ("s.pnpubid, s.pnnspid", "pg_catalog.pg_publication_namespace s
 
 
 def inputs(connection: Connection, names: Sequence[str]) -> str:
-    """A text that changes with everything that affects the publications of these names: their
-    tables, and the rights of the role.
-    """
+    """A text that changes with all that these publications depend on: tables, the role's rights."""
     since_15 = connection.info.server_version >= _NAMESPACES_SINCE
     filtered = "r.prqual IS NOT NULL" if since_15 else "false"
     listed = "r.prattrs IS NOT NULL" if since_15 else "false"
@@ -199,9 +197,7 @@ class Publications:
         return list(self.planner(connection).view.captured)
 
     def planner(self, connection: Connection) -> Planner:
-        """The current state and the steps to do. Runs a few queries, whatever the
-        number of tables.
-        """
+        """The current state and the steps to do, by a few queries for any number of tables."""
         publications = publications_now(connection, self.names)
         captured = matching_tables(
             connection, self.patterns, ["information_schema", self.watermark.namespace]
@@ -243,9 +239,7 @@ class Publications:
     def _published_tables(
         self, connection: Connection, names: Collection[TableName], generated: bool
     ) -> dict[TableName, PublishedTable]:
-        """The existing tables among these names; partitions are left out, as they belong to their
-        roots.
-        """
+        """The existing tables among these names, without partitions: they belong to their roots."""
         namespaces = sorted({name.namespace for name in names})
         rows = connection.execute(_TABLES.encode(), (namespaces,)).fetchall()
         rows = [row for row in rows if TableName(row[0], row[1]) in names]
@@ -359,9 +353,7 @@ class Publications:
     def _run_step(
         self, connection: Connection, step: PublicationStep, view: PublicationView
     ) -> bool:
-        """Run the step; False if the server refuses it for this table, which is then in
-        `refused`.
-        """
+        """Run the step; False if the server refuses it for this table, now in `refused`."""
         try:
             with connection.transaction():
                 for statement in step.statements:
@@ -381,9 +373,7 @@ class Publications:
     def _note_refused(
         self, connection: Connection, left: Sequence[PublicationStep], view: PublicationView
     ) -> None:
-        """Add to `refused` the tables that are not published and that this capture may
-        not publish.
-        """
+        """Add to `refused` the unpublished tables that this capture may not publish."""
         tables = view.by_name
         found = [(step, tables[step.table]) for step in left if step.table in tables]
         found = [
@@ -415,9 +405,7 @@ class Publications:
             raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
 
     def _report_left(self, steps: Sequence[PublicationStep], strict: bool) -> None:
-        """Log the steps left to others; tables that others have fixed since are
-        reported by `sync`.
-        """
+        """Log the steps left to others; `sync` reports what others have fixed since."""
         harmful = [step for step in steps if step.table is not None or step.lost]
         if strict and harmful:
             raise self._left_error(harmful)

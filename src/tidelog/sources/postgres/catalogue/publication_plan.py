@@ -162,9 +162,7 @@ class PublishedTable:
 
     @property
     def target(self) -> str:
-        """The table in ALTER PUBLICATION. ONLY: without inheriting tables, which are tables of
-        their own.
-        """
+        """The table in ALTER PUBLICATION; with ONLY, as inheriting tables are others."""
         return self.quoted if self.partitioned else f"ONLY {self.quoted}"
 
 
@@ -438,9 +436,7 @@ class Planner:
             )
 
     def _other(self, table: PublishedTable, generated: bool) -> Iterator[PublicationStep]:
-        """Leave tables alone that no pattern matches, unless they make the application's statements
-        fail.
-        """
+        """Leave tables alone that no pattern matches, unless they break the application's DML."""
         member = self._member(self.name, table)
         if member is None or not member.direct or self._can_publish_updates(table, generated):
             return

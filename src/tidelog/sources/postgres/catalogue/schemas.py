@@ -252,9 +252,7 @@ class PostgresSchemaFinder:
     def _of_partitions(
         self, connection: Connection, relation: _Relation, names: Sequence[str]
     ) -> tuple[str, tuple[str, ...]] | None:
-        """The identity of a partitioned table by its partitions; None: its own identity
-        is right.
-        """
+        """A partitioned table's identity by its partitions; None: its own identity is right."""
         if relation.kind != "p":
             return None
         found = identities(connection, [relation.oid], generated=relation.generated)
@@ -365,9 +363,7 @@ def tables_above(
 def may_have_been_partition(
     connection: psycopg.Connection[tuple[Any, ...]], relation_id: int, publications: Sequence[str]
 ) -> bool:
-    """Return whether the relation is gone, and these publications show partitions as tables: then
-    nobody can know any more whether it was one.
-    """
+    """Return whether the relation is gone and may have been a partition by these publications."""
     row = connection.execute(_HIDDEN, (relation_id, list(publications))).fetchone()
     return row is not None and bool(row[0])
 

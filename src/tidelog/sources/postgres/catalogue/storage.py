@@ -202,9 +202,7 @@ def storage_of(
 def estimated_rows(
     connection: psycopg.Connection[tuple[Any, ...]], tables: Sequence[TableName]
 ) -> dict[TableName, int]:
-    """The row estimates of tables that were vacuumed or analyzed; for a partitioned table, the sum
-    over such partitions.
-    """
+    """Row estimates of vacuumed or analyzed tables; partitioned: the sum over such partitions."""
     names = ([table.namespace for table in tables], [table.name for table in tables])
     rows = connection.execute(_ESTIMATES.encode(), names).fetchall()
     return {TableName(namespace, name): int(estimate) for namespace, name, estimate in rows}
@@ -266,9 +264,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def _renamed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
-    """Return True if a name now belongs to another column: rows read before have values
-    under it.
-    """
+    """Return True if another column has a name now: rows read before have its values."""
     before = {name: number for number, (name, _, made, *_) in columns.items() if not made}
     now = {name: number for number, (name, _, made, *_) in columns_now.items() if not made}
     moved = any(before[name] != now[name] for name in before.keys() & now.keys())
@@ -280,9 +276,7 @@ def _renamed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool
 
 
 def _generated_values_changed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
-    """Return True if a generated column became an ordinary one, which keeps its values, or if a
-    published generated column has a new expression.
-    """
+    """Return True if a generated column became an ordinary one, or its expression changed."""
     return any(
         columns[number][2]
         and columns[number][2] != columns_now[number][2]

@@ -325,9 +325,7 @@ class PostgresCatalogue:
             return {name: f"{found[name]}{excluded}" for name in listed}
 
     def rows_may_differ(self, before: str, after: str) -> bool:
-        """Return True if rows may have changed without row events between two storages
-        of a table.
-        """
+        """Return True if rows may differ between two of a table's storages without row events."""
         return rows_may_differ(before, after)
 
     def position(self) -> int:
@@ -370,9 +368,7 @@ class PostgresCatalogue:
     def _listed(
         self, connection: psycopg.Connection[tuple[Any, ...]], found: list[TableName]
     ) -> list[TableName]:
-        """The tables without metadata tables and, where others publish, without
-        unpublished ones.
-        """
+        """The tables without metadata tables; where others publish: the published ones."""
         if self._published_by_others:
             published = set().union(*members_of(connection, self._publications).values())
             found = [name for name in found if name in published]

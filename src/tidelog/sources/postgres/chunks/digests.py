@@ -273,9 +273,7 @@ ORDER BY 5 DESC
 
 @dataclass(frozen=True, slots=True)
 class PostgresRowsEstimate:
-    """The estimated ``rows`` of a table; ``basis`` names the source: statistics, or a number of
-    pages.
-    """
+    """The estimated ``rows`` of a table by ``basis``: statistics, or a number of pages."""
 
     rows: int
     basis: str
@@ -320,9 +318,7 @@ class PostgresEstimates:
 
 
 def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEstimate:
-    """Estimate like the server's planner: the last known density times the current
-    number of pages.
-    """
+    """Estimate like the planner: the last known density times the current pages."""
     leaves = connection.execute(_LEAVES.encode(), (found.schema.relation_id,)).fetchall()
     known = [leaf for leaf in leaves if leaf[2] >= 0 and leaf[3] > 0]
     rows = sum(tuples / pages * now for _, _, tuples, pages, now in known)

@@ -1,6 +1,4 @@
-"""`tidelog.ports.ChunkReader` for PostgreSQL: writes watermarks and reads chunks by
-short SELECTs.
-"""
+"""`tidelog.ports.ChunkReader` for PostgreSQL: writes watermarks, reads chunks by short SELECTs."""
 
 from __future__ import annotations
 

@@ -221,9 +221,7 @@ _GROWTH = 4
 
 
 class HeapRanges:
-    """Reads a table in the order of its rows' addresses, within the caller's transactions. Used by
-    one thread.
-    """
+    """Reads a table in the order of its rows' addresses, in the caller's transactions."""
 
     def __init__(self, copy: CopyReader) -> None:
         self._copy = copy
@@ -387,9 +385,7 @@ class PostgresChunkSelect:
         key: tuple[str, ...],
         sql: PostgresChunkSql,
     ) -> tuple[UInt8s, int, float, bool]:
-        """COPY's text, the number of rows, the seconds of pauses between slices, and whether the
-        limit of bytes cut rows off.
-        """
+        """COPY's text, its rows, the seconds of pauses between slices, and whether bytes cut it."""
         slices = Slices(request, schema, key)
         data, after, limit_bytes = _NOTHING, request.after, request.limit_bytes
         while True:
@@ -425,9 +421,7 @@ class PostgresChunkSelect:
         schema: TableSchema,
         partitioned: bool,
     ) -> Key | None:
-        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may have
-        no number.
-        """
+        """The key of the range's ``limit_rows``-th row, or None. ``schema`` may have no number."""
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
@@ -505,9 +499,7 @@ class PostgresChunkSelect:
 
 
 def _has_shared_key(data: UInt8s, names: Sequence[str], schema: TableSchema) -> bool:
-    """Return True if two rows in key order share a key that may hold NULL; no other key can be
-    shared.
-    """
+    """Return True if two rows in key order share a key; only one that holds NULL can be."""
     if not may_hold_null(schema, names):
         return False
     places = [schema.column_index(name) for name in names]

@@ -89,9 +89,7 @@ class PostgresKeySql:
         return " AND ".join(self._equal(place, text) for place, text in enumerate(key))
 
     def among(self, keys: Sequence[Key]) -> list[str]:
-        """Disjoint conditions that together mean that the row has one of the keys; the key's index
-        serves each of them.
-        """
+        """Disjoint conditions that together mean that the row has one of the keys; by its index."""
         return [self._among(nulls, some) for nulls, some in _by_nulls(keys)]
 
     def absent(self, keys: Sequence[Key], source: str) -> list[str]:
@@ -196,9 +194,7 @@ class PostgresKeySql:
         )
 
     def _wanted_keys(self, places: Sequence[int], keys: Sequence[Key]) -> str:
-        """A FROM item with the keys' values: one array for each column, which parses far faster
-        than one expression for each value.
-        """
+        """A FROM item with the keys' values: arrays by column, which parse far faster."""
         alias = f"AS {_WANTED}({', '.join(f'k{place}' for place in places)})"
         arrays = [self._array(place, [key[place] for key in keys]) for place in places]
         if all(arrays):
@@ -210,9 +206,7 @@ class PostgresKeySql:
         return f"(VALUES {rows}) {alias}"
 
     def _array(self, place: int, texts: Sequence[str | None]) -> str | None:
-        """The values as one literal; None for a column of arrays, as arrays of arrays
-        don't exist.
-        """
+        """The values as one literal; None for columns of arrays: no array of arrays exists."""
         type_name = self._type(place)
         if type_name.endswith("[]"):
             return None
@@ -340,9 +334,7 @@ class PostgresChunkSql:
         return _copy(f"{self._union(self._columns, parts)} ORDER BY {self._key.names}")
 
     def absent_keys(self, keys: Sequence[Key]) -> str:
-        """Selects the keys that no row has. The database decides what is equal: ``1.0`` and
-        ``1.00`` are one number.
-        """
+        """Selects the keys that no row has. The database decides what is equal, as 1.0 and 1.00."""
         return _copy(" UNION ALL ".join(self._key.absent(keys, self.source)))
 
     def digests(self, expression: str, after: Key | None, upto: Key | None) -> str:

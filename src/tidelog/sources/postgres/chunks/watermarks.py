@@ -142,9 +142,7 @@ class PgSnapshot:
         return cls(int(xmin), max(int(xmin), int(xmax)), xip, next_xid)
 
     def visible(self, xid: Int64s) -> Bools:
-        """bool[n]: like ``pg_visible_in_snapshot``, for transactions that are committed in the log;
-        xid 0 (no transaction) is visible.
-        """
+        """bool[n]: like ``pg_visible_in_snapshot``, for transactions that the log shows; 0 is."""
         old: Bools = xid < self.xmin
         if not len(self.xip):
             return xid < self.xmax
@@ -154,9 +152,7 @@ class PgSnapshot:
         return seen
 
     def invisible_ranges(self, upto_xid: int) -> XidRanges:
-        """The transactions in progress, and those that began after the snapshot, up to
-        ``upto_xid``.
-        """
+        """The transactions in progress, and those begun after the snapshot, to ``upto_xid``."""
         running = ranges_of(self.xip[self.xip <= upto_xid].tolist())
         return np.concatenate([running, _from(self.xmax, upto_xid)])
 

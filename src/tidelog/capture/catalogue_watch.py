@@ -369,9 +369,7 @@ class CatalogueWatch:
         return self._dumps_new and str(table) not in self._known()
 
     def left_out_of(self, tables: Collection[str]) -> list[str]:
-        """Those of the tables that are not captured now. One that does not exist may be captured
-        once it does.
-        """
+        """Those of the tables that are not captured now; a missing one may be yet."""
         if not tables:
             return []
         captured = {str(table) for table in self._catalogue.tables(self._patterns)}
@@ -392,9 +390,7 @@ class CatalogueWatch:
         return self._last_known().keys()
 
     def undumpable(self) -> set[str]:
-        """Tables without a primary key whose rows are matched by an index, if every table is to be
-        dumped.
-        """
+        """Tables that match rows by an index, without a primary key, if all are to be dumped."""
         known = self._last_known().items() if self._dump_new else ()
         return {name for name, fingerprint in known if fingerprint.endswith(f" {_BY_INDEX}")}
 
@@ -409,9 +405,7 @@ class CatalogueWatch:
         return self._is_settled(name, fingerprint)
 
     def note_dump(self, table: TableName, shape: TableShape) -> None:
-        """Note that a dump was requested after ``shape`` was read and `is_settled` returned
-        True.
-        """
+        """Note that a dump was requested after ``shape`` was read and found settled."""
         known, name = self._known(), str(table)
         self.earlier_writers.forget(name)
         if known.get(name) != _fingerprint(shape):

@@ -192,18 +192,14 @@ class DumpBlock:
 
 
 class DumpGate:
-    """Open unless something blocks it. Thread-safe. It lasts for one leadership: in the next one a
-    cause blocks it again.
-    """
+    """Open unless something blocks it, for one leadership; in the next causes block again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._blocks: dict[DumpBlockCause, DumpBlock] = {}
 
     def block(self, why: DumpBlockCause, reason: str) -> None:
-        """Start no chunk of a dump; current reads end. A repeated call may change the
-        ``reason``.
-        """
+        """Start no chunk of a dump; current reads end. A later call may change ``reason``."""
         with self._lock:
             before = self._blocks.get(why)
             since_ms = int(time.time() * 1000) if before is None else before.since_ms

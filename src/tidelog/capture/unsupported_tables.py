@@ -146,9 +146,7 @@ class UnsupportedTables:
             )
 
     def on_dump_failed(self, table: TableName, reason: str) -> None:
-        """Report that a dump which capture needs lacked a privilege. It is retried at growing
-        intervals. Durable after the next `flush`.
-        """
+        """Report that a needed dump lacked a privilege; it is retried. Durable after `flush`."""
         name = str(table)
         with self._deciding():
             tries = self._tries[name] = self._tries.get(name, -1) + 1
@@ -172,9 +170,7 @@ class UnsupportedTables:
             self._resolve("dump", due)
 
     def require_dump(self, table: TableName) -> None:
-        """Note that the whole table must be dumped once it is supported again. Durable after the
-        next `flush`.
-        """
+        """Note that the table must be dumped once it is supported. Durable after `flush`."""
         with self._deciding():
             self._known.setdefault(str(table), _entry())["owed"] = True
 
@@ -263,9 +259,7 @@ class UnsupportedTables:
         self._notify(Notification(name, TABLE_AGGREGATE, kind, _now_ms(), data))
 
     def _causes_of_all(self) -> list[dict[str, Any]]:
-        """The causes that prevent dumps of every table. Cached: tables are checked one by one, and
-        thousands may be unsupported.
-        """
+        """The causes that prevent all dumps; cached, as thousands of tables may be unsupported."""
         return [
             cause
             for entry in self._known.values()

@@ -498,9 +498,7 @@ class Windows:
         self._by_position = [w for w in self._by_position if w is not window]
 
     def keys_of(self, batches: Iterable[LogBatch]) -> KeysReadBack | None:
-        """The keys of records read back from the event log; None if they exceed `READ_BACK_BYTES`.
-        Needs no lock.
-        """
+        """The keys of records of the event log; None: above `READ_BACK_BYTES`. Needs no lock."""
         truncates: list[int] = []
         parts: list[ChangedKeys] = []
         size = 0
@@ -639,9 +637,7 @@ class Windows:
                 window.schema_seen = schema.schema_id
 
     def on_watermark(self, seen: WatermarkSeen) -> ClosedWindow | VoidedWindow | None:
-        """Handle a watermark in the log; returns None for a low watermark, or one of no open
-        window.
-        """
+        """Handle a watermark in the log; returns None for a low one, or of no open window."""
         low = self._by_low.pop(seen.watermark, None)
         if low is not None:
             low.transition(WindowInput.LOW)

@@ -104,9 +104,7 @@ class OutputBuffer:
             self._changed.notify_all()
 
     def take(self, timeout_s: float) -> tuple[Item, float] | None:
-        """Remove and return the next item and when it was put (monotonic seconds); None after
-        ``timeout_s``.
-        """
+        """Remove the next item; returns it and when it was put (monotonic); None: timeout."""
         with self._changed:
             if not self._items:
                 self._changed.wait(timeout_s)

@@ -371,9 +371,7 @@ class SetDumpOptions(RunTimeOptions, Command):
 
 
 class LogMessage(Command):
-    """Write ``message`` to capture's log, to show that a channel works. Its author is responsible
-    for its contents.
-    """
+    """Write ``message`` of the caller's to capture's log, to show that a channel works."""
 
     type: ClassVar[str] = "log"
     message: str = Field(max_length=1000)

@@ -160,9 +160,7 @@ class ProcessorChain:
         ]
 
     def regroup(self, events: Sequence[Event], end: int, generation: str) -> Events:
-        """`Events.of`; events of a transform that Arrow can't hold are skipped if that is
-        tolerated.
-        """
+        """`Events.of`; events of a transform that Arrow can't hold may be skipped if tolerated."""
         try:
             return Events.of(events, end, generation)
         except Exception:  # noqa: BLE001 - its text may have a value; the event is found next

@@ -104,9 +104,7 @@ much.
 
 
 class BatchProcessor:
-    """Modes (1) and (2). Marks within a batch are committed when the consumer asks for it; they may
-    become durable later.
-    """
+    """Modes (1) and (2). Marks within a batch are committed on request, maybe later."""
 
     def __init__(
         self,
@@ -224,9 +222,7 @@ class ParallelProcessor:
             self._run_parallel(chain, [[each] for each in part], records)
 
     def _run_parallel(self, chain: ProcessorChain, lanes: Sequence[Lane], records: Events) -> None:
-        """Run one job for each thread, which takes lane after lane: a job for each lane would cost
-        more than most lanes do.
-        """
+        """Run a job for each thread, which takes lane after lane: cheaper than one a lane."""
         groups = chain.groups(lanes, self._service.threads)
         untaken: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for group in groups:

@@ -120,9 +120,7 @@ MissingExtraError, …
 
 @dataclass(frozen=True)
 class WorkerChain(ProcessorChain):
-    """A `ProcessorChain` whose steps run in workers. In parallel modes ``workers`` call the
-    consumer.
-    """
+    """A `ProcessorChain` with steps in workers, which also call consumers in parallel."""
 
     workers: Workers | None = None
 
@@ -286,9 +284,7 @@ class ConsumerLoop:
         self._loop = self._loop or loop
 
     def open(self) -> None:
-        """Start the loop. Raises EngineStateError if this thread runs the loop and would block
-        it.
-        """
+        """Start the loop. EngineStateError: this thread runs it, and would be blocked."""
         if self._loop is None:
             opened: Future[asyncio.AbstractEventLoop] = Future()
             name = "tidelog-consumer-loop"

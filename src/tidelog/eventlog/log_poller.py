@@ -95,9 +95,7 @@ class HostNotes:
         self._write(_POLLED, end, 0.0)
 
     def note_append(self, end: int) -> None:
-        """For the log's writer: note that it has appended all before ``end``, and nothing after
-        it.
-        """
+        """For the log's writer: note that all before ``end`` is appended, and no more."""
         now = self._noted_at = boot_clock()
         self._write(_CONTENT, end, now, now)
 
@@ -113,9 +111,7 @@ class HostNotes:
             os.pwrite(self._file(), part.pack(*values), at)
 
     def _file(self) -> int:
-        """The open file. Each process opens its own: a lock belongs to an open file. Raises
-        OSError.
-        """
+        """The open file, one a process: a lock belongs to an open file. Raises OSError."""
         if not self._is_kept:
             raise FileNotFoundError(self._name)
         path = temporary_directory("tidelog") / self._name

@@ -383,9 +383,7 @@ class EventLog:
         raise EventLogError(f"{self.storage!r}: segments vanish while they are read.")
 
     def last_transaction(self) -> LastTransaction | None:
-        """The newest transaction of the source that the log has records of; None if there is
-        none.
-        """
+        """The newest transaction of the source with records in the log; None: there is none."""
         for _ in range(_RESOLVE_ATTEMPTS):
             try:
                 for meta in reversed(self.chain().segments):
@@ -431,9 +429,7 @@ class EventLog:
         refuse_unused_offsets(self._reader, offsets, who)
 
     def holds(self, offset: int) -> bool:
-        """Does the log have what is before ``offset``? For a caller that knows the log to its
-        end.
-        """
+        """Does the log have what is before ``offset``? For a caller that knows its end."""
         return diverges_at(self.chain(), offset) is None
 
     def bytes_between(self, start: int, end: int) -> int:

@@ -167,9 +167,7 @@ _IDS: Final = 2**31 - 1  # largest id: readers use signed 32-bit integers
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """A version of a schema. ``version``: from 1 up within ``subject``, which is a topic's name
-    with -key or -value.
-    """
+    """A schema's ``version``, from 1 up in ``subject``: a topic's name with -key or -value."""
 
     subject: str
     version: int

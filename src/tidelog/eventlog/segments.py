@@ -401,9 +401,7 @@ class SegmentFile:
         return meta
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records. Each batch's bytes are verified against their checksums; what the values
-        mean is checked elsewhere.
-        """
+        """The records; each batch's bytes are verified by checksums, values elsewhere."""
         rows = 0
         expected = pa.schema([RECORD_SCHEMA.field(name) for name in self._names])
         for index in range(self._reader.num_record_batches):

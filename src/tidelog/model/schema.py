@@ -43,9 +43,7 @@ _OF_INTERVALS = (("months", "int32"), ("days", "int32"), ("microseconds", "int64
 
 @lru_cache(maxsize=1024)
 def decimal_parameters(logical: str) -> tuple[int, int] | None:
-    """(precision, scale) of ``decimal(p,s)`` and ``numeric(p,s)``; None for any other logical
-    type.
-    """
+    """(precision, scale) of ``decimal(p,s)`` and ``numeric(p,s)``; None for other types."""
     match = _DECIMAL.fullmatch(logical)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -66,9 +64,7 @@ def is_native(logical: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def members_of(logical: str) -> tuple[tuple[str, str], ...] | None:
-    """The names and the logical types of the members of a struct, a range and an interval; None for
-    any other logical type.
-    """
+    """A struct's, range's or interval's members and logical types; None for other types."""
     match = _RANGE.fullmatch(logical)
     if match is not None and match[1] is None:
         return ("lower", match[2]), ("upper", match[2]), *_OF_RANGES
@@ -175,16 +171,12 @@ class TableSchema:
 
     @property
     def keyless(self) -> bool:
-        """Has it no columns that identify its rows? Then a dump reads it whole, under one
-        snapshot.
-        """
+        """Do no columns identify its rows? Then a dump reads it whole, in one snapshot."""
         return not self.key and not self.match_key
 
     @property
     def dumpable(self) -> bool:
-        """Can a dump read it, by its key or whole? Not if only an index, its replica identity,
-        identifies its rows.
-        """
+        """Can a dump read it, by key or whole? Not if only its replica identity has a key."""
         return bool(self.key) or self.keyless
 
     @cached_property
@@ -231,9 +223,7 @@ class TableSchema:
 
     @cached_property
     def whole(self) -> TableSchema:
-        """The schema of all the table's columns, also the excluded ones; without a number unless
-        there are none.
-        """
+        """The schema of all columns, also excluded ones; then without a number."""
         if not self.excluded:
             return self
         columns = list(self.columns)

@@ -105,9 +105,7 @@ class SparkWorkers:
             _shared.give_back(context)
 
     def _cancel(self, context: SparkContext) -> None:
-        """Cancel the jobs, and wait until executors have ended: the next engine consumes the same
-        events.
-        """
+        """Cancel the jobs and wait for executors: the next engine has the same events."""
         until = time.monotonic() + _CANCELLED_S
         with self._changed:
             cancelled = self._running > 0
@@ -160,9 +158,7 @@ class _SharedContext:
         self._users = 0
 
     def take(self, session: Callable[[], SparkSession]) -> SparkContext:
-        """Returns the context. Raises ConfigError for Spark Connect, which has no executors to
-        offer.
-        """
+        """Returns the context. ConfigError: Spark Connect has no executors to offer."""
         from pyspark import SparkContext
 
         with self._lock:

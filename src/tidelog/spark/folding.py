@@ -90,9 +90,7 @@ def read_newest(
     *,
     parts: int,
 ) -> Iterator[DataFrame]:
-    """Yields one row per key of `read_planned` changes. Inside the block, the rows of several
-    parts are cached.
-    """
+    """Yields one row per key of `read_planned` changes, cached within the block if in parts."""
     source = read_planned(spark, log_path, generation, schema, refs, parts=parts)
     if parts < 2:
         yield source
@@ -155,9 +153,7 @@ def fold_parts(parts: DataFrame, schema: TableSchema, *, complete: bool) -> Data
 
 
 def with_deletes_below(changes: DataFrame, version: int) -> DataFrame:
-    """Returns ``changes`` with deletes in place of rows of a lower version; unchanged for version
-    0.
-    """
+    """Returns ``changes`` with deletes for rows of a lower version, none for version 0."""
     if not version:
         return changes
     op = f"IF({CHANGE_VERSION} < {version}, 'd', {CHANGE_OP})"
@@ -207,9 +203,7 @@ def as_of(
 
 @dataclass
 class TablesAtOffset:
-    """All tables at one position of the log: with every transaction before ``end``, none
-    after it.
-    """
+    """All tables at one log position: all transactions before ``end``, none after."""
 
     spark: SparkSession
     path: str
@@ -322,9 +316,7 @@ def _whole_transactions(log: EventLog, end: int) -> int:
 
 
 class _Records:
-    """The columns of ``n`` neighbouring records that identify their transactions; each int64[n],
-    bool[n].
-    """
+    """What identifies the transactions of ``n`` records; each int64[n], bool[n]."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         offset, kind, position, xid = (column.to_numpy() for column in batch.columns)

@@ -1,6 +1,4 @@
-"""Formats the event log as JSON lines in Debezium's envelope, without Spark: `tidelog log` prints
-them.
-"""
+"""Formats the event log as JSON lines in Debezium's envelope for `tidelog log`."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ def _schema_ids(log: EventLog, ref: SegmentRef) -> set[int]:
 
 
 def _messages(log: EventLog, ref: SegmentRef, table: str | None, *, dumps: bool) -> Iterator[Line]:
-    """Yields the application's logical messages, as Debezium shows them: op ``m``; and our own
-    records.
-    """
+    """Yields logical messages as Debezium shows them, op ``m``; and our own records."""
     for batch in log.batches(ref, ["offset", "kind", "payload"], schema_ids=[0]):
         for record in batch.to_pylist():
             content = json.loads(record["payload"])

@@ -205,9 +205,7 @@ class OutputLoop:
         self._options.on_tables(self.name, *tables)
 
     def _report_unregistered(self) -> None:
-        """Report the tables that are not in the output's catalog, if others are: they are
-        registered beside the batches.
-        """
+        """Report tables that are not in the output's catalog, if it has changed."""
         if isinstance(self.output, RegisteringOutput):
             found = self.output.unregistered_tables()
             if found != self._unregistered:

@@ -80,9 +80,7 @@ class OutputGroup:
         self._ended_by: TidelogError | None = None
 
     def runs(self, name: str) -> None:
-        """Report that a batch was delivered to the output, or that it has nothing to deliver: if it
-        had stopped, it runs again.
-        """
+        """Report a delivery, or that there is none to do: a stopped output runs again."""
         with self._lock:
             if self._stopped.pop(name, None) is None:
                 return
@@ -290,9 +288,7 @@ def _one_at_a_time(report: Callable[[BatchProgress], None]) -> Callable[[BatchPr
 
 
 def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], output: Output) -> None:
-    """Raises OffsetAheadError if a destination is ahead of the log: new records would be skipped as
-    already written.
-    """
+    """Raises OffsetAheadError if a destination is ahead: new records would be skipped."""
     known = destinations.get(output.name)
     if known is None:
         return
@@ -384,9 +380,7 @@ class _ProgressStore:
         keyless: Mapping[str, str],
         unregistered: Mapping[str, str],
     ) -> None:
-        """Store which tables are left out, have no key or are not registered, if it has changed:
-        between batches.
-        """
+        """Store between batches which tables are left out, keyless or unregistered, if new."""
         with self._lock:
             before = self._delivered[output]
             now = replace(
@@ -402,9 +396,7 @@ class _ProgressStore:
                 self._register()
 
     def delivered(self, progress: BatchProgress) -> None:
-        """Store that a batch was delivered, and the output's new offset. If that fails, it may be
-        called again.
-        """
+        """Store that a batch was delivered, and the new offset; may be called again."""
         with self._lock:
             if self.offsets[progress.output] != progress.end:
                 self.offsets[progress.output] = progress.end

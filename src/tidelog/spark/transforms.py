@@ -38,9 +38,7 @@ def steps_of(steps: Sequence[Step], table: TableName) -> tuple[Step, ...]:
 
 
 def destination_name(steps: Sequence[Step], table: TableName) -> str:
-    """Returns the destination of the table's rows: the first route that matches, or its own
-    name.
-    """
+    """Returns where the table's rows go: by the first matching route, or its own name."""
     routes = ((str(s.argument), s.tables) for s in steps if s.action == "route")
     try:
         return routed(routes, table)
@@ -87,9 +85,7 @@ def target_table(
 
 
 def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple[str | None, ...]:
-    """Returns the names of these columns of the source after the steps; None for one that they
-    leave out.
-    """
+    """Returns these columns' names after the steps; None for one that is left out."""
     now: list[str | None] = list(names)
     for step in steps:
         if step.action == "rename":
@@ -102,9 +98,7 @@ def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple
 
 
 def named_table(schema: TableSchema, steps: Sequence[Step], origin: SourceId) -> TargetTable | None:
-    """Returns `target_table` without a session: its columns have names and no types. None where a
-    step python determines the columns.
-    """
+    """Returns `target_table` without a session and types; None after a step python."""
     own = steps_of(steps, schema.table)
     if any(step.action == "python" for step in own):
         return None
@@ -130,9 +124,7 @@ def _check_key(schema: TableSchema, steps: Sequence[Step]) -> None:
 
 
 def merges_keys(schema: TableSchema, steps: Sequence[Step]) -> str | None:
-    """Returns why rows of several keys may have the same key after the steps; None if they don't.
-    Without casts.
-    """
+    """Returns why the steps may make keys alike; None: they don't. Without casts."""
     for number, step in enumerate(steps):
         now = delivered_names(schema.match_key, steps[:number])
         if step.action in ("compute", "mask"):

@@ -266,9 +266,7 @@ class ReadOnlyStateStore:
 
     @property
     def exists(self) -> bool:
-        """Whether it exists, if that is known without a request that costs money. Raises
-        StateError.
-        """
+        """Whether it exists, if known without a request that costs money. Raises StateError."""
         return self._open_if_exists() is not None
 
     def get(self, key: str) -> Document | None:

@@ -77,9 +77,7 @@ def _order_of(column: Column) -> Callable[[str], Any] | None:
 
 
 def has_common_order(schema: TableSchema) -> bool:
-    """Do the source, Spark and Python sort the table's keys alike? Texts have the order of their
-    collation.
-    """
+    """Do source, Spark and Python sort the keys alike? Texts only by their collation."""
     columns = [schema.columns[schema.column_index(name)] for name in schema.match_key]
     sorts_uuids = wire_format(schema).sorts_uuids_as_texts
     return all(
@@ -111,9 +109,7 @@ def ascending(schema: TableSchema, bounds: Sequence[Key]) -> bool:
 def range_condition(
     frame: DataFrame, schema: TableSchema, key: Sequence[str], part: Range
 ) -> Expression:
-    """Returns the condition that a row of ``frame`` is in the range; ``key`` names its key's
-    columns.
-    """
+    """Returns the condition that a row of ``frame`` is in the range of columns ``key``."""
     after, upto = part
     condition = f.lit(True)
     if after is not None:

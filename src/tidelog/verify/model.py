@@ -96,17 +96,13 @@ class Source(Protocol):
     def boundaries(
         self, requests: Sequence[ChunkRequest], count: int
     ) -> list[list[Key] | ChunkError]:
-        """Returns, for each request, the result of `tidelog.ports.DigestReader.boundaries`, or its
-        error.
-        """
+        """Returns each request's result of `tidelog.ports.DigestReader.boundaries`, or error."""
         ...
 
     def digests(
         self, tables: Sequence[SourceRanges]
     ) -> Callable[[], list[list[Digest] | ChunkError]]:
-        """Start to sum up; the returned function waits for the digests of each table's ranges, or
-        for the error.
-        """
+        """Start to sum up; the returned function waits for each table's digests or error."""
         ...
 
     def report_stage(self, table: TableName, stage: str) -> None:
@@ -114,9 +110,7 @@ class Source(Protocol):
         ...
 
     def caught_up(self, copies: Sequence[Copy]) -> list[bool]:
-        """Wait until each copy has everything that is committed now; False if it does not
-        arrive.
-        """
+        """Wait until each copy has all that is committed now; False: it does not arrive."""
         ...
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:

@@ -162,9 +162,7 @@ _TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def _bytes_of(column: pa.Array) -> tuple[UInt8s, Int64s]:
-    """Returns the bytes of a column with 64-bit offsets, and int64[n + 1], the start of
-    each value.
-    """
+    """Returns a column's bytes, with 64-bit offsets, and int64[n + 1], where values start."""
     _, offsets, data = column.buffers()
     count = len(column) + 1
     starts = np.frombuffer(offsets, np.int64, count, column.offset * 8)
@@ -283,9 +281,7 @@ _ROWS, _BYTES = 16_384, 8 << 20  # few enough that processors' caches fit their 
 
 
 class RowSource(Protocol):
-    """Some rows of a copy, which a task reads: picklable. ``bytes``: about how much is read; at
-    least one.
-    """
+    """Some rows of a copy that a task reads: picklable. ``bytes``: about that many, not 0."""
 
     @property
     def bytes(self) -> int: ...

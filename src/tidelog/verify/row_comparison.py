@@ -203,9 +203,7 @@ def _with_keys(frame: DataFrame, names: Sequence[str], keys: Sequence[Key]) -> D
 
 
 class _LimitKeys:
-    """Keeps a limited number of each task's rows (kind, key) of a kind; counts the others, without
-    keys.
-    """
+    """Keeps some of each task's rows (kind, key) of a kind; counts the others."""
 
     def __init__(self, most: dict[str, int]) -> None:
         self._most = most

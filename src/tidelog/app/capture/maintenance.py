@@ -154,9 +154,7 @@ class SourceCheck:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop, because it leads no more; call it after the release: a check may take another
-        second.
-        """
+        """Stop after the release, because it leads no more: a check may take another second."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(JOIN_S)

@@ -497,9 +497,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
 
 
 def _retained_log(status: Mapping[str, Any], source: SourceHealth) -> RetainedLog:
-    """Return the log that the server keeps; ``source`` includes the time since the status was
-    written.
-    """
+    """Return the log that the server keeps; ``source`` adds the time since the status."""
     return RetainedLog(
         source.retained_bytes,
         source.spare_bytes,
@@ -678,9 +676,7 @@ def _retried(leader: str | None) -> str:
 
 
 def verify_result(status: Mapping[str, Any]) -> VerifyResult | None:
-    """Return the last result of verify, without copies that are gone: their table is captured no
-    more, or their output is not configured any more.
-    """
+    """Return verify's last result, without copies whose table or output is gone."""
     result = status.get("verified")
     if result is None:
         return None

@@ -136,9 +136,7 @@ class _SparkHandle:
             self._session.stop()
 
     def check(self) -> None:
-        """Raise OutputError if Spark has ended: a leader without it would deliver nothing. A
-        session of Spark Connect is opened again.
-        """
+        """Raise OutputError if Spark has ended; open a session of Spark Connect again."""
         if self._session is None or remote_of(self._config) is not None:
             return
         try:

@@ -220,9 +220,7 @@ class ChunkQueue:
     def next_chunk(
         self, dump_table: DumpTable, limit_rows: int, *, planned: bool
     ) -> ChunkTask | None:
-        """The table's next chunk; None if there is none (yet). ``planned``: only chunks whose ends
-        the planner found.
-        """
+        """The table's next chunk, if any; ``planned``: only one whose end the planner found."""
         cursor = self._cursors[dump_table]
         if cursor.planned:
             return cursor.planned.popleft()
@@ -247,9 +245,7 @@ class ChunkQueue:
         return ChunkTask(table, cursor.dump, progress, request, order=first, cut=True)
 
     def keys_to_fetch(self, dump_table: DumpTable) -> tuple[str, int] | None:
-        """The key set and the index from which more of its keys are needed, for
-        `add_fetched_keys`.
-        """
+        """The key set, and the index from which `add_fetched_keys` needs more of its keys."""
         cursor = self._cursors[dump_table]
         key_set = cursor.progress.key_set
         if key_set is None or cursor.exhausted or not cursor.keys.start_fetch(cursor.next_key):
@@ -311,9 +307,7 @@ class ChunkQueue:
             cursor.planned.append(task)
 
     def on_plan_failure(self, cursor: TableCursor, now: float, *, transient: bool) -> int:
-        """Note that the query failed; returns how often by now, ``transient`` failures excluded. It
-        is retried with a growing delay.
-        """
+        """Note that the query failed; returns how often, without ``transient`` failures."""
         cursor.planning = False
         cursor.plan_tries += 1
         cursor.plan_failures += not transient
@@ -377,9 +371,7 @@ class ChunkQueue:
         self._retry.append(rest)
 
     def skip_row(self, task: ChunkTask, end: Key | None) -> None:
-        """Continue after the task's only row, whose key is ``end`` (None: the task's range
-        ends).
-        """
+        """Continue after the task's only row, of key ``end`` (None: the task's range ends)."""
         assert task.dump is not None
         task.transition(ChunkInput.BEHIND_KNOWN)
         self.stuck.remove(task)

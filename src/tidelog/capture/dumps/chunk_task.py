@@ -104,9 +104,7 @@ class ChunkReading:
     # ------------------------------------------------------------ a reader's thread
 
     def read(self, reader: ChunkReader, task: ChunkTask) -> None:
-        """Do steps 1 to 6 of Algorithm 1 for one chunk; the window closes on the engine's
-        thread.
-        """
+        """Do steps 1 to 6 of Algorithm 1 for a chunk; the engine's thread closes the window."""
         chunk_id = uuid.uuid4().hex
         window = Window(
             chunk_id=chunk_id,
@@ -231,9 +229,7 @@ class ChunkReading:
     # ------------------------------------------------------------ the coordinator's thread
 
     def void_overdue(self) -> None:
-        """Void windows whose watermark the log has passed without showing it. While the log is
-        behind that position, it is waited for.
-        """
+        """Void windows whose watermark the log has passed without it; first the log is awaited."""
         now = time.monotonic()
         with self._lock:
             late = {
@@ -262,9 +258,7 @@ class ChunkReading:
                     self._results.on_void(VoidedWindow(window, VoidReason.DISCARDED))
 
     def _is_open(self, window: Window, task: ChunkTask) -> bool:
-        """Is the window still open? Otherwise it has closed, or was voided and the task is read
-        again.
-        """
+        """Is the window still open? If not, it has closed or its task is read again."""
         return self._queue.find(window.chunk_id) is task and task.status is not ChunkStatus.CLOSING
 
 

@@ -212,9 +212,7 @@ class MissingRowsQueue:
             return bool(self._pieces or self._quarantined)
 
     def has_pending(self, table: str, upto: int | None = None) -> bool:
-        """Is a request of the table, with a number up to ``upto``, not answered yet? Quarantined
-        keys are counted by `unread`.
-        """
+        """Is a request of the table, up to number ``upto``, unanswered? Not of quarantined keys."""
         with self._lock:
             return any(
                 upto is None or piece.oldest <= upto
@@ -224,9 +222,7 @@ class MissingRowsQueue:
             )
 
     def unread(self, table: str, since: int) -> int:
-        """The number of the table's quarantined keys that were requested after the request
-        ``since``.
-        """
+        """The number of quarantined keys of the table requested after the request ``since``."""
         with self._lock:
             return sum(piece.newest > since for _, _, piece in self._quarantined_of(table))
 
@@ -267,9 +263,7 @@ class MissingRowsQueue:
                 self._remove(refetch_table, piece, read)
 
     def on_table_dumped(self, table: str, since: int) -> None:
-        """Remove quarantined keys requested up to the request ``since``: all rows of the table were
-        read after it.
-        """
+        """Remove quarantined keys up to the request ``since``: all rows were read after it."""
         with self._lock:
             for refetch_table, key, piece in list(self._quarantined_of(table)):
                 if piece.newest <= since:
@@ -365,9 +359,7 @@ class KeySets:
         self._state = state
 
     def put(self, set_id: str, keys: Iterable[Key]) -> int:
-        """Store the distinct keys, in order of first appearance; returns their number. Replaces an
-        existing set of the name.
-        """
+        """Store distinct keys in order, in place of a set of that name; returns their number."""
         self.delete(set_id)
         count = 0
         seen: set[Key] = set()

@@ -1,6 +1,4 @@
-"""Runs each table of a dump from its first record to its last: start, completion, failure,
-cancel.
-"""
+"""Runs each table of a dump from first to last record: start, end, failure, cancel."""
 
 from __future__ import annotations
 
@@ -169,9 +167,7 @@ class DumpTables:
         return True
 
     def _start(self, run: TableRun) -> None:
-        """Look the table up, then append its first record: a replay from its offset gives the
-        table.
-        """
+        """Look the table up, then append its first record: a replay from it gives the table."""
         run.transition(TableRunInput.NEXT)
 
         def look_up() -> None:
@@ -247,9 +243,7 @@ class DumpTables:
         self._effect(run, again, RECONNECT_S)
 
     def _effect(self, run: TableRun, effect: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Add an effect that is skipped if the table has ended by then: it may wait behind
-        others.
-        """
+        """Add an effect that is skipped if the table ends first: it may wait behind others."""
 
         def unless_ended() -> None:
             if not run.ended:
@@ -370,9 +364,7 @@ class DumpTables:
         self._finish(dump, lambda: self._notices.scanned(dump, progress, status))
 
     def refuse(self, dump: DumpState, progress: TableProgress, error: SourceError) -> None:
-        """End a table that can't be dumped as it is. If capture needs the dump, it is owed before
-        the end is stored.
-        """
+        """End a table that can't be dumped as it is; first, a dump that capture needs is owed."""
         if progress.status not in FINISHED_TABLES and (progress.due or is_own(dump)):
             table = TableName.parse(progress.table)
             if isinstance(error, ChunkDeniedError):

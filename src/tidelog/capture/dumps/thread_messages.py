@@ -27,9 +27,7 @@ class DumpLog(Protocol):
 
     def register(self, window: Window) -> None: ...
     def deliver(self, window: Window, rows: ChunkRows, until: float) -> None:
-        """Deliver the rows of a window. Raises ChunkBusyError if the log's thread stays busy until
-        ``until`` (monotonic).
-        """
+        """Deliver a window's rows. ChunkBusyError: the log is busy until ``until`` (monotonic)."""
         ...
 
     def discard(self, window: Window) -> None: ...
@@ -122,9 +120,7 @@ class Actions:
 
     @contextmanager
     def commanded(self) -> Iterator[None]:
-        """Decide under the lock; on exit the decision is durable, so the command can be
-        answered.
-        """
+        """Decide under the lock; on exit it is durable, so the command can be answered."""
         with self.lock:
             yield
         self._flush()
@@ -143,9 +139,7 @@ class Actions:
             pass
 
     def effect(self, effect: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Queue an effect that runs after the lock, held now, was released; in the order of calls,
-        except delayed ones.
-        """
+        """Queue an effect for after the lock's release, in the order of calls unless delayed."""
         self._effects.append((time.monotonic() + delay_s if delay_s else 0.0, effect))
 
     def run_effects(self) -> None:

@@ -352,9 +352,7 @@ class CommitTimes:
         return self._others_s is None or self._others_s > OTHERS_A_SECOND
 
     def delay_s(self, now: float) -> float | None:
-        """How much longer a commit takes now than at best; None: too few samples, or no one else
-        commits.
-        """
+        """The delay of a commit over the best; None: too few samples, or no one else commits."""
         known = len(self._marks) == KEPT and now - self._marked_at <= STALE_S
         if not known or not self.others_commit:
             return None

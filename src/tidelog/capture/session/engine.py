@@ -209,9 +209,7 @@ class CaptureEngine:
     # ------------------------------------------------------------ the loop
 
     def run(self, stop: threading.Event, listener: LogListener) -> None:
-        """Stream from the resume point until ``stop``; at the end all that was read is made
-        durable.
-        """
+        """Stream from the resume point until ``stop``; all that was read is made durable."""
         self._listener = listener
         self._writer.start()
         self._stopped = stop
@@ -426,9 +424,7 @@ class CaptureEngine:
         self._appends.append(ControlItem(value, done))
 
     def append_chunk(self, item: ChunkItem) -> None:
-        """Queue rows that need no window: the log is paused at their position, or their table has
-        no key.
-        """
+        """Queue rows that need no window: the log is paused there, or the table has no key."""
         self._appends.append(item)
 
     def pause_log(self) -> LogPause:

@@ -61,9 +61,7 @@ class FailureCounts:
 
 
 class TokenRateLimit:
-    """The limit of one process, shared by all interfaces that check tokens; used on its event
-    loop.
-    """
+    """One process's limit, shared by interfaces that check tokens, on its event loop."""
 
     def __init__(self) -> None:
         self._failures = FailureCounts()
@@ -92,9 +90,7 @@ TOO_MANY_MESSAGE = "too many wrong tokens; wait a minute"
 
 
 async def check_token(request: Request, tokens: Iterable[str], rate_limit: TokenRateLimit) -> int:
-    """`ACCEPTED` if the request has one of ``tokens``; else the status of the answer, delayed after
-    many failures.
-    """
+    """`ACCEPTED` for one of ``tokens``, else the answer's status, late after many failures."""
     if carries(request, tokens):
         return ACCEPTED
     if "authorization" not in request.headers:  # not a guess
@@ -104,9 +100,7 @@ async def check_token(request: Request, tokens: Iterable[str], rate_limit: Token
 
 
 def carries(request: Request, tokens: Iterable[str]) -> bool:
-    """Is one of ``tokens`` given as a bearer token, or as the password of any user? Some programs
-    can only send user and password.
-    """
+    """Is one of ``tokens`` given, as bearer token or as the password of any user?"""
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     given = given.strip()
     if scheme.lower() == "basic":
@@ -154,9 +148,7 @@ class RequestWorkers:
         self._places = threading.BoundedSemaphore(most)
 
     async def run(self, work: Callable[[], _Found], timeout_s: float) -> _Found:
-        """Return or raise the result of ``work``. Raises BusyError at once, SilentError on
-        timeout.
-        """
+        """Return or raise ``work``'s result. BusyError comes at once, SilentError on timeout."""
         if not self._places.acquire(blocking=False):
             raise BusyError(_FULL)
         loop = asyncio.get_running_loop()

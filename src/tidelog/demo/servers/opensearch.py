@@ -49,9 +49,7 @@ def install_jars(
 
 
 def java(title: str) -> str:
-    """Return the Java for a server, as an unprivileged user can run it. Raises
-    MissingProgramError.
-    """
+    """Return the Java for a server that an unprivileged user runs, or MissingProgramError."""
     program = find_java(17)
     if program is None:
         raise MissingProgramError(

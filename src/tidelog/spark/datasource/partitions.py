@@ -1,6 +1,4 @@
-"""Plans reads: which offsets a batch has, and how its segments are split into partitions. Without
-Spark.
-"""
+"""Plans reads: a batch's offsets, and its segments' partitions. Without Spark."""
 
 from __future__ import annotations
 
@@ -99,9 +97,7 @@ def schema_at(log: EventLog, table: TableName, start: int, end: int) -> TableSch
 
 
 def schema_now(log: EventLog, table: TableName) -> TableSchema | None:
-    """Returns the schema version of the table's last record; without records, the greatest
-    number.
-    """
+    """Returns the schema version of the table's last record, else the greatest."""
     chain = log.chain()
     return schema_at(log, table, chain.head, chain.next) or log.schemas.latest(table)
 
@@ -135,9 +131,7 @@ def check_generation(log: EventLog, generation: str) -> None:
 
 
 def check_start(log: EventLog, start: int, who: str) -> None:
-    """Raises OffsetGoneError if retention removed ``start``, OffsetAheadError if the log ends
-    before ``start``.
-    """
+    """Raises OffsetGoneError, OffsetAheadError if ``start`` is before or after the log."""
     head = log.chain(start).head
     if start < head:
         raise OffsetGoneError(
@@ -221,9 +215,7 @@ class _Room:
 def _cut(
     log: EventLog, start: int, end: int, wanted: Collection[int] | None, room: _Room
 ) -> int | None:
-    """Returns the offset of the first record in ``[start, end)`` without room; None: all
-    have room.
-    """
+    """Returns the first offset in ``[start, end)`` without room; None: all have room."""
     for ref in log.segments(start, end):
         for batch in log.batches(ref, ("offset", "payload"), schema_ids=wanted):
             sizes = pc.binary_length(batch.column("payload")).to_numpy().astype(np.int64)
@@ -237,9 +229,7 @@ def _cut(
 def new_schema_at(
     log: EventLog, schema: TableSchema, start: int, end: int
 ) -> tuple[int, TableSchema] | None:
-    """Returns the first segment in ``[start, end)`` with records of a newer version, and that
-    version.
-    """
+    """Returns the first segment in ``[start, end)`` with a newer version, and that."""
     newer = {
         other.schema_id: other
         for other in log.schemas.versions(schema.table)

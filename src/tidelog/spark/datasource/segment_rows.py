@@ -99,9 +99,7 @@ DUMP_COMPLETED = "dump-completed"
 
 
 def batch_of(log: EventLog, start: int, end: int) -> OutputBatch:
-    """Returns offsets ``[start, end)`` of ``log`` as a batch, from metadata, without
-    reading rows.
-    """
+    """Returns offsets ``[start, end)`` of ``log`` as a batch, by metadata alone."""
     schema_ids: dict[TableName, set[int]] = {}
     totals: dict[TableName, list[int]] = {}
     completed, started = [], []

@@ -86,9 +86,7 @@ def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Sche
 
 
 def source_schema(connector: str, fields: Sequence[tuple[str, str, bool]]) -> Schema:
-    """Returns the schema of the block ``source``; ``fields``: name, Connect's type, may it
-    be null?
-    """
+    """Returns the block ``source``'s schema; ``fields``: name, Connect's type, nullable?"""
     members = [{"type": kind, "optional": null, "field": name} for name, kind, null in fields]
     return struct(f"io.debezium.connector.{connector}.Source", members, optional=False)
 
@@ -156,9 +154,7 @@ def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
 
 
 def _structured(kind: pa.DataType, how: Handling, type_name: str) -> Schema | None:
-    """Returns the schema of a column that `tidelog.spark.formats.structured` writes; None for other
-    columns.
-    """
+    """Returns the schema of a column of `tidelog.spark.formats.structured`, else None."""
     shape = structured.geometry_of(kind, type_name)
     if shape is not None:
         return structured.geometry_schema(shape)

@@ -99,9 +99,7 @@ class Handling:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Handling:
-        """Returns the modes of the source's options, with names in lower case. Raises
-        ConfigError.
-        """
+        """Returns the modes of the source's options, in lower case. Raises ConfigError."""
         return cls(
             _choice(options, "decimalhandlingmode", "string", get_args(DecimalMode)),
             _choice(options, "timeprecisionmode", "microseconds", get_args(TimeMode)),
@@ -215,9 +213,7 @@ def is_short(mode: TimeMode, type_name: str, *, of_day: bool) -> bool:
 def json_values(
     values: pa.Array, handling: Handling = PLAIN_HANDLING, type_name: str | None = None
 ) -> pa.StringArray:
-    """Returns each value as JSON text; null stays null. ``type_name`` as ``types`` of
-    `json_rows`.
-    """
+    """Returns values as JSON text or null. ``type_name``: as ``types`` of `json_rows`."""
     return _cells(values, handling, type_name).texts()
 
 
@@ -262,9 +258,7 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
 
 
 def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCells | None:
-    """Returns the cells of a column whose text or bytes have a structure; None for other
-    columns.
-    """
+    """Returns the cells of a column of structured text or bytes; None for others."""
     shape = structured.geometry_of(values.type, type_name)
     found = None if shape is None else structured.geometry_texts(values, shape)
     if pa.types.is_string(values.type):
@@ -380,9 +374,7 @@ def _micros(
 
 
 def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
-    """Returns nanoseconds; values beyond 64 bits (before 1677, after 2262) become the least or the
-    greatest value.
-    """
+    """Returns nanoseconds; beyond 64 bits (1677 to 2262) the least or the greatest."""
     limit = np.iinfo(np.int64)
     low, high = int(limit.min) // 1000 + 1, int(limit.max) // 1000
     found = pc.multiply(pc.max_element_wise(pc.min_element_wise(micros, high), low), 1000)

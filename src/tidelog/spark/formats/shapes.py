@@ -146,9 +146,7 @@ def typed(schema: TableSchema, columns: Sequence[str] | None) -> spark.StructTyp
 def typed_changes(
     row: spark.StructType, key: spark.StructType, of_after: dict[str, Any] | None = None
 ) -> spark.StructType:
-    """Returns the typed shape of changes of such rows; ``of_after``: metadata of its column
-    `after`.
-    """
+    """Returns the typed shape of such changes; ``of_after``: metadata of `after`."""
     return spark.StructType(
         [
             spark.StructField("op", spark.StringType()),
@@ -165,9 +163,7 @@ def typed_changes(
 
 
 def changes(schema: TableSchema) -> spark.StructType:
-    """Returns the internal shape that outputs merge: a folded row per key
-    (`tidelog.codecs.fold`).
-    """
+    """Returns outputs' internal shape: a folded row per key (`tidelog.codecs.fold`)."""
     return spark.StructType(
         [
             spark.StructField(CHANGE_OP, spark.StringType()),

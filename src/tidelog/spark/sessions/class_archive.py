@@ -90,9 +90,7 @@ class ClassArchive:
             logger.info("no archive of Java's classes is created: %s", error)
 
     def close(self) -> None:
-        """End the process that creates the archive, if it has not ended; the next start has
-        another.
-        """
+        """End the process that creates the archive if it runs; the next start has another."""
         maker, self._maker = self._maker, None
         if maker is None or self._file is None or maker.poll() is not None:
             return
@@ -105,9 +103,7 @@ class ClassArchive:
 
 
 def unfinished_files(file: Path, process: int) -> tuple[Path, Path]:
-    """Returns the archive that this process creates, before it has its name, and the mark that it
-    does so.
-    """
+    """Returns this process's archive, before it has its name, and its mark."""
     return file.with_suffix(f".{process}"), _mark_of(file)
 
 
@@ -135,9 +131,7 @@ def _key() -> str:
 
 
 def _prune(own: Path) -> None:
-    """Delete archives beside ``own`` that were not used for long, and what others left unfinished.
-    Raises OSError.
-    """
+    """Delete archives beside ``own`` long unused, and unfinished ones. Raises OSError."""
     for file in own.parent.iterdir():
         with suppress(FileNotFoundError):  # by another process
             unused_s = time.time() - file.stat().st_mtime
@@ -146,9 +140,7 @@ def _prune(own: Path) -> None:
 
 
 def _claim(mark: Path) -> bool:
-    """Returns True if this process may create the archive: nobody else may until a day after a
-    process has begun.
-    """
+    """Returns True if this process may create the archive, a claim for a day."""
     with suppress(FileNotFoundError):
         if time.time() - mark.stat().st_mtime > _AGAIN_S:
             mark.unlink()

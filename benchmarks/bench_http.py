@@ -24,7 +24,7 @@ from benchmarks.spark_workload import Meter, build_tables, delivered_s, report, 
 from benchmarks.table import Row, show
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.http.output import HttpOutput
+from tidelog.outputs.http.writer import HttpOutput
 from tidelog.spark import spark_session
 from tidelog.state.sqlite import SqliteState
 

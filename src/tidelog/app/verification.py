@@ -38,7 +38,6 @@ from tidelog.outputs.lake.delta.config import DeltaSection
 from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, Digest, DigestReader, TargetTable
 from tidelog.results import RepairRequest, TableComparison, Verification
-from tidelog.spark.lock_patience import retry_while_busy
 from tidelog.state.opening import open_state, state_exists
 
 if TYPE_CHECKING:
@@ -480,6 +479,8 @@ class ComparedSource:
     def boundaries(
         self, requests: Sequence[ChunkRequest], count: int
     ) -> list[list[Key] | ChunkError]:
+        from tidelog.spark.source_rows import retry_while_busy
+
         def ends(reader: DigestReader, request: ChunkRequest) -> list[Key] | ChunkError:
             try:
                 return retry_while_busy(lambda: reader.boundaries(request, count))
@@ -491,6 +492,8 @@ class ComparedSource:
     def digests(
         self, tables: Sequence[SourceRanges]
     ) -> Callable[[], list[list[Digest] | ChunkError]]:
+        from tidelog.spark.source_rows import retry_while_busy
+
         failed: dict[int, ChunkError] = {}
 
         def digest(reader: DigestReader, part: tuple[int, Range]) -> Digest | None:

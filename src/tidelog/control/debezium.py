@@ -4,7 +4,7 @@ Types and fields as in its manual, "Sending signals to a Debezium connector", an
 ``io.debezium.pipeline.signal.actions``. As in Debezium, unknown fields are ignored. Differences: a
 signal's id names the dump; ``priority`` is an addition; ``surrogate-key`` is not needed, because
 tables are read in the order of their own key; a blocking snapshot's filter must be a plain SELECT
-(`conditions`).
+(`condition_of_filter`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog.control import conditions
 from tidelog.control.commands import (
     OUR_IDS,
     Command,
@@ -27,6 +26,7 @@ from tidelog.control.commands import (
     StopSnapshot,
     any_case,
     build_command,
+    condition_of_filter,
 )
 from tidelog.errors import UsageError
 
@@ -191,7 +191,7 @@ def _conditions(signal: Signal, data: Mapping[str, Any]) -> dict[str, str]:
         if not isinstance(text, str):
             raise UsageError(f"{signal.type}: additional-conditions: filter is a text")
         try:
-            condition = conditions.from_filter(text)
+            condition = condition_of_filter(text)
         except ValueError as error:
             raise UsageError(f"{signal.type}: additional-conditions: {error}") from None
         if condition is not None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidelog.codecs.decode import decode
-from tidelog.errors import ChunkError
+from tidelog.errors import ChunkBusyError, ChunkError
 from tidelog.eventlog.segments import RECORD_SCHEMA
 from tidelog.model.records import LogBatch, binary_array
 from tidelog.model.schema import TableSchema
 from tidelog.ports import ChunkReader, ChunkRequest, ChunkRows
 from tidelog.spark.formats.shapes import row_type
-from tidelog.spark.lock_patience import retry_while_busy
 from tidelog.spark.sessions.versions import arrow_schema
 
 if TYPE_CHECKING:
@@ -126,3 +126,25 @@ def source_frame(
 
     spark.dataSource.register(SourceRows)
     return spark.read.format(format_name).load()
+
+
+PATIENCE_S: Final = 60.0
+_PAUSE_S: Final = 0.2
+_Answer = TypeVar("_Answer")
+
+
+def retry_while_busy(read: Callable[[], _Answer], patience_s: float = PATIENCE_S) -> _Answer:
+    """Returns the result of ``read``, retried while another session holds a lock that it waits for.
+
+    A session of ours waits for a lock shorter than the server's deadlock timeout, so that the
+    server never aborts the application's statement. DDL may take longer than that. Raises
+    ChunkBusyError after ``patience_s``.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return read()
+        except ChunkBusyError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_PAUSE_S)

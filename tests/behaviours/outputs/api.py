@@ -20,8 +20,8 @@ from tests.support.output_options import endpoint as request_endpoint
 
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.formatters import formatter
-from tidelog.outputs.http.output import HttpOutput
 from tidelog.outputs.http.requests import Body
+from tidelog.outputs.http.writer import HttpOutput
 from tidelog.state.sqlite import SqliteState
 
 UNTOLD = "__debezium_unavailable_value"

@@ -19,8 +19,7 @@ from tidelog.sources.postgres.catalogue.tables import PostgresCatalogue
 from tidelog.sources.postgres.chunks.digests import PostgresDigests
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.connect import connect
-from tidelog.spark.lock_patience import retry_while_busy
-from tidelog.spark.source_rows import read_rows
+from tidelog.spark.source_rows import read_rows, retry_while_busy
 
 pytestmark = pytest.mark.integration
 

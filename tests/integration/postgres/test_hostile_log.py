@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
 
-from tidelog.codecs.postgres.messages import MAX_MESSAGE_BYTES
+from tidelog.codecs.postgres.pgoutput import MAX_MESSAGE_BYTES
 from tidelog.model.records import LogBatch
 from tidelog.ports import MAX_SIGNAL_BYTES, SignalSeen
 from tidelog.sources.postgres.stream.log_reader import MAX_PREFIX_CHARACTERS

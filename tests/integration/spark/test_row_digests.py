@@ -23,7 +23,7 @@ from tidelog.config import Config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.model.schema import Column, TableName, TableSchema
-from tidelog.outputs.lake.delta.new_tables import DeltaLayout
+from tidelog.outputs.lake.delta.options import DeltaLayout
 from tidelog.outputs.lake.delta.reading import FileRows, file_rows
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.ports import ChunkRequest, Digest, SourceId

@@ -11,8 +11,8 @@ from tests.support.build_log import BuiltLog
 
 from tidelog.errors import KeyMissingError, OutputRefusedError
 from tidelog.outputs.base.progress import RefusedTables
-from tidelog.outputs.lake.delta.idle_check import has_whole_log
 from tidelog.outputs.lake.delta.options import DeltaOptions
+from tidelog.outputs.lake.delta.output import has_whole_log
 from tidelog.outputs.lake.delta.table import DeltaTable, commit_note, path_of
 from tidelog.outputs.lake.delta_log.commits import CommitWriter
 from tidelog.outputs.lake.table import application_of

@@ -21,7 +21,7 @@ from tests.unit.lake.delta_log.tables import METADATA, PROTOCOL, Table
 from tidelog.errors import OutputError
 from tidelog.outputs.base.file_store import StoredFile
 from tidelog.outputs.lake.delta import vacuum
-from tidelog.outputs.lake.delta.new_tables import DeltaLayout
+from tidelog.outputs.lake.delta.options import DeltaLayout
 from tidelog.outputs.lake.delta.table import DeltaTable
 from tidelog.outputs.lake.delta.vacuum import KNOWN_SINCE_PROPERTY, Vacuum, VacuumTimes
 from tidelog.outputs.lake.delta_log.actions import DataFile, DeletionVector, add, remove

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from tests.support.build_log import BuiltLog
 
-from tidelog.codecs.postgres.messages import LogicalMessage
+from tidelog.codecs.postgres.pgoutput import LogicalMessage
 from tidelog.model.records import Resume
 from tidelog.outputs.base import ranges
 from tidelog.outputs.formatters.messages import LogicalMessages

@@ -155,7 +155,7 @@ def body_of(section: HttpSection) -> Body:
 
 def _open(section: HttpSection, context: OutputContext) -> Output:
     from tidelog.outputs.formatters import formatter
-    from tidelog.outputs.http.output import HttpOutput
+    from tidelog.outputs.http.writer import HttpOutput
 
     delivery = delivery_of(section, keyed=False, order=section.order)
     return HttpOutput(

@@ -1,4 +1,4 @@
-"""Sends messages of one task to an API, on executors.
+"""The HTTP output; and its writer, which sends messages of one task to an API, on executors.
 
 A table's keys are spread over lanes; a lane sends its requests one after the other, the lanes in
 parallel. So a key's messages arrive in order.
@@ -6,17 +6,22 @@ parallel. So a key's messages arrive in order.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.errors import OutputRefusedError
+from tidelog.errors import ConfigError, OutputRefusedError
+from tidelog.outputs.base.delivery import Delivery
+from tidelog.outputs.base.output import ExecutorOutput
 from tidelog.outputs.base.tasks import partition_numbers
-from tidelog.outputs.base.writer import Writer, is_retry
+from tidelog.outputs.base.writer import StopAtRejection, Writer, is_retry
 from tidelog.outputs.http.requests import (
     KEY_HEADER,
     TABLE_HEADER,
@@ -31,8 +36,12 @@ from tidelog.outputs.http.requests import (
     request_key,
     request_url,
     split_requests,
+    trusted_authorities,
 )
-from tidelog.ports import Rejection, TargetTable, WriteTask
+from tidelog.ports import Rejection, StateStore, TargetTable, TaskWriter, WriteTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _AHEAD = 2  # requests that a lane prepares
 _TOO_LARGE = 413
@@ -260,3 +269,67 @@ def _named(messages: RequestMessages) -> str:
         return f"the record of {messages.table} at version {first}"
     tables = ", ".join(dict.fromkeys(messages.tables[messages.start : messages.end].to_pylist()))
     return f"a record of {tables} at versions {first} to {last}"
+
+
+# How long the API may still process a request of an earlier attempt. Until then an answer 409 says
+# nothing about the request's records.
+_IN_PROGRESS_S = 3600.0
+_ONE_TASK = 1 << 60  # bytes: splitting a table over tasks would change the content of requests
+
+
+class HttpOutput(ExecutorOutput):
+    """`tidelog.ports.Output` over an API.
+
+    Args:
+        spark: any session.
+        log_path: the event log that batches refer to.
+        state: keeps the output's progress.
+        delivery: ordered (key or total), with a formatter.
+        endpoint: the API.
+        body: how messages become requests.
+        lanes: requests of a table that are sent at once.
+    """
+
+    repeats_same_batches = True  # its requests are the same then
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        log_path: str,
+        state: StateStore,
+        delivery: Delivery,
+        *,
+        endpoint: Endpoint,
+        body: Body,
+        lanes: int,
+    ) -> None:
+        if delivery.keyed or delivery.formatter is None or delivery.order == "none":
+            raise ConfigError("an http output delivers every change, as messages, in order")
+        trusted_authorities(endpoint.ca_file)
+        self._endpoint = endpoint
+        self._body = body
+        self._lanes = lanes
+        self._in_doubt = False
+        self._in_doubt_until: float | None = None
+        super().__init__(spark, log_path, state, replace(delivery, part_bytes=_ONE_TASK))
+
+    def create(self, table: TargetTable) -> None:
+        request_url(self._endpoint.url, table)
+
+    def writer(self) -> TaskWriter:
+        return HttpWriter(
+            self._endpoint,
+            self._body,
+            lanes=self._lanes,
+            total=self.delivery.order == "total",
+            keep_rejected=not isinstance(self.delivery.dead_letters, StopAtRejection),
+            in_doubt=self._in_doubt,
+        )
+
+    def before_batch(self, *, again: bool) -> None:
+        if not again:
+            self._in_doubt_until = None
+        elif self._in_doubt_until is None:
+            self._in_doubt_until = time.monotonic() + _IN_PROGRESS_S
+        until = self._in_doubt_until
+        self._in_doubt = until is not None and time.monotonic() < until

@@ -114,7 +114,7 @@ def _delta_names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterat
 
 
 def _delta_idle(section: DeltaSection, log: LogExtent) -> bool:
-    from tidelog.outputs.lake.delta.idle_check import has_whole_log
+    from tidelog.outputs.lake.delta.output import has_whole_log
 
     section.provide_options()
     options = _delta_options(section)

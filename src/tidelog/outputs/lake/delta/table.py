@@ -33,7 +33,7 @@ from tidelog.outputs.lake.data_files.layout import (
     source_name,
     with_source_names,
 )
-from tidelog.outputs.lake.delta.new_tables import DeltaLayout, new_definition
+from tidelog.outputs.lake.delta.options import DeltaLayout, new_definition
 from tidelog.outputs.lake.delta.tasks import CopyFiles
 from tidelog.outputs.lake.delta_log import actions as log_actions
 from tidelog.outputs.lake.delta_log import commits, table_state

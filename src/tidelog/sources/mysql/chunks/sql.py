@@ -10,7 +10,7 @@ ascending index and last in a descending one; its text is None.
 
 A dump's condition must be one expression that ends where its text ends: one that ended early would
 void the chunk's bounds. The condition of a command was checked by the rules of other databases
-(`tidelog.control.conditions`). Here a backslash escapes, quotes of both kinds delimit strings, and
+(`tidelog.control.commands`). Here a backslash escapes, quotes of both kinds delimit strings, and
 # begins a comment (manual, "Language Structure").
 """
 

@@ -27,7 +27,7 @@ from numba.extending import intrinsic
 from psycopg import pq
 
 from tidelog.codecs.columns.kernels import copy_bytes
-from tidelog.codecs.postgres.messages import MAX_MESSAGE_BYTES
+from tidelog.codecs.postgres.pgoutput import MAX_MESSAGE_BYTES
 from tidelog.codecs.postgres.server_texts import ServerText
 from tidelog.errors import ConnectionLostError, GapError, PreflightError, SourceError, TidelogError
 from tidelog.model.records import Int64s, UInt8s

@@ -109,7 +109,14 @@ SHORT = {
 
 
 # Of servers that end under a capture: other kinds do so too, and tests of the sources.
-FURTHER = {("oracle_mysql80", "server-crashes"), ("oracle_mariadb1011", "server-restarts")}
+FURTHER = {
+    ("oracle_mysql80", "server-crashes"),
+    ("oracle_mariadb1011", "server-restarts"),
+    # What others here have, of another source.
+    ("oracle16", "messages-4-readers-frozen"),
+    ("oracle_mysql80_minimal", "names-not-logged"),
+    ("oracle_mariadb1011", "gtids-4-readers"),
+}
 # One of each kind of source, for `make test`.
 FIRST = {(server, "one-reader") for server in ("oracle16", "oracle_mysql80", "oracle_mariadb1011")}
 
@@ -201,9 +208,8 @@ def test_event_log_on_an_object_store_is_a_true_history_where_puts_are_held(
 
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "server", ["oracle16", pytest.param("oracle_mysql80", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("server", ["oracle16", "oracle_mysql80"])
 def test_killed_wherever_a_dump_may_be(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ class Writers:
                 "--no-vacuum",
                 f"--client={WRITERS}",
                 "--time=600",
+                "--rate=500",
                 f"--file={script}",
                 dsn,
             ],
@@ -153,7 +154,8 @@ def run(
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "watermarks", ["table", pytest.param("message", marks=pytest.mark.thorough), "snapshot"]
+    "watermarks",
+    ["table", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("message", "snapshot"))],
 )
 def test_few_chunks_are_void_and_none_goes_back(
     durable: PostgresServer,

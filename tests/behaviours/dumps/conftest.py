@@ -12,12 +12,17 @@ import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.sources import PostgresSource, Source
 from tests.behaviours.dumps.sources_mysql import MySqlSource
-from tests.behaviours.dumps.ways import ONE, Way
+from tests.behaviours.dumps.ways import ONE, Way, mark_sample
 from tests.support.held_locks import asked_under_locks
 
 from tidelog.demo.servers.postgres import PostgresServer
 
 _numbers = itertools.count(1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_sample(items)
 
 
 @pytest.fixture(autouse=True)

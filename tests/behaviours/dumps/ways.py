@@ -13,9 +13,9 @@ from zlib import crc32
 
 import pytest
 
-SAMPLED = (("postgres",), ("mysql", "mariadb"))
-"""A test of `make test-all` reads one of each of these kinds of source, in one way. MySQL and
-MariaDB take turns: what they differ in is tested on both in tests/integration/mysql.
+SOURCES = ("postgres", "mysql", "mariadb")
+"""A test of `make test-all` reads one of these kinds of source, in one way: they take turns. What
+they differ in is tested on each in tests/integration.
 """
 
 
@@ -64,22 +64,26 @@ BINLOG = [Way("gtid", 1, "mysql"), Way("table", 4, "mariadb")]
 
 
 def ways(found: Sequence[Way]) -> Callable[[Any], Any]:
-    """Run the test in each of these ways; those not in its sample are marked ``thorough``."""
+    """Run the test in each of these ways, of which `mark_sample` leaves one to `make test-all`."""
+    return pytest.mark.parametrize("way", found, ids=str)
 
-    def mark(test: Any) -> Any:
-        sample: list[Way] = []
-        turn = crc32(test.__name__.encode())
-        for kinds in SAMPLED:
-            present = [kind for kind in kinds if only(kind, found)]
-            if present:
-                mine = only(present[turn % len(present)], found)
-                sample.append(mine[turn // len(present) % len(mine)])
-        parameters = [
-            way if way in sample else pytest.param(way, marks=pytest.mark.thorough) for way in found
-        ]
-        return pytest.mark.parametrize("way", parameters, ids=str)(test)
 
-    return mark
+def mark_sample(items: Sequence[pytest.Item]) -> None:
+    """Mark as thorough all but one way of each test, other ones for its other parameters."""
+    tests: dict[str, list[tuple[pytest.Item, Way]]] = {}
+    for item in items:
+        way = item.callspec.params.get("way") if hasattr(item, "callspec") else None
+        if isinstance(way, Way) and item.get_closest_marker("thorough") is None:
+            tests.setdefault(item.nodeid.replace(str(way), ""), []).append((item, way))
+    for name, variants in tests.items():
+        turn = crc32(name.encode())
+        found = [way for _, way in variants]
+        present = [source for source in SOURCES if only(source, found)]
+        mine = only(present[turn % len(present)], found)
+        sample = mine[turn // len(present) % len(mine)]
+        for item, way in variants:
+            if way != sample:
+                item.add_marker(pytest.mark.thorough)
 
 
 def only(source: str, found: Sequence[Way] = EVERY) -> list[Way]:

@@ -103,6 +103,7 @@ def test_frozen_leader_acts_on_no_command_when_it_wakes_up(source: Source) -> No
     assert late is not None
 
 
+@pytest.mark.thorough
 def test_frozen_leader_that_keeps_the_http_port_is_succeeded(source: Source) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -38,9 +38,21 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("hit", [1, 2, 9])
+HITS = (1, 2, 9)
+
+
 @pytest.mark.parametrize(
-    ("work", "point"), [(work, point) for work, points in POINTS.items() for point in points]
+    ("work", "point", "hit"),
+    [
+        # A sample: each place, killed the first, second or ninth time that it is reached.
+        pytest.param(
+            work, point, hit, marks=[] if place % len(HITS) == turn else pytest.mark.thorough
+        )
+        for place, (work, point) in enumerate(
+            (work, point) for work, points in POINTS.items() for point in points
+        )
+        for turn, hit in enumerate(HITS)
+    ],
 )
 def test_killed_at_any_point_the_log_holds_what_was_told(tmp_path, work, point, hit):
     process = start(tmp_path, 1, work, f"{point}:kill:{hit}")

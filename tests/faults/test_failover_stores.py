@@ -27,7 +27,7 @@ WITHIN_S = 2.5
 """So soon a record is durable, also on a busy machine: before one request that hangs ends."""
 
 
-@pytest.fixture(params=["log", "zookeeper", "postgresql"])
+@pytest.fixture(params=["log", pytest.param("zookeeper", marks=pytest.mark.thorough), "postgresql"])
 def source(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Iterator[Source]:
     url = STORES[request.param](request, tmp_path)
     if request.param == "log":

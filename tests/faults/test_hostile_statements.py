@@ -222,7 +222,9 @@ def arrived(source: Source) -> set[int]:
     return {int(change.new["id"] or 0) for change in changes if change.op == "I" and change.new}
 
 
-@pytest.mark.parametrize("watermarks", ["table", "message"])
+@pytest.mark.parametrize(
+    "watermarks", ["table", pytest.param("message", marks=pytest.mark.thorough)]
+)
 @pytest.mark.timeout(900)
 def test_changes_arrive_whatever_a_hostile_role_runs(
     source: Source, mallory: psycopg.Connection[Any], watermarks: str

@@ -36,7 +36,13 @@ def put_back(directory: Path, what: str, saved: Path) -> None:
             each.unlink()
 
 
-@pytest.mark.parametrize("what", ["log", "state", "both", "segments"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "both",
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("log", "state", "segments")),
+    ],
+)
 def test_no_offset_is_issued_twice_and_no_row_is_missing(
     what: str, database: str, tmp_path: Path
 ) -> None:
@@ -86,7 +92,7 @@ def test_no_offset_is_issued_twice_and_no_row_is_missing(
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+@pytest.mark.parametrize("kind", [pytest.param("postgres", marks=pytest.mark.thorough), "mysql"])
 def test_a_log_that_is_not_mounted_is_refused_and_nothing_is_deleted(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_capture_goes_on_where_the_slot_was_synchronised(version: int, tmp_path:
         assert again.stop() == 0
 
 
+@pytest.mark.thorough
 def test_what_the_promoted_standby_lacks_is_told(tmp_path: Path) -> None:
     with pair_of(18, tmp_path) as pair:
         source = pair.source

@@ -66,7 +66,9 @@ def on_s3(
         source.close()
 
 
-@pytest.mark.parametrize("store", ["zookeeper", "postgresql"])
+@pytest.mark.parametrize(
+    "store", [pytest.param("zookeeper", marks=pytest.mark.thorough), "postgresql"]
+)
 def test_a_capture_waits_for_a_state_store_that_is_away(
     request: pytest.FixtureRequest, store: str, database: str, tmp_path: Path
 ) -> None:
@@ -152,7 +154,14 @@ def delivered(directory: Path) -> list[int]:
     return sorted(int(json.loads(line)["key"]["id"]) for file in visible for line in file.open())
 
 
-@pytest.mark.parametrize("command", ["capture", "pipeline", "run", "status"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "capture",
+        "pipeline",
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("run", "status")),
+    ],
+)
 @pytest.mark.parametrize("mistake", ["secret", "bucket"])
 def test_whom_the_bucket_does_not_let_in_ends_at_once(
     on_s3: Callable[..., Source], s3: S3Server, tmp_path: Path, command: str, mistake: str

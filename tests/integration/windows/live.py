@@ -310,7 +310,7 @@ dump: {{chunk_rows: {self.chunk_rows}, parallelism: {self.parallelism}}}
             if time.monotonic() > deadline:
                 waited = f"not within {patience_s} s: {what}"
                 raise AssertionError(f"{waited}; {self.situation()}")
-            time.sleep(0.02)
+            time.sleep(0.05)  # each look at the status costs some CPU
 
     def situation(self) -> str:
         """What capture does, and what its housekeeping waits for; no values."""

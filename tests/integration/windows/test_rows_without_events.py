@@ -240,8 +240,15 @@ def test_new_table_that_is_locked_is_published_later(make: Make) -> None:
     live.check("public.late")
 
 
-@pytest.mark.parametrize("down", [False, True], ids=["live", "down"])
-@pytest.mark.parametrize("snapshot", ["initial", "no_data"])
+@pytest.mark.parametrize(
+    ("snapshot", "down"),
+    [
+        pytest.param("initial", False, id="initial-live"),
+        pytest.param("initial", True, id="initial-down", marks=pytest.mark.thorough),
+        pytest.param("no_data", False, id="no_data-live", marks=pytest.mark.thorough),
+        pytest.param("no_data", True, id="no_data-down"),
+    ],
+)
 @pytest.mark.parametrize(
     "option",
     [

@@ -12,8 +12,9 @@ import pytest
 from tests.behaviours.dumps.dumped import Dumped, Make
 from tests.behaviours.dumps.sources import PostgresSource, Source
 from tests.behaviours.dumps.sources_mysql import MySqlSource
-from tests.behaviours.dumps.ways import ONE, Way, mark_sample
+from tests.behaviours.dumps.ways import ONE, Way
 from tests.support.held_locks import asked_under_locks
+from tests.support.samples import mark_sample
 
 from tidelog.demo.servers.postgres import PostgresServer
 
@@ -22,7 +23,7 @@ _numbers = itertools.count(1)
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    mark_sample(items)
+    mark_sample(items, Path(__file__).parent, "way")
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """The ways a dump can be read: from which kind of source, where its chunks get their place in the
 log from, and how many at once. What depends on order is tested in every way, of which
-`make test-all` takes a sample for each test, another one for the next test, and
-`make test-thorough` the rest.
+`make test-all` takes one for each test, another one for the next test, and `make test-thorough`
+the rest. What kinds of sources differ in is tested on each in tests/integration.
 """
 
 from __future__ import annotations
@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-from zlib import crc32
 
 import pytest
-
-SOURCES = ("postgres", "mysql", "mariadb")
-"""A test of `make test-all` reads one of these kinds of source, in one way: they take turns. What
-they differ in is tested on each in tests/integration.
-"""
 
 
 @dataclass(frozen=True)
@@ -64,26 +58,8 @@ BINLOG = [Way("gtid", 1, "mysql"), Way("table", 4, "mariadb")]
 
 
 def ways(found: Sequence[Way]) -> Callable[[Any], Any]:
-    """Run the test in each of these ways, of which `mark_sample` leaves one to `make test-all`."""
+    """Run the test in each of these ways, one of them in `make test-all`."""
     return pytest.mark.parametrize("way", found, ids=str)
-
-
-def mark_sample(items: Sequence[pytest.Item]) -> None:
-    """Mark as thorough all but one way of each test, other ones for its other parameters."""
-    tests: dict[str, list[tuple[pytest.Item, Way]]] = {}
-    for item in items:
-        way = item.callspec.params.get("way") if hasattr(item, "callspec") else None
-        if isinstance(way, Way) and item.get_closest_marker("thorough") is None:
-            tests.setdefault(item.nodeid.replace(str(way), ""), []).append((item, way))
-    for name, variants in tests.items():
-        turn = crc32(name.encode())
-        found = [way for _, way in variants]
-        present = [source for source in SOURCES if only(source, found)]
-        mine = only(present[turn % len(present)], found)
-        sample = mine[turn // len(present) % len(mine)]
-        for item, way in variants:
-            if way != sample:
-                item.add_marker(pytest.mark.thorough)
 
 
 def only(source: str, found: Sequence[Way] = EVERY) -> list[Way]:

@@ -10,12 +10,19 @@ import pytest
 from tests.behaviours.outputs.destinations import Context, Destination, kinds, make
 from tests.integration.spark.conftest import spark  # noqa: F401
 from tests.support.build_log import BuiltLog
+from tests.support.samples import mark_sample
 
 _ROOT = str(Path(__file__).parents[3])
 if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     os.environ["PYTHONPATH"] = os.pathsep.join(
         part for part in (_ROOT, os.environ.get("PYTHONPATH")) if part
     )
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for parameter in ("place", "parts", "how"):
+        mark_sample(items, Path(__file__).parent, parameter)
 
 
 @pytest.fixture

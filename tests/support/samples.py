@@ -11,7 +11,7 @@ import pytest
 
 def mark_sample(items: Sequence[pytest.Item], folder: Path, parameter: str) -> None:
     """Of the folder's tests mark as thorough all but one of the variants that differ in this
-    parameter alone.
+    parameter alone, whose ids are its values.
 
     Which one stays depends on the test's name and its other parameters, so that each value has its
     turn.
@@ -24,8 +24,8 @@ def mark_sample(items: Sequence[pytest.Item], folder: Path, parameter: str) -> N
             and parameter in parameters
             and item.get_closest_marker("thorough") is None
         ):
-            rest = {name: str(each) for name, each in parameters.items() if name != parameter}
-            tests.setdefault(f"{item.nodeid.partition('[')[0]} {rest}", []).append(item)
+            rest = item.nodeid.replace(str(parameters[parameter]), "")
+            tests.setdefault(rest, []).append(item)
     for name, variants in tests.items():
         sample = crc32(name.encode()) % len(variants)
         for number, item in enumerate(variants):

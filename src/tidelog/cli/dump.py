@@ -203,7 +203,9 @@ def pause(
     timeout: Wait = None,
     as_json: Json = False,
 ) -> None:
-    """Pause a dump, or all, or reading the log, or the pipeline; it stays so over restarts."""
+    """Pause a dump, or all; or the reading of the log, or the pipeline. It stays paused over
+    restarts.
+    """
     from tidelog.control.commands import PauseLog, PausePipeline, PauseSnapshot, build_command
 
     _check_only_one(dump, log, pipeline)

@@ -92,7 +92,9 @@ class EventBatch:
         return _batch_of, (self.schema, self.origin, *arrow, self.first)
 
     def slice(self, start: int, stop: int) -> EventBatch:
-        """The events ``start`` to ``stop``, over the same memory and conversion to Python."""
+        """The events ``start`` to ``stop``, over the same memory; they are converted to Python
+        values together with the others.
+        """
         part = EventBatch.__new__(EventBatch)
         part.schema, part.origin, part.first = self.schema, self.origin, self.first + start
         part._data, part._rows = None, max(0, min(stop, self._rows) - start)
@@ -116,7 +118,9 @@ class EventBatch:
 
     @property
     def versions(self) -> npt.NDArray[np.int64]:
-        """The events' versions, int64[n]; read once for all slices of a batch."""
+        """The events' versions, int64[n]. Read once for all slices of a batch, of which there may
+        be as many as events.
+        """
         whole = self._whole
         if whole._versions is None:
             whole._versions = whole.data.column("version").to_numpy()
@@ -226,7 +230,9 @@ def _unit_in_calendar(column: pa.Array) -> str | None:
 
 
 def _value(scalar: pa.Scalar) -> Any:
-    """A date or an instant; beyond `datetime` a text in ISO 8601, as in JSON outputs."""
+    """A date or an instant; outside the range of `datetime` as text in ISO 8601, as in JSON
+    outputs.
+    """
     try:
         return scalar.as_py()
     except (OverflowError, ValueError):

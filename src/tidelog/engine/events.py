@@ -19,7 +19,9 @@ from tidelog.ports import SourceId
 
 
 class RowImage(dict[str, Any]):
-    """A row before or after its change, by column. Read-only: a change has no effect."""
+    """A row before or after its change, by column. Read-only: changes to it would have no
+    effect.
+    """
 
     __slots__ = ()
 
@@ -96,7 +98,9 @@ class Event:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Columns that `after` lacks: the log lacks them (unchanged), or a transform does."""
+        """Columns that `after` does not have, because the log does not (they did not change), or a
+        transform removed them.
+        """
         changed = None if self._changed is None else self._changed.get("after")
         if changed is not None:
             return tuple(name for name in self._batch.schema.column_names if name not in changed)
@@ -108,7 +112,9 @@ class Event:
 
     @property
     def before(self) -> RowImage | None:
-        """The old row, by column, as the log has it: at least the key. None: it has nothing."""
+        """The old row, by column, as far as the log has it: at least the key. None if the log has
+        nothing of it.
+        """
         if self._changed is not None and "before" in self._changed:
             return _image(self._changed["before"])
         row = self._batch.value("before", self._row)
@@ -132,7 +138,9 @@ class Event:
 
     @property
     def key(self) -> RowImage | None:
-        """The row's key; None for a truncate, or without a key. Transforms keep it."""
+        """The row's key; None for a truncate, and for a table without a key. A transform does not
+        change it.
+        """
         names = self._batch.schema.match_key
         old, row = (self._batch.value(name, self._row) for name in ("before", "after"))
         if not names or (old is None and row is None):

@@ -132,7 +132,9 @@ def is_awaited_transform(given: Any) -> bool:
 
 
 def refuse_coroutine_function(name: str, given: Any) -> None:
-    """Raises ConfigError if calling ``given``, the argument ``name``, only makes a coroutine."""
+    """Raises ConfigError if a call of ``given``, the argument ``name``, would only create a
+    coroutine or a generator.
+    """
     if any(later(form) for later in _LATER for form in _forms(given)):
         raise ConfigError(
             f"{name}: a coroutine or generator function, which does nothing when it is called: "

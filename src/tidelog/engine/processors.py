@@ -104,7 +104,9 @@ much.
 
 
 class BatchProcessor:
-    """Modes (1) and (2). Marks within a batch are committed on request, maybe later."""
+    """Modes (1) and (2). Marks within a batch are committed when the consumer asks for it; they may
+    become durable later.
+    """
 
     def __init__(
         self,
@@ -222,7 +224,9 @@ class ParallelProcessor:
             self._run_parallel(chain, [[each] for each in part], records)
 
     def _run_parallel(self, chain: ProcessorChain, lanes: Sequence[Lane], records: Events) -> None:
-        """Run a job for each thread, which takes lane after lane: cheaper than one a lane."""
+        """Run one job for each thread, which takes lane after lane: a job for each lane would cost
+        more than most lanes do.
+        """
         groups = chain.groups(lanes, self._service.threads)
         untaken: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for group in groups:

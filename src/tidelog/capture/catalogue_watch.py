@@ -228,9 +228,8 @@ class CatalogueWatch:
         self._state.put(VERSIONS_KEY, {**self._stored(VERSIONS_KEY), **stored}, None)
 
     def poll(self) -> list[TableName]:
-        """Compare once; returns the tables whose dump was requested.
-
-        If the catalogue's stamp is the same as at the last comparison, nothing else is read.
+        """Compare once; returns the tables whose dump was requested. If the catalogue's stamp is
+        the same as at the last comparison, nothing else is read.
         """
         try:
             requested = self._poll()
@@ -396,7 +395,6 @@ class CatalogueWatch:
 
     def is_settled(self, table: TableName, shape: TableShape) -> bool:
         """Would a dump that begins now cover everything that the catalogue shows of the table?
-
         False while transactions run that may have begun before the change: poll it.
         """
         known, name, fingerprint = self._known(), str(table), _fingerprint(shape)

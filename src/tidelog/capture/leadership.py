@@ -135,12 +135,10 @@ class LeaseKeeper:
         *,
         suspended: float | None = None,
     ) -> None:
-        """Args:
-        election: the election that gave the lease.
-        lease: the lease to renew.
-        every_s: seconds between two renewals.
-        on_lease: called with the lease and after each renewal; its deadline is on `boot_clock`.
-        suspended: `suspended_s` as of before the lease was requested; None: as of now.
+        """Args: election: the election that gave the lease. lease: the lease to renew. every_s:
+        seconds between two renewals. on_lease: called with the lease and after each renewal; its
+        deadline is on `boot_clock`. suspended: `suspended_s` as of before the lease was requested;
+        None: as of now.
         """
         self._election = election
         self._every_s = every_s

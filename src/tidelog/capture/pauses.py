@@ -118,9 +118,8 @@ class LogSwitch:
 
 
 class LogPause:
-    """A pause of the log at the first boundary between transactions that is not before `at`.
-
-    One thread requests it (`move`, `wait`, `release`), the engine's obeys (`pause_at`).
+    """A pause of the log at the first boundary between transactions that is not before `at`. One
+    thread requests it (`move`, `wait`, `release`), the engine's obeys (`pause_at`).
     """
 
     def __init__(self) -> None:

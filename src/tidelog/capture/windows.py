@@ -11,10 +11,9 @@ watermark and still be invisible to its SELECT. Hence two histories of emitted r
 keys they changed, kept for tables that are being dumped.
 
 The states of a window are a table, `WINDOWS`; an input without a row voids the window. A strategy
-that writes no watermarks delivers rows with a position instead (`ChunkRows.emit_at`), before
-which everything that the chunk could see was committed.
-Then READ → CLOSED happens at the first boundary between transactions at which the log
-has reached it (`Windows.due`, `Windows.close_due`).
+that writes no watermarks delivers rows with a position instead (`ChunkRows.emit_at`), before which
+everything that the chunk could see was committed. Then READ → CLOSED happens at the first boundary
+between transactions at which the log has reached it (`Windows.due`, `Windows.close_due`).
 """
 
 from __future__ import annotations
@@ -379,10 +378,8 @@ class Window:
 
 @dataclass(slots=True)
 class ClosedWindow:
-    """A window that closed: append ``rows`` here, before any later record.
-
-    ``refetch``: encoded keys whose superseding records lack columns, so that a key chunk must
-    complete them.
+    """A window that closed: append ``rows`` here, before any later record. ``refetch``: encoded
+    keys whose superseding records lack columns, so that a key chunk must complete them.
     """
 
     window: Window
@@ -422,9 +419,8 @@ class KeysReadBack:
 
 
 class Windows:
-    """All open windows on one log, and the history of the log that they need.
-
-    Not thread-safe: the engine calls it under its lock. The log never waits for a window.
+    """All open windows on one log, and the history of the log that they need. Not thread-safe: the
+    engine calls it under its lock. The log never waits for a window.
     """
 
     def __init__(

@@ -26,7 +26,6 @@ Done = Callable[[int], None]  # called with the offset of the item's first recor
 @dataclass(slots=True)
 class ChunkItem:
     """Rows of a dump, such as those of a closed window; they become a segment of their own.
-
     ``while_paused``: they may be appended only while the log is paused at ``position``.
     """
 
@@ -83,9 +82,8 @@ class OutputBuffer:
         return self._bytes
 
     def put(self, item: Item, while_full: Callable[[], None], now: float) -> None:
-        """Append an item; while there is no room, call ``while_full`` every 100 ms.
-
-        Raises the writer's error if it failed.
+        """Append an item; while there is no room, call ``while_full`` every 100 ms. Raises the
+        writer's error if it failed.
         """
         size = item_bytes(item)
         with self._changed:

@@ -103,10 +103,8 @@ def missing_names(missing: Bools | None, columns: Sequence[str], n: int) -> pa.L
 
 
 def named_lists(lists: pa.ListArray, columns: Sequence[str]) -> pa.ListArray:
-    """Convert lists of indices to lists of names.
-
-    Lists of names only change their type: Spark may mark elements as never null, which some of
-    Arrow's functions reject.
+    """Convert lists of indices to lists of names. Lists of names only change their type: Spark may
+    mark elements as never null, which some of Arrow's functions reject.
     """
     if not pa.types.is_integer(lists.type.value_type):
         return lists.cast(pa.list_(pa.string()))

@@ -45,9 +45,8 @@ _OPTIONS = {  # of `types`, by type
 
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
-    """A column of the output.
-
-    ``row``: the column's row in the cell matrices, -1 if the written schema lacks the column.
+    """A column of the output. ``row``: the column's row in the cell matrices, -1 if the written
+    schema lacks the column.
     """
 
     name: str
@@ -318,10 +317,8 @@ def find_key_changes(decoded: Decoded, target: TableSchema) -> Bools:
 
 
 def expand_key_changes(moved: Bools) -> tuple[Int64s, Bools]:
-    """Expand each key change of ``n`` records to two events.
-
-    Returns int64[m], the record of each event; and bool[m], True for the first of two, the old
-    key's delete.
+    """Expand each key change of ``n`` records to two events. Returns int64[m], the record of each
+    event; and bool[m], True for the first of two, the old key's delete.
     """
     at = np.repeat(np.arange(len(moved), dtype=np.int64), 1 + moved)
     first = np.zeros(len(at), np.bool_)

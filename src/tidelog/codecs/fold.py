@@ -217,9 +217,8 @@ class KeyedChanges:
         return len(self.op)
 
     def to_batch(self, prefix: str = "_") -> pa.RecordBatch:
-        """Flat: ``_op, _version``, the target's columns, ``_missing``.
-
-        ``prefix`` must distinguish these three from the table's own columns.
+        """Flat: ``_op, _version``, the target's columns, ``_missing``. ``prefix`` must distinguish
+        these three from the table's own columns.
         """
         names = [f"{prefix}op", f"{prefix}version", *self.rows.schema.names, f"{prefix}missing"]
         if len(set(names)) < len(names):

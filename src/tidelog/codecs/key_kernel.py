@@ -86,9 +86,8 @@ def walk_tuple(
     lengths: Int64s,
     tags: UInt8s,
 ) -> int:
-    """Parse the tuple at ``at``; returns its end, or the negated fault.
-
-    Fills the key columns' starts and lengths (or NULL, UNCHANGED) and every column's tag.
+    """Parse the tuple at ``at``; returns its end, or the negated fault. Fills the key columns'
+    starts and lengths (or NULL, UNCHANGED) and every column's tag.
     """
     if at + 2 > end:
         return -MALFORMED

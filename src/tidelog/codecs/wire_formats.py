@@ -89,9 +89,8 @@ def parse(
 
 
 def nan_key(schema: TableSchema) -> frozenset[str]:
-    """Return the columns of the match key whose typed value is null for ``NaN``.
-
-    No decimal has ``NaN``, though the source's may: it is one value, so that null is one key.
+    """Return the columns of the match key whose typed value is null for ``NaN``. No decimal has
+    ``NaN``, though the source's may: it is one value, so that null is one key.
     """
     if not wire_format(schema).decimals_have_nan:
         return frozenset()
@@ -104,7 +103,6 @@ def nan_key(schema: TableSchema) -> frozenset[str]:
 
 def source_spellings(key: Key, schema: TableSchema, columns: Sequence[str]) -> list[Key]:
     """Return the source's keys that ``key`` (of ``columns``), in Spark's texts, may stand for.
-
     Spark's texts are those of `tidelog.spark.changed_keys.as_text`.
     """
     spellings = wire_format(schema).key_spellings

@@ -70,10 +70,8 @@ class CommandIdReusedError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a command.
-
-    ``details``: what the handler returned; ``error``: why it failed, None if it did not; ``usage``:
-    whether the request was the reason.
+    """The result of a command. ``details``: what the handler returned; ``error``: why it failed,
+    None if it did not; ``usage``: whether the request was the reason.
     """
 
     command_id: str

@@ -502,9 +502,8 @@ class Play:
         )
 
     def _wait_for_lake(self) -> None:
-        """Wait until the lake has everything, however long, while it makes progress.
-
-        A comparison during that time would take the cores from it.
+        """Wait until the lake has everything, however long, while it makes progress. A comparison
+        during that time would take the cores from it.
         """
         self._story.set_step("the lake takes in the rest")
         settled_at = time.monotonic() + 4 * POLL_EVERY_S  # capture may not have read all yet
@@ -604,10 +603,8 @@ class Play:
     def _wait_until(
         self, met: Callable[[], bool], what: str, moves: Callable[[], object] = lambda: None
     ) -> None:
-        """Wait until ``met``. Raises TidelogError and KeyboardInterrupt.
-
-        TidelogError: it took too long since ``moves`` changed; never without ``what``, for work
-        that has its own end.
+        """Wait until ``met``. Raises TidelogError and KeyboardInterrupt. TidelogError: it took too
+        long since ``moves`` changed; never without ``what``, for work that has its own end.
         """
         deadline, last = time.monotonic() + PATIENCE_S, moves()
         while not met():

@@ -30,9 +30,8 @@ class Sizes:
 
 
 class Shop(Protocol):
-    """One connection to a shop. Used by one thread.
-
-    ``namespace``: that of its tables. All but `create` runs inside `transaction`.
+    """One connection to a shop. Used by one thread. ``namespace``: that of its tables. All but
+    `create` runs inside `transaction`.
     """
 
     @property

@@ -108,9 +108,8 @@ class ChainReader:
         return other
 
     def meta(self, name: str) -> SegmentMeta:
-        """The current metadata of the file ``name``, which must be of this log's generation.
-
-        Raises FileNotFoundError, SegmentCorruptError, ForeignSegmentError.
+        """The current metadata of the file ``name``, which must be of this log's generation. Raises
+        FileNotFoundError, SegmentCorruptError, ForeignSegmentError.
         """
         return self.meta_with_tag(name)[1]
 
@@ -360,9 +359,8 @@ class ChainReader:
     def find_predecessor(
         self, segment: SegmentMeta, names: Sequence[str], tags: Mapping[str, Tag]
     ) -> SegmentMeta | str | None:
-        """The segment before ``segment``, or the one that it was rolled up into.
-
-        Otherwise the name of the newest candidate that can't be read; otherwise None.
+        """The segment before ``segment``, or the one that it was rolled up into. Otherwise the name
+        of the newest candidate that can't be read; otherwise None.
         """
         pred = segment.pred
         if pred is None:

@@ -160,10 +160,8 @@ class EventLogMaintenance:
             return head
 
     def quarantine_strays(self) -> SweepResult:
-        """Move segments that are not on the chain to ``quarantine/``.
-
-        They come from writers that woke up late. Remains of an interrupted roll-up or retention are
-        deleted.
+        """Move segments that are not on the chain to ``quarantine/``. They come from writers that
+        woke up late. Remains of an interrupted roll-up or retention are deleted.
         """
         with self._storage.exclusive(_LOCK) as entered:
             return self._sweep() if entered else SweepResult([], [])

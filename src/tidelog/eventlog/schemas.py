@@ -177,7 +177,6 @@ class MessageSchema:
 
 class MessageSchemaStore:
     """``message-schemas/%08d.json``, each created only if absent; never changed or deleted.
-
     Thread-safe, and safe with several writing processes.
     """
 
@@ -268,9 +267,7 @@ def _message_schema_name(number: int) -> str:
 
 class NullRegistry:
     """`tidelog.ports.SchemaRegistry` for the readers of one process: its numbers mean nothing
-    outside it.
-
-    Thread-safe.
+    outside it. Thread-safe.
     """
 
     def __init__(self) -> None:

@@ -240,9 +240,8 @@ _BATCH_BYTES: Final = 8 << 20
 
 
 def to_record_batches(batches: Sequence[LogBatch], first: int) -> tuple[list[pa.RecordBatch], int]:
-    """Number the records of ``batches`` from ``first``; returns also the offset after them.
-
-    A batch's arrays are used without copying, unless it is small.
+    """Number the records of ``batches`` from ``first``; returns also the offset after them. A
+    batch's arrays are used without copying, unless it is small.
     """
     result = []
     for batch in _coalesce(batches):

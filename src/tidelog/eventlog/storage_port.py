@@ -19,9 +19,8 @@ Guard = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A value that changes whenever the file behind a name does.
-
-    ``version``: required by some object stores for a conditional put, besides the tag.
+    """A value that changes whenever the file behind a name does. ``version``: required by some
+    object stores for a conditional put, besides the tag.
     """
 
     identity: tuple[int, int, int] | str
@@ -29,9 +28,8 @@ class Tag:
 
 
 class Storage(Protocol):
-    """Whole immutable files by name. Thread-safe. Every failure is a StorageError.
-
-    ``parallel``: number of small reads that are faster in parallel than one after the other.
+    """Whole immutable files by name. Thread-safe. Every failure is a StorageError. ``parallel``:
+    number of small reads that are faster in parallel than one after the other.
     """
 
     @property
@@ -107,9 +105,8 @@ class Storage(Protocol):
         ...
 
     def sweep(self) -> None:
-        """Remove temporary files of dead or frozen writers. For a new leader.
-
-        Raises UsageError if the storage can't keep two leaders apart.
+        """Remove temporary files of dead or frozen writers. For a new leader. Raises UsageError if
+        the storage can't keep two leaders apart.
         """
         ...
 

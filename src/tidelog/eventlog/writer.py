@@ -43,9 +43,8 @@ from tidelog.system import failpoints
 
 @dataclass(frozen=True, slots=True)
 class RecordCounts:
-    """Counts and bounds of a segment's records; None: there are none.
-
-    ``rows_by_schema`` counts control records as schema 0, ``rows_by_table`` leaves them out.
+    """Counts and bounds of a segment's records; None: there are none. ``rows_by_schema`` counts
+    control records as schema 0, ``rows_by_table`` leaves them out.
     """
 
     rows_by_schema: dict[int, int]
@@ -111,8 +110,7 @@ class EventLogWriter:
         seen: int | None = None,
     ) -> None:
         """Take over the tail: see `open`. ``chain``: a reader for this object only, with a cached
-        chain. ``seen``: see `tidelog.eventlog.reader.first_offset_after`; None: begin at
-        the tail.
+        chain. ``seen``: see `tidelog.eventlog.reader.first_offset_after`; None: begin at the tail.
         """
         self.storage = storage
         self.info = load_log(storage) if chain is None else chain.info

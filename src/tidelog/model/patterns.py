@@ -93,7 +93,6 @@ def unmatched_text(pattern: str, tables: str) -> str:
 
 def routed(routes: Iterable[tuple[str, Sequence[str]]], table: TableName) -> str:
     """Return the table's destination: the first route with a matching pattern, or its own name.
-
     Raises ValueError if the route can't be filled in.
     """
     for route, patterns in routes:
@@ -189,9 +188,8 @@ def overlap(some: Sequence[str], others: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=1 << 10)
 def _overlap(some: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    """All patterns are matched at once with all names that some may have, character by character.
-
-    A state is a set of places: how much of which word is matched.
+    """All patterns are matched at once with all names that some may have, character by character. A
+    state is a set of places: how much of which word is matched.
     """
     words = [
         (role, f"{word}{_END}")
@@ -269,9 +267,8 @@ def _matches_table(pattern: str, table: TableName) -> bool:
 
 
 def matches_glob(pattern: str, text: str) -> bool:
-    """Return whether the text matches, with ``*`` for any text.
-
-    No regular expression: that of ``*a*a*a*b`` takes exponential time on ``aaaa…``.
+    """Return whether the text matches, with ``*`` for any text. No regular expression: that of
+    ``*a*a*a*b`` takes exponential time on ``aaaa…``.
     """
     first, *others = pattern.split("*")
     if not others:
@@ -299,9 +296,8 @@ COLUMN_SYNTAX = (
 def matching_columns(
     patterns: Sequence[str], table: TableName, names: Iterable[str], *, ignore_case: bool = False
 ) -> tuple[str, ...]:
-    """Return those of a table's columns that the patterns match, in order.
-
-    ``ignore_case``: upper and lower case do not differ, in any part.
+    """Return those of a table's columns that the patterns match, in order. ``ignore_case``: upper
+    and lower case do not differ, in any part.
     """
     if ignore_case:
         patterns = [pattern.lower() for pattern in patterns]
@@ -332,7 +328,6 @@ def unmatched_columns(
     ignore_case: bool = False,
 ) -> list[str]:
     """Return the patterns, each once, that match no column. One with ``!`` is looked up without it.
-
     ``columns``: the names of each table's columns.
     """
     return [

@@ -141,9 +141,8 @@ class LogBatch:
         return int(self.payload_offsets[-1])
 
     def slice(self, start: int, stop: int) -> LogBatch:
-        """Return records ``start`` to ``stop``, over the same memory.
-
-        Unless it ends where the batch does, it resumes after its last record.
+        """Return records ``start`` to ``stop``, over the same memory. Unless it ends where the
+        batch does, it resumes after its last record.
         """
         offsets = self.payload_offsets[start : stop + 1]
         resume = self.resume

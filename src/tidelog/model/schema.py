@@ -127,9 +127,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedColumn:
-    """A column of a table that ``source.exclude_columns`` keeps out of the event log.
-
-    ``place``: its index among all columns of the table.
+    """A column of a table that ``source.exclude_columns`` keeps out of the event log. ``place``:
+    its index among all columns of the table.
     """
 
     place: int
@@ -162,10 +161,8 @@ class TableSchema:
 
     @cached_property
     def match_key(self) -> tuple[str, ...]:
-        """The columns by which windows and outputs match rows.
-
-        The key, or the identity index's columns if deletes have only those
-        (docs/explanation/architecture.md).
+        """The columns by which windows and outputs match rows. The key, or the identity index's
+        columns if deletes have only those (docs/explanation/architecture.md).
         """
         return self.identity if self.identity_kind == "i" else self.key
 
@@ -203,7 +200,6 @@ class TableSchema:
 
     def without(self, names: Collection[str]) -> TableSchema:
         """Return the schema of all the table's columns, of which those in ``names`` are excluded.
-
         They must not be in the key, nor in the identity unless that is the full row.
         """
         whole = self.whole

@@ -97,8 +97,7 @@ def fix_script(findings: Sequence[Finding]) -> Iterator[str]:
     """The lines of a script: parts, each for one role, in the order of their dependencies, so a
     role may have several.
 
-    Fixes that are not SQL, or are done by hand, and failures without a fix are comments at the
-    end.
+    Fixes that are not SQL, or are done by hand, and failures without a fix are comments at the end.
     """
     wanted = [
         finding

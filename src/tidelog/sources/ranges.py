@@ -96,9 +96,8 @@ class Slices:
         self._begun = time.monotonic()
 
     def more(self, rows: int, size: int) -> bool:
-        """Count ``rows`` read rows, of ``size`` bytes in all slices together.
-
-        Returns False if the range is complete; otherwise pauses, and the next slice is due.
+        """Count ``rows`` read rows, of ``size`` bytes in all slices together. Returns False if the
+        range is complete; otherwise pauses, and the next slice is due.
         """
         self.count += rows
         if rows < self.limit or self.count == self._wanted:
@@ -168,10 +167,8 @@ class KeySteps:
             self._step = min(KEYS_GROWTH * max(self._given, FIRST_KEYS), int(room))
 
     def note_overflow(self) -> bool:
-        """Note that the step's rows exceed its room.
-
-        Returns False if the chunk ends before this step; True if its rows are dropped and the next
-        step is smaller.
+        """Note that the step's rows exceed its room. Returns False if the chunk ends before this
+        step; True if its rows are dropped and the next step is smaller.
         """
         self._row_bytes = max(self._row_bytes, self._request.limit_bytes / self._given)
         self._step = self._given // 4

@@ -319,9 +319,8 @@ class OutputLoop:
                 stop.wait(_POLL_S)
 
     def _next_end(self, until: int | None) -> int | None:
-        """Returns the end of the next batch; None: there is nothing to deliver.
-
-        Raises OffsetGoneError, OffsetAheadError if the log does not continue at our offset.
+        """Returns the end of the next batch; None: there is nothing to deliver. Raises
+        OffsetGoneError, OffsetAheadError if the log does not continue at our offset.
         """
         start = self.done
         if until is None and not self._log.poll(start, _WAIT_S):

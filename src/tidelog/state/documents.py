@@ -43,9 +43,8 @@ class NoAnswerError(StateError):
 
 
 class Register(Protocol):
-    """A store of texts by name. Thread-safe; writes are durable. Raises StateError.
-
-    Names consist of ``a-z``, ``0-9``, ``_``, ``-`` and ``=``.
+    """A store of texts by name. Thread-safe; writes are durable. Raises StateError. Names consist
+    of ``a-z``, ``0-9``, ``_``, ``-`` and ``=``.
     """
 
     def read(self, name: str) -> tuple[bytes, Any] | None:
@@ -350,9 +349,8 @@ class LeaseElection:
             return self._lease(lease.epoch, begun)
 
     def announce(self, lease: Lease) -> float:
-        """Announce the release of the lease.
-
-        Returns the seconds until all standbys have seen it, and poll often.
+        """Announce the release of the lease. Returns the seconds until all standbys have seen it,
+        and poll often.
         """
         if not self._look_every_s:
             return 0.0
@@ -361,9 +359,8 @@ class LeaseElection:
         return self._look_every_s + _POLLED_S
 
     def release(self, lease: Lease) -> None:
-        """Release the lease, so that others can take over at once; the epoch is kept.
-
-        Does nothing if the lease is lost.
+        """Release the lease, so that others can take over at once; the epoch is kept. Does nothing
+        if the lease is lost.
         """
         with self._lock:
             self._last_value = dict(_NOBODY)

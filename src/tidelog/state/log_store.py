@@ -81,9 +81,8 @@ def _state_errors() -> Iterator[None]:
 
 
 class LogBackend:
-    """The `tidelog.ports.StateBackend` of ``log:PLACE?OPTION=VALUE``.
-
-    The configuration fills in the event log's location and its storage options.
+    """The `tidelog.ports.StateBackend` of ``log:PLACE?OPTION=VALUE``. The configuration fills in
+    the event log's location and its storage options.
     """
 
     look_every_s = 15.0

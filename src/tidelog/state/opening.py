@@ -48,18 +48,16 @@ def open_state(url: str | StateUrl) -> StateStore:
 
 
 def fenced(state: StateStore, name: str, epoch: int) -> StateStore:
-    """Return a handle for the leader ``name`` of this epoch.
-
-    If the store can (`tidelog.ports.FencedStore`), it refuses changes by an earlier leader.
+    """Return a handle for the leader ``name`` of this epoch. If the store can
+    (`tidelog.ports.FencedStore`), it refuses changes by an earlier leader.
     """
     own: Callable[[str, int], StateStore] | None = getattr(state, "fenced", None)
     return state if own is None else own(name, epoch)
 
 
 def look_every_s(url: str | StateUrl) -> float:
-    """Return the seconds between two polls for commands; 0: there is no limit.
-
-    The leader also publishes its status no more often.
+    """Return the seconds between two polls for commands; 0: there is no limit. The leader also
+    publishes its status no more often.
     """
     return float(getattr(_backend(url), "look_every_s", 0))
 
@@ -197,9 +195,8 @@ OPERATIONS: Final = ("get", "put", "delete", "keys")
 
 
 class MeteredStateStore:
-    """Counts and times the requests to ``state``.
-
-    A conflict and a lost lease are answers; only a store that gives none is a failure.
+    """Counts and times the requests to ``state``. A conflict and a lost lease are answers; only a
+    store that gives none is a failure.
     """
 
     def __init__(self, state: StateStore) -> None:
@@ -254,9 +251,8 @@ class MeteredStateStore:
 
 
 class ReadOnlyStateStore:
-    """The store at ``url``; empty while it does not exist, which each call checks.
-
-    Only a change creates it. Thread-safe.
+    """The store at ``url``; empty while it does not exist, which each call checks. Only a change
+    creates it. Thread-safe.
     """
 
     def __init__(self, url: str | StateUrl) -> None:
@@ -306,9 +302,8 @@ class ReadOnlyStateStore:
 
 
 class StateReadCache:
-    """A read cache over ``state``: lists keys once and reads each document at most once.
-
-    Changes go to ``state`` and not into the cache.
+    """A read cache over ``state``: lists keys once and reads each document at most once. Changes go
+    to ``state`` and not into the cache.
     """
 
     def __init__(self, state: StateStore) -> None:

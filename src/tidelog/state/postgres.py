@@ -185,10 +185,8 @@ class RowRegister:
 
     @contextmanager
     def _errors(self, silent: type[StateError]) -> Iterator[None]:
-        """Convert psycopg's errors, without the server's detail.
-
-        ``silent``: the error to raise if it is not known whether the server has executed the
-        statement.
+        """Convert psycopg's errors, without the server's detail. ``silent``: the error to raise if
+        it is not known whether the server has executed the statement.
         """
         try:
             yield
@@ -252,10 +250,8 @@ class PostgresBackend:
 
 
 def _split(url: str) -> tuple[str, str, str]:
-    """Return the connection string, the schema, and the part of the table.
-
-    A table has a part for each of several databases. Raises ValueError, which shows nothing of the
-    URL.
+    """Return the connection string, the schema, and the part of the table. A table has a part for
+    each of several databases. Raises ValueError, which shows nothing of the URL.
     """
     rest, _, query = url.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))

@@ -293,9 +293,8 @@ class SqliteElection:
         return self._lease(lease.epoch, monotonic)
 
     def release(self, lease: Lease) -> None:
-        """Release the lease, so that others can take over at once; the epoch is kept.
-
-        Does nothing if the lease is lost.
+        """Release the lease, so that others can take over at once; the epoch is kept. Does nothing
+        if the lease is lost.
         """
         with self._transaction() as db:
             db.execute(

@@ -56,9 +56,8 @@ class Place:
 
     @property
     def session_timeout_s(self) -> float:
-        """The timeout of the session in seconds; the server may grant another.
-
-        No change can be made once the session has ended, which is before anyone else may lead.
+        """The timeout of the session in seconds; the server may grant another. No change can be
+        made once the session has ended, which is before anyone else may lead.
         """
         return float(self.options.get("session_timeout_s", "6"))
 
@@ -93,9 +92,8 @@ class Place:
 
     @property
     def acl(self) -> list[tuple[str, str, str]]:
-        """``(scheme, id, rights)``; by default all rights for our own user alone.
-
-        Without a user, all rights for everyone.
+        """``(scheme, id, rights)``; by default all rights for our own user alone. Without a user,
+        all rights for everyone.
         """
         if "acl" in self.options:
             entries = self.options["acl"].split(",")

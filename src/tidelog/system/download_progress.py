@@ -38,9 +38,8 @@ _listeners: list[OnFetch] = []
 
 @contextmanager
 def report_downloads(listener: OnFetch) -> Iterator[None]:
-    """Call ``listener`` for downloads while this is open, from the downloading thread.
-
-    An exception of the listener ends the download.
+    """Call ``listener`` for downloads while this is open, from the downloading thread. An exception
+    of the listener ends the download.
     """
     _listeners.append(listener)
     try:

@@ -59,9 +59,8 @@ def missing_for_password(message: str) -> MissingExtraError | None:
 
 
 def check_installed(*modules: str, extra: str | None = None) -> None:
-    """Raise MissingExtraError for the first module that can't be imported.
-
-    ``extra``: the extra to name instead of its own, if it has more of what is needed.
+    """Raise MissingExtraError for the first module that can't be imported. ``extra``: the extra to
+    name instead of its own, if it has more of what is needed.
     """
     for module in modules:
         try:

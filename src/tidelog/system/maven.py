@@ -412,9 +412,8 @@ def _bytes_of(files: Iterable[Path]) -> int:
 
 
 def _run(arguments: list[str], on_poll: Callable[[], None], place: Path | None = None) -> None:
-    """Run a program to its end, in the directory ``place``.
-
-    ``on_poll`` is called now and then, and may raise an error that ends it.
+    """Run a program to its end, in the directory ``place``. ``on_poll`` is called now and then, and
+    may raise an error that ends it.
     """
     deadline = time.monotonic() + _FETCH_TIMEOUT_S
     with subprocess.Popen(  # noqa: S603

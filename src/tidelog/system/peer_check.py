@@ -33,7 +33,6 @@ class PeerCheck:
 
     def is_lost(self, silent_s: float) -> bool:
         """Return whether the peer was silent for ``silent_s``, was checked, and did not answer.
-
         Never waits.
         """
         if silent_s < CHECK_AFTER_S:

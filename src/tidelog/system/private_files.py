@@ -48,7 +48,6 @@ def create_directory(path: Path) -> None:
 
 def temporary_directory(name: str) -> Path:
     """Return this user's own directory below the one for temporary files; create it if missing.
-
     Raises PermissionError if somebody else created it, or may write into it.
     """
     path = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
@@ -99,7 +98,6 @@ def fsync_directory(path: Path) -> None:
 
 def obstacle_to_files(directory: Path) -> str:
     """Return why no file can be created in the directory, which may be missing; empty: one can.
-
     Whether there is space is another question: it may come back.
     """
     place = nearest_existing(directory)

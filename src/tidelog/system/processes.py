@@ -21,9 +21,8 @@ def this_process() -> dict[str, Any]:
 
 
 def has_ended(process: dict[str, Any]) -> bool:
-    """Return whether the process has certainly ended.
-
-    False for processes of other hosts or containers.
+    """Return whether the process has certainly ended. False for processes of other hosts or
+    containers.
     """
     if not is_here(process):
         return False

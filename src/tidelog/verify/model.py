@@ -115,7 +115,6 @@ class Source(Protocol):
 
     def watch(self, table: TableName, copy: Copy) -> Callable[[SparkSession], DataFrame | bool]:
         """Call it before rows are read, and the function that it returns after that: it returns the
-        keys for which these reads prove nothing, like
-        `tidelog.spark.changed_keys.changed_keys`.
+        keys for which these reads prove nothing, like `tidelog.spark.changed_keys.changed_keys`.
         """
         ...

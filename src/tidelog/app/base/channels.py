@@ -110,9 +110,8 @@ class Notifier:
         )
 
     def history(self, after: int = 0, limit: int = NOTIFICATIONS_KEPT) -> list[dict[str, Any]]:
-        """Return the newest notifications with a ``number`` above ``after``, the oldest first.
-
-        At most ``limit`` of them. Numbers start at 1 in each leadership.
+        """Return the newest notifications with a ``number`` above ``after``, the oldest first. At
+        most ``limit`` of them. Numbers start at 1 in each leadership.
         """
         with self._condition:
             newest = [(number, item) for number, item in self._history if number > after]
@@ -332,9 +331,8 @@ class Channels:
             self._kafka.start()
 
     def problems(self) -> dict[str, Any]:
-        """Return the channels' problems for the status document.
-
-        See `tidelog.control.channels.kafka.ChannelProblem`.
+        """Return the channels' problems for the status document. See
+        `tidelog.control.channels.kafka.ChannelProblem`.
         """
         channels = (self._kafka, self._kafka_notifications)
         problems = [each.trouble.now() for each in channels if each is not None]
@@ -350,10 +348,8 @@ class Channels:
         )
 
     def act(self) -> None:
-        """Receive signals, then handle the pending commands.
-
-        While the state store is unavailable they wait: the lease limits how long capture runs
-        without it.
+        """Receive signals, then handle the pending commands. While the state store is unavailable
+        they wait: the lease limits how long capture runs without it.
         """
         try:
             self._receive()

@@ -176,9 +176,7 @@ class LogElection:
 
     def hand_over(self, to: str | None) -> None:
         """Request that ``to`` (None: any standby) takes the lease after its release; call it
-        before.
-
-        Raises UsageError if ``to`` does not stand by, or if there is no standby.
+        before. Raises UsageError if ``to`` does not stand by, or if there is no standby.
         """
         assert self._state is not None
         self._seen_handover = request_handover(
@@ -187,9 +185,8 @@ class LogElection:
         self._handing_over = True
 
     def handover_requested(self) -> bool:
-        """Return True once an operator asked this leader to give up the lease.
-
-        After the release, this process lets the standbys acquire the lease first.
+        """Return True once an operator asked this leader to give up the lease. After the release,
+        this process lets the standbys acquire the lease first.
         """
         handover = self._handover()
         if (
@@ -220,10 +217,8 @@ class LogElection:
         return self._state is not None and bool(standbys(self._state, self._standby_prefix))
 
     def _let_others_go_first(self) -> None:
-        """Let standbys acquire the lease first, for `PATIENCE_S` from now.
-
-        Called after the release, because stopping the session may have taken as long as
-        `PATIENCE_S`.
+        """Let standbys acquire the lease first, for `PATIENCE_S` from now. Called after the
+        release, because stopping the session may have taken as long as `PATIENCE_S`.
         """
         self._handing_over = False
         self._not_before = time.monotonic() + PATIENCE_S
@@ -271,9 +266,8 @@ class LogElection:
         return None if document is None else document.value
 
     def _may_try(self) -> bool:
-        """Return whether this process may try to take the lease.
-
-        True once the lease has been free for `handicap_s`, or if a handover names this process.
+        """Return whether this process may try to take the lease. True once the lease has been free
+        for `handicap_s`, or if a handover names this process.
         """
         now = time.monotonic()
         if not self._is_poll_due():

@@ -31,10 +31,8 @@ _PIDS_OF_HOST: Final = 0xEFFFFFFC
 
 
 def this_holder() -> str:
-    """Return the id of this process: host, pid namespace and pid.
-
-    The pid namespace is there in a container only: containers on the host's network share its name,
-    and each has a process 1.
+    """Return the id of this process: host, pid namespace and pid. The pid namespace is there in a
+    container only: containers on the host's network share its name, and each has a process 1.
     """
     host, space = socket.gethostname(), _pid_space()
     return f"{host}{'' if space is None else f'-{space}'}:{os.getpid()}"
@@ -83,9 +81,8 @@ class InstanceRegistration:
         self._started: threading.Event | None = None
 
     def start(self, what: str) -> None:
-        """Write that this process starts ``what``, until it stands by or leaves.
-
-        A thread repeats it: Spark may take minutes to start.
+        """Write that this process starts ``what``, until it stands by or leaves. A thread repeats
+        it: Spark may take minutes to start.
         """
         self._value["starting"] = what
         if self._started is None:

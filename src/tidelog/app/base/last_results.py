@@ -127,9 +127,8 @@ def check_summary(findings: Sequence[CheckFinding]) -> dict[str, Any]:
 
 
 def check_key(config: Config) -> str:
-    """Return the key of the last result of this configuration.
-
-    It depends on what `check` reads: source, log, state and outputs, without their secrets.
+    """Return the key of the last result of this configuration. It depends on what `check` reads:
+    source, log, state and outputs, without their secrets.
     """
     sections = config.model_dump(mode="json", include={"source", "log", "state", "outputs"})
     text = json.dumps(_without_secrets(sections), sort_keys=True, default=str)

@@ -119,7 +119,6 @@ def local_directories(config: Config) -> dict[str, Path]:
 
 def check_local_paths(config: Config) -> None:
     """Raise UsageError if the event log or the state can't be written where the configuration says.
-
     A disk that is full is no such error: space may come back.
     """
     for option, path in local_directories(config).items():

@@ -77,10 +77,7 @@ def check_places(config: Config) -> None:
 
 
 def check_apart(config: Config, tables: Collection[TableName] = ()) -> None:
-    """Raise ConfigError if two outputs write one table to one place.
-
-    ``tables``: the known tables.
-    """
+    """Raise ConfigError if two outputs write one of the known ``tables`` to one place."""
     by_output = destinations(config)
     kinds = {section.name: section.kind for section in config.outputs}
     for (one, its), (other, others) in combinations(by_output.items(), 2):
@@ -110,9 +107,8 @@ def check_other_pipelines(config: Config, log: EventLog) -> None:
 
 
 def check_not_moved(config: Config, log: EventLog) -> None:
-    """Raise ConfigError if an output has another place than in its last run.
-
-    Its progress is that of the former place.
+    """Raise ConfigError if an output has another place than in its last run. Its progress is that
+    of the former place.
     """
     name = config.pipeline.name
     consumer = pipeline_consumers(config, log).find(name)
@@ -140,9 +136,8 @@ def _same_cluster(one: Destination, other: Destination) -> bool:
 
 
 def _overlap(one: Destination, other: Destination, tables: Collection[TableName]) -> bool:
-    """Return whether both write a table, or data of no table, to one place.
-
-    Raises ConfigError for a wrong route.
+    """Return whether both write a table, or data of no table, to one place. Raises ConfigError for
+    a wrong route.
     """
     if set(one.also) & set(other.also) and _same_cluster(one, other):
         return True
@@ -195,7 +190,6 @@ def make_outputs(
     config: Config, spark: SparkSession, lease: WriteLease | None = None
 ) -> list[Output]:
     """Open the outputs of the configuration, in its order; with ``lease`` they write under it.
-
     Raises MissingExtraError, which names the pip extra, if a package is missing.
     """
     outputs: list[Output] = []
@@ -264,9 +258,8 @@ Lake = Literal["delta", "iceberg"]
 
 
 def check_session(extra: str = "spark") -> None:
-    """Check that Spark can be started here, or runs.
-
-    Raises the errors of `check_spark_runs`, with ``extra`` for a missing package.
+    """Check that Spark can be started here, or runs. Raises the errors of `check_spark_runs`, with
+    ``extra`` for a missing package.
     """
     from tidelog.spark.sessions.installation import check_spark_runs
 

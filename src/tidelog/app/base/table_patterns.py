@@ -33,9 +33,8 @@ SOURCE_TABLES = "source.tables"
 
 
 def choose_tables(captured: Sequence[TableName], patterns: Sequence[str]) -> list[TableName]:
-    """Return the captured tables that the patterns select; none: all.
-
-    Raises UsageError if a pattern has another tool's syntax, or matches no captured table.
+    """Return the captured tables that the patterns select; none: all. Raises UsageError if a
+    pattern has another tool's syntax, or matches no captured table.
     """
     for pattern in patterns:
         try:

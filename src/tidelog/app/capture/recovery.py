@@ -61,7 +61,6 @@ class Gaps:
 
     def accept(self, gap: GapError) -> None:
         """Accept a gap that was found during reading, so that the next session resumes after it.
-
         Raises the GapError unless the user has consented.
         """
         if not (self._consented and self._streaming):
@@ -70,7 +69,6 @@ class Gaps:
 
     def start(self, state: StateStore, reader: LogReader, writer: EventLogWriter) -> Resume:
         """Find the position at which the log resumes; after a gap, if the user has consented.
-
         Raises GapError.
         """
         self._streaming, gap, self._pending_gap = False, self._pending_gap, None

@@ -109,9 +109,8 @@ class LogHandle(StandbyWork):
             return self._log
 
     def current(self) -> EventLog | None:
-        """Return `log` for a new leader: reopened if its end is not the known one.
-
-        That may be so after a restore; then its schemas may differ, too.
+        """Return `log` for a new leader: reopened if its end is not the known one. That may be so
+        after a restore; then its schemas may differ, too.
         """
         log = self.log()
         if log is not None and not log.tail_unchanged():

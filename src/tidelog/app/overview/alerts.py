@@ -223,9 +223,8 @@ class Alerts(Protocol):
 
 
 def open_alerts(config: Config, state: StateStore, holder: str) -> Alerts:
-    """Return the alerts of ``control.alerts``.
-
-    Raises MissingExtraError if a package that they need is missing.
+    """Return the alerts of ``control.alerts``. Raises MissingExtraError if a package that they need
+    is missing.
     """
     if not config.control.alerts:
         return NoAlerts()

@@ -364,9 +364,8 @@ _WORST_FIRST = (Severity.CRITICAL, Severity.WARNING, Severity.INFO, Severity.OK)
 
 
 def overview(status: Mapping[str, Any], now_ms: int) -> Overview:
-    """Return the overview of ``status``, a document of `tidelog.app.status`.
-
-    ``now_ms``: the time now, by the clock of the document's ``updated_ms``.
+    """Return the overview of ``status``, a document of `tidelog.app.status`. ``now_ms``: the time
+    now, by the clock of the document's ``updated_ms``.
     """
     written_ms = status.get("updated_ms")
     age_s = None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
@@ -538,9 +537,8 @@ def _pipeline_overview(status: Mapping[str, Any], row: Mapping[str, Any]) -> Pip
 def dump_progress(
     dump: Mapping[str, Any], now_ms: int, before: Mapping[str, int] | None = None
 ) -> RunningDump:
-    """Return the progress of a dump, from its summary in a status document.
-
-    ``before``: the rows that the last dump of each table read.
+    """Return the progress of a dump, from its summary in a status document. ``before``: the rows
+    that the last dump of each table read.
     """
     before = before or {}
     tables = dump.get("tables") or ()

@@ -38,10 +38,8 @@ HELD_BY: Final = "capture"
 
 
 def blocks_of(dump: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what blocks the dump, from the status document's ``dumps_held``.
-
-    Each has ``why``, ``reason`` (a sentence) and ``since_ms``. Nothing blocks a blocking dump that
-    has begun.
+    """Return what blocks the dump, from the status document's ``dumps_held``. Each has ``why``,
+    ``reason`` (a sentence) and ``since_ms``. Nothing blocks a blocking dump that has begun.
     """
     waits = dump.get("status") == DumpStatus.QUEUED or (
         dump.get("status") == DumpStatus.RUNNING and dump.get("mode") != "blocking"
@@ -315,9 +313,8 @@ NEVER = "No capture has begun here."
 def _starting(
     status: Mapping[str, Any], dumps: Sequence[RunningDump], age_s: float | None
 ) -> Iterator[Problem]:
-    """Yield what starts now, and how far it is.
-
-    How long Spark takes until it delivers is not known before it does: no time is given for that.
+    """Yield what starts now, and how far it is. How long Spark takes until it delivers is not known
+    before it does: no time is given for that.
     """
     names = {name.partition("/")[0] for name in status.get("configured_outputs") or ()}
     led = {row["pipeline"] for row in status.get("pipelines") or () if row["leader"]}
@@ -373,9 +370,8 @@ def _span(seconds: float) -> str:
 
 
 def _end_of_capture(status: Mapping[str, Any], now_ms: int) -> str:
-    """Return when and why the last capture ended; empty: it did not end with an error.
-
-    Where one process does both, the pipeline's error ends capture, too.
+    """Return when and why the last capture ended; empty: it did not end with an error. Where one
+    process does both, the pipeline's error ends capture, too.
     """
     ended = status.get("ended") or {}
     end = ended.get("capture")
@@ -655,9 +651,8 @@ def _outputs(
 
 
 def by_cause(messages: Mapping[str, str]) -> list[tuple[list[str], str]]:
-    """Return tables of one cause together, with the message of the first of them.
-
-    ``messages``: by table; those of one cause begin with sentences that differ in the table's name.
+    """Return tables of one cause together, with the message of the first of them. ``messages``: by
+    table; those of one cause begin with sentences that differ in the table's name.
     """
     found: dict[str, tuple[list[str], str]] = {}
     for table, message in sorted(messages.items()):

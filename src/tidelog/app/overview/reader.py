@@ -337,9 +337,8 @@ class StatusReader:
         return excludes(self._config.source.tables, TableName.parse(table))
 
     def activity(self) -> dict[str, Any] | None:
-        """Return operations by table and kind over the last day, with their sudden drops.
-
-        They are as capture stored them last; None: there are none yet.
+        """Return operations by table and kind over the last day, with their sudden drops. They are
+        as capture stored them last; None: there are none yet.
         """
         stored = self._state.get(ACTIVITY_KEY)
         return None if stored is None else stored.value
@@ -354,7 +353,6 @@ class StatusReader:
 
     def from_log(self) -> dict[str, Any]:
         """Return the progress of the outputs, and the contents of the event log; empty: no log.
-
         Raises EventLogError.
         """
         now = time.monotonic()

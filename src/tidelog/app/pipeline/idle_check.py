@@ -63,9 +63,8 @@ def nothing_to_deliver(config: Config, state: StateStore, keeper: LeaseKeeper) -
 
 
 def check_result_of(config: Config, log: EventLog) -> str:
-    """Return a digest of what outputs are checked with before the first batch.
-
-    It is made of their settings, without secrets, and the tables in the log.
+    """Return a digest of what outputs are checked with before the first batch. It is made of their
+    settings, without secrets, and the tables in the log.
     """
     sections = [section.model_dump(mode="json") for section in config.outputs]
     inputs = [__version__, log.generation, log.schemas.newest(), sections]

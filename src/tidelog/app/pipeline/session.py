@@ -191,10 +191,8 @@ def _send(config: Config, tables: Collection[TableName]) -> str | None:
 
 
 class FilteredRows:
-    """Requests rows again that a filter can't judge by partial records.
-
-    It is called with each batch before the write: the request is durable then, and its rows follow
-    the batch.
+    """Requests rows again that a filter can't judge by partial records. It is called with each
+    batch before the write: the request is durable then, and its rows follow the batch.
     """
 
     def __init__(self, config: Config, spark: SparkSession, log: EventLog) -> None:
@@ -335,9 +333,8 @@ class PipelineSession:
         _sessions.add(self)
 
     def run(self, stop: threading.Event) -> bool:
-        """Deliver until ``stop``, or, with ``once``, until everything is delivered.
-
-        Raises LeaseLostError, after all queries have ended without waiting for their batches.
+        """Deliver until ``stop``, or, with ``once``, until everything is delivered. Raises
+        LeaseLostError, after all queries have ended without waiting for their batches.
         """
         config, path = self._config, event_log_path(self._config)
         log = EventLog.open(path)
@@ -439,9 +436,8 @@ class PipelineSession:
             done.wait(_CANCEL_S)  # other jobs end when their tasks next check the lease
 
     def _listen(self, ending: threading.Event, done: threading.Event) -> None:
-        """Poll for a handover request, and then set ``ending``.
-
-        Not in `_watch`: the state store may be slow to answer.
+        """Poll for a handover request, and then set ``ending``. Not in `_watch`: the state store
+        may be slow to answer.
         """
         every_s = look_every_s(self._config.state.place) or _HANDOVER_POLL_S
         while not done.wait(every_s):

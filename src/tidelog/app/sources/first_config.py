@@ -165,7 +165,6 @@ def output_kinds() -> dict[str, str]:
 
 def example_place(kind: str, others: Sequence[FirstOutput]) -> str:
     """Return a place for an output of this kind; a directory is another than those of the others.
-
     Raises KeyError: the kind is unknown.
     """
     option = output_kinds()[kind]

@@ -315,9 +315,8 @@ Place = tuple[str | int, ...]
 
 
 def settings_of(config: Config) -> list[dict[str, str]]:
-    """Return each option with its dotted name, also the defaults.
-
-    No value from a variable is shown: it is kept out of the file for a reason.
+    """Return each option with its dotted name, also the defaults. No value from a variable is
+    shown: it is kept out of the file for a reason.
     """
     return [{"option": name, "value": value} for name, value in _Settings(config).lines()]
 
@@ -519,9 +518,8 @@ class Instance:
         self._poller.close()
 
     def latest(self) -> PollResult | None:
-        """Return the overview, at most a few seconds old, without waiting; None: not known yet.
-
-        All callers share it, so that many cost no more than one.
+        """Return the overview, at most a few seconds old, without waiting; None: not known yet. All
+        callers share it, so that many cost no more than one.
         """
         return self._poller.latest()
 

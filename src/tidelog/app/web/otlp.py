@@ -181,9 +181,8 @@ class OtlpPush:
         self._failing = not accepted
 
     def _with_reason(self, request: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `requests.Session.request`: keep why it failed, and follow no redirect.
-
-        A redirect would send the headers elsewhere.
+        """Wrap `requests.Session.request`: keep why it failed, and follow no redirect. A redirect
+        would send the headers elsewhere.
         """
 
         def send(*arguments: Any, **options: Any) -> Any:

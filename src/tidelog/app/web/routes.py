@@ -127,9 +127,8 @@ class Sessions:
         return WebSession(role, session.name, session.until_s, session.nonce)
 
     def marks(self) -> dict[Role, str]:
-        """Return the name of the cookies for each role's token.
-
-        Only a holder of the token gets one, so it reveals nothing to others.
+        """Return the name of the cookies for each role's token. Only a holder of the token gets
+        one, so it reveals nothing to others.
         """
         return {role: self._mac(role, "name", "")[:8] for role in self._tokens}
 

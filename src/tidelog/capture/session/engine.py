@@ -163,9 +163,8 @@ class CaptureOptions:
 
 
 class CaptureEngine:
-    """Runs until `stop`, or until an error, which `run` raises.
-
-    Lock order: the engine's lock may be held while the coordinator is called, never the reverse.
+    """Runs until `stop`, or until an error, which `run` raises. Lock order: the engine's lock may
+    be held while the coordinator is called, never the reverse.
     """
 
     def __init__(

@@ -42,7 +42,6 @@ def _why_no_array(data, at, length):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def count_elements(data, start, length, offsets):  # type: ignore[no-untyped-def]
     """Fill int32[n + 1] ``offsets`` with 0 and the ends of the rows' elements; NULL rows have none.
-
     Returns the first row that is no array of one dimension, and the reason; or -1 and 0.
     """
     total = 0
@@ -438,7 +437,6 @@ def times_of_day(data, start, length, out):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def intervals(data, start, length, months, days, micros):  # type: ignore[no-untyped-def]
     """Intervals of ``IntervalStyle`` postgres, such as ``1 year 2 mons -3 days -04:05:06.7``.
-
     Returns the first row that is none, such as an infinite one, or -1.
     """
     for i in range(len(start)):

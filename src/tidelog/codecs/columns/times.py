@@ -377,9 +377,8 @@ def _unreal_day(data, position):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
-    """Convert ``YYYY-MM-DD[ BC]`` or ±infinity to int32 days since 1970.
-
-    ``unreal``: `INVALID_DATE_IS_ERROR`, `INVALID_DATE_IS_NULL` or `INVALID_DATE_IS_DISTINCT`.
+    """Convert ``YYYY-MM-DD[ BC]`` or ±infinity to int32 days since 1970. ``unreal``:
+    `INVALID_DATE_IS_ERROR`, `INVALID_DATE_IS_NULL` or `INVALID_DATE_IS_DISTINCT`.
     """
     for i in range(len(start)):
         out[i] = 0

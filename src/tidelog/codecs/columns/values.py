@@ -66,10 +66,8 @@ _MAX_BYTES = 2**31 - 1  # of a column with int32 offsets
 
 
 class CellError(Exception):
-    """The cell of ``row`` does not fit the column's type.
-
-    The caller converts it to a DecodeError with names and versions; it contains no value on
-    purpose.
+    """The cell of ``row`` does not fit the column's type. The caller converts it to a DecodeError
+    with names and versions; it contains no value on purpose.
     """
 
     def __init__(self, row: int) -> None:

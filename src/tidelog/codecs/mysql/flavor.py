@@ -32,7 +32,6 @@ class Flavor(Enum):
 
 def version_numbers(text: str) -> tuple[int, ...]:
     """The numbers of a version text, e.g. (10, 11, 6) of ``10.11.6-MariaDB-1:10.11.6+maria~deb12``.
-
     The prefix ``5.5.5-``, which MariaDB before 11 adds to its version in the handshake, is skipped.
     """
     text = text.removeprefix("5.5.5-") if "mariadb" in text.lower() else text

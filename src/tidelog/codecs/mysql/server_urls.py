@@ -119,9 +119,8 @@ def parse_url(url: str) -> ServerUrl:
 
 @lru_cache(maxsize=8)
 def ssl_context(url: ServerUrl) -> ssl.SSLContext | None:
-    """Return the TLS context; None: unverified if the server can, or none (see `ssl_mode`).
-
-    Raises ConfigError if a file can't be read.
+    """Return the TLS context; None: unverified if the server can, or none (see `ssl_mode`). Raises
+    ConfigError if a file can't be read.
     """
     if url.ssl_mode == "disabled":
         return None

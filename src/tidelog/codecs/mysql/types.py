@@ -126,9 +126,7 @@ def is_unsigned(column: Column) -> bool:
 
 def old_digits(column: Column) -> int:
     """The fraction's digits of a MariaDB column in the format before mysql56_temporal_format; 0 for
-    any other column.
-
-    They are read from the type's text, as the table map does not contain them.
+    any other column. They are read from the type's text, as the table map does not contain them.
     """
     if column.type_id not in (TIMESTAMP, TIME, DATETIME):
         return 0
@@ -171,10 +169,8 @@ def resolve(type_code: int, meta: int) -> tuple[int, int]:
 
 
 def string_bytes(meta: int) -> int:
-    """The most bytes of a STRING column with this metadata.
-
-    Bits 8 and 9 of the length are stored inverted in the real type's bits 4 and 5 (MySQL bug
-    37426).
+    """The most bytes of a STRING column with this metadata. Bits 8 and 9 of the length are stored
+    inverted in the real type's bits 4 and 5 (MySQL bug 37426).
     """
     return (meta & 0xFF) | ((meta >> 8 & 0x30) ^ 0x30) << 4
 

@@ -124,9 +124,8 @@ class ExcludedCells:
             self._index()
 
     def remove(self, batch: LogBatch) -> LogBatch:
-        """Return the batch without the excluded cells; itself if it has none.
-
-        Raises DecodeError if a message is not well-formed: nothing passes unchanged then.
+        """Return the batch without the excluded cells; itself if it has none. Raises DecodeError if
+        a message is not well-formed: nothing passes unchanged then.
         """
         if not len(self._schemas) or not np.isin(batch.schema_id, self._schemas).any():
             return batch

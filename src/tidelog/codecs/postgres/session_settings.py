@@ -52,7 +52,6 @@ def set_newer_timeouts(server_version: int) -> bytes:
 
 def set_statements(settings: Mapping[str, str], server_version: int) -> bytes:
     """Return statements for a writer's session: all pinned settings, overridden by ``settings``.
-
     For connections by a pooler, which accepts no settings when a session starts.
     """
     values = {**PINNED, **TIMEOUTS, **settings}

@@ -120,9 +120,8 @@ _REDO_LOG_SIZE = "16M"
 def create_data_directory(
     installation: Installation, account: pwd.struct_passwd | None, target: Path
 ) -> None:
-    """Fill ``target`` with a new data directory that ``account`` owns.
-
-    Raises UsageError if ``account`` can't reach the directory.
+    """Fill ``target`` with a new data directory that ``account`` owns. Raises UsageError if
+    ``account`` can't reach the directory.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if account is not None and not traversable(target.parent, account):
@@ -420,15 +419,13 @@ def _setting_text(value: Any) -> str:
 
 class MySqlFamilyServer(MySqlProcess):
     """The common part of both flavours. A context manager; for the arguments see `MySqlProcess`.
-
     ``root`` needs no password, by the socket and from 127.0.0.1.
     """
 
     @classmethod
     def replica_of(cls, primary: Self, settings: Mapping[str, Any] | None = None) -> Self:
-        """Return a server, not started yet, that follows ``primary`` by GTID and is read-only.
-
-        It copies nothing: the primary must be running when it starts, with all its binlogs.
+        """Return a server, not started yet, that follows ``primary`` by GTID and is read-only. It
+        copies nothing: the primary must be running when it starts, with all its binlogs.
         """
         version = primary.installation.version if primary.flavour == "mysql" else None
         server = cls(

@@ -94,9 +94,7 @@ class Installation:
 
     def program(self, *names: str) -> Path:
         """Return the first of the programs that exists and runs: beside the server, then on the
-        machine.
-
-        Raises MissingProgramError that says what to install.
+        machine. Raises MissingProgramError that says what to install.
         """
         beside = [d / name for name in names for d in (self.base / "bin", self.server.parent)]
         paths = [path for path in beside if path.exists()]
@@ -111,9 +109,8 @@ class Installation:
 
 
 def mysql(version: str, account: pwd.struct_passwd | None) -> Installation:
-    """Return MySQL's server, downloaded and unpacked if necessary.
-
-    ``version``: "8.0" (8.0.12, or the one of `MYSQLD`) or "8.0.15".
+    """Return MySQL's server, downloaded and unpacked if necessary. ``version``: "8.0" (8.0.12, or
+    the one of `MYSQLD`) or "8.0.15".
     """
     named = os.environ.get(MYSQLD)
     if named and version == "8.0":
@@ -246,9 +243,8 @@ def _version(server: Path, environment: dict[str, str]) -> str:
 
 
 def _missing_library(program: Path) -> str:
-    """Return the loader's message about a missing library; empty if the program starts.
-
-    The client of MariaDB 10.11 from Maven needs a libncurses that Debian has no more.
+    """Return the loader's message about a missing library; empty if the program starts. The client
+    of MariaDB 10.11 from Maven needs a libncurses that Debian has no more.
     """
     done = subprocess.run(  # noqa: S603
         [str(program), "--no-defaults", "--version"], capture_output=True, text=True, check=False

@@ -33,9 +33,8 @@ from tidelog.system.maven import Jar, fetch, parse_jar_list
 def install_jars(
     jars: Sequence[Jar], folder: str, title: str, account: pwd.struct_passwd | None
 ) -> Path:
-    """Return the directory ``folder`` with the jars of ``title``, readable by ``account``.
-
-    The jars are downloaded if necessary.
+    """Return the directory ``folder`` with the jars of ``title``, readable by ``account``. The jars
+    are downloaded if necessary.
     """
     directory = server_cache(account) / folder
     if not directory.exists() or len(list(directory.iterdir())) < len(jars):
@@ -189,8 +188,7 @@ def java_home() -> Path:
     """Return a Java that OpenSearch runs on.
 
     Searches ``$OPENSEARCH_JAVA_HOME``, ``$JAVA_HOME``, the path's ``java``, ``/usr/lib/jvm``, then
-    the package of the extra ``java``.
-    Raises MissingProgramError if there is none.
+    the package of the extra ``java``. Raises MissingProgramError if there is none.
     """
     for home in _java_homes():
         if (home / "bin" / "java").exists() and _java_version(home) >= JAVA_MIN:

@@ -63,9 +63,8 @@ _ARCHIVE = "postgres-linux-x86_64.txz"
 
 
 def installation(version: int, account: pwd.struct_passwd | None) -> Path:
-    """Return the directory of the server and ``initdb``, without client programs.
-
-    Downloaded and unpacked if necessary, readable by ``account``.
+    """Return the directory of the server and ``initdb``, without client programs. Downloaded and
+    unpacked if necessary, readable by ``account``.
     """
     jar = JARS[version]
     name = f"postgres-{jar.version}"

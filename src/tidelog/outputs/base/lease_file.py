@@ -38,7 +38,6 @@ _LOG_EVERY_S: Final = 2.0
 @dataclass
 class FileFence:
     """`tidelog.ports.TaskFence` of the leader ``process`` of this epoch of the pipeline ``name``.
-
     Each task has its own. Once the lease is lost, every later check fails. Thread-safe.
     """
 

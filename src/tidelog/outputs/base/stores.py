@@ -39,10 +39,8 @@ class FileStore(Protocol):
         ...
 
     def put_if_absent(self, name: str, data: bytes) -> str | None:
-        """Create a file as a whole, in one atomic step, durably, and return its `tag`.
-
-        Returns None if a file of that name has other data. After an error the file may exist, or
-        appear later.
+        """Create a file as a whole, in one atomic step, durably, and return its `tag`. Returns None
+        if a file of that name has other data. After an error the file may exist, or appear later.
         """
         ...
 

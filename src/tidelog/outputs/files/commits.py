@@ -115,9 +115,8 @@ class Commits:
     def publish(
         self, staging: str, generation: str, start: int, end: int, prefix: str, suffix: str
     ) -> Commit:
-        """Commit the files that the tasks staged, and move them to where readers find them.
-
-        Raises ConcurrentCommitError if another driver has committed first.
+        """Commit the files that the tasks staged, and move them to where readers find them. Raises
+        ConcurrentCommitError if another driver has committed first.
         """
         newest = self.newest
         number = 1 if newest is None else newest.number + 1
@@ -216,9 +215,8 @@ class Commits:
         return sorted(files, key=lambda file: (file.directory, file.staged))
 
     def _clean(self) -> None:
-        """Delete old commits and, once a run, the files that dead attempts staged.
-
-        Not before a commit of our own: until then a driver that was taken for dead may commit.
+        """Delete old commits and, once a run, the files that dead attempts staged. Not before a
+        commit of our own: until then a driver that was taken for dead may commit.
         """
         names = self._numbers()
         self._store.delete(f"{self._root}/commits/{name}" for name in names[:-_KEPT])

@@ -103,10 +103,8 @@ def write_numbers(values, state, out, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def size_bytes(length, counted, state, sizes):  # type: ignore[no-untyped-def]
-    """Add the sizes of values of ``length`` (int64[n]) bytes.
-
-    ``counted``: each value is preceded by its length, as in ``bytes`` and ``string``; otherwise
-    there is no length.
+    """Add the sizes of values of ``length`` (int64[n]) bytes. ``counted``: each value is preceded
+    by its length, as in ``bytes`` and ``string``; otherwise there is no length.
     """
     for i in range(len(length)):
         if state[i] == NULL:
@@ -194,10 +192,8 @@ class AvroRows:
     def field(
         self, name: str, values: pa.Array, *, nullable: bool, there: Bools | None = None
     ) -> None:
-        """Write a column, of one of the types of `tidelog.outputs.formatters.avro_schema`.
-
-        Raises OutputRefusedError, which names the column, for a null that the schema does not
-        allow.
+        """Write a column, of one of the types of `tidelog.outputs.formatters.avro_schema`. Raises
+        OutputRefusedError, which names the column, for a null that the schema does not allow.
         """
         if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
             values = values.cast(pa.binary())  # Spark's, if so configured
@@ -371,10 +367,8 @@ def _decimals(values: pa.Array) -> _Cells:
 
 @dataclass(frozen=True)
 class Avro:
-    """`tidelog.ports.SchemaFormatter` of Debezium's envelope.
-
-    Missing columns are listed in ``unavailable``; those of texts and bytes have Debezium's
-    placeholder, others null.
+    """`tidelog.ports.SchemaFormatter` of Debezium's envelope. Missing columns are listed in
+    ``unavailable``; those of texts and bytes have Debezium's placeholder, others null.
     """
 
     topic: str = "{table}"

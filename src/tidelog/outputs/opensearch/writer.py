@@ -383,9 +383,8 @@ class OpenSearchWriter(Writer):
                 self._send(table, index, ids.take(chosen), version, pa.array(bodies, pa.string()))
 
     def _read(self, index: Index, ids: list[str]) -> list[dict[str, Any] | None]:
-        """Returns documents as they are now, refreshed or not; None: does not exist.
-
-        Raises OutputError if the cluster can't read one (its shard moves, or is lost).
+        """Returns documents as they are now, refreshed or not; None: does not exist. Raises
+        OutputError if the cluster can't read one (its shard moves, or is lost).
         """
         answer = self._cluster.request(
             "POST",

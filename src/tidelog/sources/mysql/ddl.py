@@ -109,10 +109,8 @@ def renames_of(statement: Statement) -> list[tuple[TableName, TableName]]:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a statement.
-
-    ``kind``: ``word`` (upper-cased text in ``upper``), ``name`` (in backticks or quotes), ``text``
-    (a literal), ``mark`` (one character).
+    """A token of a statement. ``kind``: ``word`` (upper-cased text in ``upper``), ``name`` (in
+    backticks or quotes), ``text`` (a literal), ``mark`` (one character).
     """
 
     kind: str
@@ -506,9 +504,7 @@ class _StatementReader:
 
     def _has_rows(self) -> bool:
         """Return True if CREATE TABLE continues with SELECT, VALUES (of rows, not of a partition)
-        or TABLE.
-
-        The server omits that for rows that it logs as row events.
+        or TABLE. The server omits that for rows that it logs as row events.
         """
         words = [token.upper for token in self._tokens.tokens[self._tokens.at :]]
         return any(

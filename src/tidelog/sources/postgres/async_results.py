@@ -96,9 +96,8 @@ def close_silent(pgconn: pq.abc.PGconn) -> NoReturn:
 
 
 def wait_result(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
-    """Wait until `get_result` does not block; False if it still would at the deadline.
-
-    Raises psycopg.OperationalError if the connection breaks.
+    """Wait until `get_result` does not block; False if it still would at the deadline. Raises
+    psycopg.OperationalError if the connection breaks.
     """
     while True:
         for _ in range(READS):
@@ -112,9 +111,8 @@ def wait_result(pgconn: pq.abc.PGconn, deadline: float | None = None) -> bool:
 
 
 def results(pgconn: pq.abc.PGconn, timeout_s: float | None) -> Iterator[pq.abc.PGresult]:
-    """The remaining parts of a result, each within ``timeout_s``.
-
-    Closes the connection and raises psycopg.OperationalError if a part is late.
+    """The remaining parts of a result, each within ``timeout_s``. Closes the connection and raises
+    psycopg.OperationalError if a part is late.
     """
     while True:
         if not wait_result(pgconn, None if timeout_s is None else time.monotonic() + timeout_s):
@@ -143,9 +141,7 @@ def run_command(pgconn: pq.abc.PGconn, command: bytes) -> pq.abc.PGresult:
 
 def cancel(pgconn: pq.abc.PGconn, timeout_s: float = 5.0) -> None:
     """Ask the server to end the connection's statement, over another connection with a limit of
-    ``timeout_s``.
-
-    Raises psycopg.OperationalError if the request can't be sent.
+    ``timeout_s``. Raises psycopg.OperationalError if the request can't be sent.
     """
     if not psycopg.capabilities.has_cancel_safe():
         pgconn.get_cancel().cancel()  # older libpqs can only block

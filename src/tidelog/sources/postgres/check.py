@@ -166,10 +166,8 @@ _PUBLICATION_FIX = {14: 18, 15: 13, 16: 9, 17: 5}
 
 
 class Preflight:
-    """Checks a source.
-
-    Args as `PostgresLogReader`'s, and ``owner``: the slot's owner, which knows its event log's
-    generation, or that there is none yet; None: the slot's owner is not checked.
+    """Checks a source. Args as `PostgresLogReader`'s, and ``owner``: the slot's owner, which knows
+    its event log's generation, or that there is none yet; None: the slot's owner is not checked.
     """
 
     def __init__(
@@ -192,9 +190,8 @@ class Preflight:
         )
 
     def check(self) -> list[Finding]:
-        """All findings, each after those that it depends on.
-
-        Never raises for what it checks; if the connection fails, that is the only finding.
+        """All findings, each after those that it depends on. Never raises for what it checks; if
+        the connection fails, that is the only finding.
         """
         try:
             connection = connect(self._dsn, purpose="check", autocommit=False)

@@ -55,10 +55,8 @@ def each_host(info: str) -> list[str]:
 
 
 def _ordered_hosts(info: str) -> list[str]:
-    """Like `each_host`, in the order of ``target_session_attrs``.
-
-    With ``prefer-standby`` every single host would be accepted, so all hosts are first tried as a
-    standby.
+    """Like `each_host`, in the order of ``target_session_attrs``. With ``prefer-standby`` every
+    single host would be accepted, so all hosts are first tried as a standby.
     """
     hosts = each_host(info)
     if len(hosts) == 1 or conninfo_to_dict(info).get(_ATTRIBUTES) != "prefer-standby":
@@ -153,9 +151,8 @@ def conninfo(
     settings: Mapping[str, str] | None = None,
     replication: bool = False,
 ) -> str:
-    """The connection string with Tidelog's settings, which override the user's.
-
-    Raises ConfigError if ``dsn`` does not parse; its text is never part of the message.
+    """The connection string with Tidelog's settings, which override the user's. Raises ConfigError
+    if ``dsn`` does not parse; its text is never part of the message.
     """
     _check_encoding(dsn)
     try:

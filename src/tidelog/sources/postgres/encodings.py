@@ -62,9 +62,8 @@ def encoded(pgconn: pq.abc.PGconn, query: str) -> bytes:
 
 
 def adapt(connection: psycopg.Connection[Any], texts: ServerText) -> None:
-    """Let ``texts`` convert the connection's statements, parameters and results.
-
-    Statements given as bytes are UTF-8, whatever the session's encoding.
+    """Let ``texts`` convert the connection's statements, parameters and results. Statements given
+    as bytes are UTF-8, whatever the session's encoding.
     """
 
     class Cursor(psycopg.Cursor[Any]):

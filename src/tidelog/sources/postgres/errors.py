@@ -166,7 +166,6 @@ def connection_error(info: str, message: str) -> TidelogError:
 @contextmanager
 def translate_errors(doing: str) -> Iterator[None]:
     """Convert psycopg's errors to Tidelog's. ``doing`` says what was attempted, e.g. ``reading …``.
-
     The server's detail and context are left out: they may quote values of rows.
     """
     try:

@@ -40,10 +40,8 @@ By = Literal["earliest", "latest", "offset", "version", "timestamp", "dump"]
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A position in the log as a user names it.
-
-    ``value``: a number for ``offset`` and ``version``, microseconds since 1970 UTC for
-    ``timestamp``, the id for ``dump``.
+    """A position in the log as a user names it. ``value``: a number for ``offset`` and ``version``,
+    microseconds since 1970 UTC for ``timestamp``, the id for ``dump``.
     """
 
     by: By

@@ -70,9 +70,8 @@ def cancel_jobs(spark: SparkSession) -> None:
 
 
 def session_beside(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Returns a session of the same driver with ``settings`` of its own.
-
-    One of Spark Connect is returned itself: it is nobody else's, and has these settings already.
+    """Returns a session of the same driver with ``settings`` of its own. One of Spark Connect is
+    returned itself: it is nobody else's, and has these settings already.
     """
     if is_remote(spark):
         return spark

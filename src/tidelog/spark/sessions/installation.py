@@ -156,9 +156,8 @@ def check_java() -> None:
 
 
 def java_program() -> str | None:
-    """Returns the Java that Spark uses: `find_java`'s, or a script that starts the package's.
-
-    None: there is none, or the script can't be written or run in this home.
+    """Returns the Java that Spark uses: `find_java`'s, or a script that starts the package's. None:
+    there is none, or the script can't be written or run in this home.
     """
     java = _java()
     return _script_of(java) if java is not None and _is_packaged(java) else java

@@ -195,9 +195,8 @@ PARTS: Final = {
 
 
 def pinned_jars(part: str, spark: str) -> tuple[Jar, ...]:
-    """Returns the jars for a part (`PARTS`) on a minor version of Spark, e.g. ``4.2``.
-
-    Raises UsageError if there is no such part, or there are none for this Spark.
+    """Returns the jars for a part (`PARTS`) on a minor version of Spark, e.g. ``4.2``. Raises
+    UsageError if there is no such part, or there are none for this Spark.
     """
     if part == "delta":
         own = DELTA_SPARK_JARS.get(spark)

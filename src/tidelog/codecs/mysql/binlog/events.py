@@ -144,10 +144,8 @@ class EventType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The 19 bytes before each event.
-
-    ``log_pos``: the low 32 bits of the event's end in its file; 0 in events that the server made
-    up.
+    """The 19 bytes before each event. ``log_pos``: the low 32 bits of the event's end in its file;
+    0 in events that the server made up.
     """
 
     timestamp: int
@@ -233,9 +231,8 @@ class TransactionPayload:
 
 
 def parse_transaction_payload(body: bytes) -> TransactionPayload:
-    """Parse type, length and value fields up to a 0; the payload follows.
-
-    Types: 1 payload size, 2 its compression (0 zstd, 255 none), 3 size without compression.
+    """Parse type, length and value fields up to a 0; the payload follows. Types: 1 payload size, 2
+    its compression (0 zstd, 255 none), 3 size without compression.
     """
     fields = Fields(body)
     size: int | None = None

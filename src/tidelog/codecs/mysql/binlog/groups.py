@@ -418,9 +418,7 @@ def plain_events(
     data: UInt8s, offsets: Int64s, cursor: int, checksum: bool
 ) -> tuple[UInt8s, Int64s]:
     """About one batch of events from ``cursor`` on, decompressed, without checksums and back to
-    back; and their offsets.
-
-    Raises ValueError if the first event is torn.
+    back; and their offsets. Raises ValueError if the first event is torn.
     """
     parts: list[bytes] = []
     at = [0]

@@ -226,10 +226,8 @@ class XaSeen:
 
 @dataclass(frozen=True, slots=True)
 class RotateSeen:
-    """The log continues in file ``name`` at ``offset``.
-
-    ``artificial``: the server made the event up to name the file that it sends; real ones are at a
-    file's end, and an artificial one follows.
+    """The log continues in file ``name`` at ``offset``. ``artificial``: the server made the event
+    up to name the file that it sends; real ones are at a file's end, and an artificial one follows.
     """
 
     name: str
@@ -240,9 +238,7 @@ class RotateSeen:
 @dataclass(frozen=True, slots=True)
 class FormatSeen:
     """A file begins (or the server describes what it sends): the version of its writer, and whether
-    events have checksums.
-
-    ``server_start``: the file is the first after a start of the server.
+    events have checksums. ``server_start``: the file is the first after a start of the server.
     """
 
     server_version: str

@@ -118,9 +118,8 @@ def image_end(
     walks: Int32s,
     steps: Int32s,
 ) -> int:
-    """The end of the row image at ``at``; past ``end`` if it does not fit.
-
-    ``present_at``: the position of the bitmap of its columns, ``present`` of which are set.
+    """The end of the row image at ``at``; past ``end`` if it does not fit. ``present_at``: the
+    position of the bitmap of its columns, ``present`` of which are set.
     """
     columns = table[COLUMNS]
     nulls = at
@@ -168,9 +167,8 @@ def images_differ(
     table: Int64s,
     walks: Int32s,
 ) -> bool:
-    """Return True if two images of a row, which fit, differ in a column that ``walks`` marks.
-
-    A column that only the new image has has changed (``binlog_row_image=MINIMAL``).
+    """Return True if two images of a row, which fit, differ in a column that ``walks`` marks. A
+    column that only the new image has has changed (``binlog_row_image=MINIMAL``).
     """
     first = table[FIRST_COLUMN]
     before_nulls = before
@@ -401,9 +399,8 @@ def may_repeat(typed: int) -> bool:
 
 @njit(nogil=True)
 def event_place(data: UInt8s, start: int, offset: int) -> tuple[bool, int, int]:
-    """Whether the event at ``start`` is in order, and its begin and end in its file.
-
-    ``offset``: the end of the last event; an event that is not in the file gets this position.
+    """Whether the event at ``start`` is in order, and its begin and end in its file. ``offset``:
+    the end of the last event; an event that is not in the file gets this position.
     """
     log_pos = little_uint32_at(data, start + 13)
     if log_pos == 0 or little_uint16_at(data, start + 17) & _ARTIFICIAL:

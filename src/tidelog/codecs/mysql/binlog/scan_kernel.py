@@ -81,7 +81,6 @@ def same_map(data: UInt8s, body: int, body_end: int, maps: UInt8s, table: Int64s
 @njit(nogil=True)
 def columns_of(data: UInt8s, typed: int, at: int, body_end: int) -> tuple[int, int]:
     """The position of a rows event's bitmaps, and its number of columns; -1: it is malformed.
-
     ``at``: the end of its table id and flags.
     """
     if typed not in (kernel.WRITE_V1, kernel.UPDATE_V1, kernel.DELETE_V1):
@@ -192,9 +191,7 @@ def source_of(
     data: UInt8s, start: int, mariadb: bool, sources: UInt8s, count: int, last: int
 ) -> int:
     """The row of ``sources`` that numbered the GTID event at ``start``; -1: none of the first
-    ``count``.
-
-    ``last``: the row to try first, -1 if there is none.
+    ``count``. ``last``: the row to try first, -1 if there is none.
     """
     body = start + HEADER_BYTES
     for k in range(-1, count):

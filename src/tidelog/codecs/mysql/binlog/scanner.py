@@ -193,17 +193,14 @@ class BinlogScanner:
         return len(self._tables)
 
     def forget_tables(self) -> None:
-        """Yield `TableMapSeen` again for every table, e.g. after DDL.
-
-        Call it only between transactions or at a `QuerySeen`, not while rows may follow a table
-        map.
+        """Yield `TableMapSeen` again for every table, e.g. after DDL. Call it only between
+        transactions or at a `QuerySeen`, not while rows may follow a table map.
         """
         self._tables.clear()
 
     def truncate(self, schema_id: int) -> LogBatch | None:
-        """The record of a TRUNCATE; call it while its `QuerySeen` is the last item taken.
-
-        None if it is durable.
+        """The record of a TRUNCATE; call it while its `QuerySeen` is the last item taken. None if
+        it is durable.
         """
         state = self._state.slots
         position, ordinal = int(state[kernel.RECORD_POSITION]), int(state[kernel.NEXT_ORDINAL]) - 1

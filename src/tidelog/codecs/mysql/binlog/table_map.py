@@ -127,9 +127,8 @@ def _metadata(
 
 
 class _OptionalMetadata:
-    """Reads the fields of the optional metadata one after the other.
-
-    They are lists and bitmaps without column numbers: each covers the columns of some types.
+    """Reads the fields of the optional metadata one after the other. They are lists and bitmaps
+    without column numbers: each covers the columns of some types.
     """
 
     def __init__(

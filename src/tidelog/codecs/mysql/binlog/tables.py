@@ -47,9 +47,8 @@ class ScannedTables:
     def add(
         self, seen: TableMapSeen, body: bytes, old_digits: Mapping[int, int] | None = None
     ) -> None:
-        """Add a table, whose rows are dropped until it is bound.
-
-        ``old_digits``: see `BinlogScanner.bind`; None: not known yet.
+        """Add a table, whose rows are dropped until it is bound. ``old_digits``: see
+        `BinlogScanner.bind`; None: not known yet.
         """
         walks: list[tuple[int, int]] = []
         columns = -1
@@ -102,9 +101,8 @@ class ScannedTables:
         old_digits: Mapping[int, int],
         left_out: Collection[int],
     ) -> None:
-        """Set the schema of a table's rows.
-
-        Raises KeyError for an unknown table, DecodeError if its rows can't be read.
+        """Set the schema of a table's rows. Raises KeyError for an unknown table, DecodeError if
+        its rows can't be read.
         """
         number, seen = self._seen[table_id]
         if old_digits:

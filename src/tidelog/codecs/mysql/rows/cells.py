@@ -101,9 +101,8 @@ def parse(
 
 
 class RowError(Exception):
-    """A record does not fit its schema.
-
-    Callers that know its position convert it to a DecodeError; it contains no value on purpose.
+    """A record does not fit its schema. Callers that know its position convert it to a DecodeError;
+    it contains no value on purpose.
     """
 
     def __init__(self, row: int, column: str | None, reason: str) -> None:
@@ -113,10 +112,8 @@ class RowError(Exception):
 
 @dataclass(slots=True)
 class Rows:
-    """The cells of ``n`` records as texts in ``data``; see `CellPlaces`.
-
-    ``lacks``: uint8[n], how the new row lacks a column, wanted or not
-    (`tidelog.codecs.mysql.rows.cell_kernel.locate`).
+    """The cells of ``n`` records as texts in ``data``; see `CellPlaces`. ``lacks``: uint8[n], how
+    the new row lacks a column, wanted or not (`tidelog.codecs.mysql.rows.cell_kernel.locate`).
     """
 
     data: UInt8s
@@ -193,9 +190,8 @@ def _texts(
     binary: Bools,
     left_out: Sequence[bool],
 ) -> UInt8s:
-    """Convert the binary cells of the images to text; returns the buffer with the cells.
-
-    Columns ``left_out`` of the second image become missing instead.
+    """Convert the binary cells of the images to text; returns the buffer with the cells. Columns
+    ``left_out`` of the second image become missing instead.
     """
     texts = Texts(raw, columns, int(binary.sum()) * len(images), keys)
     for number, column in enumerate(columns):

@@ -182,9 +182,8 @@ _FIRST_BYTES = 1 << 20
 
 
 class ResultError(ChunkError):
-    """The server ended the result set with an error; ``code`` is its number.
-
-    The server's message is not shown: it may hold values.
+    """The server ended the result set with an error; ``code`` is its number. The server's message
+    is not shown: it may hold values.
     """
 
     def __init__(self, where: str, code: int, state: str) -> None:

@@ -49,9 +49,8 @@ def bytes_text(value: bytes) -> str:
 
 
 def shortest_bytes_text(value: bytes) -> str:
-    """The bytes as text if `bytes_of_text` reads the same bytes from it, else `bytes_text`.
-
-    It is for values whose column is only known to have bytes.
+    """The bytes as text if `bytes_of_text` reads the same bytes from it, else `bytes_text`. It is
+    for values whose column is only known to have bytes.
     """
     try:
         text = value.decode()

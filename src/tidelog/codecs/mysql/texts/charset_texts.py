@@ -204,9 +204,8 @@ def keeps_ascii(charset: str) -> bool:
 
 
 def decode_text(text: bytes, charset: str | None) -> str:
-    """Decode the text; as UTF-8 if the character set is unknown.
-
-    Undefined characters become a replacement character, or the server's substitute.
+    """Decode the text; as UTF-8 if the character set is unknown. Undefined characters become a
+    replacement character, or the server's substitute.
     """
     if charset is None or charset in UTF8:
         return text.decode("utf-8", "replace")
@@ -244,9 +243,8 @@ def _character(charset: str, byte: int) -> str:
 
 @njit(cache=True, nogil=True)
 def convert_single_byte(data, start, length, binary, codes, sizes, to):  # type: ignore[no-untyped-def]
-    """Write the cells that are not ASCII as UTF-8; returns the end of ``data``.
-
-    From ``to`` on, ``data`` has room for three bytes for each byte of the cells.
+    """Write the cells that are not ASCII as UTF-8; returns the end of ``data``. From ``to`` on,
+    ``data`` has room for three bytes for each byte of the cells.
     """
     for i in range(len(start)):
         if not binary[i] or length[i] <= 0:

@@ -239,9 +239,7 @@ def _document(data, at, end, to, limit, stack):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def documents(data, start, length, binary, slow, to):  # type: ignore[no-untyped-def]
-    """Like `tidelog.codecs.mysql.texts.kernels`; bool[n] ``slow``: the documents left to
-    Python.
-
+    """Like `tidelog.codecs.mysql.texts.kernels`; bool[n] ``slow``: the documents left to Python.
     ``data`` has the room that `TEXT_FACTOR` and `TEXT_EXTRA` define.
     """
     stack = np.zeros((MAX_DEPTH + 1, 5), dtype=np.int64)
@@ -401,9 +399,8 @@ def _variable(data: bytes, at: int, end: int) -> bytes:
 
 
 def double_text(value: float) -> bytes:
-    """A double as ``my_gcvt`` prints it: the shortest digits that read back as the same number.
-
-    It has an exponent if the point would be more than 15 digits away; whole numbers end in ``.0``.
+    """A double as ``my_gcvt`` prints it: the shortest digits that read back as the same number. It
+    has an exponent if the point would be more than 15 digits away; whole numbers end in ``.0``.
     """
     mantissa, _, exponent = f"{value!r}".partition("e")
     sign = "-" if mantissa.startswith("-") else ""

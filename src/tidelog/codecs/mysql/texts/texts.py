@@ -405,10 +405,8 @@ def inet4_text(cell: bytes) -> bytes:
 
 
 def inet6_text(cell: bytes) -> bytes:
-    """INET6: 16 bytes in network order.
-
-    The first longest run of zero groups is omitted, even a single one; a final IPv4 address has its
-    own form if only zeros, or zeros and ffff, precede it.
+    """INET6: 16 bytes in network order. The first longest run of zero groups is omitted, even a
+    single one; a final IPv4 address has its own form if only zeros, or zeros and ffff, precede it.
     """
     value = _whole(cell, 16)
     groups = [int.from_bytes(value[at : at + 2], "big") for at in range(0, 16, 2)]

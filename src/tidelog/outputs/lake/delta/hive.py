@@ -96,9 +96,8 @@ class HiveCatalog:
         self.uri = uri
 
     def register(self, entries: Sequence[Entry]) -> dict[TableName, str]:
-        """Create the entries that are missing. Returns why some were not, and what to do.
-
-        Raises OutputError if the metastore does not answer.
+        """Create the entries that are missing. Returns why some were not, and what to do. Raises
+        OutputError if the metastore does not answer.
         """
         with self._errors():
             client = self._connect()

@@ -131,9 +131,7 @@ class DataFile:
 @dataclass(frozen=True)
 class TableProtocol:
     """The features that readers and writers of a table must support (protocol: "Protocol
-    Evolution").
-
-    Features are listed from reader version 3 and writer version 7 on.
+    Evolution"). Features are listed from reader version 3 and writer version 7 on.
     """
 
     min_reader_version: int = 1

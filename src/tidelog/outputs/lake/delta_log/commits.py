@@ -231,9 +231,8 @@ _OF_V2: Final = pa.struct([("version", pa.int64()), ("tags", _TEXTS)])
 
 
 def is_checkpoint_due(state: TableState) -> bool:
-    """Returns True if a checkpoint of the table is due by ``delta.checkpointInterval``.
-
-    Every writer checkpoints its own commits; if another writer did not, we do.
+    """Returns True if a checkpoint of the table is due by ``delta.checkpointInterval``. Every
+    writer checkpoints its own commits; if another writer did not, we do.
     """
     assert state.metadata is not None
     interval = int(state.metadata.configuration.get("delta.checkpointInterval", _INTERVAL))
@@ -246,10 +245,8 @@ def is_checkpoint_due(state: TableState) -> bool:
 
 
 def write_checkpoint(store: FileStore, state: TableState) -> None:
-    """Write a checkpoint of the state and record it in the state.
-
-    Raises TableLeftOutError, as `TableState.check_commits` does: otherwise a checkpoint would
-    contain what the log does not.
+    """Write a checkpoint of the state and record it in the state. Raises TableLeftOutError, as
+    `TableState.check_commits` does: otherwise a checkpoint would contain what the log does not.
     """
     state.check_commits()
     assert state.protocol is not None

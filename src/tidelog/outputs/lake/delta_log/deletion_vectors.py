@@ -68,10 +68,8 @@ def frame_of(rows: np.ndarray) -> bytes:
 
 
 def rows_of_frame(data: bytes, count: int, location: str) -> np.ndarray:
-    """Returns int64[], sorted: the rows of a frame (`frame_of`).
-
-    Raises OutputRefusedError, which names the ``location``, for one that is damaged or does not
-    have ``count`` rows.
+    """Returns int64[], sorted: the rows of a frame (`frame_of`). Raises OutputRefusedError, which
+    names the ``location``, for one that is damaged or does not have ``count`` rows.
     """
     return _rows_of(_checked_body(data, len(data) - _FRAME_BYTES, location), count, location)
 

@@ -56,9 +56,7 @@ def commit_name(version: int) -> str:
 
 def parse_actions(data: bytes, kind: str = "") -> Iterator[dict[str, Any]]:
     """Yields the actions of a file of JSON lines; only those of ``kind`` if given. Raises
-    ValueError.
-
-    Lines end only with a newline: texts may contain other line separators.
+    ValueError. Lines end only with a newline: texts may contain other line separators.
     """
     for line in data.decode().split("\n"):
         if kind in line and line.strip():

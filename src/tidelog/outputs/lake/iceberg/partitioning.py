@@ -77,9 +77,8 @@ class Partition:
 
 
 def partition_keys(values: pa.Array, partition: Partition) -> pa.Array:
-    """Returns the partition's value for each value of its column.
-
-    Raises OutputRefusedError for a transform that this version does not know.
+    """Returns the partition's value for each value of its column. Raises OutputRefusedError for a
+    transform that this version does not know.
     """
     if not partition.transform:
         return values

@@ -77,9 +77,8 @@ class Cascade:
 
 
 def cascades(connection: Connection, captured: Collection[TableName]) -> list[Cascade]:
-    """The cascades whose child table is captured and exists; the parent may be any table.
-
-    Raises PyMySQL's errors.
+    """The cascades whose child table is captured and exists; the parent may be any table. Raises
+    PyMySQL's errors.
     """
     found = all_cascades(connection)
     return [each for each in found if each.child in captured and not each.gone]
@@ -174,9 +173,7 @@ class NoticedChanges:
 
     def indexes(self, names: Sequence[str] | None, count: int) -> set[int]:
         """The indexes of the columns to watch, of ``count`` columns named ``names`` (None: not
-        known).
-
-        Returns all indexes if the columns can't be identified.
+        known). Returns all indexes if the columns can't be identified.
         """
         names = self.names if names is None else names
         if not self.columns:

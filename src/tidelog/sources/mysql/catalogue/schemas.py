@@ -115,9 +115,7 @@ def read_labels(connection: Connection, table: TableName, column: Column) -> Col
 
 def check_key(connection: Connection, table: TableName, schema: TableSchema) -> None:
     """Refuse a key with an ENUM or SET column whose labels have the same text, or hold surrogates,
-    whose text differs between log and dump.
-
-    Raises PyMySQL's errors, TableRefusedError.
+    whose text differs between log and dump. Raises PyMySQL's errors, TableRefusedError.
     """
     for column in schema.columns:
         if column.name not in schema.match_key or column.type_id not in (types.ENUM, types.SET):
@@ -217,10 +215,8 @@ _MARIADB_FULL_NAMES = (10, 10)
 
 @dataclass(frozen=True, slots=True)
 class MySqlFoundTable:
-    """A table's schema.
-
-    ``unfit``: why ``source.keys`` gives the table no key although a pattern matches it; None if all
-    is well.
+    """A table's schema. ``unfit``: why ``source.keys`` gives the table no key although a pattern
+    matches it; None if all is well.
     """
 
     schema: TableSchema
@@ -304,9 +300,8 @@ class MySqlSchemaFinder:
     def schema_of_map(
         self, seen: TableMapSeen, flavor: Flavor, like: TableSchema | None
     ) -> TableSchema | None:
-        """The schema of a table map with FULL metadata; None if it has MINIMAL.
-
-        ``like``: another version of the table; see `column_of_map`.
+        """The schema of a table map with FULL metadata; None if it has MINIMAL. ``like``: another
+        version of the table; see `column_of_map`.
         """
         metadata = seen.metadata
         if metadata.names is None:

@@ -298,10 +298,8 @@ def _unlogged_key(
 
 
 def _is_constant(default: object, extra: str, flavor: Flavor) -> bool:
-    """Return True if the default is not an expression.
-
-    MySQL 8.0.13 and later say so in EXTRA; before, CURRENT_TIMESTAMP was the only expression.
-    MariaDB quotes constants that are no numbers.
+    """Return True if the default is not an expression. MySQL 8.0.13 and later say so in EXTRA;
+    before, CURRENT_TIMESTAMP was the only expression. MariaDB quotes constants that are no numbers.
     """
     if default is None:
         return False

@@ -294,9 +294,7 @@ class MySqlBlockingReader:
 
     def _end(self) -> tuple[int, str] | None:
         """The binlog's end and the visible transactions; None while a transaction is logged and not
-        yet visible.
-
-        Only GTIDs show that; without them only the lock ensures it.
+        yet visible. Only GTIDs show that; without them only the lock ensures it.
         """
         assert self._now is not None
         row = self._now.row(
@@ -315,9 +313,8 @@ class MySqlBlockingReader:
     # ------------------------------------------------------------------ locks
 
     def _lock_given_tables(self) -> bool:
-        """Lock the tables given in advance; False if one changed since the snapshot.
-
-        A table that can't be locked fails when it is read, and does not stop the others.
+        """Lock the tables given in advance; False if one changed since the snapshot. A table that
+        can't be locked fails when it is read, and does not stop the others.
         """
         assert self._reads is not None
         for table in self._tables:

@@ -129,9 +129,8 @@ _BY_LOGICAL_IN_KEYS: Mapping[str, Callable[[str], str]] = {
 
 
 def column_text(column: Column, key: bool = False) -> str:
-    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`.
-
-    ``key``: True for a column of the key.
+    """The column's text as SQL, never NULL; see `tidelog.ports.DigestReader`. ``key``: True for a
+    column of the key.
     """
     name = quote_name(column.name)
     if column.logical.startswith("decimal("):
@@ -235,9 +234,8 @@ class MySqlDigests:
             self._connection = None
 
     def _await_visible(self, connection: Connection) -> None:
-        """Wait until all transactions in the binlog are visible.
-
-        A transaction owns its GTID from before it is logged until after it is visible.
+        """Wait until all transactions in the binlog are visible. A transaction owns its GTID from
+        before it is logged until after it is visible.
         """
         deadline = time.monotonic() + OWNED_TIMEOUT_S
         owned, pause_s = _owned_gtids(connection), 0.005

@@ -161,10 +161,8 @@ class MySqlChunkReader:
                     connection.rows("COMMIT")
 
     def current_snapshot(self) -> BinlogSnapshot:
-        """What is visible now.
-
-        The strategy `table` on MySQL writes a watermark for this, so call it no more often than
-        transactions must be forgotten.
+        """What is visible now. The strategy `table` on MySQL writes a watermark for this, so call
+        it no more often than transactions must be forgotten.
         """
         with chunk_errors("taking a snapshot"):
             connection = self._watermark_connection()
@@ -296,9 +294,8 @@ _VISIBILITY_UNKNOWN = (
 
 
 def end_statement(url: str | ServerUrl, connection: Connection) -> None:
-    """Make the server end the connection's current statement; the transaction continues.
-
-    If that fails, the statement runs to its end.
+    """Make the server end the connection's current statement; the transaction continues. If that
+    fails, the statement runs to its end.
     """
     _kill(url, connection, "KILL QUERY")
 

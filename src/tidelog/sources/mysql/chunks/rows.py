@@ -161,10 +161,8 @@ def _clock(hours: str, minutes: str, seconds: str | None, fraction: str, *, most
 
 
 def _fraction(column: Column, digits: str | None) -> str:
-    """The fraction with as many digits as the column has.
-
-    Raises ValueError for a text with more digits: it is not a value of the column, and is not
-    rounded.
+    """The fraction with as many digits as the column has. Raises ValueError for a text with more
+    digits: it is not a value of the column, and is not rounded.
     """
     kept = column.type_mod if column.type_id in _WITH_DIGITS else types.old_digits(column)
     digits = (digits or "").rstrip("0")
@@ -193,9 +191,8 @@ T = TypeVar("T", bytes, int)
 
 
 class RowReader:
-    """Runs SELECTs over one connection at a time; uses one buffer and the rows' own memory.
-
-    Used by one thread.
+    """Runs SELECTs over one connection at a time; uses one buffer and the rows' own memory. Used by
+    one thread.
     """
 
     def __init__(self) -> None:

@@ -190,9 +190,8 @@ class MySqlKeySql:
 
 
 def _compare_number(name: str, column: Column, number: int, greater: bool) -> str | None:
-    """Compare an ENUM or SET by number, which is its order.
-
-    Only equality uses the index, so the numbers are listed if there are few.
+    """Compare an ENUM or SET by number, which is its order. Only equality uses the index, so the
+    numbers are listed if there are few.
     """
     count = len(types.labels(column))
     highest = count if column.type_id == types.ENUM else (1 << count) - 1
@@ -216,9 +215,8 @@ def number_of(column: Column, text: str) -> int:
 
 
 def literal(column: Column, text: str) -> str:
-    """The value as SQL, made only of digits, hexadecimal digits or a date's characters.
-
-    Raises ChunkRefusedError if the text does not fit the column's type.
+    """The value as SQL, made only of digits, hexadecimal digits or a date's characters. Raises
+    ChunkRefusedError if the text does not fit the column's type.
     """
     kind = column.type_id
     if kind in _INTEGERS or kind in (types.NEWDECIMAL, types.BIT):
@@ -368,9 +366,8 @@ class MySqlChunkSql:
     def boundary(
         self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None
     ) -> str:
-        """The key of the last row of `range` if that has ``limit_rows`` rows, else nothing.
-
-        Reads only the key's index, unless a condition needs other columns.
+        """The key of the last row of `range` if that has ``limit_rows`` rows, else nothing. Reads
+        only the key's index, unless a condition needs other columns.
         """
         rows = self._range(self.key_schema.columns, after, upto, where)
         return f"{rows} LIMIT {limit_rows - 1:d}, 1"

@@ -103,9 +103,8 @@ def is_view(connection: Connection, watermark_schema: str) -> bool:
 
 
 def commit_watermark(connection: Connection, watermark_schema: str, watermark: str) -> None:
-    """Commit the watermark; creates the table if it is missing.
-
-    Raises PyMySQL's errors, and ChunkDeniedError if it is not a table.
+    """Commit the watermark; creates the table if it is missing. Raises PyMySQL's errors, and
+    ChunkDeniedError if it is not a table.
     """
     table = quote_name(watermark_schema, WATERMARK_TABLE)
     column = quote_name(WATERMARK_COLUMN)

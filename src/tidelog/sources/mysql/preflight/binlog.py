@@ -179,9 +179,7 @@ def _retention_size(context: CheckContext) -> Iterator[Finding]:
 
 def _rds_hours(connection: Connection) -> float | None:
     """The retention of Amazon RDS and Aurora, whose own setting overrides the server's; NULL counts
-    as 0.
-
-    None if the server is neither, or the account may not read it.
+    as 0. None if the server is neither, or the account may not read it.
     """
     for statement in _RDS:
         with suppress(pymysql.MySQLError):

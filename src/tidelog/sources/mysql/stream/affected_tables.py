@@ -228,9 +228,7 @@ class AffectedTables:
 
     def _emptied_by_restart(self, seen: QuerySeen) -> bool:
         """Return True for the DELETE that MySQL logs when it finds a MEMORY table empty after a
-        restart.
-
-        A session's statement would carry the databases that it used.
+        restart. A session's statement would carry the databases that it used.
         """
         mysql = self._get_connection().flavor is Flavor.MYSQL
         return mysql and seen.databases is None and _BY_SERVER.fullmatch(seen.sql) is not None

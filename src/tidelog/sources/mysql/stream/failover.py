@@ -55,9 +55,7 @@ _MOST_STRANGE = 20
 
 def file_shift(files: LogFiles, last: Resume) -> int:
     """The number to add to the server's file numbers so that all are after a position of the event
-    log.
-
-    ``files``: the files with the server's own numbers.
+    log. ``files``: the files with the server's own numbers.
     """
     newest = max(unpack_position(last.acknowledge)[0], unpack_position(last.position)[0])
     return max(0, newest + 1 - unpack_position(files.first)[0])
@@ -149,9 +147,8 @@ def _executed_gtids(connection: Connection, asked: Gtids) -> Gtids:
 def _first_uncaptured(
     url: ServerUrl, files: LogFiles, end: int, held: Gtids, flavor: Flavor
 ) -> tuple[int, str]:
-    """The first transaction that is not in the event log: its position and its GTID.
-
-    The GTID is empty if there is none yet; the position is then the log's end. Raises GapError.
+    """The first transaction that is not in the event log: its position and its GTID. The GTID is
+    empty if there is none yet; the position is then the log's end. Raises GapError.
     """
     number, known = _file_to_read(url, files, held, flavor)
     behind: tuple[int, str] | None = None

@@ -351,9 +351,8 @@ def gtids_of(seen: GtidsSeen, flavor: Flavor) -> Gtids:
 def read_gtids(
     url: ServerUrl, files: LogFiles, begin: int, end: int, flavor: Flavor
 ) -> Iterator[GtidStateSeen | GtidsSeen]:
-    """The GTIDs of a part of the log, with each file's list of earlier GTIDs.
-
-    ``begin``: the beginning of a file. Errors as `read_part`.
+    """The GTIDs of a part of the log, with each file's list of earlier GTIDs. ``begin``: the
+    beginning of a file. Errors as `read_part`.
     """
     number, offset = unpack_position(begin)
     scanner: BinlogScanner | None = None
@@ -396,9 +395,8 @@ def executed_before(url: ServerUrl, files: LogFiles, position: int, flavor: Flav
 
 
 class LoggedGtids:
-    """Adds to each resume position of the event log the transactions before it.
-
-    Thread-safe: the log reader publishes, and the writer reads.
+    """Adds to each resume position of the event log the transactions before it. Thread-safe: the
+    log reader publishes, and the writer reads.
     """
 
     def __init__(self) -> None:
@@ -409,10 +407,8 @@ class LoggedGtids:
     def start(
         self, connection: Connection, url: ServerUrl, files: LogFiles, begin: Resume
     ) -> Resume:
-        """Start at ``begin``, the position from which the log is read.
-
-        Returns the same position with the GTIDs stored with it, or with those that its file lists.
-        Errors as `read_part`.
+        """Start at ``begin``, the position from which the log is read. Returns the same position
+        with the GTIDs stored with it, or with those that its file lists. Errors as `read_part`.
         """
         flavor = connection.flavor
         known: Gtids | None = None

@@ -113,9 +113,8 @@ def read_part(
 
 
 def queries(part: LogPart) -> Iterator[tuple[int, Header, Query]]:
-    """The statements of a part, each with the position after it and its event's header.
-
-    BEGIN is left out, and so are statements that only announce or abandon an ALTER.
+    """The statements of a part, each with the position after it and its event's header. BEGIN is
+    left out, and so are statements that only announce or abandon an ALTER.
     """
     text_ends = part.offsets[1:] - (CHECKSUM_BYTES if part.checksum else 0)
     for event_type in (EventType.QUERY, EventType.QUERY_COMPRESSED):
@@ -323,9 +322,8 @@ class PreparedGroups:
 
 
 def find_prepared(url: ServerUrl, files: LogFiles, seen: XaSeen) -> Group:
-    """Find a group that was prepared before the stream began, from the newest file backward.
-
-    Raises GapError if the log no longer has it.
+    """Find a group that was prepared before the stream began, from the newest file backward. Raises
+    GapError if the log no longer has it.
     """
     last, _ = unpack_position(seen.begin)
     for number in sorted((n for n in files.sizes if n <= last), reverse=True):
@@ -378,9 +376,7 @@ class XaRows:
 
     def take(self, scanner: BinlogScanner, seen: XaSeen, idle_at: int) -> Iterator[LogEvent]:
         """Process a group that was prepared, committed or rolled back; yields its rows if it was
-        committed.
-
-        ``idle_at``: the furthest position that was acknowledged, or may have been.
+        committed. ``idle_at``: the furthest position that was acknowledged, or may have been.
         """
         group = self.prepared.take(seen, self.version, checksum=scanner.checksum)
         if seen.state not in (XaState.COMMITTED, XaState.ONE_PHASE) or seen.durable:

@@ -89,9 +89,8 @@ class StallWatch:
         self._checked_at = 0.0
 
     def check(self, position: int) -> None:
-        """Compare the position with the log's end; call it after each poll.
-
-        Raises ConnectionLostError if the server's log ends before the position.
+        """Compare the position with the log's end; call it after each poll. Raises
+        ConnectionLostError if the server's log ends before the position.
         """
         now = time.monotonic()
         if position != self._position:
@@ -311,10 +310,8 @@ class MySqlLogReader:
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:
-        """Set the event log's generation before `start`.
-
-        The server closes an existing connection with the same ids, so a copied configuration, with
-        its paths, must get other ids.
+        """Set the event log's generation before `start`. The server closes an existing connection
+        with the same ids, so a copied configuration, with its paths, must get other ids.
         """
         del last
         self._replica = ReplicaId.derived(f"{self._name} {generation}", self._server_id)
@@ -354,10 +351,8 @@ class MySqlLogReader:
         return self._flavor is Flavor.MYSQL and not sql.value("SELECT @@GLOBAL.gtid_owned")
 
     def _stream_from(self, files: LogFiles, begin: Resume) -> int:
-        """The position where the stream begins.
-
-        It is the last durable transaction, so that its GTID is read again, or an earlier one that
-        is not acknowledged.
+        """The position where the stream begins. It is the last durable transaction, so that its
+        GTID is read again, or an earlier one that is not acknowledged.
         """
         at = begin.acknowledge
         if files.first <= begin.position < at:

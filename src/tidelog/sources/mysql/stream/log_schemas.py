@@ -189,7 +189,6 @@ class LogSchemas:
 
     def is_sequence(self, seen: TableMapSeen, group: int) -> bool:
         """Return True for one of MariaDB's sequences, which are logged as tables of one row.
-
         ``group``: see `at`.
         """
         if seen.types != _SEQUENCE:

@@ -100,7 +100,6 @@ def _position_text(base: str, digits: int, position: int, shift: int) -> str:
 
 def log_end(connection: Connection) -> LogEnd:
     """The end of the binlog: what is committed by now is before it. Needs REPLICATION CLIENT.
-
     Raises PreflightError if the server writes no binlog; PyMySQL's errors otherwise.
     """
     status = log_status(connection)
@@ -110,9 +109,8 @@ def log_end(connection: Connection) -> LogEnd:
 
 
 def log_status(connection: Connection) -> dict[str, Any]:
-    """The row of SHOW MASTER STATUS; {} if the server writes no binlog.
-
-    Raises PyMySQL's errors, also if the account lacks the privilege.
+    """The row of SHOW MASTER STATUS; {} if the server writes no binlog. Raises PyMySQL's errors,
+    also if the account lacks the privilege.
     """
     # MySQL 8.2 renamed it, and 8.4 removed the old name; MariaDB 10.5.2 added another name.
     renamed = connection.flavor is Flavor.MYSQL and connection.version >= (8, 2)

@@ -219,9 +219,8 @@ class OffsetSeeker:
         self.done = False
 
     def take(self, data: UInt8s, offsets: Int64s) -> tuple[UInt8s, Int64s]:
-        """The received events from the offset on; none until the offset is reached (`done`).
-
-        Raises EOFError if the file ends before it.
+        """The received events from the offset on; none until the offset is reached (`done`). Raises
+        EOFError if the file ends before it.
         """
         log_pos, in_file = log_positions(data, offsets)
         ends = self._at + (log_pos - self._at & 0xFFFF_FFFF)

@@ -192,9 +192,8 @@ def _database(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ColumnFact:
-    """A column given by hand, as in ``information_schema.columns``.
-
-    ``collation``: its name, or its id in the server's list.
+    """A column given by hand, as in ``information_schema.columns``. ``collation``: its name, or its
+    id in the server's list.
     """
 
     name: str

@@ -5,14 +5,13 @@ The log holds statements of temporary tables where sessions do not log rows (``b
 on MariaDB, STATEMENT on both). A temporary table hides the permanent table of its name from its own
 session only, and only from some statements:
 
-==========================  ===================================================================
-statement                   the table that it changes
-==========================  ===================================================================
-INSERT, UPDATE, TRUNCATE …  the temporary table
-ALTER TABLE, CREATE INDEX   the temporary table
-RENAME TABLE                MySQL: the permanent table; MariaDB: the temporary table
-CREATE TABLE, DROP TABLE    the permanent table: for temporary ones the log says TEMPORARY
-==========================  ===================================================================
+========================== ===================================================================
+statement the table that it changes ==========================
+=================================================================== INSERT, UPDATE, TRUNCATE … the
+temporary table ALTER TABLE, CREATE INDEX the temporary table RENAME TABLE MySQL: the permanent
+table; MariaDB: the temporary table CREATE TABLE, DROP TABLE the permanent table: for temporary ones
+the log says TEMPORARY ==========================
+===================================================================
 
 An event's flag ``LOG_EVENT_THREAD_SPECIFIC_F`` says that a statement used temporary tables, but not
 which (and is not set for RENAME TABLE). A session is identified by its server and its

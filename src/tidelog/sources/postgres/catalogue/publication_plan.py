@@ -69,10 +69,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PublicationState:
-    """The current state of a publication.
-
-    ``slot``: the slot that it was created for; empty: a capture created it before slots were
-    recorded; None: no capture created it.
+    """The current state of a publication. ``slot``: the slot that it was created for; empty: a
+    capture created it before slots were recorded; None: no capture created it.
     """
 
     name: str
@@ -365,10 +363,8 @@ class Planner:
         )
 
     def _generated(self) -> bool:
-        """Whether to publish stored generated columns.
-
-        Both publications do or none, so that a table's columns do not depend on its publication;
-        once they do, they always do.
+        """Whether to publish stored generated columns. Both publications do or none, so that a
+        table's columns do not depend on its publication; once they do, they always do.
         """
         if not self.view.logs_generated:
             return False

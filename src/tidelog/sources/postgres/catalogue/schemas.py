@@ -136,10 +136,8 @@ class _Relation:
 
 @dataclass(frozen=True, slots=True)
 class PostgresFoundTable:
-    """A table's schema and what a SELECT needs in addition.
-
-    ``unfit``: why ``source.keys`` gives the table no key although a pattern matches it; None if all
-    is well.
+    """A table's schema and what a SELECT needs in addition. ``unfit``: why ``source.keys`` gives
+    the table no key although a pattern matches it; None if all is well.
     """
 
     schema: TableSchema
@@ -171,9 +169,8 @@ class PostgresSchemaFinder:
         return matches(list(self._keys), table)
 
     def find(self, connection: Connection, table: TableName) -> PostgresFoundTable | None:
-        """The table in this transaction's snapshot; None if there is none.
-
-        Raises TableRefusedError if a column of its key is excluded.
+        """The table in this transaction's snapshot; None if there is none. Raises TableRefusedError
+        if a column of its key is excluded.
         """
         row = connection.execute(
             _SHAPE.format(condition="n.nspname = %s AND c.relname = %s").encode(),

@@ -133,10 +133,8 @@ WHERE y.oid >= %s AND y.typtype IN ('e', 'c')
 
 @dataclass(frozen=True, slots=True)
 class PostgresTableStorage:
-    """How a table is stored now.
-
-    ``text`` is for `rows_may_differ`, and contains no space, whatever the columns' names. The
-    estimates are from the last VACUUM or ANALYZE.
+    """How a table is stored now. ``text`` is for `rows_may_differ`, and contains no space, whatever
+    the columns' names. The estimates are from the last VACUUM or ANALYZE.
     """
 
     text: str
@@ -245,9 +243,7 @@ def rows_may_differ(before: str, after: str) -> bool:
 
 def _parsed(text: str) -> dict[str, Any] | None:
     """The parsed text; None for a partitioned table in an early form that kept no traces of undone
-    changes.
-
-    The early form of a table without partitions is a list.
+    changes. The early form of a table without partitions is a list.
     """
     if text.startswith("["):
         oid, file, columns, missing, published, _ = json.loads(text)

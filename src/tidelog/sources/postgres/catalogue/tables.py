@@ -139,9 +139,8 @@ def catalogue_stamp(connection: Connection) -> str:
 def table_versions(
     connection: Connection, patterns: Sequence[str], hidden_schemas: Sequence[str]
 ) -> dict[TableName, str]:
-    """The permanent tables that match and are in none of the hidden schemas, sorted.
-
-    Each has a text that stays equal only while its catalogue rows are the same.
+    """The permanent tables that match and are in none of the hidden schemas, sorted. Each has a
+    text that stays equal only while its catalogue rows are the same.
     """
     query = _versions_query(connection.info.server_version)
     # A plan for the catalogues' usual size is good enough, and JIT compilation costs more than the
@@ -274,9 +273,8 @@ class PostgresCatalogue:
             return self._listed(connection, matching_tables(connection, patterns, self._hidden))
 
     def shape(self, table: TableName) -> TableShape | None:
-        """The table's current shape; ``storage`` is for `rows_may_differ`.
-
-        Raises TableRefusedError if the role may not read it, or ``source.keys`` does not fit it.
+        """The table's current shape; ``storage`` is for `rows_may_differ`. Raises TableRefusedError
+        if the role may not read it, or ``source.keys`` does not fit it.
         """
         with self._lock, translate_errors(f"looking up {table}"):
             connection = self._get_connection()
@@ -397,9 +395,8 @@ def table_shape(
     table: TableName,
     publications: Sequence[str] = (),
 ) -> TableShape | None:
-    """The table's shape as the connection's transaction sees it; None if it does not exist.
-
-    Raises TableRefusedError if ``source.keys`` does not fit it.
+    """The table's shape as the connection's transaction sees it; None if it does not exist. Raises
+    TableRefusedError if ``source.keys`` does not fit it.
     """
     found = finder.find(connection, table)
     if found is None:

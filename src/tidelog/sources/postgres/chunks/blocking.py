@@ -101,9 +101,7 @@ class PostgresBlockingReader:
 
     def begin(self, timeout_s: float) -> int:
         """Take the snapshot; the returned position: what committed before it is visible, nothing
-        else.
-
-        Nothing is locked while the server waits for the transactions that are open now.
+        else. Nothing is locked while the server waits for the transactions that are open now.
         """
         try:
             with chunk_errors("taking the snapshot of a blocking dump"):
@@ -245,9 +243,8 @@ class PostgresBlockingReader:
     # ------------------------------------------------------------------ locks
 
     def _lock_given_tables(self) -> bool:
-        """Lock the tables given in advance; False if one changed since the snapshot.
-
-        A table that can't be locked fails when it is read, and does not stop the others.
+        """Lock the tables given in advance; False if one changed since the snapshot. A table that
+        can't be locked fails when it is read, and does not stop the others.
         """
         assert self._reads is not None
         connection = self._reads

@@ -281,7 +281,6 @@ class PostgresRowsEstimate:
 
 class PostgresEstimates:
     """Gets estimates from the catalogue and the planner, or from a few pages without statistics.
-
     Used by one thread. Its session is read-only. Raises ChunkError with what to do.
     """
 

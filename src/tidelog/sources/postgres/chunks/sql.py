@@ -58,9 +58,7 @@ class PostgresKeySql:
 
     def after(self, key: Key) -> list[str]:
         """Disjoint conditions that together mean ``key < columns``; each is a range of the key's
-        index.
-
-        Empty if nothing follows.
+        index. Empty if nothing follows.
         """
         return self._after([], 0, key)
 
@@ -314,9 +312,8 @@ class PostgresChunkSql:
     def boundary(
         self, after: Key | None, upto: Key | None, limit_rows: int, where: str | None
     ) -> str:
-        """The key of the last row of `range` if that has ``limit_rows`` rows, else nothing.
-
-        An index-only scan, unless a condition needs other columns.
+        """The key of the last row of `range` if that has ``limit_rows`` rows, else nothing. An
+        index-only scan, unless a condition needs other columns.
         """
         last = f"LIMIT 1 OFFSET {limit_rows - 1:d}"
         return _copy(self._range(self._key.names, after, upto, limit_rows, where, last))

@@ -1,12 +1,11 @@
 """Places chunks in the log: the statements and positions of the three strategies, and snapshots.
 
-=============  ==================================  =======================================
-strategy       the watermarks are                  the rows follow the log
-=============  ==================================  =======================================
-``table``      updates of a one-row table          up to the high watermark
-``message``    logical messages                    up to the high watermark
-``snapshot``   none: nothing is written            up to a position read after the snapshot
-=============  ==================================  =======================================
+============= ================================== ======================================= strategy
+the watermarks are the rows follow the log ============= ==================================
+======================================= ``table`` updates of a one-row table up to the high
+watermark ``message`` logical messages up to the high watermark ``snapshot`` none: nothing is
+written up to a position read after the snapshot ============= ==================================
+=======================================
 
 A snapshot is the text of ``pg_current_snapshot()``: ``xmin:xmax:xip,xip,…``. On a standby that text
 does not list the transactions that are open on the primary (`StandbySnapshot`).
@@ -36,9 +35,8 @@ LONG_PAGE_HEADER_BYTES = 40
 
 
 def watermark_statement(strategy: Strategy, watermark_schema: str) -> bytes | None:
-    """The statement that writes a watermark, with one parameter; None if none is written.
-
-    The session must commit it without waiting for standbys (`connect.WRITES`).
+    """The statement that writes a watermark, with one parameter; None if none is written. The
+    session must commit it without waiting for standbys (`connect.WRITES`).
     """
     if strategy == "snapshot":
         return None

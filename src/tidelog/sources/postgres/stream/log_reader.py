@@ -409,17 +409,15 @@ class PostgresLogReader:
     def belongs_to(
         self, generation: str, last: Callable[[], LastTransaction | None] = lambda: None
     ) -> None:
-        """Set the event log before `start`, so that no other log's slot is used.
-
-        ``last``: returns the log's newest transaction, which is searched if the slot went back.
+        """Set the event log before `start`, so that no other log's slot is used. ``last``: returns
+        the log's newest transaction, which is searched if the slot went back.
         """
         self._owner.generation, self._last = generation, last
         self._owner.copy = self._which_copy()
 
     def start_over(self, missed: Resume) -> Resume:
-        """Restart after an accepted gap, with a new slot.
-
-        Errors as `start`; SourceBusyError while the old slot has a reader.
+        """Restart after an accepted gap, with a new slot. Errors as `start`; SourceBusyError while
+        the old slot has a reader.
         """
         stream = self._open_stream()
         self._source = identify(stream, missed, self._source or self._expected)

@@ -511,9 +511,7 @@ class ReplicationStream:
 
     def receive(self, timeout_s: float) -> ReceivedMessages | None:
         """The messages that have arrived, waiting at most ``timeout_s`` for the first; None if
-        there are none.
-
-        Raises ConnectionLostError, or the server's error (`replication_error`).
+        there are none. Raises ConnectionLostError, or the server's error (`replication_error`).
         """
         self.keepalive()
         outcome = self._drain(NAPS)
@@ -536,9 +534,8 @@ class ReplicationStream:
         return self._received()
 
     def acknowledge(self, position: int) -> None:
-        """Allow the server to remove everything before ``position``; never moves back.
-
-        May be called by any thread; the next `receive` or `keepalive` reports it.
+        """Allow the server to remove everything before ``position``; never moves back. May be
+        called by any thread; the next `receive` or `keepalive` reports it.
         """
         self._acknowledged = max(self._acknowledged, position)
 

@@ -56,10 +56,8 @@ def check_server(sql: Connection, strategy: Strategy) -> None:
 def identify(
     stream: ReplicationStream, resume: Resume | None, expected: SourceId | None
 ) -> SourceId:
-    """The server and database that ``stream`` leads to.
-
-    Raises SourceChangedError if it is not the ``expected`` one, or has lost the log up to
-    ``resume``.
+    """The server and database that ``stream`` leads to. Raises SourceChangedError if it is not the
+    ``expected`` one, or has lost the log up to ``resume``.
     """
     found = stream.identify()
     source = SourceId("postgres", found.system, found.database, found.timeline)

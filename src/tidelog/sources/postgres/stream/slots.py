@@ -217,7 +217,6 @@ class SlotOwner:
 
     def require(self, reader: SlotReader | None) -> None:
         """Check by its reader that the slot does not serve another event log or another copy of it.
-
         Raises PreflightError.
         """
         if reader is None or not reader.is_capture or self.generation is None:
@@ -318,9 +317,7 @@ def _warn_of_idle_standbys(connection: Connection) -> None:
 
 def check_same_timeline(reported: SourceId | None, found: SourceId) -> None:
     """Check that the server still has the timeline reported before, under which captured changes
-    are recorded.
-
-    Raises ConnectionLostError: another server was promoted in between.
+    are recorded. Raises ConnectionLostError: another server was promoted in between.
     """
     if reported is not None and reported.timeline != found.timeline:
         raise ConnectionLostError(
@@ -534,9 +531,8 @@ def check_position(state: SlotState, slot: str, resume: Resume) -> None:
 
 
 def missing_slot(slot: str, resume: Resume, promoted: bool) -> GapError:
-    """The error for a missing slot that an event log needs.
-
-    ``promoted``: the server was a standby when the event log was written.
+    """The error for a missing slot that an event log needs. ``promoted``: the server was a standby
+    when the event log was written.
     """
     why = (
         " on the server that was promoted: it was not copied there (docs/how-to/source-failover.md)"

@@ -9,6 +9,10 @@ import pytest
 from tidelog.app.base.outputs import check_spark
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError
+from tidelog.model.schema import TableName
+from tidelog.outputs.lake import kinds
+from tidelog.outputs.lake.delta.config import DeltaSection
+from tidelog.outputs.lake.iceberg.config import IcebergSection
 from tidelog.outputs.lake.iceberg.partitioning import Partition
 
 
@@ -45,6 +49,15 @@ def test_a_catalog_s_properties_are_passed_on_and_never_shown(tmp_path: Path) ->
 def test_what_does_not_fit_is_said(tmp_path: Path, given: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(tmp_path, given)
+
+
+def test_the_size_of_the_cache_reaches_the_tasks(tmp_path: Path) -> None:
+    given = [f"kind: {kind}, path: {kind}, cache_bytes: 64MiB" for kind in ("delta", "iceberg")]
+    delta, iceberg = config(tmp_path, *given).outputs
+    assert isinstance(delta, DeltaSection)
+    assert isinstance(iceberg, IcebergSection)
+    for options in (kinds._delta_options(delta), kinds._iceberg_options(iceberg)):
+        assert options.layout_of(TableName("s", "t")).cache_bytes == 64 << 20
 
 
 def test_delta_tables_need_no_jars_of_delta_s(tmp_path: Path) -> None:

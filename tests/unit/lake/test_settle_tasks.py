@@ -12,6 +12,7 @@ from pyroaring import BitMap
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
+from tidelog.outputs.lake.data_files.look_up import shared_cache
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta import tasks
 from tidelog.outputs.lake.delta.tasks import CopyFiles, SettlePartition, SettleWork
@@ -71,3 +72,26 @@ def test_changes_settled_by_parts_give_the_same(
     assert set(dead) == gone, "keys that changed, and those below"
     parts = 1 if below or part_bytes > 1 << 20 else 5
     assert len(settled.added) >= parts
+
+
+@pytest.mark.parametrize("most_bytes", [1 << 20, 0])
+def test_no_more_is_cached_than_the_option_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    scratch = tmp_path / "scratch"
+    monkeypatch.setattr("tidelog.spark.session.scratch_directory", lambda: scratch)
+    shared_cache.cache_clear()
+    store = open_file_store(str(tmp_path / "t"))
+    old = pa.table({"id": [1, 2], "v": ["a", "b"], "_version": [1, 2]}, schema=LAYOUT.schema)
+    files = tuple(ParquetFileWriter(store, LAYOUT).write(old))
+    options = SettleOptions(deletion_vectors=True, cache_bytes=most_bytes)
+    work = SettleWork(CopyFiles("t", store, LAYOUT, files, options), None, ("id", "v"), 0)
+    try:
+        result = SettlePartition(work)(iter(changes()))
+        shared_cache(most_bytes).rows.keep("t", "f", LAYOUT, [old])
+    finally:
+        shared_cache.cache_clear()
+    assert result.settled is not None
+    assert set(result.settled.dead) == {files[0].path}, "found without a cache, too"
+    cached = {each.parent.name for each in scratch.rglob("*") if each.is_file()}
+    assert cached == ({"key-indexes", "key-indexes-rows"} if most_bytes else set())

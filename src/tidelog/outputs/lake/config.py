@@ -7,7 +7,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
-from tidelog.kinds.sections import TYPES, Duration, TablePattern, TypesSection
+from tidelog.kinds.sections import TYPES, Bytes, Duration, TablePattern, TypesSection
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import KeylessPolicy, SteppedSection
@@ -27,6 +27,13 @@ class LakeSection(SteppedSection):
         description="Number of tables with steps, or very many changes, that are read at once.",
     )
     vacuum_after: Duration | None = None
+    cache_bytes: Bytes = Field(
+        default=8 << 30,
+        ge=0,
+        description="Most bytes that each host of Spark's executors keeps in its temporary "
+        "directory (`TMPDIR`) of the keys of tables, and as many of the rows of histories: what is "
+        "not kept is read from the table's files again. Never more than it leaves free there.",
+    )
     keyless: KeylessPolicy = Field(
         default="append",
         description="What to do with a table that has no key, so that there can be no copy. "

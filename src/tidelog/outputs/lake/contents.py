@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from tidelog.errors import OutputRefusedError, TableLeftOutError
 from tidelog.outputs.base.schema_evolution import Wider, holds
+from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES
 from tidelog.outputs.lake.data_files.layout import (
     CURRENT,
     VALID_FROM,
@@ -164,6 +165,7 @@ class LakeLayout:
         partitions: columns that the table is partitioned by; fixed once the table exists.
         holds: what the table contains.
         keyless: whether it holds changes because the source's table had no key when it was created.
+        cache_bytes: see `SettleOptions`.
     """
 
     version: str = "_version"
@@ -171,6 +173,7 @@ class LakeLayout:
     partitions: tuple[str, ...] = ()
     holds: TableContents = "copy"
     keyless: bool = False
+    cache_bytes: int = CACHE_BYTES
 
     @property
     def own(self) -> tuple[str, ...]:

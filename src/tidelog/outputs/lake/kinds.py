@@ -83,6 +83,7 @@ def _lake_options(section: DeltaSection | IcebergSection) -> dict[str, Any]:
         "soft_deletes": section.deletes == "soft",
         "partition_by": section.partition_by,
         "types": section.types.column_types(),
+        "cache_bytes": section.cache_bytes,
         "vacuum_after_s": None if after is None else after.total_seconds(),
     }
 

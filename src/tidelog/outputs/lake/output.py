@@ -47,6 +47,7 @@ from tidelog.outputs.base.targets import (
     with_types,
 )
 from tidelog.outputs.lake.contents import TableContents
+from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES
 from tidelog.outputs.lake.data_files.file_reader import LOST_FILE
 from tidelog.outputs.lake.table import LakeTable, application_of, check_place, resume_offset
 from tidelog.ports import (
@@ -109,6 +110,7 @@ class LakeOptions:
         partition_by: columns by table or pattern; the first that matches.
         types: types of new columns that are text without it; None: all of these are text.
         vacuum_after_s: age in seconds of versions whose files are removed now and then.
+        cache_bytes: see `SettleOptions`.
     """
 
     steps: tuple[Step, ...] = ()
@@ -119,6 +121,7 @@ class LakeOptions:
     partition_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
     types: ColumnTypes | None = None
     vacuum_after_s: float | None = None
+    cache_bytes: int = CACHE_BYTES
 
     def holds_of(self, table: TableName) -> TableContents:
         """Returns what the table in the lake contains of a table of the source."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,8 @@ from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.system.private_files import create_directory, create_file
 
 _FORMAT = 3
+CACHE_BYTES: Final = 8 << 30
+"""By default, most bytes of indexes of keys on a host, and of rows."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -134,7 +137,7 @@ class RowCache:
         directory, most_bytes: see `DiskCache`.
     """
 
-    def __init__(self, directory: Path, most_bytes: int = 8 << 30) -> None:
+    def __init__(self, directory: Path, most_bytes: int = CACHE_BYTES) -> None:
         self._cache = DiskCache(directory, most_bytes)
 
     def find(self, table: str, path: str, layout: FileLayout) -> CachedRows | None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidelog.model.records import Bools
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.data_files.disk_cache import DiskCache, RowCache, columns_of
+from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES, DiskCache, RowCache, columns_of
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import (
     KeyQuery,
@@ -136,19 +136,19 @@ class KeyIndexCache:
 
     Args:
         directory: None: below the system's temporary directory.
-        most_bytes: about the limit of all indexes; see `DiskCache`.
+        most_bytes: about the limit of all indexes, and of all rows; see `DiskCache`.
 
     Attributes:
         rows: a cache of rows, of tables of history.
     """
 
-    def __init__(self, directory: str | None = None, most_bytes: int = 8 << 30) -> None:
+    def __init__(self, directory: str | None = None, most_bytes: int = CACHE_BYTES) -> None:
         if directory is None:
             from tidelog.spark.session import scratch_directory
 
             directory = str(scratch_directory() / "key-indexes")
         self._cache = DiskCache(Path(directory), most_bytes)
-        self.rows = RowCache(Path(f"{directory}-rows"))
+        self.rows = RowCache(Path(f"{directory}-rows"), most_bytes)
 
     def find(self, table: str, path: str, layout: FileLayout) -> FileKeyIndex | None:
         """Returns the index of a file; None: not cached.
@@ -182,11 +182,11 @@ def _key_of(layout: FileLayout) -> tuple[object, ...]:
 
 
 @cache
-def shared_cache() -> KeyIndexCache:
-    """Returns the process's only cache. A new cache lists its directory, which may have one file
-    for each batch, before it stores anything.
+def shared_cache(most_bytes: int) -> KeyIndexCache:
+    """Returns the process's only cache of this limit. A new cache lists its directory, which may
+    have one file for each batch, before it stores anything.
     """
-    return KeyIndexCache()
+    return KeyIndexCache(most_bytes=most_bytes)
 
 
 # The search.

@@ -134,6 +134,7 @@ class DeltaOptions(LakeOptions):
             clusters=clusters,
             deletion_vectors=self.deletion_vectors,
             plain_names=self.plain_names,
+            cache_bytes=self.cache_bytes,
         )
 
     def keyless_layout_of(self, table: TableName) -> DeltaLayout | None:

@@ -268,7 +268,9 @@ class DeltaTable(SettledTable):
             null_key=self.null_key,
             history=layout.holds == "history",
         )
-        options = SettleOptions(deletion_vectors=found.deletion_vectors)
+        options = SettleOptions(
+            deletion_vectors=found.deletion_vectors, cache_bytes=layout.cache_bytes
+        )
         files = tuple(self.state.files.values())
         return CopyFiles(self.location, self.store, found, files, options, tasks.armed_failpoints())
 

@@ -172,7 +172,7 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
             copy.layout,
             null_columns=work.null_columns,
             drop_deleted=work.drop_deleted,
-            cache=shared_cache(),
+            cache=shared_cache(copy.options.cache_bytes),
         )
 
 
@@ -188,7 +188,8 @@ def result_or_error(copy: CopyFiles, write: Callable[[], SettleResult]) -> Settl
 
 def _settle_work(work: SettleWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
     failpoints.hit("output.task.open")
-    copy, cache = work.copy, shared_cache()
+    copy = work.copy
+    cache = shared_cache(copy.options.cache_bytes)
     return result_of(copy, _settle_parts(work, batches, cache), alone=work.alone)
 
 
@@ -206,7 +207,8 @@ def result_of(copy: CopyFiles, settled: SettledChanges, *, alone: bool) -> Settl
 
 def _without_dead(copy: CopyFiles, dead: Mapping[str, bytes]) -> FileChanges:
     files = {file.path: file for file in copy.files}
-    return replace_files(dead, files, copy.store, copy.layout, copy.options, shared_cache())
+    cache = shared_cache(copy.options.cache_bytes)
+    return replace_files(dead, files, copy.store, copy.layout, copy.options, cache)
 
 
 def _settle_parts(
@@ -384,7 +386,8 @@ class RemovalsWork:
 
 def _settle(work: HistoryWork, batches: Iterable[pa.RecordBatch] | None) -> SettleResult:
     failpoints.hit("output.task.open")
-    table, cache = work.table, shared_cache()
+    table = work.table
+    cache = shared_cache(table.options.cache_bytes)
     events = _events(_read_history(work.rows) if batches is None else batches, work.rows)
     settled = settle_history(
         events, table.files, table.store, table.layout, work.columns, cache, work.removals
@@ -398,7 +401,8 @@ def _settle(work: HistoryWork, batches: Iterable[pa.RecordBatch] | None) -> Sett
 def _settle_removals(
     table: CopyFiles, removals: Removals, dead: Mapping[str, bytes]
 ) -> SettledChanges:
-    return settle_removals(table.files, table.store, table.layout, shared_cache(), removals, dead)
+    cache = shared_cache(table.options.cache_bytes)
+    return settle_removals(table.files, table.store, table.layout, cache, removals, dead)
 
 
 def _events(batches: Iterable[pa.RecordBatch], rows: RangeOfTable | None) -> pa.Table | None:

@@ -66,6 +66,7 @@ class IcebergOptions(LakeOptions):
             holds=holds,
             mode=self.mode,
             format_version=self.format_version,
+            cache_bytes=self.cache_bytes,
             **more,
         )
 

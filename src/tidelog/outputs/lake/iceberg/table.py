@@ -262,7 +262,9 @@ class IcebergTable(SettledTable):
             history=self.layout.holds == "history",
             format=self._format(),
         )
-        options = SettleOptions(deletion_vectors=layout.deletion_vectors)
+        options = SettleOptions(
+            deletion_vectors=layout.deletion_vectors, cache_bytes=self.layout.cache_bytes
+        )
         store = open_file_store(_plain(state.location))
         files = tuple(self.data_files().values())
         self._given = self._of_files

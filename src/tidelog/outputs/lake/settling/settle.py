@@ -16,7 +16,7 @@ from pyroaring import BitMap
 
 from tidelog.model.records import Bools, Int64s
 from tidelog.outputs.base.stores import FileStore, open_file_store
-from tidelog.outputs.lake.data_files.disk_cache import RowCache
+from tidelog.outputs.lake.data_files.disk_cache import CACHE_BYTES, RowCache
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader, format_of
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.layout import VALID_TO_VERSION, FileColumn, FileLayout
@@ -298,17 +298,19 @@ def bitmap_of(rows: Int64s) -> BitMap:
 
 @dataclass(frozen=True, slots=True)
 class SettleOptions:
-    """Options for the removal of rows from their files.
+    """Options for tasks that settle rows, and remove them from their files.
 
     Attributes:
         deletion_vectors: whether rows may be marked as deleted; else their files are rewritten.
         rewrite_share: a file with a greater share of deleted rows is rewritten. With 0.3, each
             deleted row costs 2.3 others that are rewritten, and readers skip at most three rows of
             ten.
+        cache_bytes: most bytes that tasks keep on their host's disk of keys, and of rows.
     """
 
     deletion_vectors: bool
     rewrite_share: float = 0.3
+    cache_bytes: int = CACHE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tidelog.config import load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.outputs.base.progress import OutputProgress
-from tidelog.spark.output_loop import RunningBatch
+from tidelog.spark.output_loop import LeftOutTables, RunningBatch
 from tidelog.spark.pipeline import BatchProgress, _ProgressStore
 from tidelog.state.sqlite import SqliteState
 
@@ -113,7 +113,7 @@ def test_a_table_that_is_mended_is_noted_without_a_batch(tmp_path: Path) -> None
     built = BuiltLog(tmp_path / "log")
     book = _ProgressStore(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
     for refused in ({"public.t": "somebody else's"}, {}):
-        book.report_tables("api", refused, {}, refused)
+        book.report_tables("api", LeftOutTables(refused, {}, refused))
         (found,) = Consumers(built.log.storage).all()
         assert found.delivered["api"].refused == refused
         assert found.delivered["api"].unregistered == refused

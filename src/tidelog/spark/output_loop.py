@@ -54,12 +54,22 @@ _TAKE_AGAIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOutTables:
+    """An output's tables that are left out (``refused``), have no key (``keyless``) or are not in
+    its catalog (``unregistered``), and why; as in `tidelog.eventlog.consumers.DeliveryStats`.
+    """
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    keyless: Mapping[str, str] = field(default_factory=dict)
+    unregistered: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class BatchProgress:
     """A batch that was delivered to ``output``: offsets ``[start, end)``.
 
     ``number`` counts the batches of this run. ``rejected``: records that the destination rejected,
-    in all runs. ``refused``: tables that are left out, and why. ``keyless``: what is done with
-    tables that have no key. ``unregistered``: tables that are not in the output's catalog, and why.
+    in all runs.
     """
 
     number: int
@@ -70,9 +80,7 @@ class BatchProgress:
     seconds: float
     output: str = ""
     rejected: int = 0
-    refused: Mapping[str, str] = field(default_factory=dict)
-    keyless: Mapping[str, str] = field(default_factory=dict)
-    unregistered: Mapping[str, str] = field(default_factory=dict)
+    left_out: LeftOutTables = field(default_factory=LeftOutTables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +108,9 @@ class LoopOptions:
     """Called with an output's batch that takes long, and with None when it has ended."""
     on_up_to_date: Callable[[str], None] = lambda _output: None
     """Called with the name of an output that has nothing to deliver, after each start."""
-    on_tables: Callable[[str, Mapping[str, str], Mapping[str, str], Mapping[str, str]], None] = (
-        lambda _output, _refused, _keyless, _unregistered: None
-    )
-    """Called with an output's name, the tables that are left out, those without a key and those
-    that are not in its catalog, once they were tried again, or the last of them have changed."""
+    on_tables: Callable[[str, LeftOutTables], None] = lambda _output, _tables: None
+    """Called with an output's name and tables once those were tried again, or the unregistered ones
+    have changed."""
     check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
     """Requests dumps of tables that are missing in an output."""
@@ -201,8 +207,7 @@ class OutputLoop:
             self._take_again()
 
     def _report_tables(self) -> None:
-        _, *tables = self._rejected()
-        self._options.on_tables(self.name, *tables)
+        self._options.on_tables(self.name, self._left_out())
 
     def _report_unregistered(self) -> None:
         """Report tables that are not in the output's catalog, if it has changed."""
@@ -361,12 +366,10 @@ class OutputLoop:
         self._number += 1
         self.done = end
         seconds = time.monotonic() - started
-        rejected = self._rejected()
-        self._store(
-            BatchProgress(
-                self._number, batch.start, end, rows, by_table, seconds, self.name, *rejected
-            )
-        )
+        output, left_out = self.output, self._left_out()
+        rejected = output.rejected() if isinstance(output, RejectingOutput) else 0
+        batch_of_run = (self._number, batch.start, end, rows, by_table, seconds, self.name)
+        self._store(BatchProgress(*batch_of_run, rejected, left_out))
 
     def _store(self, progress: BatchProgress | None) -> None:
         """Store the progress. If that fails, a later batch or the next run stores it."""
@@ -375,17 +378,13 @@ class OutputLoop:
             self._options.on_batch(progress)
         self._unstored = None
 
-    def _rejected(
-        self,
-    ) -> tuple[int, Mapping[str, str], Mapping[str, str], Mapping[str, str]]:
-        """Returns the number of rejected records, the tables that are left out, those without a
-        key, and those that are not in the output's catalog.
-        """
+    def _left_out(self) -> LeftOutTables:
         output = self.output
         missing = output.unregistered_tables() if isinstance(output, RegisteringOutput) else {}
         if not isinstance(output, RejectingOutput):
-            return 0, {}, {}, missing
-        return output.rejected(), output.refused_tables(), output.keyless_tables(), missing
+            return LeftOutTables(unregistered=dict(missing))
+        refused, keyless = output.refused_tables(), output.keyless_tables()
+        return LeftOutTables(dict(refused), dict(keyless), dict(missing))
 
 
 def _error_to_raise(error: Exception) -> TidelogError:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,7 +23,7 @@ from tidelog.ports import Output, OutputBatch, RejectingOutput, WriteLease
 from tidelog.spark.datasource.segment_rows import DUMP_COMPLETED as DUMP_COMPLETED
 from tidelog.spark.datasource.source import prepare_workers
 from tidelog.spark.output_loop import BatchProgress as BatchProgress
-from tidelog.spark.output_loop import LoopOptions, OutputLoop, RunningBatch
+from tidelog.spark.output_loop import LeftOutTables, LoopOptions, OutputLoop, RunningBatch
 from tidelog.spark.sessions.errors import SparkGoneError
 
 if TYPE_CHECKING:
@@ -373,22 +373,11 @@ class _ProgressStore:
             with suppress(TidelogError):  # as above
                 self._register()
 
-    def report_tables(
-        self,
-        output: str,
-        refused: Mapping[str, str],
-        keyless: Mapping[str, str],
-        unregistered: Mapping[str, str],
-    ) -> None:
+    def report_tables(self, output: str, tables: LeftOutTables) -> None:
         """Store between batches which tables are left out, keyless or unregistered, if new."""
         with self._lock:
             before = self._delivered[output]
-            now = replace(
-                before,
-                refused=dict(refused),
-                keyless=dict(keyless),
-                unregistered=dict(unregistered),
-            )
+            now = replace(before, **asdict(tables))
             if now == before:
                 return
             self._delivered[output] = now
@@ -412,9 +401,7 @@ class _ProgressStore:
             batch_s=round(progress.seconds, 3),
             committed_ms=now_ms,
             rejected=progress.rejected,
-            refused=dict(progress.refused),
-            keyless=dict(progress.keyless),
-            unregistered=dict(progress.unregistered),
+            **asdict(progress.left_out),
             rejected_ms=now_ms if more else before.rejected_ms,
             batches=before.batches + 1,
             all_records=before.all_records + progress.rows,

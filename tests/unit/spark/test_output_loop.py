@@ -26,7 +26,13 @@ from tidelog.eventlog.reader import EventLog
 from tidelog.ports import OutputBatch
 from tidelog.spark import output_loop
 from tidelog.spark.datasource import segment_rows
-from tidelog.spark.output_loop import BatchProgress, LoopOptions, OutputLoop, RunningBatch
+from tidelog.spark.output_loop import (
+    BatchProgress,
+    LeftOutTables,
+    LoopOptions,
+    OutputLoop,
+    RunningBatch,
+)
 from tidelog.spark.sessions.errors import HostBusyError, SparkGoneError
 
 
@@ -352,9 +358,10 @@ def test_tables_that_are_left_out_are_tried_again_between_batches_and_behind_the
 
 
 def test_which_tables_are_left_out_is_reported_before_the_first_batch(scene: Scene) -> None:
-    told: list[tuple[str, Any, Any, Any]] = []
+    told: list[tuple[str, Any]] = []
     scene.loop(Rejecting(), on_tables=lambda *each: told.append(each)).prepare()
-    assert told == [("kept", {"public.x": "why"}, {"public.y": "appended"}, {})]
+    left_out = LeftOutTables({"public.x": "why"}, {"public.y": "appended"}, {})
+    assert told == [("kept", left_out)]
 
 
 def test_rejections_are_reported_with_the_batch(scene: Scene) -> None:
@@ -362,8 +369,8 @@ def test_rejections_are_reported_with_the_batch(scene: Scene) -> None:
     for output in (Rejecting(), Output()):
         run(scene.loop(output))
     assert [each.rejected for each in scene.batches] == [7, 0]
-    assert [each.keyless for each in scene.batches] == [{"public.y": "appended"}, {}]
-    assert [each.refused for each in scene.batches] == [{"public.x": "why"}, {}]
+    assert [each.left_out.keyless for each in scene.batches] == [{"public.y": "appended"}, {}]
+    assert [each.left_out.refused for each in scene.batches] == [{"public.x": "why"}, {}]
 
 
 class Refused(Output):

@@ -333,8 +333,8 @@ class NameRefusedError(TableLeftOutError):
 class RowsLeftOutError(TableLeftOutError):
     """Rows of one table can't be written, which no check sees before: a destination rejects one, a
     step fails on one, or a file of the table is damaged. The table is left out until a whole dump
-    of it begins or the output starts again. Messages begin with the table where an output writes
-    several.
+    of it begins, which the next start requests, once. Messages begin with the table where an output
+    writes several.
     """
 
 

@@ -200,3 +200,23 @@ def test_the_dump_of_a_table_that_got_a_key_begins_when_it_was_last_left_out(
         tables.resume("public.t", resumed)
     tables.remove_dumped([DumpCompleted("d", "public.t", dump, True)])
     assert bool(tables.messages()) == lacking
+
+
+def test_a_table_whose_rows_are_rejected_again_is_not_dumped_by_each_start(
+    state: SqliteState,
+) -> None:
+    """`pipeline --once` starts every few minutes. Other options are another try."""
+    rejected = RowsLeftOutError("its row is rejected")
+    asked: list[str] = []
+    counts = []
+    for start, options in enumerate(["a", "a", "a", "b", "b", "b"]):
+        tables = RefusedTables(state, "generation", "output", options)
+        tables.take_again(["public.t"], lambda _table: None, asked.extend, start)
+        left_out = tables.dumped_in_vain()
+        if not left_out:
+            tables.refuse("public.t", rejected, start)
+        assert bool(left_out) == (start in (2, 4, 5))
+        counts.append(len(asked))
+    assert counts == [0, 1, 1, 2, 2, 2]
+    tables.resume("public.t", 7, is_dumped=True)
+    assert not tables.dumped_in_vain()

@@ -17,14 +17,17 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from zlib import crc32
 
 from tidelog.errors import (
     KeyMissingError,
     OutputError,
     OutputRefusedError,
+    RowsLeftOutError,
     StateConflictError,
     TableLeftOutError,
 )
+from tidelog.model.schema import TableName
 from tidelog.ports import DumpCompleted, LogExtent, StateStore
 from tidelog.system.version import check_format
 
@@ -105,12 +108,15 @@ class RefusedTable:
         resumed: from this offset on they are again.
         keyless_since: the table has no key, and this is the offset from which on it was left out
             last; None: it is left out for another reason.
+        dumped_with: the settings of the output with which a dump of it was requested, if its rows
+            could not be written since.
     """
 
     why: str
     since: int
     resumed: int | None = None
     keyless_since: int | None = None
+    dumped_with: int | None = None
 
     @property
     def is_keyless_now(self) -> bool:
@@ -135,11 +141,17 @@ class RefusedTables:
 
     Each stays in the document until a whole dump has delivered the missing rows. Thread-safe.
     Without a state store no table may be left out: the output stops.
+
+    A table whose rows can't be written is dumped again once by a start: further dumps would read
+    all of it for the same refusal, unless ``settings`` have changed or a person requests them.
     """
 
-    def __init__(self, state: StateStore | None, generation: str, output: str) -> None:
+    def __init__(
+        self, state: StateStore | None, generation: str, output: str, settings: object = None
+    ) -> None:
         self._state = state
         self._output = output
+        self._settings = crc32(repr(settings).encode())
         self._key = f"refused/{generation}/{output}"
         self._lock = threading.Lock()
         found = state.get(self._key) if state else None
@@ -160,7 +172,9 @@ class RefusedTables:
             keyless_since = since if is_keyless else None
             if is_keyless and known is not None and known.is_keyless_now:
                 keyless_since = known.keyless_since
-            wanted = RefusedTable(str(error), first, None, keyless_since)
+            by_rows = isinstance(error, RowsLeftOutError)
+            dumped_with = known.dumped_with if known is not None and by_rows else None
+            wanted = RefusedTable(str(error), first, None, keyless_since, dumped_with)
             if known != wanted:
                 level = logging.WARNING if is_keyless else logging.ERROR
                 logger.log(level, "%s is left out: %s", table, error)
@@ -179,6 +193,19 @@ class RefusedTables:
             known = replace(known, resumed=at)
         return known is not None and not known.is_repaired_by(dump)
 
+    def dumped_in_vain(self) -> dict[TableName, RowsLeftOutError]:
+        """Returns the tables of which a dump was requested with these settings, and whose rows
+        still could not be written.
+        """
+        return {
+            TableName.parse(name): RowsLeftOutError(each.why)
+            for name, each in self._tables.items()
+            if self._was_in_vain(each)
+        }
+
+    def _was_in_vain(self, table: RefusedTable) -> bool:
+        return table.resumed is None and table.dumped_with == self._settings
+
     def resume(self, table: str, at: int, *, keyed: bool = True, is_dumped: bool = False) -> None:
         """Store that rows of the table are written again from ``at`` on, if they were not.
         ``keyed``: it has a key. ``is_dumped``: a dump of it has just begun, none is requested.
@@ -188,7 +215,10 @@ class RefusedTables:
             if known is None or known.resumed is not None:
                 return
             resumed = replace(
-                known, resumed=at, keyless_since=known.keyless_since if keyed else None
+                known,
+                resumed=at,
+                keyless_since=known.keyless_since if keyed else None,
+                dumped_with=self._settings,
             )
             # Capture dumps one that has got a key.
             if resumed.keyless_since is None and not is_dumped:
@@ -250,7 +280,7 @@ class RefusedTables:
         )
         for table, each in list(self._tables.items()):
             has_key_now = each.keyless_since is not None and table not in keyless
-            if each.resumed is not None or has_key_now:
+            if each.resumed is not None or has_key_now or self._was_in_vain(each):
                 continue
             try:
                 check(table)

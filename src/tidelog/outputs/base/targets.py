@@ -183,7 +183,7 @@ def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOu
     more = other if isinstance(error, ValueRefusedError) else ""
     return type(error)(
         f"{str(error).rstrip('.')}{more}. Then run `tidelog dump --table {table}`, or start the "
-        "pipeline again, which requests that dump"
+        "pipeline again, which requests that dump once"
     )
 
 
@@ -332,12 +332,18 @@ class CurrentTables:
         self._destination = destination
         self._known: dict[TableName, tuple[int, TargetTable | None]] = {}  # by schema version
         self._owners: dict[str, str] | None = None  # by address
-        self._unfit: dict[TableName, RowsLeftOutError] = {}  # see `leave_out`
 
     @cached_property
     def refused(self) -> RefusedTables:
         """The tables that are left out."""
-        return RefusedTables(self._state, self._log.generation, self._delivery.name)
+        its = self._delivery
+        settings = (its.steps, its.types, its.on_schema_change, type(its.dead_letters))
+        return RefusedTables(self._state, self._log.generation, its.name, settings)
+
+    @cached_property
+    def _unfit(self) -> dict[TableName, RowsLeftOutError]:
+        """See `leave_out`."""
+        return self.refused.dumped_in_vain()
 
     def all(self) -> list[TargetTable]:
         return [table for _, table in self._known.values() if table is not None]
@@ -384,7 +390,8 @@ class CurrentTables:
         that starts at offset ``start``.
         """
         for table in [each for each in self._unfit if str(each) in tables]:
-            del self._unfit[table], self._known[table]
+            del self._unfit[table]
+            self._known.pop(table, None)
             self.refused.resume(str(table), start, is_dumped=True)
 
     def leave_out(self, error: RowsLeftOutError, start: int) -> None:

@@ -207,7 +207,6 @@ class LakeOutput(ABC, Generic[Copy]):
         self._options = options
         self._tables: dict[TableName, Copy] = {}
         self._targets: dict[TableName, TargetTable] = {}
-        self._unfit: dict[TableName, RowsLeftOutError] = {}  # see `_leave_out`
         # The definition of each copy when it had the columns, and the delivered columns.
         self._delivered: dict[TableName, tuple[object, tuple[str, ...]]] = {}
         self._appended_before: set[TableName] | None = None
@@ -243,7 +242,12 @@ class LakeOutput(ABC, Generic[Copy]):
 
     @cached_property
     def _refused(self) -> RefusedTables:
-        return RefusedTables(self._state, self._log.generation, self.name)
+        return RefusedTables(self._state, self._log.generation, self.name, self._options)
+
+    @cached_property
+    def _unfit(self) -> dict[TableName, RowsLeftOutError]:
+        """See `_leave_out`."""
+        return self._refused.dumped_in_vain()
 
     def led_by(self, lease: WriteLease) -> None:
         """See `tidelog.ports.LedOutput`. A late write of a driver fails at the commit anyway."""

@@ -406,6 +406,30 @@ def test_tables_that_need_care_are_named_with_sql(
     assert left.isdisjoint({f"table {database}.child", f"table {database}.old"})
 
 
+def test_columns_that_may_hold_zero_dates_are_named_in_one_note(
+    mysql_family: MySqlFamilyServer, mysql_family_database: str
+) -> None:
+    server, database = mysql_family, mysql_family_database
+    server.execute("CREATE TABLE a (id int PRIMARY KEY, d date, t time)", database)
+    server.execute("CREATE TABLE b (id int PRIMARY KEY, `At` datetime, y year)", database)
+    found: dict[str, list[str]] = {}
+    for mode in ("NO_ZERO_DATE", "NO_ZERO_DATE,NO_ZERO_IN_DATE"):
+        with setting(server, "sql_mode", mode):
+            for hidden in ("none", "a.d"):
+                findings = check(server, database, exclude_columns=[f"{database}.{hidden}"])
+                found[f"{mode} {hidden}"] = [
+                    each.message for each in findings if each.name == "zero dates"
+                ]
+                assert not [each for each in findings if "date" in each.name and each.level != "ok"]
+    text = "without NO_ZERO_IN_DATE in sql_mode, dates like 0000-00-00 may be stored; outputs get "
+    assert list(found.values()) == [
+        [f"{text}NULL for them: {database}.a.d and 1 more"],
+        [f"{text}NULL for them: {database}.b.At"],
+        [],
+        [],
+    ]
+
+
 def test_no_table_and_no_signal_table_are_named(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:

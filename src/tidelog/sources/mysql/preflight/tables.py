@@ -42,6 +42,12 @@ _UNIQUE = (
     "FROM information_schema.statistics WHERE non_unique = 0 AND table_schema NOT IN %s "
     "ORDER BY seq_in_index"
 )
+_DATES = (
+    "SELECT table_schema, table_name, column_name FROM information_schema.columns "
+    "WHERE data_type IN ('date', 'datetime', 'timestamp') AND table_schema NOT IN %s "
+    "ORDER BY table_schema, table_name, ordinal_position"
+)
+_NO_ZERO_DATES = ("NO_ZERO_DATE", "NO_ZERO_IN_DATE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class _Table:
 
 def table_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
     """The checks, each after those that it depends on."""
-    return [_signal_table, _tables, _foreign_keys]
+    return [_signal_table, _tables, _zero_dates, _foreign_keys]
 
 
 def _signal_table(context: CheckContext) -> Iterator[Finding]:
@@ -190,6 +196,32 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
 def _excluded(context: CheckContext, table: TableName, columns: Iterable[str]) -> bool:
     """Return True if one of the columns is excluded."""
     return bool(matching_columns(context.exclude_columns, table, columns, ignore_case=True))
+
+
+def _zero_dates(context: CheckContext) -> Iterator[Finding]:
+    """Name the tables whose columns may have dates that no calendar has. Their rows are not read.
+
+    A session may have another sql_mode, and rows may be older than the mode.
+    """
+    modes = context.variables.get("sql_mode", "").upper().split(",")
+    missing = [mode for mode in _NO_ZERO_DATES if mode not in modes]
+    if not missing:
+        return
+    captured = {table.name for table in _captured(context)}
+    found = context.connection.rows(_DATES, (SYSTEM_DATABASES,))
+    columns = [
+        f"{table}.{column}"
+        for namespace, name, column in found
+        if (table := TableName(namespace, name)) in captured
+        and not _excluded(context, table, [column])
+    ]
+    if columns:
+        more = f" and {len(columns) - 1:,} more" if len(columns) > 1 else ""
+        text = (
+            f"without {' and '.join(missing)} in sql_mode, dates like 0000-00-00 may be stored; "
+            f"outputs get NULL for them: {columns[0]}{more}"
+        )
+        yield Finding("zero dates", "ok", text)
 
 
 def _foreign_keys(context: CheckContext) -> Iterator[Finding]:

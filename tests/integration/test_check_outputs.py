@@ -13,7 +13,13 @@ import pytest
 from tests.support.kafka import KafkaServer
 from tests.support.s3 import S3Server
 
-from tidelog.app.sources.preflight import _check_outputs, _check_patterns, check, check_names
+from tidelog.app.sources.preflight import (
+    _check_outputs,
+    _check_patterns,
+    check,
+    check_names,
+    check_script,
+)
 from tidelog.config import parse_config
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.demo.servers.postgres import PostgresServer
@@ -166,8 +172,15 @@ def test_a_role_that_may_not_create_tables_in_a_schema_of_the_source_is_told_the
             "warning",
             f"GRANT USAGE, CREATE ON SCHEMA public TO {role};",
         )
+        named = parse_config(
+            text.replace("name: o,", "name: o, schema: public,"), "t", tmp_path, {}
+        )
+        lines, _ = check_script(named)
+        at = lines.index(found.fix)
+        assert lines[at - 2] == "-- as the owner of the database of o:"
         connection.execute(found.fix)
         assert not list(check_names(config, schemas))
+        assert found.fix not in check_script(named)[0]
         connection.execute(f"DROP OWNED BY {role}")
         connection.execute(f"DROP ROLE {role}")
 

@@ -457,6 +457,18 @@ class DeadLetters(Protocol):
 
 
 @runtime_checkable
+class GrantingOutputKind(Protocol[C]):
+    """An `OutputKind` that reports to `tidelog check --sql` which rights its role lacks."""
+
+    def missing_grants(self, section: C, tables: Sequence[TargetTable]) -> list[str]:
+        """Return the SQL that lets the role create the output's tables, for those of ``tables``.
+
+        Raises OutputError if the destination does not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class NamingOutputKind(Protocol[C]):
     """An `OutputKind` that reports to `tidelog check` which names its destinations can't have."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from shlex import quote
 
@@ -30,7 +31,14 @@ from tidelog.model.patterns import EXCLUDE, matches, unmatched_column_text, unma
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.ports import Catalogue, NamingOutputKind, ProbedOutputKind, SourceId, TargetTable
+from tidelog.ports import (
+    Catalogue,
+    GrantingOutputKind,
+    NamingOutputKind,
+    ProbedOutputKind,
+    SourceId,
+    TargetTable,
+)
 from tidelog.results import CheckFinding
 from tidelog.sources.findings import Finding, fix_script
 from tidelog.state.opening import state_path
@@ -115,7 +123,7 @@ def check(config: Config) -> list[CheckFinding]:
 def check_with_script(config: Config) -> tuple[list[CheckFinding], list[str]]:
     """Return the findings of `check` and the script of `check_script`; checks the source once."""
     found = source_kind(config).check()
-    return _all_findings(config, found), list(fix_script(found))
+    return _all_findings(config, found), list(fix_script([*found, *output_grants(config)]))
 
 
 def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[CheckFinding]:
@@ -141,10 +149,31 @@ def _all_findings(config: Config, of_source: Sequence[Finding]) -> list[CheckFin
 def check_script(config: Config) -> tuple[list[str], bool]:
     """Return the SQL that `check` prints as lines of one script, and whether there is no error.
 
-    Only the source is checked.
+    Only the source and the rights of outputs are checked.
     """
     findings = source_kind(config).check()
-    return list(fix_script(findings)), all(finding.level != "fail" for finding in findings)
+    lines = list(fix_script([*findings, *output_grants(config)]))
+    return lines, all(finding.level != "fail" for finding in findings)
+
+
+def output_grants(config: Config) -> Iterator[Finding]:
+    """Yield the rights that outputs lack, with their GRANTs, where the destinations answer."""
+    granting = [
+        (output, kind)
+        for output in config.outputs
+        if isinstance(kind := OUTPUT_KINDS.get(output.kind), GrantingOutputKind)
+    ]
+    if not granting:
+        return
+    schemas: list[TableSchema] = []
+    with suppress(TidelogError), closing(source_kind(config).catalogue()) as catalogue:
+        schemas += _schemas(config, catalogue)
+    for output, kind in granting:
+        with suppress(TidelogError, ModuleNotFoundError):
+            grants = kind.missing_grants(output, list(_delivered_tables(output, schemas)))
+            name, role = f"output {output.name}", f"the owner of the database of {output.name}"
+            text = "its role may not create its tables"
+            yield from [Finding(name, "warn", text, grant, role) for grant in grants]
 
 
 def _check_store(config: Config) -> CheckFinding:

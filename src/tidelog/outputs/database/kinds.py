@@ -107,11 +107,11 @@ def _postgres_probe(section: PostgresSection) -> str:
     from tidelog.outputs.database.postgres import Postgres
 
     dialect = Postgres(section.url.reveal())
+    if missing := _postgres_grants(section, ()):
+        raise OutputRefusedError(
+            f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
+        )
     with closing(dialect.connect("check")) as session:
-        if missing := dialect.missing_grants(session, _probed_schemas(section)):
-            raise OutputRefusedError(
-                f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
-            )
         return _version_text(session)
 
 
@@ -185,10 +185,19 @@ def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
 
 def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.database.postgres import Postgres
+
+    yield from _names(Postgres(section.url.reveal()), section, section.schema_, tables)
+    probed = _postgres_grants(section, ())
+    for grant in _postgres_grants(section, tables):
+        if grant not in probed:
+            yield f"output {section.name}: it may not create tables. {grant}"
+
+
+def _postgres_grants(section: PostgresSection, tables: Sequence[TargetTable]) -> list[str]:
+    from tidelog.outputs.database.postgres import Postgres
     from tidelog.outputs.database.tables import Tables
 
     dialect = Postgres(section.url.reveal())
-    yield from _names(dialect, section, section.schema_, tables)
     places = Tables(dialect, section.name, (), section.schema_, "", section.deletes == "soft")
     with closing(dialect.connect("check")) as session:
         found = (places.place(session, table) for table in tables)
@@ -197,10 +206,7 @@ def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> 
             for place in found
             if dialect.find_table(session, place.namespace, place.name) is None
         }
-        probed = dialect.missing_grants(session, _probed_schemas(section))
-        for grant in dialect.missing_grants(session, new):
-            if grant not in probed:
-                yield f"output {section.name}: it may not create tables. {grant}"
+        return dialect.missing_grants(session, _probed_schemas(section) | new)
 
 
 def _mysql_names(section: MySqlSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -258,6 +264,7 @@ POSTGRES = BuiltinKind(
     probe_with=_postgres_probe,
     names=_postgres_names,
     idle=_postgres_idle,
+    grants=_postgres_grants,
 )
 
 

@@ -113,6 +113,12 @@ PROBLEMS = {
         {"unlogged": [{**UNLOGGED, "dumped": True}, UNLOGGED, {**UNLOGGED, "at_ms": 1}]},
         Severity.WARNING, "a.x and 1 more table may differ from the source until the dump that",
     ),
+    "table-renamed": (
+        {"renamed": [
+            {"table": f"a.{x}", "now": "a.z", "at_ms": at} for x, at in (("x", NOW_MS), ("y", 1))
+        ]},
+        Severity.INFO, "a.x was renamed to a.z: its copies get no more changes",
+    ),
     "no-longer-captured": (
         {"left_out": [{"table": f"public.{x}", "since_ms": NOW_MS - 9} for x in "xyz"]},
         Severity.INFO, "public.x and 2 more tables are no longer captured",

@@ -165,6 +165,8 @@ class CaptureScope:
 # Relation numbers.
 
 RELATIONS_KEY = "table-relations"
+RENAMED_KEY = "renamed-tables"
+RENAMES_KEPT = 100
 
 
 class RelationNames:
@@ -178,11 +180,49 @@ class RelationNames:
         """Guards a change and its storing; acquired before ``_lock``."""
         self._lock = threading.Lock()
         self._known: dict[str, int] | None = None
+        self._renamed: list[dict[str, Any]] | None = None
         self._tables: dict[int, set[str]] = {}
 
-    def add_new(self, relations: Mapping[str, int]) -> None:
-        """Add the numbers of tables that are not known yet."""
+    def add_new(self, relations: Mapping[str, int], captured: Collection[str] = ()) -> None:
+        """Add the numbers of tables that are not known yet. If one had another name, which no table
+        of ``captured`` has now, report that it was renamed.
+        """
+        with self._lock:
+            self._read()
+            former = {
+                old: name
+                for name, relation_id in relations.items()
+                for old in self._tables.get(relation_id, set()) - set(captured)
+                if name in captured
+            }
+        if captured:
+            self._store_renames(former, captured)
         self._change(lambda known: {n: each for n, each in relations.items() if n not in known})
+
+    def _store_renames(self, former: Mapping[str, str], captured: Collection[str]) -> None:
+        """Report and store them; forget those whose former name a table has again."""
+        known = self.renamed()
+        reported = {each["table"]: each["now"] for each in known}
+        new = {old: name for old, name in former.items() if reported.get(old) != name}
+        for old, name in sorted(new.items()):
+            logger.warning(
+                "%s was renamed to %s: copies of %s get no more changes. %s is captured as a table "
+                "of its own, with copies of its own",
+                *(old, name, old, name),
+            )
+        now_ms = int(time.time() * 1000)
+        kept = [each for each in known if each["table"] not in {*new, *captured}][-RENAMES_KEPT:]
+        kept += [{"table": old, "now": name, "at_ms": now_ms} for old, name in sorted(new.items())]
+        if kept != known:
+            self._state.put(RENAMED_KEY, kept, None)
+            self._renamed = kept
+
+    def renamed(self) -> list[dict[str, Any]]:
+        """For status: the last tables that got another name, each with it and the time."""
+        if self._renamed is None:
+            stored = self._state.get(RENAMED_KEY)
+            self._renamed = [] if stored is None else list(stored.value)
+        return self._renamed
 
     def keep_only(self, tables: Collection[str]) -> None:
         """Forget all other tables: they do not exist, and are dumped as new once they do."""

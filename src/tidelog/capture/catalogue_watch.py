@@ -167,8 +167,12 @@ class CatalogueWatch:
         self._log_holds_new = False
         self.scope = scope or CaptureScope(catalogue, state, patterns)
         self.earlier_writers = TransactionWait(snapshot, who_is_open)
-        self.on_relations: Callable[[Mapping[str, int]], None] = lambda relations: None
-        """Called with the relation numbers of the compared tables, by table."""
+        self.on_relations: Callable[[Mapping[str, int], Collection[str]], None] = (
+            lambda relations, captured: None
+        )
+        """Called with the relation numbers of the compared tables, by table, and the names of all
+        captured tables.
+        """
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
         """Called with all existing tables, if any other table would be dumped as new."""
         self.inserts_only: Mapping[TableName, Refusal] = {}
@@ -361,7 +365,7 @@ class CatalogueWatch:
             str(s.schema.table): s.schema.relation_id for s in shapes if s.schema.relation_id
         }
         if numbers:
-            self.on_relations(numbers)
+            self.on_relations(numbers, self._captured)
 
     def is_new(self, table: TableName) -> bool:
         """Would the table be dumped as a new one if it existed?"""

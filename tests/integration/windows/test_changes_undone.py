@@ -15,6 +15,7 @@ from tests.integration.windows import mutations
 from tests.integration.windows.live import Live, replay
 from tests.integration.windows.rules import Make, rule
 
+from tidelog import app
 from tidelog.capture.capture_scope import RELATIONS_KEY
 from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.dumps.automatic import UNLOGGED_KEY
@@ -367,6 +368,8 @@ def test_table_that_is_renamed_for_good_leaves_nothing_behind(live: Make) -> Non
 
     capture.wait_for(lambda: kept() == {"public.u", "public.tick"}, "the old name is forgotten")
     state.close()
+    [renamed] = app.status(capture.config).document["renamed"]
+    assert (renamed["table"], renamed["now"]) == ("public.t", "public.u")
     capture.check("public.u")
 
 

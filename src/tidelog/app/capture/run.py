@@ -38,7 +38,7 @@ from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.sources.kinds import SourceKind, snapshotter_of, source_kind
 from tidelog.app.web.http_server import Service, open_services
 from tidelog.capture.activity import ACTIVITY_KEY, Activity, CountingAppender
-from tidelog.capture.capture_scope import RELATIONS_KEY, SCOPE_KEY, CaptureScope
+from tidelog.capture.capture_scope import RELATIONS_KEY, RENAMED_KEY, SCOPE_KEY, CaptureScope
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.capture.dumps.missing_rows import REFETCH_KEY
@@ -89,7 +89,7 @@ from tidelog.state.opening import (
 KEYS: Final = (
     STORE_KEY, PASSED_KEY, CONSENT_KEY, GIVEN_UP_KEY, ACTIVITY_KEY, REFUSED_KEY, LOG_KEY,
     GENERATION_KEY, OPTIONS_KEY, REFETCH_KEY, SHAPES_KEY, SCOPE_KEY, GAP_KEY, RELATIONS_KEY,
-    STATUS_KEY,
+    RENAMED_KEY, STATUS_KEY,
 )  # fmt: skip
 
 

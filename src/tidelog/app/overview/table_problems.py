@@ -18,7 +18,7 @@ def problem(
 
 
 LEFT_OUT_S = 86_400.0
-"""How long tables that are no longer captured are reported."""
+"""How long tables that are no longer captured, or were renamed, are reported."""
 UNLOGGED_S = 3_600.0
 """How long changes without row events are reported."""
 COLUMNS_NAMED = 5
@@ -39,6 +39,16 @@ def table_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
             "If that is wrong, select it in source.tables again: it is dumped then.",
             "a-table-is-no-longer-captured",
         )
+    for each in status.get("renamed") or ():
+        if now_ms - each["at_ms"] < LEFT_OUT_S * 1000:
+            yield problem(
+                "table-renamed",
+                Severity.INFO,
+                each["table"],
+                f"{each['table']} was renamed to {each['now']}: its copies get no more changes.",
+                f"Read the copies of {each['now']}, and delete those of {each['table']}.",
+                "a-table-was-renamed",
+            )
     yield from _left_out_columns(status.get("left_out_columns") or ())
     yield from _unlogged(status.get("unlogged") or (), now_ms)
     for kind, section in (("table-refused", "refused"), ("only-inserts", "inserts_only")):

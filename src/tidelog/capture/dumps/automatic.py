@@ -256,6 +256,7 @@ class AutomaticDumps:
             ],
             "tables_failed": len(self.failed),
             "unlogged": self._unlogged_summary(),
+            "renamed": self._names.renamed(),
         }
 
     def _unlogged_summary(self) -> list[dict[str, Any]]:

@@ -182,6 +182,7 @@ class CatalogueWatch:
         self.polls = UnansweredRequests()
         self._begun = False
         self._captured: Collection[str] = ()
+        self._versions: Mapping[TableName, str] = {}
         self._kept: dict[str, str] | None = None
         self._stamp: str | None = None
         self._whole_at = 0.0
@@ -269,7 +270,8 @@ class CatalogueWatch:
         requested: list[TableName] = []
         self._unsupported.keep_only(list(versions))
         self.earlier_writers.keep_only(self._captured)
-        self._unsupported.retry_due()
+        before, self._versions = self._versions, versions
+        self._unsupported.retry_due({str(t) for t in versions if before.get(t) != versions[t]})
         unjudged = {
             table: None
             for table, version in versions.items()

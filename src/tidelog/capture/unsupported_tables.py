@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -159,13 +159,16 @@ class UnsupportedTables:
         with self._lock:
             self._tries.pop(str(table), None)
 
-    def retry_due(self) -> None:
-        """Allow dumps again that lacked a privilege long enough ago."""
+    def retry_due(self, changed: Collection[str] = ()) -> None:
+        """Allow dumps again that lacked a privilege long enough ago, and those of ``changed``
+        tables: a privilege may be what has changed.
+        """
         with self._changing():
             due = {
                 name
                 for name, entry in self._known.items()
-                if "dump" in entry["causes"] and entry["causes"]["dump"]["at_ms"] <= _now_ms()
+                if "dump" in entry["causes"]
+                and (name in changed or entry["causes"]["dump"]["at_ms"] <= _now_ms())
             }
             self._resolve("dump", due)
 

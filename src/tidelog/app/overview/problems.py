@@ -107,12 +107,14 @@ def _unanswered_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Pro
 
 def _dumps(status: Mapping[str, Any]) -> Iterator[Problem]:
     for each in status.get("to_repeat") or ():
+        named = shlex.quote(pattern_of(TableName.parse(each["table"])))
         yield problem(
             "dump-failed",
             Severity.WARNING,
             each["table"],
             f"The dump of {each['table']} failed: {each['failed']}",
-            "Tidelog retries by itself.",
+            f"tidelog dump CONFIG --table {named}\n"
+            "Once the cause is fixed. Tidelog also retries by itself, less and less often.",
             "an-automatic-dump-failed",
         )
     for each in status.get("waiting") or ():

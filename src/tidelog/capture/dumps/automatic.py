@@ -181,8 +181,8 @@ LOG_WAIT_S = 0.5
 ABSENT_S = 2.0
 """How often it checks whether a missing table exists again."""
 FAILED_SHOWN = 100
-REPEAT_EVERY_S = 10.0
-"""How often it checks for failed dumps."""
+REPEAT_EVERY_S, FAILED_EVERY_S = 10.0, 2.0
+"""How often it checks for failed dumps, without and with one that is reported."""
 TURN_S = 0.02
 
 
@@ -366,7 +366,6 @@ class AutomaticDumps:
         now = time.monotonic()
         if now < self._repeat_at:
             return
-        self._repeat_at = now + REPEAT_EVERY_S
         dumps = self._coordinator.dumps()
         failed = last_failed(dumps)
         known = self.watch.known()
@@ -374,6 +373,7 @@ class AutomaticDumps:
         self.failed = dict.fromkeys(sorted(self.watch.undumpable()), NO_KEY) | {
             table: why for table, why in failed.items() if table in known
         }
+        self._repeat_at = now + (FAILED_EVERY_S if self.failed else REPEAT_EVERY_S)
         if not self._repeats:
             return
         reported = {(again.table, again.at_ms) for again in self.to_repeat}

@@ -49,15 +49,22 @@ class Lake(ABC):
         directory: where they are.
         tables: of the source.
         rng: chooses forms and layout.
+        forms: those to choose from.
     """
 
     name: str
 
-    def __init__(self, directory: Path, tables: Iterable[Table], rng: random.Random) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tables: Iterable[Table],
+        rng: random.Random,
+        forms: Sequence[str] = FORMS,
+    ) -> None:
         self.directory = directory / self.name
-        first = rng.randrange(len(FORMS))
+        first = rng.randrange(len(forms))
         self.holds = {
-            table.name: FORMS[(first + number) % len(FORMS)] for number, table in enumerate(tables)
+            table.name: forms[(first + number) % len(forms)] for number, table in enumerate(tables)
         }
         self.layout = self._choose_layout(rng)
 

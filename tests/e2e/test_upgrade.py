@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.history_lakes import DeltaLake
 from tests.e2e.history_pipeline import BEGIN_S, PipelineRun
 from tests.e2e.history_processes import CaptureProcess, Collector
 from tests.e2e.history_run import run
@@ -65,6 +66,8 @@ class UpgradeRun(PipelineRun):
         self._former = former
         self._is_former = True
         self.amid_a_dump = 0
+        forms = ("copy", "changes")  # the former version has no history, and Iceberg no changes
+        self._lakes = (DeltaLake(self.directory, self.source.tables.values(), self.rng, forms),)
 
     def _write_config(self) -> Path:
         path = super()._write_config()

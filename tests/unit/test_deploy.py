@@ -6,11 +6,14 @@ import re
 import shutil
 import subprocess
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
+from tests.support.chart import EXECUTOR, RELEASE, executor_settings, values
 
 from tidelog import __version__
 from tidelog.config import Config, parse_config
@@ -22,7 +25,7 @@ CHART = DEPLOY / "chart"
 COMPOSE = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text(encoding="utf-8"))
 SECRETS = {
     "PGPASSWORD": "p", "TIDELOG_TOKEN": "t" * 8, "TIDELOG_METRICS_TOKEN": "m" * 8,
-    "POD_IP": "10.0.0.7", "HOSTNAME": "host",
+    "POD_IP": "10.0.0.7", "POD_NAME": "shop-pipeline-1", "HOSTNAME": "host",
 }  # fmt: skip
 MOST_EXPOSED = 2.0
 """Of `systemd-analyze security`: 10 is worst."""
@@ -142,10 +145,11 @@ def test_chart_renders(tmp_path: Path) -> None:
     }  # fmt: skip
     by_name = {(each["kind"], each["metadata"]["name"]): each for each in documents}
     text = by_name["ConfigMap", "shop"]["data"]["tidelog.yaml"]
-    parse_config(text, "chart", tmp_path, SECRETS)
+    assert parse_config(text, "chart", tmp_path, SECRETS).pipeline.master is None
     pods = [each["spec"]["template"]["spec"] for each in documents if each["kind"] == "Deployment"]
     for pod in pods:
         (container,) = pod["containers"]
+        assert pod["automountServiceAccountToken"] is False
         assert container["envFrom"] == [{"secretRef": {"name": "shop-secrets"}}]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         mounted = {mount["name"] for mount in container["volumeMounts"]}
@@ -158,6 +162,62 @@ def test_chart_renders(tmp_path: Path) -> None:
     rules = by_name["PrometheusRule", "shop"]["spec"]
     alerts = ROOT / "docs/how-to/tidelog-alerts.yaml"
     assert rules == yaml.safe_load(alerts.read_text(encoding="utf-8"))
+
+
+def test_chart_renders_executors_in_pods(tmp_path: Path) -> None:
+    """By Helm, if it is there: the pipeline's pod may ask for pods, and Spark knows how."""
+    options = [
+        "--namespace",
+        RELEASE["Namespace"],
+        "--set",
+        "pipeline.executors=3,env.AWS_REGION=eu",
+    ]
+    theirs = tmp_path / "values.yaml"
+    theirs.write_text("config: {pipeline: {conf: {spark.executor.cores: 5, spark.cores.max: 9}}}")
+    documents = rendered(*options, "-f", str(theirs))
+
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    data = by_name["ConfigMap", "shop"]["data"]
+    assert yaml.safe_load(data["executor.yaml"]) == yaml.safe_load(EXECUTOR.read_text("utf-8"))
+    pipeline = parse_config(data["tidelog.yaml"], "chart", tmp_path, SECRETS).pipeline
+    assert pipeline.master == "k8s://https://kubernetes.default.svc"
+    assert pipeline.name == "shop"
+    given = executor_settings() | {
+        "spark.executor.instances": "3",
+        "spark.executor.cores": "5",
+        "spark.cores.max": "9",
+        "spark.executorEnv.AWS_REGION": "eu",
+        "spark.driver.host": SECRETS["POD_IP"],
+        "spark.kubernetes.driver.pod.name": SECRETS["POD_NAME"],
+    }
+    assert {name: str(value) for name, value in pipeline.conf.items()} == given
+    asks = {
+        name: by_name["Deployment", f"shop-{name}"]["spec"]["template"]["spec"]
+        for name in ("capture", "pipeline")
+    }
+    tokens = {name: pod["automountServiceAccountToken"] for name, pod in asks.items()}
+    assert tokens == {"capture": False, "pipeline": True}
+    [subject] = by_name["RoleBinding", "shop-pipeline"]["subjects"]
+    assert (subject["name"], subject["namespace"]) == ("shop", RELEASE["Namespace"])
+    assert "pods" in by_name["Role", "shop-pipeline"]["rules"][0]["resources"]
+
+
+def test_spark_knows_the_chart_s_settings_and_the_page_the_chart_s_values() -> None:
+    """Needs no Helm. Spark ignores a setting that it does not know."""
+    [jar] = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
+    with zipfile.ZipFile(jar) as opened:
+        known = b"".join(opened.read(name) for name in opened.namelist() if "/k8s/Config" in name)
+    asked = [name for name in executor_settings() if name.startswith("spark.kubernetes.")]
+    assert len(asked) > 5
+    for name in asked:
+        parts = [name]
+        if name.startswith("spark.kubernetes.authenticate."):  # Spark joins these at run time
+            parts = ["spark.kubernetes.authenticate.executor", "serviceAccountName"]
+        assert all(part.encode() in known for part in parts), name
+    page = (ROOT / "docs/how-to/deploy.md").read_text(encoding="utf-8")
+    for name in ("executors", "executor"):
+        assert name in values()["pipeline"]
+        assert f"pipeline.{name}" in page
 
 
 def test_dag_compiles() -> None:

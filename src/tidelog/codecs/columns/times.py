@@ -375,6 +375,29 @@ def _unreal_day(data, position):  # type: ignore[no-untyped-def]
     return np.int64(_BAD) if days == END_OF_INVALID_DATES else days
 
 
+_NULL = 2
+
+
+@njit(cache=True, nogil=True)
+def _day_or_infinity(data, position, end, unreal):  # type: ignore[no-untyped-def]
+    """Returns the day at ``position``, where it ends, the text's end without BC; and, if the day is
+    _BAD, why: ±1 infinity, 0 malformed, `_NULL` a date that does not exist and is null.
+    """
+    before_christ = _ends_before_christ(data, position, end)
+    if before_christ:
+        end -= 3
+    days, after = _day(data, position, end, before_christ)
+    if days == _BAD and unreal != INVALID_DATE_IS_ERROR and _has_date_shape(data, position, end):
+        if unreal == INVALID_DATE_IS_DISTINCT:
+            days = _unreal_day(data, position)
+            after = position + 10
+        if days == _BAD:
+            return days, after, end, _NULL
+    if days != _BAD or before_christ:
+        return days, after, end, 0
+    return days, after, end, _infinite(data, position, end)
+
+
 @njit(cache=True, nogil=True)
 def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-def]
     """Convert ``YYYY-MM-DD[ BC]`` or ±infinity to int32 days since 1970. ``unreal``:
@@ -387,24 +410,12 @@ def dates(data, start, length, unreal, out, null):  # type: ignore[no-untyped-de
             continue
         position = np.int64(start[i])
         end = position + np.int64(length[i])
-        before_christ = _ends_before_christ(data, position, end)
-        if before_christ:
-            end -= 3
-        days, after = _day(data, position, end, before_christ)
-        if (
-            days == _BAD
-            and unreal != INVALID_DATE_IS_ERROR
-            and _has_date_shape(data, position, end)
-        ):
-            if unreal == INVALID_DATE_IS_DISTINCT:
-                days = _unreal_day(data, position)
-                after = position + 10
-            if days == _BAD:
+        days, after, end, sign = _day_or_infinity(data, position, end, unreal)
+        if days == _BAD:
+            if sign == _NULL:
                 null[i] = True
                 continue
-        if days == _BAD:
-            sign = _infinite(data, position, end)
-            if sign == 0 or before_christ:
+            if sign == 0:
                 return i
             days = np.int64(POSITIVE_INFINITY_DAYS if sign > 0 else NEGATIVE_INFINITY_DAYS)
         elif after != end or days > _INT32_MAX:
@@ -428,24 +439,12 @@ def timestamps(data, start, length, unreal, out, null):  # type: ignore[no-untyp
             continue
         position = np.int64(start[i])
         end = position + np.int64(length[i])
-        before_christ = _ends_before_christ(data, position, end)
-        if before_christ:
-            end -= 3
-        days, after = _day(data, position, end, before_christ)
-        if (
-            days == _BAD
-            and unreal != INVALID_DATE_IS_ERROR
-            and _has_date_shape(data, position, end)
-        ):
-            if unreal == INVALID_DATE_IS_DISTINCT:
-                days = _unreal_day(data, position)
-                after = position + 10
-            if days == _BAD:
+        days, after, end, sign = _day_or_infinity(data, position, end, unreal)
+        if days == _BAD:
+            if sign == _NULL:
                 null[i] = True
                 continue
-        if days == _BAD:
-            sign = _infinite(data, position, end)
-            if sign == 0 or before_christ:
+            if sign == 0:
                 return i
             out[i] = (POSITIVE_INFINITY_DAYS if sign > 0 else NEGATIVE_INFINITY_DAYS) * _DAY_US
             continue

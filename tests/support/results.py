@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.results import (
     CheckFinding,
     CommandResult,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.capture.activity import (
     ACTIVITY_KEY,
     BUCKET_S,

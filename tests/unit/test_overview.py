@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tidelog.app.overview import Overview, Severity, overview
+from tidelog.app.overview.build import overview
 from tidelog.capture.dumps.state import NO_KEY
 from tidelog.cli.live import fit_rows
 from tidelog.cli.status_lines import ChangedFacts, brief, closing, lines, status_rows
+from tidelog.results import Overview, Severity
 
 NOW_MS = 1_700_000_000_000
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,7 +30,7 @@ from tidelog.app.base.instances import (
     pipeline_prefix,
     standbys,
 )
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.app.overview.remote_control import status
 from tidelog.cli.status_lines import lines
 from tidelog.config import Config, load_config

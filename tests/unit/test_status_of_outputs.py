@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.build_log import BuiltLog
 
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.app.overview.remote_control import status
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import load_config

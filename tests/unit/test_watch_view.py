@@ -13,13 +13,13 @@ from tests.support.screens import FAULTS, FOLDER, Feed, pictures
 from tests.support.screens import status as many
 
 from tidelog import app
-from tidelog.app.overview import ChunkSpan
 from tidelog.app.overview.build import lanes_of
 from tidelog.cli.live import View
 from tidelog.cli.screen import LEAST, lane_bar, screen
 from tidelog.cli.watch import KeyCommands, watch
 from tidelog.config import parse_config
 from tidelog.control.commands import Command, PauseSnapshot, SetDumpOptions
+from tidelog.results import ChunkSpan
 
 NOW_MS = 1_700_000_010_000
 T = "public.orders"

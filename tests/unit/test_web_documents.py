@@ -6,12 +6,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tidelog.app.overview import Overview, overview
+from tidelog.app.overview.build import overview
 from tidelog.app.web import instance
 from tidelog.app.web import instance as poller
 from tidelog.app.web.instance import FROM_VARIABLE, HIDDEN, settings_of
 from tidelog.app.web.routes import page_files
 from tidelog.config import parse_config
+from tidelog.results import Overview
 from tidelog.state.sqlite import SqliteState
 
 T_S = 1_700_000_100  # a bucket begins here

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.app.web.instance import PollResult
 from tidelog.app.web.routes import BEAT_EVERY_S, TABLES_EVERY_S, OverviewStream
 

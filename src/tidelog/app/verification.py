@@ -257,10 +257,7 @@ def _base_type(column: Column) -> str:
 def _with_source_digits(
     rows: DataFrame, schema_of_copy: TableSchema, target: TargetTable
 ) -> DataFrame:
-    """Return the rows with times and numbers in the digits that the source writes.
-
-    Trailing zeros mean nothing.
-    """
+    """Return rows with times and numbers in the source's digits: trailing zeros mean nothing."""
     from pyspark.sql import functions as f
 
     from tidelog.spark.transforms import quoted

@@ -37,10 +37,7 @@ _JSON_EVERY_S = 1.0
 def story_screen(
     document: Document, width: int, height: int, report: Document | None = None
 ) -> list[Text]:
-    """Return at most ``height`` lines: source and lake side by side, the current step, the story.
-
-    With a ``report``, the verdict on each table replaces the current step.
-    """
+    """Return ``height`` lines: source and lake, the current step or the ``report``, the story."""
     rows = [ScreenRow("demo", f"{document['source']} → event log → Delta Lake", "bold", 0, 5)]
     rows[0] = replace(rows[0], beside=_clock(document["at_s"]))
     rows += [ScreenRow("", line, rank=1) for line in _tables(document, report)]

@@ -22,8 +22,8 @@ from tidelog.errors import UsageError
 from tidelog.model.units import printable
 
 if TYPE_CHECKING:
-    from tidelog.app.overview import RunningDump
     from tidelog.config import Config
+    from tidelog.results import RunningDump
 
 
 def dump(
@@ -425,10 +425,7 @@ class DumpBars:
 
 
 def show_dump(report: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a finished dump: a sentence, and why tables failed.
-
-    The keys that were not in the table follow as a JSON list a line.
-    """
+    """Print a finished dump: a sentence, why tables failed, and absent keys as JSON lists."""
     if as_json:
         terminal.emit(report)
         return
@@ -451,7 +448,7 @@ def sentence(dump: Mapping[str, Any]) -> str:
 
 
 def _progress(dump: Mapping[str, Any]) -> RunningDump:
-    from tidelog.app.overview import dump_progress
+    from tidelog.app.overview.build import dump_progress
     from tidelog.app.overview.problems import as_blocked
 
     return dump_progress(as_blocked(dump, dump.get("held") or ()), int(time.time() * 1000))

@@ -251,10 +251,7 @@ def _name_schemas(tables: Sequence[TableName]) -> str:
 
 
 def _check(config: Path, secrets: Mapping[str, str]) -> int:
-    """Check the file as `tidelog check` does, and print the SQL as its script.
-
-    Returns the exit code: 0 if capture can start.
-    """
+    """Check the file as `tidelog check` does, print its SQL; returns 0 if capture can start."""
     from tidelog import app
     from tidelog.config import load_config
 

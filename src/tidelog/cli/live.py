@@ -277,10 +277,7 @@ _NAMED: Final = {
 
 
 class Keys:
-    """Reads keys from the terminal while this process is in the foreground.
-
-    Ctrl-C stays a signal.
-    """
+    """Reads keys from the terminal while in the foreground; Ctrl-C stays a signal."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else -1

@@ -17,8 +17,7 @@ from rich.columns import Columns
 from rich.table import Table
 from rich.text import Text
 
-from tidelog.app.overview import ChunkSpan, Overview, RunningDump, Severity, overview
-from tidelog.app.overview.build import lanes_of
+from tidelog.app.overview.build import lanes_of, overview
 from tidelog.app.overview.problems import is_dump_unfinished
 from tidelog.cli.live import bar, draw_row, fit_rows, rendered_lines, sparks, unwrapped
 from tidelog.cli.status_lines import (
@@ -33,6 +32,7 @@ from tidelog.cli.status_lines import (
     verdict_rows,
 )
 from tidelog.model.units import brief_span, format_bytes, printable
+from tidelog.results import ChunkSpan, Overview, RunningDump, Severity
 
 if TYPE_CHECKING:
     from tidelog.cli.live import View
@@ -278,10 +278,7 @@ def progress_rows(
     height: int,
     scroll: int = 0,
 ) -> Iterator[ScreenRow]:
-    """Yield a sentence, a bar for the whole dump, and a bar for each table that is active.
-
-    The other tables are counted; they are shown when the user scrolls (``scroll`` tables) to them.
-    """
+    """Yield a sentence, a bar for the dump, and bars for tables: active, or scrolled to."""
     yield ScreenRow("dump", of_dump(progress), rank=3, least=3)
     total = Text("? of its rows" if progress.rows else "")
     if progress.share is not None or not progress.rows:

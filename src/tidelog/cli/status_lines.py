@@ -15,7 +15,7 @@ from tidelog.model.units import brief_span, counted, format_bytes, printable
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from tidelog.app.overview import (
+    from tidelog.results import (
         EngineHealth,
         OperationDrop,
         OutputHealth,
@@ -288,10 +288,7 @@ def _late(source: SourceHealth) -> str:
 
 
 def of_output(output: OutputHealth, *, down: bool = False) -> str:
-    """Describe an output: its lag, failures, and rejected records.
-
-    ``down``: capture is down, so newer changes are not known.
-    """
+    """Describe an output's lag, failures and rejections; ``down``: capture is down."""
     name = f"{output.pipeline}/{output.output}"
     if output.error is not None:
         return f"{name} has stopped"

@@ -193,10 +193,7 @@ def plain_line(document: Mapping[str, Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return the text, in quotes as JSON has them if it has blanks, ``=`` or quotes.
-
-    So a line can be taken apart at its blanks.
-    """
+    """Return the text, in JSON's quotes if it has blanks, ``=`` or quotes."""
     return to_json(text) if not text or _APART.search(text) else text
 
 

@@ -239,7 +239,7 @@ class StatusView:
         documents = self._histories[""].documents if self._one is not None else ()
         if not documents or "updated_ms" not in documents[-1]:
             return ""
-        from tidelog.app.overview import overview
+        from tidelog.app.overview.build import overview
 
         return closing(overview(documents[-1], int(time.time() * 1000)))
 
@@ -288,7 +288,7 @@ class StatusView:
         """Print what has changed in the newest documents, if they are of now."""
         if self._view.starting:
             return
-        from tidelog.app.overview import overview
+        from tidelog.app.overview.build import overview
 
         for name, history in self._histories.items():
             if history.documents:

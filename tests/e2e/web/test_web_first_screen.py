@@ -22,7 +22,7 @@ from tests.support.pseudo_terminal import PseudoTerminal
 
 from tidelog import app
 from tidelog.app.base import last_results
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.capture import log_guard
 from tidelog.cli.status_lines import lines
 from tidelog.control.commands import ExecuteSnapshot, PauseSnapshot, SetDumpOptions

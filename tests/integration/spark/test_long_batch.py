@@ -14,7 +14,7 @@ from tests.integration.spark.test_paused_pipeline import delivering
 from tests.support.build_log import BuiltLog
 
 from tidelog import app
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.cli.status_lines import of_deliveries
 from tidelog.spark import output_loop
 

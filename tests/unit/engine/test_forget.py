@@ -14,7 +14,7 @@ from tidelog import app
 from tidelog.app.async_engine.capture_task import ExclusiveTask, GroupMembers
 from tidelog.app.async_engine.log_task import LogTask
 from tidelog.app.base.instances import this_holder
-from tidelog.app.overview import overview
+from tidelog.app.overview.build import overview
 from tidelog.cli import main
 from tidelog.cli.status_lines import lines
 from tidelog.config import load_config

@@ -168,10 +168,7 @@ class EventStream:
 
 
 def spark_workers_for(config: Config) -> MakeWorkers:
-    """Return a function that creates Spark workers.
-
-    They use the running session, or one as `tidelog pipeline` starts it.
-    """
+    """Return a function that creates Spark workers, in the running session if there is one."""
 
     def make(count: int, work: EventWork) -> Workers:
         if remote_of(config) is not None:

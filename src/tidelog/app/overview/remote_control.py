@@ -209,10 +209,7 @@ def _has_ended(processes: dict[str, Any], holder: str) -> bool:
 
 
 def failed_ranges(config: Config) -> list[FailedRange]:
-    """Return the key ranges ``(low, high]`` that dumps could not read.
-
-    They have key values, so they are returned on demand only.
-    """
+    """Return key ranges ``(low, high]`` that dumps could not read; they have key values."""
     state = ReadOnlyStateStore(config.state.place)
     try:
         ranges = []

@@ -100,10 +100,7 @@ class SchemaNotes(Protocol):
     """Stores tables' columns at positions of the source's log. Used by one thread."""
 
     def of(self, table: TableName) -> list[tuple[str, int | None]]:
-        """Return the positions from which on the table has which version, if stored.
-
-        A version of None: it is not known there.
-        """
+        """Return the positions from which the table has which version (None: it is not known)."""
         ...
 
     def describe(self, column: Column) -> dict[str, Any]:
@@ -113,10 +110,7 @@ class SchemaNotes(Protocol):
     def fix(
         self, table: TableName, at: str, columns: Sequence[Mapping[str, Any]], key: Sequence[str]
     ) -> TableSchema:
-        """Set the columns of the table's records from position ``at`` on.
-
-        Raises UsageError: an argument is wrong, or the log itself has the columns.
-        """
+        """Set the columns of the table's records from position ``at`` on, or raise UsageError."""
         ...
 
 
@@ -229,10 +223,7 @@ MODES: Final = {
 
 
 def snapshotter_of(source: Any) -> Snapshotter:
-    """Return the snapshotter of a section ``source``.
-
-    Raises ConfigError if the class that it names can't be loaded.
-    """
+    """Return the snapshotter of a section ``source``. ConfigError: its class can't be loaded."""
     if source.snapshot == "custom":
         return _load(source.snapshot_class)
     if source.snapshot == "configuration_based":

@@ -20,7 +20,7 @@ from pydantic import BaseModel, SecretStr
 
 from tidelog.app.base import last_results
 from tidelog.app.base.last_results import redacted
-from tidelog.app.overview import Overview, overview
+from tidelog.app.overview.build import overview
 from tidelog.app.overview.reader import StatusReader
 from tidelog.app.sources.plan import plan
 from tidelog.app.sources.preflight import check
@@ -33,6 +33,7 @@ from tidelog.errors import StateConflictError, TidelogError, UsageError
 from tidelog.kinds.sections import SecretUrl
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.ports import StateStore
+from tidelog.results import Overview
 from tidelog.state.opening import ReadOnlyStateStore, look_every_s, open_state
 
 # Throughput and lag over time.

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from tidelog.app.overview import Overview, consumers_of, overview
+from tidelog.app.overview.build import overview
+from tidelog.app.overview.reader import consumers_of
 from tidelog.capture.dumps.throttle import Limit
 from tidelog.errors import TidelogError
 from tidelog.eventlog.reader import EventLog
+from tidelog.results import Overview
 
 # The definitions: name, unit, meaning and value.
 

@@ -395,16 +395,6 @@ def scan(
     return code
 
 
-__all__ = [
-    "START",
-    "LogicalMessage",
-    "PgoutputScanner",
-    "RelationSeen",
-    "Scanned",
-    "TypeSeen",
-    "WatchedRow",
-]
-
 START = Resume(acknowledge=0, position=0, ordinal=-1)
 """Resume position of a log without records."""
 

@@ -13,10 +13,13 @@ from tidelog.sources.postgres.stream.log_reader import PostgresLogReader
 OF_PUBLICATIONS = ("watermark_schema", "strategy", "signal_table")
 
 
-def _publications(slot: str, tables: Sequence[str], options: dict[str, Any]) -> Publications:
+def _publications(
+    slot: str, tables: Sequence[str], options: dict[str, Any], exclude_columns: Sequence[str] = ()
+) -> Publications:
     """Takes the options of the publications out of ``options``."""
     own = {name: options.pop(name) for name in OF_PUBLICATIONS if name in options}
-    return Publications(options.pop("publication", "tidelog"), tables, slot=slot, **own)
+    name = options.pop("publication", "tidelog")
+    return Publications(name, tables, slot=slot, exclude_columns=exclude_columns, **own)
 
 
 def log_reader(
@@ -34,4 +37,5 @@ def log_reader(
 def preflight(
     dsn: str, *, slot: str = "tidelog", tables: Sequence[str] = ("*.*",), **options: Any
 ) -> Preflight:
-    return Preflight(dsn, _publications(slot, tables, options), slot=slot, **options)
+    publications = _publications(slot, tables, options, options.get("exclude_columns", ()))
+    return Preflight(dsn, publications, slot=slot, **options)

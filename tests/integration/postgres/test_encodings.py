@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
 from tests.integration.windows.live import Live, replay
+from tests.support.postgres_parts import preflight
 
 from tidelog.codecs.postgres import server_texts
 from tidelog.codecs.postgres.server_texts import server_text
@@ -19,7 +20,6 @@ from tidelog.errors import PreflightError
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
 from tidelog.ports import ChunkRequest
-from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 from tidelog.sources.postgres.stream.replication import ReplicationStream
 
@@ -222,7 +222,7 @@ def codes_of(encoding: str) -> list[bytes]:
 def test_an_encoding_that_we_can_not_convert_is_refused(database: str, encoding: str) -> None:
     """Before anything is made in the source: one value could end capture later."""
     said = f"encoding is {encoding}, whose texts Tidelog can't convert"
-    [found] = Preflight(database).check()
+    [found] = preflight(database).check()
     assert (found.name, found.level) == ("connection", "fail")
     assert said in found.message
     with pytest.raises(PreflightError, match=said):

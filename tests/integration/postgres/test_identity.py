@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture, rows_of
 from tests.support.payloads import record_batch
+from tests.support.postgres_parts import preflight
 
 from tidelog.codecs.decode import decode
 from tidelog.codecs.postgres.tuples import PgoutputKeys
@@ -20,7 +21,6 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest
 from tidelog.sources.postgres.catalogue.identity import IdentityTrouble, identities
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.check import Preflight
 from tidelog.sources.postgres.chunks.reader import PostgresChunkReader
 
 pytestmark = pytest.mark.integration
@@ -119,7 +119,7 @@ def latest(capture: Capture) -> TableSchema:
 
 def warnings(dsn: str) -> list[tuple[str, str]]:
     """Without those of left out columns."""
-    found = Preflight(dsn, slot="slot_" + dsn.rsplit("/", 1)[1]).check()
+    found = preflight(dsn, slot="slot_" + dsn.rsplit("/", 1)[1]).check()
     found = [f for f in found if not f.message.startswith("captured and dumped without")]
     return [(f.message, f.fix) for f in found if f.name == "table public.t"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.support.postgres_parts import preflight
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import Finding, fix_script
 from tidelog.sources.postgres.catalogue.identity import not_owned
-from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
 
@@ -28,9 +28,9 @@ def test_sound_source_has_no_failure(version: int, request: pytest.FixtureReques
     server: PostgresServer = request.getfixturevalue(f"postgres{version}")
     dsn = server.create_database("sound")
     server.execute("CREATE TABLE t (id int PRIMARY KEY)", "sound")
-    findings = Preflight(dsn).check()
+    findings = preflight(dsn).check()
     server.execute("CREATE TABLE u (id int PRIMARY KEY)", "sound")
-    two = Preflight(dsn).check()
+    two = preflight(dsn).check()
     server.drop_database("sound")
     assert [finding for finding in findings if finding.level == "fail"] == []
     assert set(faults(findings)) == {"disk", "decoding memory"}
@@ -44,7 +44,7 @@ def test_tables_that_need_care_are_named_with_sql(
     sql.execute('CREATE TABLE "No Key" (v text)')
     sql.execute("CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)")
     sql.execute("CREATE PUBLICATION tidelog FOR ALL TABLES")
-    found = Preflight(database, slot="nobody").check()
+    found = preflight(database, slot="nobody").check()
     messages = [(f.name, f.level, f.fix) for f in found if f.level != "ok"]
     assert ("table public.No Key", "fail",
             'ALTER TABLE "public"."No Key" REPLICA IDENTITY FULL; '
@@ -66,7 +66,7 @@ def test_a_unique_index_becomes_the_replica_identity(
     )
     sql.execute('CREATE UNIQUE INDEX "The One" ON audit (at) INCLUDE (n)')
     sql.execute("CREATE TABLE log (at int)")
-    found = Preflight(database, slot="nobody").check()
+    found = preflight(database, slot="nobody").check()
     fixes = {f.message.partition(":")[0]: f.fix for f in found if f.name == "table public.audit"}
     identity = 'ALTER TABLE "public"."audit" REPLICA IDENTITY USING INDEX "The One";'
     assert fixes["only inserts and truncates are captured"].startswith(identity)
@@ -75,12 +75,12 @@ def test_a_unique_index_becomes_the_replica_identity(
         f.fix for f in found if f.name == "table public.log" and "only inserts" in f.message
     )
     assert whole.startswith('ALTER TABLE "public"."log" REPLICA IDENTITY FULL;')
-    without = Preflight(database, slot="nobody", exclude_columns=["*.audit.at"]).check()
+    without = preflight(database, slot="nobody", exclude_columns=["*.audit.at"]).check()
     fixes = {f.message.partition(":")[0]: f.fix for f in without if f.name == "table public.audit"}
     assert 'REPLICA IDENTITY USING INDEX "two";' in fixes["only inserts and truncates are captured"]
     assert fixes["no primary key"].endswith('source.keys: {"public.audit": ["a", "b"]}')
     sql.execute(identity)
-    again = Preflight(database, keys={"public.audit": ["at"]}).check()
+    again = preflight(database, keys={"public.audit": ["at"]}).check()
     assert "table public.audit" not in faults(again)
 
 
@@ -97,7 +97,7 @@ def test_slot_of_another_program_is_left_alone(
         with psycopg.connect(elsewhere if kind == "another database" else database) as there:
             there.execute(statement.encode())
         try:
-            findings = Preflight(database, slot="theirs").check()
+            findings = preflight(database, slot="theirs").check()
         finally:
             with psycopg.connect(elsewhere if kind == "another database" else database) as there:
                 there.execute("SELECT pg_drop_replication_slot('theirs')")
@@ -111,7 +111,7 @@ def test_what_a_person_should_weigh_is_a_comment_of_the_script(
     sql: psycopg.Connection[Any], database: str
 ) -> None:
     sql.execute("CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)")
-    lines = list(fix_script(Preflight(database, slot="nobody").check()))
+    lines = list(fix_script(preflight(database, slot="nobody").check()))
     assert '--   ALTER TABLE "public"."fast" SET LOGGED;' in lines
     assert any(line.startswith("--   ALTER SYSTEM SET max_slot_wal_keep_size") for line in lines)
     assert all(line.startswith("--") or not line for line in lines)
@@ -123,7 +123,7 @@ def test_columns_that_are_names_of_other_objects_are_named(
     """When such an object is renamed, nothing tells of the rows that were read before."""
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, of regclass, n int, by regrole[], a aclitem)")
     sql.execute("CREATE TABLE plain (id int PRIMARY KEY, registry text)")
-    found = [f for f in Preflight(database).check() if "names of other objects" in f.message]
+    found = [f for f in preflight(database).check() if "names of other objects" in f.message]
     assert [(f.name, f.level) for f in found] == [("table public.t", "warn")]
     assert found[0].message.startswith("values of of, by, a are names")
 
@@ -134,7 +134,7 @@ def test_superuser_that_reads_tables_of_others_is_warned(postgres: PostgresServe
     postgres.execute("CREATE ROLE others_app LOGIN", "others")
     with psycopg.connect(dsn, autocommit=True) as sql:
         sql.execute("CREATE TABLE ours (id int PRIMARY KEY)")
-        assert "role" not in faults(Preflight(dsn).check())
+        assert "role" not in faults(preflight(dsn).check())
         sql.execute("CREATE SCHEMA app AUTHORIZATION others_app; SET ROLE others_app")
         sql.execute("CREATE TABLE app.t (id int PRIMARY KEY)")
         sql.execute(
@@ -144,7 +144,7 @@ def test_superuser_that_reads_tables_of_others_is_warned(postgres: PostgresServe
         )
     with psycopg.connect(dsn) as sql, pytest.raises(psycopg.Error, match="ran as"):
         sql.execute("SELECT id FROM app.t WHERE id > 0")
-    found = faults(Preflight(dsn).check())["role"]
+    found = faults(preflight(dsn).check())["role"]
     postgres.drop_database("others")
     postgres.execute("DROP ROLE others_app")
     assert (found.level, "others_app" in found.message) == ("warn", True)
@@ -154,7 +154,7 @@ def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> Non
     postgres.create_database("rights")
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", "rights")
     postgres.execute("CREATE ROLE poor LOGIN")
-    found = faults(Preflight(postgres.dsn("rights", user="poor")).check())
+    found = faults(preflight(postgres.dsn("rights", user="poor")).check())
     postgres.drop_database("rights")
     postgres.execute("DROP ROLE poor")
     assert found["replication"].fix == 'ALTER ROLE "poor" REPLICATION;'
@@ -173,17 +173,17 @@ def test_partitions_are_to_be_readable_where_a_table_without_a_key_is_read_by_th
     postgres.execute(f"CREATE TABLE named (v int) {parted.format('named')}", "rights")
     postgres.execute(f"CREATE TABLE t (v int PRIMARY KEY) {parted.format('t')}", "rights")
     postgres.execute("CREATE ROLE poor LOGIN")
-    preflight = Preflight(postgres.dsn("rights", user="poor"), keys={"public.named": ["v"]})
-    found = faults(preflight.check())
+    checks = preflight(postgres.dsn("rights", user="poor"), keys={"public.named": ["v"]})
+    found = faults(checks.check())
     assert found["rights"].message == (
         "4 tables can't be read, so they can't be dumped: public.keyless, public.keyless_1, "
         "public.named and 1 more"
     )
     postgres.execute(found["rights"].fix, "rights")
-    assert "rights" not in faults(preflight.check())
+    assert "rights" not in faults(checks.check())
     postgres.execute("REVOKE SELECT ON keyless_1 FROM poor", "rights")
     fix = 'GRANT SELECT ON "public"."keyless_1" TO "poor";'
-    assert faults(preflight.check())["table public.keyless_1"].fix == fix
+    assert faults(checks.check())["table public.keyless_1"].fix == fix
     postgres.drop_database("rights")
     postgres.execute("DROP ROLE poor")
 
@@ -198,7 +198,7 @@ def test_no_membership_of_a_superuser_is_proposed(postgres: PostgresServer) -> N
         found = connection.execute("SELECT 't'::regclass::oid::int8").fetchone()
         assert found is not None
         refusal = not_owned(connection, {found[0]: "tidelog"})[found[0]]
-    fixes = [each.fix for each in Preflight(dsn).check() if "row-level" in each.message]
+    fixes = [each.fix for each in preflight(dsn).check() if "row-level" in each.message]
     postgres.drop_database("rights")
     postgres.execute("DROP ROLE poor")
     assert refusal.remedy == 'ALTER PUBLICATION "tidelog" ADD TABLE "public"."t"; -- as a superuser'
@@ -219,7 +219,7 @@ def test_row_level_security_that_hides_rows_is_told_with_what_ends_it(
             sql.execute("GRANT USAGE ON SCHEMA public TO capturer")
 
             def found() -> Finding | None:
-                checked = Preflight(postgres.dsn("policies", user="capturer")).check()
+                checked = preflight(postgres.dsn("policies", user="capturer")).check()
                 return next(
                     (f for f in checked if f.name == name and "row-level" in f.message), None
                 )
@@ -251,11 +251,11 @@ def test_wal_level_and_no_server() -> None:
         settings={"wal_level": "replica", "max_slot_wal_keep_size": "1GB"}
     ) as server:
         dsn = server.dsn()
-        found = faults(Preflight(dsn).check())
+        found = faults(preflight(dsn).check())
     assert found["wal_level"].level == "fail"
     assert "wal_level = 'logical'" in found["wal_level"].fix
     assert "disk" not in found
-    assert [finding.name for finding in Preflight(dsn).check()] == ["connection"]
+    assert [finding.name for finding in preflight(dsn).check()] == ["connection"]
 
 
 def test_who_is_not_let_in_is_told_what_lets_them_in() -> None:
@@ -269,7 +269,7 @@ def test_who_is_not_let_in_is_told_what_lets_them_in() -> None:
         url = server.dsn("shop", user="reader", password="s3cret")
 
         def fix(**options: Any) -> Finding:
-            findings = Preflight(url, tables=["public.t"], **options).check()
+            findings = preflight(url, tables=["public.t"], **options).check()
             assert findings[0].name == "connection"
             return findings[0]
 
@@ -279,7 +279,7 @@ def test_who_is_not_let_in_is_told_what_lets_them_in() -> None:
         assert "s3cret" not in found.fix + found.message
         server.execute(found.fix.replace("(...)", "s3cret"), "shop")
         assert fix().level == "ok"
-        left = {f.name for f in Preflight(url, tables=["public.t"]).check() if f.level == "fail"}
+        left = {f.name for f in preflight(url, tables=["public.t"]).check() if f.level == "fail"}
         assert left == {"publication"}
         server.execute("REVOKE CONNECT ON DATABASE shop FROM reader; ALTER ROLE reader NOLOGIN")
         for statement in (
@@ -298,30 +298,30 @@ def test_snapshot_strategy_is_told_what_to_publish(
     sql.execute('CREATE TABLE "My Table" (id int PRIMARY KEY)')
     sql.execute("CREATE TABLE nokey (id int)")
     sql.execute("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY HASH (id)")
-    preflight = Preflight(database, slot="nobody", strategy="snapshot")
-    found = faults(preflight.check())
+    checks = preflight(database, slot="nobody", strategy="snapshot")
+    found = faults(checks.check())
     assert "watermark table" not in found
     assert found["publication"].level == "fail"
     assert sql.execute("SELECT FROM pg_publication").fetchall() == []
     sql.execute(found["publication"].fix.encode())
-    assert "publication" not in faults(preflight.check())
+    assert "publication" not in faults(checks.check())
     assert sql.execute("SELECT FROM pg_namespace WHERE nspname = 'tidelog'").fetchall() == []
 
 
 def test_signal_table_must_exist(sql: psycopg.Connection[Any], database: str) -> None:
-    preflight = Preflight(database, slot="nobody", signal_table="public.signals")
-    fault = faults(preflight.check())["signal table"]
+    checks = preflight(database, slot="nobody", signal_table="public.signals")
+    fault = faults(checks.check())["signal table"]
     assert fault.level == "fail"
     sql.execute(fault.fix.encode())
-    assert "signal table" not in faults(preflight.check())
+    assert "signal table" not in faults(checks.check())
 
 
 def test_surrogate_key_must_tell_rows_apart(sql: psycopg.Connection[Any], database: str) -> None:
     sql.execute("CREATE TABLE t (a int, b int)")
-    preflight = Preflight(database, slot="nobody", keys={"public.t": ["b", "a"]})
+    checks = preflight(database, slot="nobody", keys={"public.t": ["b", "a"]})
 
     def keys() -> list[tuple[str, str]]:
-        return [(f.level, f.fix) for f in preflight.check() if "source.keys" in f.message]
+        return [(f.level, f.fix) for f in checks.check() if "source.keys" in f.message]
 
     index = 'CREATE UNIQUE INDEX CONCURRENTLY ON "public"."t" ("b", "a") NULLS NOT DISTINCT;'
     assert keys() == [("fail", index)]

@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 from tests.integration.postgres.conftest import Capture
+from tests.support.postgres_parts import preflight
 
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import Finding
 from tidelog.sources.postgres.catalogue.publication import Publications
-from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
 Connection = psycopg.Connection[Any]
@@ -57,7 +57,7 @@ def comment(sql: Connection, name: str = "shared") -> str:
 
 def findings(dsn: str, pattern: str, slot: str, **options: Any) -> list[Finding]:
     names = {"publication", "table public.a", "table public.b", "table public.p"}
-    check = Preflight(
+    check = preflight(
         dsn,
         slot=slot,
         publication=options.pop("publication", "shared"),

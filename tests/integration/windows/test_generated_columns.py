@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from tests.integration.windows.live import Live
+from tests.support.postgres_parts import preflight
 
 from tidelog import app
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.sources.findings import Finding
-from tidelog.sources.postgres.check import Preflight
 
 pytestmark = pytest.mark.integration
 
@@ -52,10 +52,8 @@ def begin(
 def warned(live: Live, *excluded: str) -> dict[str, Finding]:
     """What `check` says of left out columns, by table."""
     slot = live.dsn.rsplit("/", 1)[1]
-    preflight = Preflight(
-        live.dsn, slot=slot, publication="tidelog", exclude_columns=list(excluded)
-    )
-    found = preflight.check()
+    checks = preflight(live.dsn, slot=slot, publication="tidelog", exclude_columns=list(excluded))
+    found = checks.check()
     return {each.name: each for each in found if "captured and dumped without" in each.message}
 
 

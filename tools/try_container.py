@@ -1,7 +1,7 @@
 """Run the steps of deploy/Containerfile in a Debian root, where no container engine is: DIR STAGE….
 
-Needs root, mmdebstrap and a wheel in dist/. Prints each stage's size, unpacked and packed, and runs the image's
-program as its user with a read-only root. DIR is created, and kept.
+Needs root, mmdebstrap and a wheel in dist/. Prints each stage's size, unpacked and packed, and its largest packages,
+and captures a table with it, as the image's user with a read-only root. DIR is created, and kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidelog.demo.servers.postgres import PostgresServer
+
 ROOT = Path(__file__).parents[1]
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
 # As Debian's slim images: no manuals, no translations, no caches of apt.
@@ -24,11 +26,13 @@ APT::Keep-Downloaded-Packages "false";
 Dir::Cache::pkgcache "";
 Dir::Cache::srcpkgcache "";
 """
+# And no usrmerge, with its Perl.
+SLIM += ["--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr", "--include=usr-is-merged"]
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 CONFIG = """\
-source: {kind: postgres, url: "postgresql://tidelog@127.0.0.1:1/shop", tables: ["public.*"]}
-log: {path: /var/lib/tidelog/log}
-state: {url: "sqlite:////var/lib/tidelog/state.db"}
+source: {{kind: postgres, url: "{url}", tables: ["public.*"]}}
+log: {{path: /var/lib/tidelog/log}}
+state: {{url: "sqlite:////var/lib/tidelog/state.db"}}
 """
 
 
@@ -80,14 +84,24 @@ def report(root: Path, stage: str) -> None:
     run(
         "sh", "-c",
         f'echo "{stage}: $(du -smx {root} | cut -f1) MB, packed '
-        f'$(tar -C {root} -c --one-file-system . | gzip | wc -c | awk \'{{print int($1/1e6)}}\') MB"',
+        f'$(tar -C {root} -c --one-file-system . | gzip | wc -c | awk \'{{print int($1/1e6)}}\') MB"; '
+        f"du -sm {root}/opt/tidelog/lib/python3*/site-packages/* 2>/dev/null | sort -rn | head -12 | sed 's:/.*/::'",
     )  # fmt: skip
 
 
 def try_it(root: Path, environment: dict[str, str]) -> None:
-    """Run Tidelog in the root as the image's user: /tmp and its home can be written, no more."""
+    """Capture in the root as the image's user: /tmp and its home can be written, no more."""
+    with PostgresServer() as server:
+        url = server.create_database("shop")
+        server.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)", dbname="shop")
+        server.execute("INSERT INTO orders SELECT i FROM generate_series(1, 9999) i", dbname="shop")
+        try_with(root, environment, url)
+
+
+def try_with(root: Path, environment: dict[str, str], url: str) -> None:
+    """See `try_it`; ``url``: of a database."""
     (root / "etc" / "tidelog").mkdir(exist_ok=True)
-    (root / "etc" / "tidelog" / "tidelog.yaml").write_text(CONFIG, encoding="utf-8")
+    (root / "etc" / "tidelog" / "tidelog.yaml").write_text(CONFIG.format(url=url), encoding="utf-8")
     pairs = " ".join(shlex.quote(f"{name}={value}") for name, value in environment.items())
     inside = f"chroot --userspec=10001:10001 {root} env -i {pairs} sh -c "
     script = f"""
@@ -95,8 +109,13 @@ def try_it(root: Path, environment: dict[str, str]) -> None:
         mount -t tmpfs -o mode=1777 tmp {root}/tmp
         mount -t tmpfs -o uid=10001,gid=10001,mode=700 home {root}/var/lib/tidelog
         {inside} 'cd; tidelog --version && ! touch /opt/x 2>/dev/null'
-        {inside} 'cd; tidelog check /etc/tidelog/tidelog.yaml; test $? = 2'
+        {inside} 'cd; tidelog check /etc/tidelog/tidelog.yaml; test $? != 2'
         {inside} 'cd; tidelog status /etc/tidelog/tidelog.yaml --fail-on critical; test $? = 1'
+        {inside} 'cd; tidelog capture /etc/tidelog/tidelog.yaml & capture=$!
+            until tidelog status /etc/tidelog/tidelog.yaml --fail-on critical; do
+                sleep 1; kill -0 $capture || exit 1; done
+            tidelog dump /etc/tidelog/tidelog.yaml --table public.orders --wait || exit 1
+            kill $capture; wait $capture'
     """  # noqa: S108 - in that root
     run("unshare", "--mount", "sh", "-ec", script)
 

@@ -126,6 +126,23 @@ def change(delivered: Delivered) -> None:
 CHANGED = {0: "n0", 1: "changed", 2: "n2", 4: "n4"}
 
 
+def test_a_batch_loads_its_table_twice(
+    delivered: Delivered, front: FaultyCatalog, by_others: RestCatalog, output: Any
+) -> None:
+    """To follow it, and as Iceberg's library does before each commit."""
+    change(delivered)
+    asked: list[tuple[str, bool]] = []
+
+    def serve(request: Request) -> Passed | None:
+        asked.append((request.method, request.is_commit))
+        return request.forward()
+
+    front.answer = serve
+    delivered.write(output)
+    assert asked == [("GET", False), ("GET", False), ("POST", True)]
+    assert names_in(by_others.load_table("public.orders")) == CHANGED
+
+
 @pytest.mark.parametrize(
     "answer",
     [

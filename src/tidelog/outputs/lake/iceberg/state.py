@@ -347,7 +347,7 @@ class IcebergState:
                 return None
             # A client that sends a request again, as its answer got lost, is refused then.
             logger.info("%s: the catalog's answer got lost, and the commit is there", self.location)
-        self.refresh()
+        self._set_base(self._operations.current())  # a REST catalog has answered with it
         return number
 
     def _operation(

@@ -95,9 +95,12 @@ def test_the_client_of_spark_connect_needs_no_py4j(tmp_path: Path) -> None:
         pytest.importorskip(package, reason="Spark Connect: pip install 'tidelog[connect]'")
     made = "import tidelog.app.pipeline.session, tidelog.verify.compare"
     made += "".join(
-        f", tidelog.outputs.{each}.output"
-        for each in ("lake.delta", "database", "files", "kafka", "http", "opensearch")
-    )
+        f", tidelog.outputs.{each}"
+        for each in (
+            "lake.delta.output", "database.output", "files.output", "kafka.output", "http.writer",
+            "opensearch.output",
+        )
+    )  # fmt: skip
     paths = [without(tmp_path, "py4j"), str(Path(__file__).parents[2] / "src")]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(paths),

@@ -22,7 +22,7 @@ from tests.e2e.history_lakes import DeltaLake, IcebergLake, Lake, Users, users_s
 from tests.e2e.history_processes import Collector
 from tests.e2e.history_run import LEASE_S, SETTLE_S, Run
 from tests.support.oracle.history import HistoryError, SourceHistory, lasts
-from tests.support.oracle.states import State, check_states, check_times, states_of
+from tests.support.oracle.states import State, check_states, check_times, states_of, unknown_states
 from tests.support.oracle.values import UNCHANGED, Change, Key, Row
 from tests.support.oracle.workload import PARTS, Table
 from tests.support.pipeline_process import Delivering
@@ -309,7 +309,8 @@ class PipelineRun(Run):
     def _check_states(self, lake: Lake, table: Table, history: SourceHistory) -> None:
         rows = [(row, self._texts(row) or {}) for row in lake.query(table)]
         found = [_state(table, row, texts) for row, texts in rows]
-        check_states(found, states_of(history.records, table.name))
+        known = states_of(history.records, table.name)
+        check_states(found, known)
         dumped = [
             record.commit_us
             for record in history.records
@@ -317,7 +318,8 @@ class PipelineRun(Run):
             and f'"{table.name}"' in record.payload.decode()
         ]  # fmt: skip
         gone = history.truncated_leaves(table.name) | ({"n", "s"} if table.name == PARTS else set())
-        times = check_times(found, table.name, history.truth, min(dumped), gone)
+        unknown = unknown_states(history.records, table.name, known)
+        times = check_times(found, table.name, history.truth, min(dumped), gone, unknown)
         self._note(
             f"{lake.name}: {len(found)} states of {table.name} are the source's, "
             f"as of {times} times"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from tests.support.oracle.history import HistoryError
-from tests.support.oracle.states import State, check_states, check_times, states_of
+from tests.support.oracle.states import State, check_states, check_times, states_of, unknown_states
 from tests.support.oracle.values import UNCHANGED, Change, Row, Transaction
 
 TABLE = "app.t"
@@ -100,3 +100,37 @@ def test_rows_that_went_without_changes_are_not_compared() -> None:
     with pytest.raises(HistoryError):
         check_times(without, TABLE, TRUTH, 4000)
     check_times(without, TABLE, TRUTH, 4000, {"2"})
+
+
+def test_a_row_that_the_log_does_not_show_whole_is_compared_once_it_is_known() -> None:
+    inserted = [
+        change("I", 11, new=row("4", UNCHANGED)),
+        change("I", 12, new=row("5", "e")),
+        change("r", 13, new=row("4", "d")),
+        change("I", 14, new=row("6", "f")),
+    ]
+    records = [*RECORDS, *inserted]
+    truth = [
+        *TRUTH,
+        *(
+            Transaction(0, at, each.commit_us, [replace(each, new=new)])
+            for at, (each, new) in enumerate(
+                [
+                    (inserted[0], row("4", "d")),
+                    (inserted[1], row("5", "e")),
+                    (inserted[3], row("6", "f")),
+                ],
+                100,
+            )
+        ),
+    ]
+    known = states_of(records, TABLE)
+    unknown = unknown_states(records, TABLE, known)
+    assert unknown == [State(("4",), {}, 11, 11000, 13, 13000)]
+    gone = {"2"}  # by the dump of which the truth has nothing
+    with pytest.raises(HistoryError, match="'4'"):
+        check_times(known, TABLE, truth, 4000, gone)
+    check_times(known, TABLE, truth, 4000, gone, unknown)
+    late = [each for each in known if each.key != ("4",)]
+    with pytest.raises(HistoryError, match="'4'"):
+        check_times(late, TABLE, truth, 4000, gone, unknown)

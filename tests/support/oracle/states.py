@@ -107,6 +107,35 @@ def _change(
     there[key] = _Open(row, record.offset, since_us, record.offset)
 
 
+def unknown_states(records: Sequence[Change], table: str, known: Sequence[State]) -> list[State]:
+    """States that no reader of the log can know, without rows: a record began each whose columns
+    the log does not have and no record before it had (an INSERT logged before its table got a
+    column that capture knew already). They end with the key's next known state or its delete.
+    """
+    found = []
+    for at, record in enumerate(records):
+        key = record.new_key
+        if record.table != table or key is None or UNCHANGED not in (record.new or {}).values():
+            continue
+        of_key = [each for each in known if each.key == key]
+        if any(_lasts_over(each, record.offset) for each in of_key):
+            continue
+        ends = [(each.since, each.since_us) for each in of_key if each.since > record.offset]
+        ends += [
+            (other.offset, other.commit_us)
+            for other in records[at + 1 :]
+            if other.table == table
+            and (other.op == "T" or (other.old_key == key and other.new_key != key))
+        ]
+        until, until_us = min(ends, default=(None, None))
+        found.append(State(key, {}, record.offset, record.commit_us, until, until_us))
+    return found
+
+
+def _lasts_over(state: State, offset: int) -> bool:
+    return state.since <= offset and (state.until is None or offset < state.until)
+
+
 def _lasting(row: Row) -> Row:
     return {name: value for name, value in row.items() if lasts(name)}
 
@@ -132,10 +161,11 @@ def check_times(
     truth: Sequence[Transaction],
     since_us: int,
     gone: Set[str] = frozenset(),
+    unknown: Sequence[State] = (),
 ) -> int:
     """As of the time of each commit from ``since_us`` on, are the states those of the source?
     Returns how many times were compared. Keys with a part in ``gone`` are not: their rows went
-    without changes. Raises HistoryError.
+    without changes; nor are those of `unknown_states`, while they last. Raises HistoryError.
     """
     state, compared = SourceState(), 0
     order = sorted(range(len(truth)), key=lambda at: (truth[at].commit_us, at))
@@ -156,6 +186,9 @@ def check_times(
                     raise HistoryError(f"{table} has two states of {each.key} as of {time_us}")
                 rows[each.key] = each.row
         rows = _without(rows, gone)
+        for key in {each.key for each in unknown if each.holds_at(time_us)}:
+            rows.pop(key, None)
+            wanted.pop(key, None)
         if rows != wanted:
             wrong = [key for key in {*rows, *wanted} if rows.get(key) != wanted.get(key)]
             raise HistoryError(

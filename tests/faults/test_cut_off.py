@@ -50,13 +50,13 @@ def writing(pair: TwoCaptures) -> Iterator[list[int]]:
     [
         ("postgresql", "killed", ""),
         ("postgresql", "refuse", STATE),
-        ("postgresql", "silence", DATABASE),
         *(
             pytest.param(store, loss, path, marks=thorough)
             for store, loss, path in [
                 ("postgresql", "frozen", ""),
                 ("postgresql", "refuse", LOG),
                 ("postgresql", "refuse", DATABASE),
+                ("postgresql", "silence", DATABASE),
                 ("postgresql", "silence", STATE),
                 ("postgresql", "silence", LOG),
                 ("zookeeper", "killed", ""),

@@ -12,6 +12,10 @@ rm -rf "$cache"
 "$python" -m pytest -o cache_dir="$cache" "$@"
 code=$?
 [ "$code" -eq 1 ] || exit "$code"
+if [ ! -e "$cache/v/cache/lastfailed" ]; then
+  echo "pytest ended before it noted what failed: a test beyond its time limit, or a process that died"
+  exit "$code"
+fi
 failed=$("$python" -c 'import json, sys; print(*json.load(open(sys.argv[1])), sep="\n")' \
   "$cache/v/cache/lastfailed") || exit "$code"
 count=$(wc -l <<<"$failed")

@@ -161,6 +161,8 @@ class Run:
         while collector.begin is None and time.monotonic() < deadline:
             time.sleep(0.02)
             self._watch_processes()
+        if collector.begin is None:
+            raise HistoryError(f"no capture leads within {SETTLE_S} s\n{self.captures[-1].tail}")
         self._note("capture leads")
 
     # ------------------------------------------------------------ faults and dumps

@@ -195,6 +195,32 @@ def test_captures_outside_the_preferred_zones_take_over_later(
         assert far.acquire() is not None
 
 
+def test_captures_outside_the_preferred_zones_wait_if_the_lease_ends_while_they_ask(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        closing(CaptureElection(config, "near")) as near,
+        closing(CaptureElection(config, "far", 5)) as far,
+    ):
+        lease = near.acquire()
+        assert lease is not None
+        asked = far._election.leader
+
+        def leader() -> str | None:
+            found = asked()
+            near.release(lease)
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(far._election, "leader", leader)
+            assert far.acquire() is None
+        assert near.leader() is None
+        assert far.acquire() is None
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + 6)
+        assert far.acquire() is not None
+
+
 def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
     with closing(open_state(config.state.place)) as state:
         one, two = (

@@ -116,6 +116,7 @@ class LogElection:
         )
         self._poll_at = 0.0
         self._free_since: float | None = None
+        self._another_led = False  # when `_may_try` asked last
         self._state = state
         self._standby_prefix = standby_prefix
         self._not_before = 0.0
@@ -138,7 +139,7 @@ class LogElection:
         if lease is None:
             return None
         try:
-            if not self._may_keep_lease():
+            if self._is_too_early() or not self._may_keep_lease():
                 self._election.release(lease)
                 return None
             newest = self._newest_epoch()
@@ -272,7 +273,9 @@ class LogElection:
         now = time.monotonic()
         if not self._is_poll_due():
             return False
-        if self._election.leader() is not None:
+        leader = self._election.leader()
+        self._another_led = leader not in (None, self._holder)
+        if leader is not None:
             self._free_since = None
             # the election decides: by the clocks of other hosts the lease may have expired
             return True
@@ -280,6 +283,15 @@ class LogElection:
         if now - self._free_since >= self._handicap_s:
             return True
         return self._named_in_handover()
+
+    def _is_too_early(self) -> bool:
+        """Return whether the lease just acquired was another process's a moment ago, so that it has
+        not been free for `handicap_s`.
+        """
+        if not self._another_led or self._named_in_handover():
+            return False
+        self._free_since = time.monotonic()
+        return True
 
     def _open(self, first_epoch: int) -> Election:
         return open_election(

@@ -123,7 +123,8 @@ def test_a_capture_whose_clock_differs_from_the_buckets_waits_until_it_is_right(
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("command", ["pipeline", pytest.param("run", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("command", ["pipeline", "run"])
 def test_a_pipeline_waits_for_a_bucket_that_is_busy(
     on_s3: Callable[..., Source], network: FaultyNetwork, tmp_path: Path, command: str
 ) -> None:

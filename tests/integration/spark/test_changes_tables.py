@@ -218,7 +218,7 @@ def test_policies_hold_for_changes(changes: Changes, built: BuiltLog, policy: st
     assert row["amount"] is not None
 
 
-@pytest.mark.parametrize("by", ["version", "timestamp"])
+@pytest.mark.parametrize("by", ["version", pytest.param("timestamp", marks=pytest.mark.thorough)])
 def test_a_restored_table_gets_each_change_once(changes: Changes, built: BuiltLog, by: str) -> None:
     """With the columns of its time."""
     table = orders(built)

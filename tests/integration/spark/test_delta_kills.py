@@ -157,7 +157,7 @@ def armed_for(point: str) -> str:
 
 @pytest.mark.parametrize(
     "killed",
-    [{"deletes": "hard"}, CHANGES_ON_S3],
+    [pytest.param({"deletes": "hard"}, marks=pytest.mark.thorough), CHANGES_ON_S3],
     indirect=True,
     ids=str,
 )

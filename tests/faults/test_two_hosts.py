@@ -279,7 +279,7 @@ CASES = [
     pytest.param((IN_ZOOKEEPER, IN_ZOOKEEPER), id="zookeeper-shared-directory", marks=thorough),
     pytest.param((IN_ZOOKEEPER, ON_S3), id="zookeeper-s3", marks=thorough),
     pytest.param((IN_POSTGRES, ON_S3), id="postgresql-s3", marks=thorough),
-    pytest.param((IN_POSTGRES, IN_POSTGRES), id="postgresql-shared-directory"),
+    pytest.param((IN_POSTGRES, IN_POSTGRES), id="postgresql-shared-directory", marks=thorough),
 ]
 
 

@@ -19,10 +19,19 @@ if _ROOT not in os.environ.get("PYTHONPATH", "").split(os.pathsep):
     )
 
 
+SLOW = "test_steps_leave_what_a_record_lacks_as_it_was"
+"""Of a copy, a stream and a database are enough for `make test-all`."""
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
     for parameter in ("place", "parts", "how"):
-        mark_sample(items, Path(__file__).parent, parameter)
+        mark_sample(items, here, parameter)
+    for item in items:
+        is_slow = here in item.path.parents and getattr(item, "originalname", "") == SLOW
+        if is_slow and item.callspec.params["destination"] not in ("delta", "kafka", "postgres"):
+            item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture

@@ -275,7 +275,8 @@ CHECKPOINTS = {
 }
 
 
-@pytest.mark.parametrize("kind", thorough([*CHECKPOINTS], "classic"))
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [*CHECKPOINTS])
 def test_what_spark_writes_is_read_as_spark_reads_it(spark: Any, tmp_path: Path, kind: str) -> None:
     place = tmp_path / "t"
     name = f"delta.`{place}`"

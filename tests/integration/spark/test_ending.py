@@ -40,7 +40,8 @@ def _all(process: subprocess.Popen[str]) -> None:
             os.kill(pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("end", [pytest.param(_group, marks=pytest.mark.thorough), _all])
+@pytest.mark.thorough
+@pytest.mark.parametrize("end", [_group, _all])
 def test_a_sigterm_to_all_processes_ends_the_pipeline_in_order(
     built: BuiltLog, tmp_path: Path, end: Callable[[subprocess.Popen[str]], None]
 ) -> None:

@@ -121,7 +121,10 @@ def test_a_truncate_becomes_tombstones_in_a_compacted_topic(
         assert newest['{"id":9}']["v"] == "other's"
 
 
-@pytest.mark.parametrize(("transactions", "shared"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("transactions", "shared"),
+    [(False, False), pytest.param(True, False, marks=pytest.mark.thorough), (False, True)],
+)
 def test_a_whole_dump_removes_absent_keys_from_a_compacted_topic(
     spark: Any,
     kafka: KafkaServer,

@@ -57,6 +57,7 @@ def second(built: BuiltLog, table: Any) -> None:
     built.flush()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_delta_holds_newest_rows_and_history(spark: Any, built: BuiltLog, tmp_path: Path) -> None:
     register(spark)

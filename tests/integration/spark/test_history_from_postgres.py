@@ -151,6 +151,7 @@ def replayed(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [*done, *((key, row[0], row[1], None, row[2], None) for key, row in open_.items())]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_what_each_row_was_and_when_is_what_its_changes_say(running: Running) -> None:
     running.work(60)

@@ -61,6 +61,7 @@ def test_a_destination_that_is_away_is_told_in_sentences(
     assert "data_source" not in programs
 
 
+@pytest.mark.thorough
 def test_the_log_of_spark_is_shown_from_the_level_that_is_asked_for(tmp_path: Path) -> None:
     config = tmp_path / "tidelog.yaml"
     config.write_text(

@@ -169,10 +169,10 @@ def test_a_table_whose_columns_avro_can_not_have_is_left_out_alone(
     for number, name in enumerate("tu", 1):
         built.insert(built.table(f"public.{name}", COLUMNS, relation_id=number), "1", "1", None)
     built.flush()
-    steps = [StepSection(compute={"parts": "array(id)"}, tables=["public.t"])]
+    steps = [StepSection(compute={"span": "make_dt_interval(id)"}, tables=["public.t"])]
     refused = bring(spark, built, tmp_path, kafka, steps=steps)
     assert refused.keys() == {"public.t"}
-    assert "column parts of public.t is list" in refused["public.t"]
+    assert "column span of public.t is duration" in refused["public.t"]
     assert len(read(kafka, f"{tmp_path.name}-u")) == 1
 
 

@@ -20,7 +20,8 @@ _numbers = count(1)
 @pytest.fixture(
     params=[
         "local",
-        *(pytest.param(each, marks=pytest.mark.integration) for each in ("s3", "hdfs")),
+        pytest.param("s3", marks=pytest.mark.integration),
+        pytest.param("hdfs", marks=[pytest.mark.integration, pytest.mark.thorough]),
         *EMULATED,
     ]
 )
@@ -136,6 +137,7 @@ def test_s3_and_s3a_are_one_place(s3: S3Server) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.thorough
 def test_what_hdfs_denies_is_told_in_a_line(hdfs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     with pytest.raises(AccessRefusedError, match="Permission denied: user=stranger") as caught:

@@ -186,6 +186,7 @@ def test_without_a_copy_of_the_slot_it_is_a_gap(version: int, tmp_path: Path) ->
         assert dumped >= set(range(1, 21))
 
 
+@pytest.mark.thorough
 def test_a_former_primary_and_a_copied_slot_are_refused(tmp_path: Path) -> None:
     with pair_of(18, tmp_path) as pair:
         source = pair.source

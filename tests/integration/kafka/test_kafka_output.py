@@ -316,7 +316,9 @@ def test_a_message_that_is_too_long_is_rejected_with_its_version(
     assert "xxx" not in str(caught.value)
 
 
-@pytest.mark.parametrize("password", ["kafka-secret", "wrong-pa55"])
+@pytest.mark.parametrize(
+    "password", ["kafka-secret", pytest.param("wrong-pa55", marks=pytest.mark.thorough)]
+)
 def test_a_password_is_used_and_never_shown(
     spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path, password: str
 ) -> None:

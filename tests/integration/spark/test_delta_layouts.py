@@ -31,6 +31,7 @@ def soft(lake: Lake) -> dict[int, tuple[str, bool]]:
     }
 
 
+@pytest.mark.thorough
 def test_steps_shape_route_and_filter_the_copy(lake: Lake, built: BuiltLog) -> None:
     """The paper's migration: another name, other columns, some of the rows; deletes follow."""
     table = orders(built)

@@ -53,6 +53,7 @@ def digesting(spark: Any) -> Any:
     return session
 
 
+@pytest.mark.thorough
 def test_what_is_no_value_of_the_sources_type_is_different(digesting: Any) -> None:
     """In sums, and row by row: a cast makes NULL of it, or bends it to another number."""
     kinds = ["int64", "int32", "date", "float32", "decimal(9,2)", "text"]

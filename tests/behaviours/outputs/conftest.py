@@ -39,8 +39,10 @@ def built(tmp_path: Path) -> BuiltLog:
     return BuiltLog(tmp_path / "log")
 
 
-# The same destination in another mode.
-FURTHER = ("files_json", "kafka_avro", "kafka_transactions", "mariadb", "mysql", "postgres_soft")
+# The same destination in another mode, and an output of a user's own (its page has a test).
+FURTHER = (
+    "files_json", "kafka_avro", "kafka_transactions", "mariadb", "mysql", "postgres_soft", "sqlite",
+)  # fmt: skip
 
 
 @pytest.fixture(

@@ -92,6 +92,7 @@ def test_a_driver_that_hung_brings_no_older_state_back(
         output.close()
 
 
+@pytest.mark.thorough
 def test_drivers_killed_in_the_middle_lose_and_double_nothing(
     lake: IcebergLake, built: BuiltLog
 ) -> None:
@@ -141,6 +142,7 @@ def test_executors_killed_in_the_middle_lose_and_double_nothing(
     assert names(lake) == {0: "n0", 1: "changed", 2: "n2"}
 
 
+@pytest.mark.thorough
 def test_an_executor_killed_in_the_middle_loses_and_doubles_nothing(
     lake: IcebergLake, built: BuiltLog
 ) -> None:

@@ -24,8 +24,9 @@ def mark_sample(items: Sequence[pytest.Item], folder: Path, parameter: str) -> N
             and parameter in parameters
             and item.get_closest_marker("thorough") is None
         ):
-            rest = item.nodeid.replace(str(parameters[parameter]), "")
-            tests.setdefault(rest, []).append(item)
+            test, _, ids = item.nodeid.partition("[")
+            rest = ids.replace(str(parameters[parameter]), "")
+            tests.setdefault(f"{test}[{rest}", []).append(item)
     for name, variants in tests.items():
         sample = crc32(name.encode()) % len(variants)
         for number, item in enumerate(variants):

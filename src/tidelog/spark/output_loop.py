@@ -366,10 +366,19 @@ class OutputLoop:
         self._number += 1
         self.done = end
         seconds = time.monotonic() - started
-        output, left_out = self.output, self._left_out()
-        rejected = output.rejected() if isinstance(output, RejectingOutput) else 0
-        batch_of_run = (self._number, batch.start, end, rows, by_table, seconds, self.name)
-        self._store(BatchProgress(*batch_of_run, rejected, left_out))
+        self._store(
+            BatchProgress(
+                number=self._number,
+                start=batch.start,
+                end=end,
+                rows=rows,
+                rows_by_table=by_table,
+                seconds=seconds,
+                output=self.name,
+                rejected=self.output.rejected() if isinstance(self.output, RejectingOutput) else 0,
+                left_out=self._left_out(),
+            )
+        )
 
     def _store(self, progress: BatchProgress | None) -> None:
         """Store the progress. If that fails, a later batch or the next run stores it."""

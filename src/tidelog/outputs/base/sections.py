@@ -432,8 +432,8 @@ _PORT = re.compile(r":\d+$")
 class BuiltinKind(Generic[S]):
     """`tidelog.ports.OutputKind` built from functions.
 
-    The other functions than ``where`` import what they need when they are called. ``needs``: a
-    package of an extra that these imports need.
+    ``make``, ``probe_with``, ``names`` and ``idle`` import what they need when they are called.
+    ``needs``: a package of an extra that these imports need.
     """
 
     section: type[S]
@@ -443,7 +443,6 @@ class BuiltinKind(Generic[S]):
     probe_with: Callable[[S], str | None] | None = None
     names: Callable[[S, Sequence[TargetTable]], Iterator[str]] | None = None
     idle: Callable[[S, LogExtent], bool] | None = None
-    grants: Callable[[S, Sequence[TargetTable]], list[str]] | None = None
 
     def check_installed(self) -> None:
         """Raises MissingExtraError if `open` would raise it."""
@@ -466,10 +465,6 @@ class BuiltinKind(Generic[S]):
     def refused_names(self, section: S, tables: Sequence[TargetTable]) -> Iterator[str]:
         """See `tidelog.ports.NamingOutputKind`."""
         return iter(()) if self.names is None else self.names(section, tables)
-
-    def missing_grants(self, section: S, tables: Sequence[TargetTable]) -> list[str]:
-        """See `tidelog.ports.GrantingOutputKind`."""
-        return [] if self.grants is None else self.grants(section, tables)
 
     def is_idle(self, section: S, log: LogExtent) -> bool:
         """See `tidelog.ports.IdleOutputKind`."""

@@ -27,6 +27,7 @@ from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetT
 
 if TYPE_CHECKING:
     from tidelog.outputs.database.dialect import DatabaseSession, Dialect
+    from tidelog.outputs.database.postgres import Postgres, PostgresSession
 
 
 class DatabaseSection(ExecutorSection):
@@ -107,11 +108,11 @@ def _postgres_probe(section: PostgresSection) -> str:
     from tidelog.outputs.database.postgres import Postgres
 
     dialect = Postgres(section.url.reveal())
-    if missing := _postgres_grants(section, ()):
-        raise OutputRefusedError(
-            f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
-        )
     with closing(dialect.connect("check")) as session:
+        if missing := _missing_grants(dialect, session, section, ()):
+            raise OutputRefusedError(
+                f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
+            )
         return _version_text(session)
 
 
@@ -186,27 +187,32 @@ def _place(url: str, namespace: str | None, port: int) -> OutputPlace:
 def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> Iterator[str]:
     from tidelog.outputs.database.postgres import Postgres
 
-    yield from _names(Postgres(section.url.reveal()), section, section.schema_, tables)
-    probed = _postgres_grants(section, ())
-    for grant in _postgres_grants(section, tables):
-        if grant not in probed:
-            yield f"output {section.name}: it may not create tables. {grant}"
+    dialect = Postgres(section.url.reveal())
+    yield from _names(dialect, section, section.schema_, tables)
+    with closing(dialect.connect("check")) as session:
+        probed = _missing_grants(dialect, session, section, ())
+        for grant in _missing_grants(dialect, session, section, tables):
+            if grant not in probed:
+                yield f"output {section.name}: it may not create tables. {grant}"
 
 
-def _postgres_grants(section: PostgresSection, tables: Sequence[TargetTable]) -> list[str]:
-    from tidelog.outputs.database.postgres import Postgres
+def _missing_grants(
+    dialect: Postgres,
+    session: PostgresSession,
+    section: PostgresSection,
+    tables: Sequence[TargetTable],
+) -> list[str]:
+    """Returns the GRANTs that the output's role needs to create its own tables and these."""
     from tidelog.outputs.database.tables import Tables
 
-    dialect = Postgres(section.url.reveal())
     places = Tables(dialect, section.name, (), section.schema_, "", section.deletes == "soft")
-    with closing(dialect.connect("check")) as session:
-        found = (places.place(session, table) for table in tables)
-        new = {
-            place.namespace
-            for place in found
-            if dialect.find_table(session, place.namespace, place.name) is None
-        }
-        return dialect.missing_grants(session, _probed_schemas(section) | new)
+    found = (places.place(session, table) for table in tables)
+    new = {
+        place.namespace
+        for place in found
+        if dialect.find_table(session, place.namespace, place.name) is None
+    }
+    return dialect.missing_grants(session, _probed_schemas(section) | new)
 
 
 def _mysql_names(section: MySqlSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -257,14 +263,23 @@ def _idle(dialect: Dialect, output: str, own: str, log: LogExtent) -> bool:
         return metadata_tables.reached_offset(session, dialect, own, run) <= log.end
 
 
-POSTGRES = BuiltinKind(
+class _PostgresKind(BuiltinKind[PostgresSection]):
+    def missing_grants(self, section: PostgresSection, tables: Sequence[TargetTable]) -> list[str]:
+        """See `tidelog.ports.GrantingOutputKind`."""
+        from tidelog.outputs.database.postgres import Postgres
+
+        dialect = Postgres(section.url.reveal())
+        with closing(dialect.connect("check")) as session:
+            return _missing_grants(dialect, session, section, tables)
+
+
+POSTGRES = _PostgresKind(
     PostgresSection,
     _postgres,
     _postgres_place,
     probe_with=_postgres_probe,
     names=_postgres_names,
     idle=_postgres_idle,
-    grants=_postgres_grants,
 )
 
 

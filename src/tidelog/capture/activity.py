@@ -255,7 +255,9 @@ for _place, _kind in enumerate((Kind.INSERT, Kind.UPDATE, Kind.DELETE, Kind.DUMP
 
 
 class Activity:
-    """Counts of the last day, also of former leaders. Thread-safe. ``table_of``: by schema id."""
+    """Counts of the last day, loaded from what the last leader stored. Thread-safe. ``table_of``:
+    the table name of a schema id.
+    """
 
     def __init__(self, state: StateStore, table_of: Callable[[int], str]) -> None:
         self._state = state
@@ -289,7 +291,9 @@ class Activity:
                     counts[place] += totals[code]
 
     def poll(self, now_s: float, lag_s: float | None) -> None:
-        """Close and store the bucket whose time is over, each second; ``lag_s`` None: unknown."""
+        """Close the bucket whose time has passed, and store it. Called about once a second;
+        ``lag_s``: the lag of capture, None: not known.
+        """
         at_s = int(now_s // BUCKET_S * BUCKET_S)
         if self._at_s is None or at_s < self._at_s:  # at the start, or the clock was set back
             self._at_s = at_s
@@ -349,7 +353,9 @@ def _drop_document(day: Day, table: str, kind: str, drop: DropSpan) -> dict[str,
 
 
 class CountingAppender:
-    """An `Appender` that counts durable records. ``located``: `app.sources.kinds.SourceParts`."""
+    """An `Appender` that counts records once they are durable. ``located``: see
+    `tidelog.app.sources.kinds.SourceParts`.
+    """
 
     def __init__(
         self,

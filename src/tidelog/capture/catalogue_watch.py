@@ -374,7 +374,9 @@ class CatalogueWatch:
         return self._dumps_new and str(table) not in self._known()
 
     def left_out_of(self, tables: Collection[str]) -> list[str]:
-        """Those of the tables that are not captured now; a missing one may be yet."""
+        """Those of the tables that are not captured now. One that does not exist may be captured
+        once it does.
+        """
         if not tables:
             return []
         captured = {str(table) for table in self._catalogue.tables(self._patterns)}

@@ -192,7 +192,9 @@ class DumpBlock:
 
 
 class DumpGate:
-    """Open unless something blocks it, for one leadership; in the next causes block again."""
+    """Open unless something blocks it. Thread-safe. It lasts for one leadership: in the next one a
+    cause blocks it again.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

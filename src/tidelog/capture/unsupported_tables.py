@@ -146,7 +146,9 @@ class UnsupportedTables:
             )
 
     def on_dump_failed(self, table: TableName, reason: str) -> None:
-        """Report that a needed dump lacked a privilege; it is retried. Durable after `flush`."""
+        """Report that a dump which capture needs lacked a privilege. It is retried at growing
+        intervals. Durable after the next `flush`.
+        """
         name = str(table)
         with self._deciding():
             tries = self._tries[name] = self._tries.get(name, -1) + 1
@@ -173,7 +175,9 @@ class UnsupportedTables:
             self._resolve("dump", due)
 
     def require_dump(self, table: TableName) -> None:
-        """Note that the table must be dumped once it is supported. Durable after `flush`."""
+        """Note that the whole table must be dumped once it is supported again. Durable after the
+        next `flush`.
+        """
         with self._deciding():
             self._known.setdefault(str(table), _entry())["owed"] = True
 
@@ -262,7 +266,9 @@ class UnsupportedTables:
         self._notify(Notification(name, TABLE_AGGREGATE, kind, _now_ms(), data))
 
     def _causes_of_all(self) -> list[dict[str, Any]]:
-        """The causes that prevent all dumps; cached, as thousands of tables may be unsupported."""
+        """The causes that prevent dumps of every table. Cached: tables are checked one by one, and
+        thousands may be unsupported.
+        """
         return [
             cause
             for entry in self._known.values()

@@ -494,7 +494,9 @@ class Windows:
         self._by_position = [w for w in self._by_position if w is not window]
 
     def keys_of(self, batches: Iterable[LogBatch]) -> KeysReadBack | None:
-        """The keys of records of the event log; None: above `READ_BACK_BYTES`. Needs no lock."""
+        """The keys of records read back from the event log; None if they exceed `READ_BACK_BYTES`.
+        Needs no lock.
+        """
         truncates: list[int] = []
         parts: list[ChangedKeys] = []
         size = 0

@@ -438,7 +438,9 @@ def windows_rows(status: Status, now_ms: int, width: int, limit: int) -> Iterato
 
 
 def lane_bar(lane: ChunkSpan, now_ms: int, span_ms: int, width: int) -> Text:
-    """Draw a window: ``[`` low, ``━`` reading, ``╌`` waiting, ``]`` durable; ``▶`` open."""
+    """Draw a window: ``[`` low, ``━`` reading, ``╌`` waiting for high and disk, ``]`` durable;
+    ``▶`` open.
+    """
 
     def cell(at_ms: int) -> int:
         return round((at_ms - (now_ms - span_ms)) / span_ms * (width - 1))

@@ -368,7 +368,9 @@ def _restore_and_end(number: int, frame: object) -> None:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that the first SIGINT or SIGTERM sets; the second ends the process."""
+    """Yield an event that the first SIGINT or SIGTERM sets; the second one ends the process at
+    once.
+    """
     stop = threading.Event()
 
     def request(number: int, frame: object) -> None:

@@ -498,7 +498,9 @@ class SetDumpOptions(RunTimeOptions, Command):
 
 
 class LogMessage(Command):
-    """Write ``message`` of the caller's to capture's log, to show that a channel works."""
+    """Write ``message`` to capture's log, to show that a channel works. Its author is responsible
+    for its contents.
+    """
 
     type: ClassVar[str] = "log"
     message: str = Field(max_length=1000)

@@ -208,7 +208,9 @@ class Mailbox:
         return handled
 
     def _waiting(self) -> list[str]:
-        """The waiting commands; none if the store does not answer, which others report."""
+        """The waiting commands; none if the store does not answer: the log need not wait for it,
+        and the lease's keeper reports it.
+        """
         try:
             return self._state.keys(_COMMANDS)
         except StateError:

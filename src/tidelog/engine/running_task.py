@@ -61,7 +61,9 @@ class CompletedEvents:
         return len(self._open)
 
     def begin(self, versions: Sequence[int] | Int64s, end: int) -> int:
-        """Add a batch of these versions, up to ``end``; returns its first event's number."""
+        """Add a batch of events with these versions, up to offset ``end``; returns the number of
+        its first event.
+        """
         first = self._following
         self._following += len(versions)
         self._open.append(_Batch(first, versions, end))
@@ -179,7 +181,9 @@ class TaskCommitter:
         self.write()
 
     def due(self) -> int | None:
-        """The offset to commit now, if any; then call `committed` or `not_committed`."""
+        """The offset to commit now; None: nothing is new, or the interval is not over. Call
+        `committed` or `not_committed` next.
+        """
         with self._lock:
             self._apply_below()
             if self._fenced or not self._finished or self._done.offset == self._committed:

@@ -284,7 +284,9 @@ class ConsumerLoop:
         self._loop = self._loop or loop
 
     def open(self) -> None:
-        """Start the loop. EngineStateError: this thread runs it, and would be blocked."""
+        """Start the loop. Raises EngineStateError if this thread runs the loop and would block
+        it.
+        """
         if self._loop is None:
             opened: Future[asyncio.AbstractEventLoop] = Future()
             name = "tidelog-consumer-loop"

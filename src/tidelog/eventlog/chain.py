@@ -102,7 +102,9 @@ class ChainReader:
         self._lock = threading.Lock()
 
     def clone(self) -> ChainReader:
-        """A reader with its own lock on this one's cache; metadata read later is shared."""
+        """A reader with its own lock that starts with this one's cache. Metadata that either reads
+        later is shared.
+        """
         other = copy(self)
         other._lock = threading.Lock()
         return other

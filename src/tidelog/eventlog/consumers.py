@@ -171,7 +171,9 @@ class Consumers:
             storage.delete(f"{_FOLDER}/{name}.json")
 
     def find(self, name: str) -> Consumer | None:
-        """The consumer of this name; of each output the greater offset. Raises as `all`."""
+        """The consumer of this name; for each output the greater offset of the two documents.
+        Raises as `all`.
+        """
         consumer = next((each for each in self.all() if each.name == name), None)
         second = None if self._second is None else _read(self._second, f"{_FOLDER}/{name}.json")
         if second is None:

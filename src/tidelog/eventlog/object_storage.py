@@ -306,7 +306,9 @@ class ObjectStorage:
 
     @contextmanager
     def exclusive(self, name: str) -> Iterator[bool]:
-        """Not a lock: a frozen process could not keep it, nor a dead one release it."""
+        """Not a lock: a frozen process could not keep it, and a dead one would look like a slow
+        one.
+        """
         yield True
 
     def client(self) -> ObjectStore:

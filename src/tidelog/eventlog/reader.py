@@ -429,7 +429,9 @@ class EventLog:
         refuse_unused_offsets(self._reader, offsets, who)
 
     def holds(self, offset: int) -> bool:
-        """Does the log have what is before ``offset``? For a caller that knows its end."""
+        """Does the log have what is before ``offset``? For a caller that knows the log to its
+        end.
+        """
         return diverges_at(self.chain(), offset) is None
 
     def bytes_between(self, start: int, end: int) -> int:

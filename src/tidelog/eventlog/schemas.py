@@ -167,7 +167,9 @@ _IDS: Final = 2**31 - 1  # largest id: readers use signed 32-bit integers
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """A schema's ``version``, from 1 up in ``subject``: a topic's name with -key or -value."""
+    """A version of a schema. ``version``: from 1 up within ``subject``, which is a topic's name
+    with -key or -value.
+    """
 
     subject: str
     version: int

@@ -400,7 +400,9 @@ class SegmentFile:
         return meta
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The records; each batch's bytes are verified by checksums, values elsewhere."""
+        """The records. Each batch's bytes are verified against their checksums; what the values
+        mean is checked elsewhere.
+        """
         rows = 0
         expected = pa.schema([RECORD_SCHEMA.field(name) for name in self._names])
         for index in range(self._reader.num_record_batches):

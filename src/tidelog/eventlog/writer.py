@@ -232,7 +232,9 @@ class EventLogWriter:
         return self._append("chunk", [placed], self.resume, chunks=(chunk,))
 
     def append_position(self, resume: Resume) -> SegmentMeta:
-        """Append a segment without records: ``resume`` may be acknowledged then."""
+        """Append a segment without records, so that ``resume`` may be acknowledged to the
+        source.
+        """
         return self._append("position", [], resume)
 
     def append_control(self, message: Any, resume: Resume | None = None) -> SegmentMeta:

@@ -150,7 +150,9 @@ def pattern_of(table: TableName) -> str:
 
 
 def require_pattern(pattern: str) -> str:
-    """Return a pattern without its ``!``. Raises ValueError if it can match no table."""
+    """Return a pattern, of a user or of a program, without its ``!``. Raises ValueError if it can
+    match no table.
+    """
     positive = pattern.removeprefix(EXCLUDE)
     if positive != "*" and "." not in positive[1:-1]:
         raise ValueError(f"expected {SYNTAX}")

@@ -43,7 +43,9 @@ _OF_INTERVALS = (("months", "int32"), ("days", "int32"), ("microseconds", "int64
 
 @lru_cache(maxsize=1024)
 def decimal_parameters(logical: str) -> tuple[int, int] | None:
-    """(precision, scale) of ``decimal(p,s)`` and ``numeric(p,s)``; None for other types."""
+    """(precision, scale) of ``decimal(p,s)`` and ``numeric(p,s)``; None for any other logical
+    type.
+    """
     match = _DECIMAL.fullmatch(logical)
     return (int(match[1]), int(match[2])) if match else None
 
@@ -64,7 +66,9 @@ def is_native(logical: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def members_of(logical: str) -> tuple[tuple[str, str], ...] | None:
-    """A struct's, range's or interval's members and logical types; None for other types."""
+    """The names and the logical types of the members of a struct, a range and an interval; None for
+    any other logical type.
+    """
     match = _RANGE.fullmatch(logical)
     if match is not None and match[1] is None:
         return ("lower", match[2]), ("upper", match[2]), *_OF_RANGES
@@ -219,7 +223,9 @@ class TableSchema:
 
     @cached_property
     def whole(self) -> TableSchema:
-        """The schema of all columns, also excluded ones; then without a number."""
+        """The schema of all the table's columns, also the excluded ones; without a number unless
+        there are none.
+        """
         if not self.excluded:
             return self
         columns = list(self.columns)

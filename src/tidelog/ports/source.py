@@ -69,7 +69,9 @@ class Catalogue(Protocol):
     """The tables of the source. Thread-safe; takes no lock that a writer waits for."""
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
-        """Return the matching tables, sorted; no system tables, no metadata tables."""
+        """Return the matching tables, e.g. of ``public.*``, sorted; no system tables, no metadata
+        tables.
+        """
         ...
 
     def shape(self, table: TableName) -> TableShape | None:
@@ -584,7 +586,9 @@ class KeyExtractor(Protocol):
     def full_rows_fill_gaps(self) -> bool: ...
 
     def keys(self, batch: LogBatch, records: Any, schema: TableSchema) -> KeyEntries:
-        """Return the keys of ``batch``'s records at int32 ``records`` (all of ``schema``)."""
+        """Return the keys of the records of ``batch`` at int32 indices ``records`` (all of
+        ``schema``).
+        """
         ...
 
     def moved(self, batch: LogBatch) -> Int32s:

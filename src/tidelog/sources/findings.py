@@ -86,7 +86,9 @@ CAPTURE = "the user of source.url"
 
 
 def sql_of(finding: Finding) -> str:
-    """The statements of a fix that a script may run; empty if a person has to change or decide."""
+    """The statements of a fix that belong in a script; empty if the fix is a sentence, has gaps to
+    fill in, or needs a person's decision.
+    """
     bare = _COMMENT.sub("", finding.fix).strip()
     is_sql = _BEGINS.match(bare) and bare.endswith(";") and _TO_FILL_IN not in bare
     runs = is_sql and finding.level != "ok" and not finding.by_hand

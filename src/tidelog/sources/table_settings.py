@@ -30,13 +30,17 @@ from tidelog.sources.findings import Finding
 def surrogate_key(
     keys: Mapping[str, Sequence[str]], table: TableName, present: Sequence[str]
 ) -> tuple[str, ...]:
-    """The first matching pattern's columns; () if none matches or fits: `unfit_key` says why."""
+    """The columns of the first matching pattern; () if none matches, or if the table lacks a
+    column: then `unfit_key` says why.
+    """
     columns = _matching_columns(keys, table)
     return columns if set(columns) <= set(present) else ()
 
 
 def proposed_key(table: TableName, unique: Iterable[Sequence[str]]) -> str | None:
-    """The line of ``source.keys`` for the shortest of the ``unique`` NOT NULL keys; None: none."""
+    """The line of ``source.keys`` that names the shortest of a table's ``unique`` keys; None if
+    there is none. Columns of these are NOT NULL.
+    """
     shortest = min(unique, key=len, default=None)
     if shortest is None:
         return None
@@ -57,7 +61,9 @@ def keyless_message(dumped: bool) -> str:
 def unfit_key(
     keys: Mapping[str, Sequence[str]], table: TableName, present: Sequence[str]
 ) -> str | None:
-    """Why a matching pattern gives the table no key; None: none matches, or it fits."""
+    """Why a matching pattern gives the table no key; None if no pattern matches, or the
+    key fits.
+    """
     missing = [name for name in _matching_columns(keys, table) if name not in present]
     if not missing:
         return None

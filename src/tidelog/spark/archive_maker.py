@@ -48,7 +48,9 @@ def make(file: Path) -> None:
 
 
 def _end_with_parent(file: Path) -> None:
-    """Wait for the end of standard input; delete what is unfinished, end process and JVM."""
+    """Wait for the end of the standard input; then delete what is unfinished, and end this process
+    and its JVM.
+    """
     while os.read(0, 1):  # not by sys.stdin, which the end of the interpreter waits for
         pass
     for each in unfinished_files(file, os.getpid()):

@@ -158,7 +158,9 @@ class _SharedContext:
         self._users = 0
 
     def take(self, session: Callable[[], SparkSession]) -> SparkContext:
-        """Returns the context. ConfigError: Spark Connect has no executors to offer."""
+        """Returns the context. Raises ConfigError for Spark Connect, which has no executors to
+        offer.
+        """
         from pyspark import SparkContext
 
         with self._lock:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def map_in_arrow(source: DataFrame, function: object, schema: StructType) -> DataFrame:
-    """Call `DataFrame.mapInArrow` without pandas, except in Spark Connect's client."""
+    """Call `DataFrame.mapInArrow` without pandas, which it requires but does not use; the client of
+    Spark Connect needs it anyhow.
+    """
     if is_remote(source.sparkSession):
         called = _WithStorageOptions(function, os.environ.get(OPTIONS_VARIABLE))
         return source.mapInArrow(called.__call__, schema)

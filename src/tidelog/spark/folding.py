@@ -90,7 +90,9 @@ def read_newest(
     *,
     parts: int,
 ) -> Iterator[DataFrame]:
-    """Yields one row per key of `read_planned` changes, cached within the block if in parts."""
+    """Yields one row per key of `read_planned` changes. Inside the block, the rows of several
+    parts are cached.
+    """
     source = read_planned(spark, log_path, generation, schema, refs, parts=parts)
     if parts < 2:
         yield source
@@ -203,7 +205,9 @@ def as_of(
 
 @dataclass
 class TablesAtOffset:
-    """All tables at one log position: all transactions before ``end``, none after."""
+    """All tables at one position of the log: with every transaction before ``end``, none
+    after it.
+    """
 
     spark: SparkSession
     path: str
@@ -316,7 +320,9 @@ def _whole_transactions(log: EventLog, end: int) -> int:
 
 
 class _Records:
-    """What identifies the transactions of ``n`` records; each int64[n], bool[n]."""
+    """The columns of ``n`` neighbouring records that identify their transactions; each int64[n],
+    bool[n].
+    """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         offset, kind, position, xid = (column.to_numpy() for column in batch.columns)

@@ -1,4 +1,6 @@
-"""Formats the event log as JSON lines in Debezium's envelope for `tidelog log`."""
+"""Formats the event log as JSON lines in Debezium's envelope, without Spark: `tidelog log` prints
+them.
+"""
 
 from __future__ import annotations
 

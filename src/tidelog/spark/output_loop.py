@@ -210,7 +210,9 @@ class OutputLoop:
         self._options.on_tables(self.name, self._left_out())
 
     def _report_unregistered(self) -> None:
-        """Report tables that are not in the output's catalog, if it has changed."""
+        """Report the tables that are not in the output's catalog, if others are: they are
+        registered beside the batches.
+        """
         if isinstance(self.output, RegisteringOutput):
             found = self.output.unregistered_tables()
             if found != self._unregistered:

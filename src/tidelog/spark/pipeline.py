@@ -80,7 +80,9 @@ class OutputGroup:
         self._ended_by: TidelogError | None = None
 
     def runs(self, name: str) -> None:
-        """Report a delivery, or that there is none to do: a stopped output runs again."""
+        """Report that a batch was delivered to the output, or that it has nothing to deliver: if it
+        had stopped, it runs again.
+        """
         with self._lock:
             if self._stopped.pop(name, None) is None:
                 return
@@ -288,7 +290,9 @@ def _one_at_a_time(report: Callable[[BatchProgress], None]) -> Callable[[BatchPr
 
 
 def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], output: Output) -> None:
-    """Raises OffsetAheadError if a destination is ahead: new records would be skipped."""
+    """Raises OffsetAheadError if a destination is ahead of the log: new records would be skipped as
+    already written.
+    """
     known = destinations.get(output.name)
     if known is None:
         return
@@ -374,7 +378,9 @@ class _ProgressStore:
                 self._register()
 
     def report_tables(self, output: str, tables: LeftOutTables) -> None:
-        """Store between batches which tables are left out, keyless or unregistered, if new."""
+        """Store which tables are left out, have no key or are not registered, if it has changed:
+        between batches.
+        """
         with self._lock:
             before = self._delivered[output]
             now = replace(before, **asdict(tables))
@@ -385,7 +391,9 @@ class _ProgressStore:
                 self._register()
 
     def delivered(self, progress: BatchProgress) -> None:
-        """Store that a batch was delivered, and the new offset; may be called again."""
+        """Store that a batch was delivered, and the output's new offset. If that fails, it may be
+        called again.
+        """
         with self._lock:
             if self.offsets[progress.output] != progress.end:
                 self.offsets[progress.output] = progress.end

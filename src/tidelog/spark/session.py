@@ -53,7 +53,9 @@ _sessions: dict[str, SparkSession] = {}
 
 
 def exact_session(spark: SparkSession) -> SparkSession:
-    """Returns ``spark`` if its names are exact, else a session beside it, one a driver."""
+    """Returns ``spark`` if its names are exact, or one beside it, the same for all sessions of a
+    driver.
+    """
     if is_remote(spark):
         return spark
     if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true":
@@ -276,7 +278,9 @@ def spark_session(
 
 
 def _merge_conf(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
-    """Returns ``settings`` with ``conf`` in their place, but lists of both."""
+    """Returns ``settings`` and ``conf``, which overrides them; but its lists continue those of
+    ``settings``.
+    """
     joined = dict(settings)
     if _ONE_LOG_STORE in conf:
         joined = {name: value for name, value in settings.items() if value != S3_LOG_STORE}
@@ -377,7 +381,9 @@ def scratch_directory() -> Path:
 
 
 def _log_configuration(level: str | None) -> Path:
-    """Returns a file of logging settings: Spark logs its start before a session can."""
+    """Returns a file that configures logging: Spark logs its start before the session can set a log
+    level.
+    """
     verbose = level is not None or logging.getLogger("tidelog").isEnabledFor(logging.INFO)
     if not verbose:
         logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)

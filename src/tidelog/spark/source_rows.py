@@ -103,7 +103,9 @@ def source_frame(
     format_name = f"tidelog-source-rows-{next(_numbers)}"
 
     class SourceRows(DataSource):
-        """A source for one frame, with its data inside the class: options are shown in plans."""
+        """A source for one frame: its data is inside the pickled class, never in options, which
+        Spark shows in plans.
+        """
 
         @classmethod
         def name(cls) -> str:

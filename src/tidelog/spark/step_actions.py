@@ -184,7 +184,9 @@ def quoted(name: str) -> str:
 
 
 def apply_step(frame: DataFrame, step: Step, table: StepTable) -> DataFrame:
-    """Apply a step, or raise ConfigError of step and table if columns do not fit."""
+    """Apply a step. Raises ConfigError, which names step and table, if the step does not fit the
+    columns.
+    """
     try:
         return _ACTIONS[step.action](frame, step, table)
     except ConfigError as error:
@@ -427,7 +429,9 @@ def _check_ours(names: Iterable[str]) -> None:
 
 
 def _remain_distinct(before: types.DataType, after: types.DataType, wanted: str) -> bool:
-    """Do values of a type stay distinct by the cast? An unfit one raises an error."""
+    """Do two values of a type stay distinct after the cast? A value that does not fit raises an
+    error.
+    """
     text = "char" not in wanted.lower() and after == types.StringType()
     if before == after:
         return after != types.StringType() or text

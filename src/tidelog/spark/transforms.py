@@ -85,7 +85,9 @@ def target_table(
 
 
 def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple[str | None, ...]:
-    """Returns these columns' names after the steps; None for one that is left out."""
+    """Returns the names of these columns of the source after the steps; None for one that they
+    leave out.
+    """
     now: list[str | None] = list(names)
     for step in steps:
         if step.action == "rename":
@@ -98,7 +100,9 @@ def delivered_names(names: Sequence[str | None], steps: Sequence[Step]) -> tuple
 
 
 def named_table(schema: TableSchema, steps: Sequence[Step], origin: SourceId) -> TargetTable | None:
-    """Returns `target_table` without a session and types; None after a step python."""
+    """Returns `target_table` without a session: its columns have names and no types. None where a
+    step python determines the columns.
+    """
     own = steps_of(steps, schema.table)
     if any(step.action == "python" for step in own):
         return None
@@ -124,7 +128,9 @@ def _check_key(schema: TableSchema, steps: Sequence[Step]) -> None:
 
 
 def merges_keys(schema: TableSchema, steps: Sequence[Step]) -> str | None:
-    """Returns why the steps may make keys alike; None: they don't. Without casts."""
+    """Returns why rows of several keys may have the same key after the steps; None if they don't.
+    Without casts.
+    """
     for number, step in enumerate(steps):
         now = delivered_names(schema.match_key, steps[:number])
         if step.action in ("compute", "mask"):

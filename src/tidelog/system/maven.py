@@ -174,7 +174,9 @@ class _MavenSettings:
         return Path(given) if given else Path.home() / ".m2" / "repository"
 
     def repositories(self) -> Iterator[_Repository]:
-        """Yield active profiles', then `_CENTRAL`, or their mirrors; not those blocked."""
+        """Yield those of active profiles, then `_CENTRAL`, or each one's mirror; none that the
+        settings block.
+        """
         known = [_Repository.at(url, name) for name, url in self._of_profiles()]
         if all(each.name != _CENTRAL.name for each in known):
             known.append(_CENTRAL)
@@ -356,7 +358,9 @@ def _from_url(
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects without a proxy's account; `ProxyHandler` adds it if need be."""
+    """Follows redirects without the account of a proxy; `ProxyHandler` adds it where one is used
+    again.
+    """
 
     def redirect_request(self, *answer: Any) -> urllib.request.Request | None:
         request = super().redirect_request(*answer)

@@ -77,7 +77,9 @@ def _order_of(column: Column) -> Callable[[str], Any] | None:
 
 
 def has_common_order(schema: TableSchema) -> bool:
-    """Do source, Spark and Python sort the keys alike? Texts only by their collation."""
+    """Do the source, Spark and Python sort the table's keys alike? Texts have the order of their
+    collation.
+    """
     columns = [schema.columns[schema.column_index(name)] for name in schema.match_key]
     sorts_uuids = wire_format(schema).sorts_uuids_as_texts
     return all(

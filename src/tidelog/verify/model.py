@@ -96,13 +96,17 @@ class Source(Protocol):
     def boundaries(
         self, requests: Sequence[ChunkRequest], count: int
     ) -> list[list[Key] | ChunkError]:
-        """Returns each request's result of `tidelog.ports.DigestReader.boundaries`, or error."""
+        """Returns, for each request, the result of `tidelog.ports.DigestReader.boundaries`, or its
+        error.
+        """
         ...
 
     def digests(
         self, tables: Sequence[SourceRanges]
     ) -> Callable[[], list[list[Digest] | ChunkError]]:
-        """Start to sum up; the returned function waits for each table's digests or error."""
+        """Start to sum up; the returned function waits for the digests of each table's ranges, or
+        for the error.
+        """
         ...
 
     def report_stage(self, table: TableName, stage: str) -> None:

@@ -162,7 +162,9 @@ _TEXTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def _bytes_of(column: pa.Array) -> tuple[UInt8s, Int64s]:
-    """Returns a column's bytes, with 64-bit offsets, and int64[n + 1], where values start."""
+    """Returns the bytes of a column with 64-bit offsets, and int64[n + 1], the start of
+    each value.
+    """
     _, offsets, data = column.buffers()
     count = len(column) + 1
     starts = np.frombuffer(offsets, np.int64, count, column.offset * 8)
@@ -281,7 +283,9 @@ _ROWS, _BYTES = 16_384, 8 << 20  # few enough that processors' caches fit their 
 
 
 class RowSource(Protocol):
-    """Some rows of a copy that a task reads: picklable. ``bytes``: about that many, not 0."""
+    """Some rows of a copy, which a task reads: picklable. ``bytes``: about how much is read; at
+    least one.
+    """
 
     @property
     def bytes(self) -> int: ...

@@ -203,7 +203,9 @@ def _with_keys(frame: DataFrame, names: Sequence[str], keys: Sequence[Key]) -> D
 
 
 class _LimitKeys:
-    """Keeps some of each task's rows (kind, key) of a kind; counts the others."""
+    """Keeps a limited number of each task's rows (kind, key) of a kind; counts the others, without
+    keys.
+    """
 
     def __init__(self, most: dict[str, int]) -> None:
         self._most = most

@@ -159,7 +159,9 @@ class LogElection:
         return bool(getattr(self._election, "release_announced", False))
 
     def announce(self, lease: Lease) -> float:
-        """Announce the release: `tidelog.state.documents.LeaseElection.announce`; 0: no wait."""
+        """Announce the release, see `tidelog.state.documents.LeaseElection.announce`; 0: nothing to
+        wait for.
+        """
         if not self._poll_every_s or not self._has_standbys():
             return 0.0
         announce = getattr(self._election, "announce", None)

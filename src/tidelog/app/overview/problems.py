@@ -671,7 +671,9 @@ def _retried(leader: str | None) -> str:
 
 
 def verify_result(status: Mapping[str, Any]) -> VerifyResult | None:
-    """Return verify's last result, without copies whose table or output is gone."""
+    """Return the last result of verify, without copies that are gone: their table is captured no
+    more, or their output is not configured any more.
+    """
     result = status.get("verified")
     if result is None:
         return None

@@ -315,7 +315,9 @@ class StatusReader:
         return status
 
     def _ends(self, state: StateStore, status: dict[str, Any]) -> dict[str, Any]:
-        """Return the errors with which capture, and pipelines by name, ended and still stand."""
+        """Return the errors with which capture, and pipelines by name, ended, of those of which no
+        process leads.
+        """
         holder = status.get("holder")
         capture = None
         if status["leader"] is None:

@@ -136,7 +136,9 @@ class _SparkHandle:
             self._session.stop()
 
     def check(self) -> None:
-        """Raise OutputError if Spark has ended; open a session of Spark Connect again."""
+        """Raise OutputError if Spark has ended: a leader without it would deliver nothing. A
+        session of Spark Connect is opened again.
+        """
         if self._session is None or remote_of(self._config) is not None:
             return
         try:

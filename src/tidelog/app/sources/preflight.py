@@ -265,7 +265,9 @@ def check_modes(config: Config) -> Iterator[CheckFinding]:
 
 
 def _check_patterns(config: Config) -> Iterator[CheckFinding]:
-    """Check that patterns match tables, of the source and of outputs, with possible names."""
+    """Check that each pattern matches a table, in the source and in each output, and that the
+    outputs can have the names.
+    """
     catalogue = source_kind(config).catalogue()
     try:
         captured = catalogue.tables(config.source.tables)

@@ -449,7 +449,9 @@ class Readings:
         self._cached_status: dict[str, Any] | None = None
 
     def status(self) -> dict[str, Any] | None:
-        """Return the status, at most a second old: it takes time, and anybody may ask."""
+        """Return the status, at most a second old: it takes a moment, and anybody may ask for
+        health.
+        """
         with self._lock:
             now = time.monotonic()
             if now >= self._status_due:

@@ -138,7 +138,9 @@ def _is_dumped(newest_first: list[tuple[DumpState, TableProgress]]) -> bool:
 
 
 def _rests(newest_first: list[tuple[DumpState, TableProgress]], since_ms: int, now_ms: int) -> bool:
-    """Is it too early for another dump? Those since statements change the table count."""
+    """Is it too early for another dump? Those count that were requested since statements change the
+    table.
+    """
     last = _last_due([one for one in newest_first if one[0].requested_ms >= since_ms])
     if last is None or last.status is TableStatus.CANCELLED:
         return False
@@ -290,7 +292,9 @@ class AutomaticDumps:
         self._schemas_seen.append((seen, self._reached()))
 
     def on_unlogged(self, seen: Sequence[RowsUnlogged]) -> None:
-        """Store the changes before the log is read on, lest a crash forgets their dump."""
+        """Store the changes before the log is read on: otherwise a crash could leave a change
+        durable and its dump forgotten.
+        """
         now_ms = int(time.time() * 1000)
         with self._lock:
             waiting, causes = dict(self._unlogged()), dict(self._causes())
@@ -393,7 +397,9 @@ class AutomaticDumps:
                 continue  # it concerns this table only
 
     def _is_absent(self, table: TableName) -> bool:
-        """Does the table not exist now? A renamed one may come back, and is dumped then."""
+        """Does the table not exist now? A renamed one may come back: its dump waits until the
+        catalogue watch would dump it as new.
+        """
         name, now = str(table), time.monotonic()
         if now < self._absent_until.get(name, 0.0):
             return True

@@ -220,7 +220,9 @@ class ChunkQueue:
     def next_chunk(
         self, dump_table: DumpTable, limit_rows: int, *, planned: bool
     ) -> ChunkTask | None:
-        """The table's next chunk, if any; ``planned``: only one whose end the planner found."""
+        """The table's next chunk; None if there is none (yet). ``planned``: only chunks whose ends
+        the planner found.
+        """
         cursor = self._cursors[dump_table]
         if cursor.planned:
             return cursor.planned.popleft()
@@ -307,7 +309,9 @@ class ChunkQueue:
             cursor.planned.append(task)
 
     def on_plan_failure(self, cursor: TableCursor, now: float, *, transient: bool) -> int:
-        """Note that the query failed; returns how often, without ``transient`` failures."""
+        """Note that the query failed; returns how often by now, ``transient`` failures excluded. It
+        is retried with a growing delay.
+        """
         cursor.planning = False
         cursor.plan_tries += 1
         cursor.plan_failures += not transient

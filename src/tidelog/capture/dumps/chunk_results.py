@@ -371,7 +371,9 @@ class KeyPlanner:
             self._queue.add_planned(cursor, request, ends, last=len(ends) < count)
 
     def _find_stuck_key(self, reader: ChunkReader, task: ChunkTask) -> None:
-        """Find the key of the row that can't be read, by the index alone: conditions may fail."""
+        """Find the key of the row that can't be read, from the index alone: the dump's condition
+        may be what fails.
+        """
         try:
             ends = reader.boundaries(replace(task.request, limit_rows=1, where=None), 1)
         except TRANSIENT:
@@ -386,13 +388,17 @@ class KeyPlanner:
 
 
 class RowWidths:
-    """Each table's row width, which limits its next chunk's size; under the coordinator's lock."""
+    """The row width of each table, so that its next chunk stays below a size limit. Guarded by the
+    coordinator's lock.
+    """
 
     def __init__(self) -> None:
         self._widths: dict[TableName, float] = {}
 
     def note(self, table: TableName, rows: int, size: int) -> None:
-        """Note a chunk's ``rows`` and ``size`` in bytes. Smaller rows count gradually."""
+        """Note that a chunk of ``rows`` rows took ``size`` bytes. Larger rows count at once,
+        smaller ones gradually.
+        """
         if rows:
             width = size / rows
             before = self._widths.get(table, width)

@@ -229,7 +229,9 @@ class ChunkReading:
     # ------------------------------------------------------------ the coordinator's thread
 
     def void_overdue(self) -> None:
-        """Void windows whose watermark the log has passed without it; first the log is awaited."""
+        """Void windows whose watermark the log has passed without showing it. While the log is
+        behind that position, it is waited for.
+        """
         now = time.monotonic()
         with self._lock:
             late = {

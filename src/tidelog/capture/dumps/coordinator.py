@@ -49,7 +49,9 @@ def tables_in_order(
     tables: Sequence[TableName],
     estimates: Callable[[Sequence[TableName]], Mapping[TableName, int]],
 ) -> list[TableName]:
-    """Apply `smallest_first` to ``estimates``, or keep the order. Raises ConnectionLostError."""
+    """Apply `smallest_first` to ``estimates``; if these fail, return the given order. Raises
+    ConnectionLostError.
+    """
     if len(tables) < 2:
         return list(tables)
     try:
@@ -89,7 +91,9 @@ class DumpTurns:
         self._given = 0
 
     def order(self, dumps: Sequence[DumpState]) -> list[DumpState]:
-        """The dumps in order of turns; later ones serve if the first have no chunk now."""
+        """The dumps in the order of their turns; the later ones are used if the first have no chunk
+        now.
+        """
         self._most = max((dump.priority for dump in dumps), default=0)
         others_first = self._given % OTHERS_EVERY == OTHERS_EVERY - 1
 
@@ -348,7 +352,9 @@ class DumpCoordinator:
         self._store.flush()
 
     def summary(self, finished: int) -> dict[str, Any]:
-        """For status: options, throttle, counters, windows, chunk events, unfinished dumps."""
+        """For status: options, throttle, counters, windows, chunk events, the unfinished dumps and
+        the last ``finished``.
+        """
         with self._lock:
             return {
                 **self._store.summary(finished),
@@ -470,7 +476,9 @@ class DumpCoordinator:
         return task
 
     def _next_dump_task(self, readers: int) -> ChunkTask | None:
-        """The next task, from each dump in turn; the most urgent dumps first."""
+        """The next task, from each dump in turn, so that several share the readers; the most urgent
+        dumps first.
+        """
         dumps = [dump for dump in self._store.all() if dump.active and dump.mode == "incremental"]
         for dump in self._turns.order(dumps):
             task = self._tables.next_task(dump, readers)

@@ -212,7 +212,9 @@ class MissingRowsQueue:
             return bool(self._pieces or self._quarantined)
 
     def has_pending(self, table: str, upto: int | None = None) -> bool:
-        """Is a request of the table, up to number ``upto``, unanswered? Not of quarantined keys."""
+        """Is a request of the table, with a number up to ``upto``, not answered yet? Quarantined
+        keys are counted by `unread`.
+        """
         with self._lock:
             return any(
                 upto is None or piece.oldest <= upto
@@ -263,7 +265,9 @@ class MissingRowsQueue:
                 self._remove(refetch_table, piece, read)
 
     def on_table_dumped(self, table: str, since: int) -> None:
-        """Remove quarantined keys up to the request ``since``: all rows were read after it."""
+        """Remove quarantined keys requested up to the request ``since``: all rows of the table were
+        read after it.
+        """
         with self._lock:
             for refetch_table, key, piece in list(self._quarantined_of(table)):
                 if piece.newest <= since:
@@ -359,7 +363,9 @@ class KeySets:
         self._state = state
 
     def put(self, set_id: str, keys: Iterable[Key]) -> int:
-        """Store distinct keys in order, in place of a set of that name; returns their number."""
+        """Store the distinct keys, in order of first appearance; returns their number. Replaces an
+        existing set of the name.
+        """
         self.delete(set_id)
         count = 0
         seen: set[Key] = set()

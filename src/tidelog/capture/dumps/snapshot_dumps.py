@@ -86,7 +86,9 @@ class AppendedRecord:
 
 
 class SnapshotRows:
-    """Appends and counts dumps' rows; any thread, mostly without the coordinator's lock."""
+    """Appends and counts the rows of dumps. Any thread may call it without the coordinator's lock,
+    unless said otherwise.
+    """
 
     def __init__(self, actions: Actions, store: DumpStore, notices: DumpNotices) -> None:
         self._actions = actions
@@ -219,7 +221,9 @@ class BlockingDumps:
                 self._tables.fail(dump, progress, str(error))
 
     def _begin(self, dump: DumpState) -> list[TableProgress]:
-        """The tables that can be dumped, all from the start, to be read under one snapshot."""
+        """The tables that can be dumped, each from the beginning, even if an earlier attempt has
+        read it: all are read under one snapshot.
+        """
         waiting = []
         with self._actions.lock:
             self._tables.begin(dump)
@@ -402,7 +406,9 @@ CLOSE_S = 10.0
 
 
 class _StoppedError(Exception):
-    """No more of the table is to be read now: capture stops, or its dump has."""
+    """Nothing more of the table is to be read now: capture stops, or its dump was paused, cancelled
+    or has failed.
+    """
 
 
 @dataclass(slots=True)
@@ -623,7 +629,9 @@ class KeylessDumps:
     # ------------------------------------------------------------ waiting
 
     def _wait_for_log(self, run: TableRun, position: int, deadline: float | None) -> None:
-        """Wait until commits before ``position`` were read. ChunkBusyError: at the deadline."""
+        """Wait until all commits before ``position`` were read. Raises ChunkBusyError at the
+        deadline.
+        """
         while self._actions.engine.reached < position:
             self._check(run)
             if deadline is not None and time.monotonic() > deadline:

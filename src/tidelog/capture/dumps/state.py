@@ -433,7 +433,9 @@ class TableProgress:
         return sorted(known, key=lambda done: done.order)
 
     def gaps(self) -> Iterator[tuple[Key | None, Key | None, float, float]]:
-        """Gaps between the known ranges: key before, last key, order, room in it."""
+        """The gaps between the known ranges: the key before, the last key, the order and the room
+        in it.
+        """
         known, low = self.known_ranges, None
         order = known[0].order - 1 if known else 0.0
         for done in known:
@@ -443,7 +445,9 @@ class TableProgress:
             low, order = done.high, done.last_order
 
     def keys_left(self, first: int, most: int) -> tuple[int, int]:
-        """From ``first`` on, the first undone key, and how many follow it, at most ``most``."""
+        """From index ``first`` on, the first key that is not done, and how many follow before the
+        next that is, at most ``most``.
+        """
         for start, end in self.keys_done:
             if start <= first < end:
                 first = end
@@ -527,7 +531,9 @@ class DumpState:
         return self.status in (DumpStatus.QUEUED, DumpStatus.RUNNING)
 
     def reset_progress(self, holds: Callable[[int], bool]) -> None:
-        """Reset running tables, as the event log lost a part; its chunks are added again."""
+        """Reset the progress of running tables, because the event log lost a part: the chunks that
+        it still has are added again.
+        """
         for table in self.tables:
             if table.status is TableStatus.RUNNING:
                 table.forget_reading()

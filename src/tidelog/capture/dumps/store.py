@@ -103,7 +103,9 @@ class DumpStore:
     def reconcile(
         self, chunks: Iterable[tuple[int, ChunkMeta]], end: LogView | None = None
     ) -> None:
-        """Reset progress that the event log lost, and add chunks that only it holds."""
+        """Reset progress that the event log does not hold any more, and add the chunks that it
+        holds beyond what is stored.
+        """
         self._end = end
         changed: dict[str, DumpState] = {}
         for dump in self.ahead_of_log():

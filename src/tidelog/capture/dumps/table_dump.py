@@ -364,7 +364,9 @@ class DumpTables:
         self._finish(dump, lambda: self._notices.scanned(dump, progress, status))
 
     def refuse(self, dump: DumpState, progress: TableProgress, error: SourceError) -> None:
-        """End a table that can't be dumped as it is; first, a dump that capture needs is owed."""
+        """End a table that can't be dumped as it is. If capture needs the dump, it is owed before
+        the end is stored.
+        """
         if progress.status not in FINISHED_TABLES and (progress.due or is_own(dump)):
             table = TableName.parse(progress.table)
             if isinstance(error, ChunkDeniedError):

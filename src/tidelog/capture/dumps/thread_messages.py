@@ -27,7 +27,9 @@ class DumpLog(Protocol):
 
     def register(self, window: Window) -> None: ...
     def deliver(self, window: Window, rows: ChunkRows, until: float) -> None:
-        """Deliver a window's rows. ChunkBusyError: the log is busy until ``until`` (monotonic)."""
+        """Deliver the rows of a window. Raises ChunkBusyError if the log's thread stays busy until
+        ``until`` (monotonic).
+        """
         ...
 
     def discard(self, window: Window) -> None: ...
@@ -139,7 +141,9 @@ class Actions:
             pass
 
     def effect(self, effect: Callable[[], None], delay_s: float = 0.0) -> None:
-        """Queue an effect for after the lock's release, in the order of calls unless delayed."""
+        """Queue an effect that runs after the lock, held now, was released; in the order of calls,
+        except delayed ones.
+        """
         self._effects.append((time.monotonic() + delay_s if delay_s else 0.0, effect))
 
     def run_effects(self) -> None:

@@ -233,7 +233,9 @@ class CaptureSession:
         self._published: list[Any] = []  # a change of this is published at once
 
     def run(self, stop: threading.Event) -> bool:
-        """Run until ``stop`` or a part's failure, which is raised; True: the only dump is done."""
+        """Run until ``stop`` or the first failure of any part, which is raised; True if only the
+        initial dump was wanted and it is done.
+        """
         bind(self._state, self._generation, self._unsupported)
         end = LogView(lambda: self.engine.progress().next_offset, self._holds)
         self._status_store.note_if_older(self._state, end.now())
@@ -329,7 +331,9 @@ class CaptureSession:
             self._poll_soon.set()
 
     def on_refused(self, seen: TableRefused) -> None:
-        """Called on the engine's thread; stored before the log is read on: a dump is needed."""
+        """Called by the engine, on its thread. Stored before the log is read on: the changes that
+        the log leaves out require a dump.
+        """
         if self._unsupported.refusal_of(seen.table) is None:
             self._poll_often_until = time.monotonic() + UNSUPPORTED_POLLS_S
             self._poll_soon.set()

@@ -208,7 +208,9 @@ class CaptureEngine:
     # ------------------------------------------------------------ the loop
 
     def run(self, stop: threading.Event, listener: LogListener) -> None:
-        """Stream from the resume point until ``stop``; all that was read is made durable."""
+        """Stream from the resume point until ``stop``; at the end all that was read is made
+        durable.
+        """
         self._listener = listener
         self._writer.start()
         self._stopped = stop

@@ -40,7 +40,9 @@ _PAIRS = np.frombuffer(b"".join(b"%02d" % number for number in range(100)), np.u
 
 @njit(cache=True, nogil=True)
 def _any_escape(data, low, high):  # type: ignore[no-untyped-def]
-    """Return True if a byte in ``data[low:high]`` needs an escape in JSON or is beyond U+FFFF."""
+    """Return True if a byte in ``data[low:high]`` must be escaped in JSON text, or belongs to a
+    character beyond U+FFFF.
+    """
     found = False
     for i in range(low, high):
         byte = data[i]
@@ -232,7 +234,9 @@ def has_escapes(texts: pa.Array) -> bool:
 
 
 class _PieceTable:
-    """Converts pieces to the kernels' form; their memory lives as long as this object."""
+    """Converts pieces to the kernels' form; the memory behind its addresses lives as long as this
+    object.
+    """
 
     def __init__(self) -> None:
         self._rows: list[list[int]] = []

@@ -334,7 +334,9 @@ def _sort_fields(ids, offsets, first, end, names, ends):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def _close(out, begin, to, is_object, ids, offsets, first, end):  # type: ignore[no-untyped-def]
-    """Write an object's or list's header before its values, ``out[begin:to]``; returns its size."""
+    """Write the header of an object or a list in front of its values, which are at
+    ``out[begin:to]``. Returns the bytes of the header.
+    """
     count = end - first
     large = 4 if count > 0xFF else 1
     offset_width = _width(to - begin)

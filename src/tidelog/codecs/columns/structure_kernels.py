@@ -131,7 +131,9 @@ def split_elements(data, start, length, out, element_start, element_length):  # 
 
 @njit(cache=True, nogil=True)
 def count_groups(data, start, length, offsets):  # type: ignore[no-untyped-def]
-    """`count_elements` for elements in brackets of their own: in ranges and inner arrays."""
+    """`count_elements` for elements that are in braces or brackets of their own: those of arrays of
+    several dimensions, and ranges.
+    """
     total = 0
     offsets[0] = 0
     for i in range(len(start)):
@@ -392,7 +394,9 @@ _DAY_US = 86_400 * _SECOND_US
 
 @njit(cache=True, nogil=True)
 def _clock(data, at, end):  # type: ignore[no-untyped-def]
-    """Microseconds of the text ``H…:MM:SS[.f…]`` in ``at`` to ``end``; -1 if it is none."""
+    """Microseconds of the text ``H…:MM:SS[.f…]`` at ``at``, which must end at ``end``; -1 if it is
+    none.
+    """
     total, number, digits, colons = np.int64(0), np.int64(0), 0, 0
     while at < end and data[at] != _DOT:
         if data[at] == _COLON:

@@ -76,7 +76,9 @@ class CellError(Exception):
 
 
 class UnfitCellError(CellError):
-    """The cell is right, but its value is not one of the wanted type. ``reason``: without it."""
+    """The cell of ``row`` is right, but not all of its type's values fit the type that was asked
+    for. ``reason``: a predicate of the value, without the value.
+    """
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row)

@@ -162,7 +162,9 @@ def _plain(match: re.Match[str]) -> str:
 
 
 def resolve(type_code: int, meta: int) -> tuple[int, int]:
-    """The real type and metadata of a table map's type code: ENUM, SET, old VAR_STRING."""
+    """(type id, metadata) of a table map's type code: the real type of ENUM and SET columns,
+    VARCHAR for the VAR_STRING of old servers.
+    """
     if type_code == STRING and meta >> 8 in (ENUM, SET):
         return meta >> 8, meta
     return (VARCHAR if type_code == VAR_STRING else type_code), meta

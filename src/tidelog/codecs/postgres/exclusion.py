@@ -1,4 +1,6 @@
-"""HOT PATH (``benchmarks/bench_scan.py``). Copies records without the cells of excluded columns."""
+"""HOT PATH. Copies records without the cells of excluded columns; see `tidelog.codecs.key_kernel`
+for the format. ``benchmarks/bench_scan.py`` measures it.
+"""
 
 from __future__ import annotations
 

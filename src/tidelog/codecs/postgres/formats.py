@@ -54,7 +54,9 @@ _NUMBER = re.compile(r"numeric\((\d+),(-?\d+)\)")
 
 
 def native_logical(schema: TableSchema, column: Column, types: ColumnTypes) -> str | None:
-    """Return the logical type that ``types`` gives a column that is text without it; None: text."""
+    """Return the logical type that the option ``types`` gives a column that is text without it;
+    None: it is text.
+    """
     if column.type_id == _NUMERIC and column.logical == "text":
         return _number(types)
     if column.type_id in _JSON:

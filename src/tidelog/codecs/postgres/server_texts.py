@@ -136,7 +136,9 @@ class ServerText:
 
 @cache
 def server_text(encoding: str) -> ServerText | None:
-    """The converter for an encoding, by the server's name; None for UTF-8 or an unknown one."""
+    """The converter for a database's encoding, by the server's name of it; None for UTF-8 or an
+    unknown encoding.
+    """
     return ServerText(encoding) if encoding in _CODECS else None
 
 

@@ -99,7 +99,9 @@ class TopicFacts:
 
 
 def same_topic(one_id: str, other_id: str) -> bool:
-    """False if the topic was recreated. A missing id (old brokers) shows nothing."""
+    """False if the topic was deleted and recreated. A missing id, which depends on the brokers'
+    version, shows nothing.
+    """
     return one_id == other_id or NO_TOPIC_ID in (one_id, other_id)
 
 
@@ -257,7 +259,9 @@ class KafkaNotifications:
             logger.warning("notifications for Kafka are dropped: %d wait", MOST_WAITING)
 
     def close(self) -> None:
-        """Send what is queued, for two seconds at most; nothing if brokers accept nothing."""
+        """Send what is queued, for two seconds at most, and not at all if brokers accept
+        nothing.
+        """
         with self._condition:
             permanent = self.trouble.now() is not None
             self._closing_at = time.monotonic() + (0.0 if permanent else CLOSE_S)

@@ -61,7 +61,9 @@ class FailureCounts:
 
 
 class TokenRateLimit:
-    """One process's limit, shared by interfaces that check tokens, on its event loop."""
+    """The limit of one process, shared by all interfaces that check tokens; used on its event
+    loop.
+    """
 
     def __init__(self) -> None:
         self._failures = FailureCounts()
@@ -90,7 +92,9 @@ TOO_MANY_MESSAGE = "too many wrong tokens; wait a minute"
 
 
 async def check_token(request: Request, tokens: Iterable[str], rate_limit: TokenRateLimit) -> int:
-    """`ACCEPTED` for one of ``tokens``, else the answer's status, late after many failures."""
+    """`ACCEPTED` if the request has one of ``tokens``; else the status of the answer, delayed after
+    many failures.
+    """
     if carries(request, tokens):
         return ACCEPTED
     if "authorization" not in request.headers:  # not a guess
@@ -100,7 +104,9 @@ async def check_token(request: Request, tokens: Iterable[str], rate_limit: Token
 
 
 def carries(request: Request, tokens: Iterable[str]) -> bool:
-    """Is one of ``tokens`` given, as bearer token or as the password of any user?"""
+    """Is one of ``tokens`` given as a bearer token, or as the password of any user? Some programs
+    can only send user and password.
+    """
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
     given = given.strip()
     if scheme.lower() == "basic":

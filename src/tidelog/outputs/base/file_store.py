@@ -23,7 +23,9 @@ from tidelog.model.option_values import URL_SCHEMES
 
 @contextmanager
 def file_errors(name: str, what: str, *passed: type[OSError]) -> Iterator[None]:
-    """Turn an OSError into an OutputError: ``name`` can't be ``what``; those ``passed`` stay."""
+    """Turn an OSError into an OutputError: ``name`` can't be ``what``. Errors of the types
+    ``passed`` pass unchanged.
+    """
     try:
         yield
     except passed:

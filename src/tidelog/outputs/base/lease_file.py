@@ -114,7 +114,9 @@ class LeaseFile:
         return FileFence(self._path, epoch, self._process, log_path, name)
 
     def close(self) -> None:
-        """End the lease; delete the file at exit: a late task must find that it has ended."""
+        """End the lease, and delete the file when the process exits: a task that starts late must
+        find that the lease has ended.
+        """
         self.end()
         atexit.register(self._delete)
 

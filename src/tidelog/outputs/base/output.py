@@ -131,7 +131,9 @@ class ExecutorOutput:
         """Called after each batch, once its progress is stored."""
 
     def check(self, generation: str) -> None:
-        """Check that the destination answers and is ours, once per start. Raises OutputError."""
+        """Check that the destination can be reached and belongs to this output. Called once per
+        start. Raises OutputError.
+        """
 
     def create(self, table: TargetTable) -> None:
         """Create the destination's table if it does not exist. Called before the first rows in each
@@ -139,7 +141,9 @@ class ExecutorOutput:
         """
 
     def address(self, table: TargetTable) -> str | None:
-        """Returns what no other table of the output may share of the destination: ``topic t``."""
+        """Returns the part of the destination that no other table of the output may share, such as
+        ``topic t``.
+        """
         return None
 
     def alter(self, table: TargetTable, change: ColumnChange) -> None:

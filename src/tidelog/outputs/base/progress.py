@@ -239,7 +239,9 @@ class RefusedTables:
                 self._store(kept)
 
     def messages(self) -> dict[str, str]:
-        """Returns, by table, what is wrong and what to do; without the tables of `keyless`."""
+        """Returns, by table, what is wrong and what to do. Tables without a key are not among
+        them: see `keyless`.
+        """
         return {
             name: each.why if each.resumed is None else _missing_rows_message(name)
             for name, each in sorted(self._tables.items())
@@ -308,7 +310,9 @@ class RefusedTables:
 
 
 def has_whole_log(log: LogExtent, output: str) -> bool:
-    """Does the state say that the output has all of the log, nothing begun, nothing left out?"""
+    """Does the state say that the output has all of the log and nothing beyond it, with no batch
+    begun but not done, and no table left out?
+    """
     try:
         check_generation(log.state, log.generation, output)
     except OutputRefusedError:

@@ -41,7 +41,9 @@ def split_by_schema(
 
 
 def split_by_key(log: EventLog, batch: OutputBatch) -> list[OutputBatch]:
-    """Split the batch where a table got or lost its key."""
+    """Split the batch so that no part has records of a table from both before and after it got a
+    key, or lost it.
+    """
     parted = keyed_in_part(log, batch)
     return split_by_schema(log, batch, parted.__contains__) if parted else [batch]
 
@@ -82,7 +84,9 @@ def _schemas_in_order(
 
 
 def deleted_below(log: EventLog, batch: OutputBatch) -> dict[str, int]:
-    """Returns, by table, the version below which truncates and dumps delete its rows."""
+    """Returns, by table, the version below which its rows are deleted: by truncates and complete
+    dumps.
+    """
     versions = truncated(log, batch.start, batch.end)
     for table, done in whole_dumps(batch).items():
         versions[table] = max(done.first_offset, versions.get(table, 0))
@@ -96,7 +100,9 @@ def whole_dumps(batch: OutputBatch) -> dict[str, DumpCompleted]:
 
 
 def truncated(log: EventLog, start: int, end: int) -> dict[str, int]:
-    """Returns, by table, its newest truncate's offset in the range; reads only kinds."""
+    """Returns, by table, the offset of its newest truncate in the range; reads only the records'
+    kinds.
+    """
     result: dict[str, int] = {}
     for ref in log.segments(start, end):
         for batch in log.batches(ref, ("offset", "kind", "schema_id")):
@@ -137,7 +143,9 @@ def schema_in(log: EventLog, table: TableName, start: int, end: int) -> TableSch
 
 
 def schema_before(log: EventLog, table: TableName, end: int) -> TableSchema | None:
-    """Returns the schema version of the table's last record before ``end``, else the newest."""
+    """Returns the schema version of the table's last record before ``end``, or the newest version
+    if the log has no such record any more.
+    """
     return schema_in(log, table, log.chain(end).head, end) or partitions.schema_now(log, table)
 
 

@@ -45,7 +45,9 @@ _WIDER: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """The change that a table needs, as Arrow fields. ``delivered``: columns of later rows."""
+    """The change that a destination's table needs, as Arrow fields. ``delivered``: the columns of
+    the rows that follow.
+    """
 
     delivered: pa.Schema
     added: tuple[pa.Field, ...] = ()

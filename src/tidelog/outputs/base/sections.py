@@ -380,7 +380,9 @@ class StorageOptionsSection(Section):
         return {name: value.get_secret_value() for name, value in self.storage_options.items()}
 
     def with_pipeline_conf(self, conf: Mapping[str, Any]) -> Self:
-        """Returns the section with its part of ``pipeline.conf``. ValueError: without values."""
+        """Returns the section with what it takes from ``pipeline.conf``. Raises ValueError, without
+        values.
+        """
         del conf
         return self
 

@@ -103,7 +103,9 @@ _NAME_BYTES = 255  # of file systems
 
 
 def require_generation(log: EventLog, generation: str, output: str) -> None:
-    """Raises OutputRefusedError if the output opened another generation of the log."""
+    """Raises OutputRefusedError if the pipeline reads another generation of the log than the output
+    opened.
+    """
     if log.generation != generation:
         raise OutputRefusedError(
             f"output {output} reads generation {log.generation} of the event log, the "
@@ -179,7 +181,9 @@ def key_line(table: TableName) -> str:
 
 
 def advised(error: RowsLeftOutError, table: TableName, other: str) -> RowsLeftOutError:
-    """Returns the error with advice for afterwards. ``other``: more, for an unfit value."""
+    """Returns the error with what to do once it is put right. ``other``: more advice
+    for a value that does not fit.
+    """
     more = other if isinstance(error, ValueRefusedError) else ""
     return type(error)(
         f"{str(error).rstrip('.')}{more}. Then run `tidelog dump --table {table}`, or start the "
@@ -283,7 +287,9 @@ class TargetTables:
         return replace(table, schema_ids=(key, value))
 
     def _with_nullable(self, table: TargetTable) -> TargetTable:
-        """Mark added columns, and new NOT NULL ones, nullable: earlier records have nulls."""
+        """Marks columns as nullable that were added or became NOT NULL: they may be null in earlier
+        records.
+        """
         versions = self._log.schemas.versions(table.source)
         unchanged = dict(table.unchanged)
         for name, column in table.unchanged.items():
@@ -358,7 +364,9 @@ class CurrentTables:
     def current_table(
         self, schema: TableSchema, start: int, progress: OutputProgress
     ) -> TargetTable | None:
-        """Returns the table as of ``schema`` from offset ``start`` on; None: it is left out."""
+        """Returns the table as rows of ``schema`` from offset ``start`` on are delivered, or None
+        if it is left out.
+        """
         table = schema.table
         number, known = self._known.get(table, (0, None))
         if number == schema.schema_id:
@@ -415,7 +423,9 @@ class CurrentTables:
         self._known[table] = self._known[table][0], None
 
     def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:
-        """Prepare the destination for rows of ``schema``, or raise TableLeftOutError."""
+        """Prepare the destination for rows of ``schema``. Raises TableLeftOutError if the
+        destination can't have the table.
+        """
         destination, table = self._destination, str(schema.table)
         if schema.table in self._unfit:
             raise self._unfit[schema.table]
@@ -481,7 +491,9 @@ class CurrentTables:
 
 @contextmanager
 def _refusals_of_table(may_leave_out: bool) -> Iterator[None]:
-    """Make what a destination refuses while a table is prepared that table's, if possible."""
+    """Make what a destination refuses while a table is prepared, such as a right, that table's, if
+    it may be left out.
+    """
     try:
         yield
     except (TableLeftOutError, KeyRequiredError, ConcurrentCommitError):

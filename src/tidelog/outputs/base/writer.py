@@ -59,7 +59,9 @@ def is_retry() -> bool:
 
 
 class StopAtRejection:
-    """The default: a rejected record leaves out its table, or stops an output of all changes."""
+    """The default: the first rejected record leaves out its table or, where every change is
+    delivered, stops the output.
+    """
 
     def put(self, task: WriteTask, rejections: Sequence[Rejection]) -> None:
         first = rejections[0]

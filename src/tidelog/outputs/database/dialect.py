@@ -133,7 +133,9 @@ _QUOTED_NAME = re.compile(r'"[^"]*"|`[^`]*`')
 
 
 def with_plain_names(sql: str) -> str:
-    """Returns a statement for a driver of ``%`` placeholders: doubled in quoted names."""
+    """Returns a statement for a driver that takes each ``%`` for a placeholder: doubled in quoted
+    names.
+    """
     return _QUOTED_NAME.sub(lambda name: name[0].replace("%", "%%"), sql)
 
 
@@ -243,7 +245,9 @@ class Dialect(Protocol):
     def key_as_text(
         self, rows: pa.RecordBatch, key: Sequence[str], source: TableSchema
     ) -> pa.RecordBatch:
-        """Returns ``rows`` with texts for key values that only the server's own kind has."""
+        """Returns ``rows`` with texts for those values of the key that only the server's own kind
+        has.
+        """
         ...
 
     def quoted(self, *names: str) -> str:
@@ -303,7 +307,9 @@ class Dialect(Protocol):
         ...
 
     def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
-        """Returns statements that write staged whole rows, unless there is a version as new."""
+        """Returns the statements that write whole rows of the stage, unless the table or the
+        deleted keys have a version that is as new.
+        """
         ...
 
     def update(
@@ -449,7 +455,9 @@ def merge_statements(
 
 
 def assignments(dialect: Dialect, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the assignments; the version is last: MySQL assigns from left to right."""
+    """Returns the assignments for these columns and the version. The version is last, because MySQL
+    assigns from left to right.
+    """
     quoted = [dialect.quoted(name) for name in names]
     return [*((name, f"s.{name}") for name in quoted), (VERSION, f"s.{VERSION}")]
 

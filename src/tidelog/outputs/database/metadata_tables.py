@@ -49,7 +49,9 @@ def run_name(output: str, generation: str) -> str:
 
 
 def create(session: DatabaseSession, dialect: Dialect, own: str) -> None:
-    """Create the metadata tables of each destination. NewerFormatError: a newer wrote there."""
+    """Create the metadata tables that every destination has. Raises NewerFormatError if a newer
+    version wrote to them.
+    """
     dialect.create_namespace(session, own)
     for name, columns in (("outputs", _OUTPUTS), ("output_tables", _TABLES)):
         table = dialect.quoted(own, name)
@@ -185,7 +187,9 @@ def claim(
 def raise_floor(
     session: DatabaseSession, dialect: Dialect, layout: TableLayout, version: int
 ) -> None:
-    """Store that rows of lower versions are deleted, for replays too. In a transaction."""
+    """Store that rows of lower versions are deleted: no replay may insert them again. Call it in a
+    transaction.
+    """
     session.rows(
         f"UPDATE {dialect.quoted(layout.own, 'output_tables')} SET floor = %s "
         "WHERE name = %s AND floor < %s",

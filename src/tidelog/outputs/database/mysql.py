@@ -567,7 +567,9 @@ class MySql:
 
 
 def _key_length(wanted: int, key: Sequence[pa.Field], *, long: bool) -> int:
-    """Returns the characters of a text or bytes key column; all columns must fit an index."""
+    """Returns the characters for a text or bytes column of the key; all of its columns must fit an
+    index.
+    """
     several: int = sum(pa.types.is_string(f.type) or pa.types.is_binary(f.type) for f in key)
     if not long:
         return _KEY_LENGTH if len(key) == 1 else _SHORT_KEYS // several

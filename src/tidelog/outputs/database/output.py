@@ -146,7 +146,9 @@ class TableWriter(Writer):
     def _write_rows(
         self, session: DatabaseSession, layout: TableLayout, stage: str, rows: pa.RecordBatch
     ) -> list[tuple[int, str]]:
-        """Write rows, or refused ones by halves; returns (version, reason) of those refused."""
+        """Write rows, or if the destination refuses one, halves of them; returns (version, reason)
+        of those that it refuses.
+        """
         staged = merging.stage_rows(rows, layout)
         if not staged.rows.num_rows:
             return []
@@ -171,7 +173,9 @@ class TableWriter(Writer):
         ]
 
     def _append(self, session: DatabaseSession, layout: TableLayout, staged: StagedRows) -> bool:
-        """Load rows directly where no existing row can conflict, as in a first dump."""
+        """Load rows directly into the table where no existing row can conflict, as in a
+        first dump.
+        """
         span = merging.key_span(staged.rows, layout) if staged.plain else None
         if span is None:
             return False
@@ -302,7 +306,9 @@ class DatabaseOutput(ExecutorOutput):
 
     @contextmanager
     def writing(self, plan: BatchPlan) -> Iterator[TaskWriter]:
-        """Deleted rows are removed last, when most are replaced: readers never miss rows."""
+        """Deleted rows are removed last: by then most of them are replaced, so that readers never
+        miss rows.
+        """
         yield self.writer()
         for source, version in plan.removed.items():
             layout = self._layout(source)

@@ -328,7 +328,9 @@ class Postgres:
         return False
 
     def name_fault(self, session: PostgresSession, name: str) -> str | None:
-        """Returns why PostgreSQL can't have the name. It cuts long ones: two would become one."""
+        """Returns why PostgreSQL can't have the name. It cuts long names silently: two tables or
+        columns would be one.
+        """
         if len(name.encode()) > _NAME_BYTES:
             return f"has more than {_NAME_BYTES} bytes, which PostgreSQL would cut"
         if name.isascii() or session.holds_text(name):
@@ -375,7 +377,9 @@ class Postgres:
         )
 
     def convert(self, column: str, base: str, sql_type: str) -> str:
-        """Returns the ALTER TABLE action; PostgreSQL makes only conversions without a cast."""
+        """Returns the ALTER TABLE action. PostgreSQL by itself only makes conversions that need no
+        explicit cast.
+        """
         plain = sql_type.removesuffix(" NOT NULL").removesuffix(" NULL")
         to_number = plain.startswith(_NUMBERS)
         if plain == "bytea":
@@ -393,7 +397,9 @@ class Postgres:
         return f"{self.widen(column, sql_type)} USING {value}"
 
     def missing_grants(self, session: DatabaseSession, schemas: Collection[str]) -> list[str]:
-        """Returns the GRANTs that the role lacks to create tables in these schemas, and schemas."""
+        """Returns the GRANTs without which the role can't create tables in these schemas, nor the
+        schemas that are missing.
+        """
         found = session.rows(
             "SELECT n.oid IS NULL, quote_ident(s.name), quote_ident(current_database()), "
             "quote_ident(current_user) FROM unnest(%s::text[]) s(name) "

@@ -103,7 +103,9 @@ class Tables:
         self._soft = soft
 
     def place(self, session: DatabaseSession, table: TargetTable) -> TableName:
-        """Returns the table's destination: as a step routes it, in our namespace, or as it is."""
+        """Returns the destination of the table: as a step routes it, else in our namespace, else as
+        in the source.
+        """
         if table.name == str(table.source):
             return TableName(self._namespace or table.source.namespace, table.source.name)
         if "." in table.name:
@@ -118,7 +120,9 @@ class Tables:
     def create(
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:
-        """Returns the table, created if it does not exist, with our missing columns added."""
+        """Returns the table, created if it does not exist, with our columns added if they are
+        missing.
+        """
         check_names(session, self._dialect, self._output, table, place)
         found = self._find(session, table, place)
         if found is None:
@@ -212,7 +216,9 @@ class Tables:
     def layout(
         self, session: DatabaseSession, table: TargetTable, place: TableName, floor: int
     ) -> TableLayout:
-        """Returns the layout for ``table``; TableLeftOutError: other columns or key are needed."""
+        """Returns the layout for rows of ``table``. Raises TableLeftOutError if the columns don't
+        suffice, or the key has changed.
+        """
         found = self._existing_table(session, table, place)
         self._check_key(table, found, place)
         by_name = {column.name: column for column in found.columns}

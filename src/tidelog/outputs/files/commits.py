@@ -31,7 +31,9 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Attempt:
-    """The files that one attempt of a task has staged; a task's attempts share ``task``."""
+    """The files that one attempt of a task has staged. All attempts of one task have the same
+    ``task``.
+    """
 
     task: str
     files: tuple[StagedFile, ...]
@@ -206,7 +208,9 @@ class Commits:
         self._store.move(file.staged, file.path)
 
     def _files_of_attempts(self, staging: str) -> Sequence[StagedFile]:
-        """Returns the files of one attempt of each task: Spark may run a task again."""
+        """Returns the files of one attempt of each task: Spark may have run a task more
+        than once.
+        """
         attempts: dict[str, Attempt] = {}
         for name in self._store.names(staging, ".json"):
             found = Attempt.from_json(self._store.read(f"{staging}/{name}"))

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 def directory_of(output: str, layout: FilesLayout, table: TargetTable) -> str:
-    """Describes the directory of the table's files. NameRefusedError: it can't have the name."""
+    """Describes the directory of the table's files. Raises NameRefusedError if no directory can
+    have that name.
+    """
     place = layout.of_table(table)
     check_directory(output, table.source, place)
     return f"the directory {place} (see `layout`)"

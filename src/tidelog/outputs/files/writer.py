@@ -78,7 +78,9 @@ class FilesLayout:
     def split(
         self, table: TargetTable, rows: pa.RecordBatch, microseconds: pa.Array
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yields rows by directory, parts in order; ``microseconds`` int64, since 1970."""
+        """Yields rows by their directory, each part in order; ``microseconds`` int64, since
+        1970.
+        """
         period_us = self._period_us
         if period_us == 0:
             yield self.directory(table, 0), rows
@@ -183,7 +185,9 @@ def records(table: TargetTable, events: pa.RecordBatch, *, typed: bool, named: b
 
 
 def json_lines(rows: pa.Table) -> pa.Buffer:
-    """Returns `records` as JSON lines; ``key``, ``before`` and ``after`` are objects."""
+    """Returns `records` with JSON texts, as JSON lines; ``key``, ``before`` and ``after`` are
+    objects.
+    """
     batch = rows.combine_chunks().to_batches()[0]
     pieces: list[str | pa.Array] = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

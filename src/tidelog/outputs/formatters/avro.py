@@ -412,7 +412,9 @@ class Avro:
 
 @dataclass(frozen=True)
 class AvroFlat:
-    """`tidelog.ports.SchemaFormatter` of rows as in format ``flat``, less columns as in `Avro`."""
+    """`tidelog.ports.SchemaFormatter` of flat rows: the members of the JSON of format ``flat``;
+    missing columns as in `Avro`.
+    """
 
     topic: str = "{table}"
     tombstones: bool = True

@@ -159,7 +159,9 @@ def _escaped(text: str) -> str:
 
 
 def _headers(events: EventColumns, other: pa.StringArray) -> pa.MapArray:
-    """Returns a key change's headers: the new key of the delete, the old of the creation."""
+    """Returns the headers of a key change: the delete of the old key has the new one, the creation
+    of the new key the old one.
+    """
     names = pc.if_else(events.deleted, NEW_KEY, OLD_KEY).to_pylist()
     pairs = zip(names, other.to_pylist(), strict=True)
     return pa.array([None if text is None else [(name, text)] for name, text in pairs], HEADERS)

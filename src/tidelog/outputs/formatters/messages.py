@@ -122,7 +122,9 @@ def messages(
     *,
     tombstones: bool,
 ) -> pa.RecordBatch:
-    """Returns one message per event; ``tombstones``: one more after each delete with a key."""
+    """Returns one message per event and, with ``tombstones``, one more after each delete with a
+    key, with the delete's headers.
+    """
     n = events.n
     arrays = [
         key.cast(pa.binary()),
@@ -145,7 +147,9 @@ def messages(
 
 
 def _with_nulls(values: pa.BinaryArray, null: Bools) -> pa.BinaryArray:
-    """Returns values, none of them null, where ``null`` is False, without a copy of bytes."""
+    """Returns the values, none of them null, at the positions that are not ``null``; their bytes
+    are not copied.
+    """
     _, offsets, content = values.buffers()
     bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
     ends = bounds[np.concatenate([[0], np.cumsum(~null)])]

@@ -333,7 +333,9 @@ class HttpSender:
 
 
 def request_url(pattern: str, table: TargetTable) -> str:
-    """Fill in ``{table}``, ``{namespace}`` and ``{name}`` in a path, else ConfigError."""
+    """Fill in ``{table}``, ``{namespace}`` and ``{name}``, as a part of a path. Raises ConfigError
+    for any other name.
+    """
     names = {
         "table": table.name,
         "namespace": table.source.namespace,

@@ -18,7 +18,9 @@ SELDOM_S = 60.0
 
 
 class _Seldom(logging.Filter):
-    """Logs a line once in `SELDOM_S`: for a broker that is down each connection logs many."""
+    """Logs a line once in `SELDOM_S`: for a broker that is down, each connection logs ten lines a
+    second.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -202,7 +202,9 @@ class KafkaOutput(ExecutorOutput):
         return None if self._shares_topics else f"topic {self.subject(table)}"
 
     def needs_truncates(self, table: TargetTable) -> bool:
-        """Returns True for a compacted topic: truncates become tombstones, lest keys stay."""
+        """Returns True for a compacted topic, in which truncates become tombstones: without them
+        keys would stay for ever.
+        """
         return self.subject(table) in self._compacted
 
     def remove_below(self, table: TargetTable, version: int) -> bool:
@@ -320,7 +322,9 @@ class KafkaOutput(ExecutorOutput):
                 raise
 
     def _describe(self, topic: str) -> None:
-        """Read the topic's compaction and longest message; if that is not allowed: ours."""
+        """Read whether the topic is compacted, and how long messages may be. If that is not
+        allowed: assume what we create.
+        """
         resource = ConfigResource(ResourceType.TOPIC, topic)
         known_by = time.monotonic() + _TIMEOUT_S
         while True:

@@ -72,7 +72,9 @@ class AlreadyWritten:
 
 
 def ranks_of(versions: Any, values: Sequence[bytes | None]) -> _Longs:
-    """Returns int64[n]: the order of messages; a tombstone's delete has the same version."""
+    """Returns int64[n]: the order of messages, also of a delete and its tombstone, which have the
+    same version.
+    """
     empty = np.fromiter((value is None for value in values), np.int64, len(values))
     ranks: _Longs = 2 * np.asarray(versions, np.int64) + empty
     return ranks
@@ -254,7 +256,9 @@ class TopicTail:
     def _read(
         self, topic: str, partition: int, begin: int, end: int, start: int
     ) -> tuple[list[tuple[list[bytes | None], _Longs]], int]:
-        """Returns (keys, ranks) of messages at the offsets, and their newest version or -1."""
+        """Returns (keys, ranks) of messages at the offsets, and the newest version among them; -1:
+        none of them has one.
+        """
         found: list[tuple[list[bytes | None], _Longs]] = []
         newest = -1
         for messages in self._messages(topic, partition, begin, end):

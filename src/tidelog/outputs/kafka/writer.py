@@ -227,14 +227,18 @@ class KafkaSender:
         self._sent, self._sent_rows, self._sent_bytes = [], 0, 0
 
     def _poll_lease(self) -> None:
-        """Check the lease, in short loops. An error closes, and drops what waits."""
+        """Check the lease, in short loops. On an error the caller closes, and waiting messages are
+        dropped.
+        """
         now = time.monotonic()
         if now >= self._check_at:
             self._check_at = now + _CHECK_S
             self._check_lease()
 
     def _drain(self) -> None:
-        """Wait for all results: waiting messages are not sent, those in flight answered."""
+        """Wait until all results are known: waiting messages are not sent, those in flight are
+        answered.
+        """
         self._producer.purge(in_flight=False)
         self._wait_for(self._producer)
 
@@ -541,7 +545,9 @@ class KafkaWriter(Writer):
         return found
 
     def _in_topic(self, chunks: Sequence[MessageChunk]) -> list[Bools]:
-        """Returns which of the task's messages of unknown result the topics have now."""
+        """Returns which of these messages, of this task and of unknown result, the topics
+        have now.
+        """
         written = {
             topic: self._reader().already_written(topic, self._task.start, exact=self._exact)
             for topic in {chunk.topic for chunk in chunks}
@@ -565,7 +571,9 @@ class KafkaWriter(Writer):
 
 
 def transactional_id(generation: str, output: str, table: str, number: int) -> str:
-    """Returns the id for task ``number`` from ``table`` on, unique among a batch's tasks."""
+    """Returns the id for task ``number``, whose first table is ``table``: no two tasks of a batch
+    have the same.
+    """
     return f"tidelog/{generation}/{output}/{table}/{number}"
 
 
@@ -589,7 +597,9 @@ def _keys_and_ranks(messages: pa.RecordBatch) -> tuple[list[bytes | None], Int64
 
 
 def _too_long(messages: pa.RecordBatch, common: tuple[Header, ...], limit: int) -> Bools:
-    """Returns bool[n]: which messages librdkafka refuses with this ``message.max.bytes``."""
+    """Returns bool[n]: which of these messages librdkafka refuses with this
+    ``message.max.bytes``.
+    """
     sizes = np.full(messages.num_rows, _RECORD_BYTES, np.int64)
     for name in ("key", "value"):
         lengths = pc.fill_null(pc.binary_length(messages.column(name)), 0)

@@ -72,7 +72,9 @@ _GONE = re.compile("FileNotFoundException|FILE_NOT_EXIST")
 
 
 def reason_of(error: Exception) -> str:
-    """Returns an error's type and Spark's or Java's classes; its text may contain values."""
+    """Returns an error's type and Spark's error class, or Java's classes; not its text, which may
+    contain values.
+    """
     get_condition = getattr(error, "getCondition", None)
     condition = get_condition() if get_condition is not None else None
     if isinstance(error, errors.Py4JJavaError):
@@ -385,7 +387,9 @@ class LakeOutput(ABC, Generic[Copy]):
         return replace(batch, completed=whole)
 
     def _plan_write(self, work: TableWork) -> CopyWrite[Copy] | None:
-        """Returns the work that is left to write; None: nothing, or the table is left out."""
+        """Returns the part of the work that is left to write; None: nothing, or the table is left
+        out.
+        """
         generation = self._log.generation
         try:
             copy = self._table(work.table)
@@ -477,7 +481,9 @@ class LakeOutput(ABC, Generic[Copy]):
             self._lease.check()
 
     def _repair_if_restored(self, copy: Copy, table: TableName, generation: str) -> int | None:
-        """Returns the committed offset, after a restored copy got its missing rows."""
+        """Returns the committed offset, after the missing rows are written if somebody restored the
+        copy.
+        """
         since = copy.committed(self._application)
         found = None if since is None else copy.find_restore(self._application, since)
         if since is None or found is None:
@@ -582,7 +588,9 @@ class LakeOutput(ABC, Generic[Copy]):
 
 
 def left_out_error(error: TidelogError | None) -> TableLeftOutError | None:
-    """Returns an error of writing one table's rows as that table's; None: it is not."""
+    """Returns the error, of writing the rows of one table, as that table's; None: it is none, or
+    may concern others.
+    """
     if isinstance(error, TableLeftOutError):
         return error
     if isinstance(error, OutputRefusedError):

@@ -241,7 +241,9 @@ class SettledTable(LakeTable):
         return min(max(known or 0, max(newest, default=-1) + 1), since) or None
 
     def _recheck(self) -> None:
-        """Raises OutputBusyError if somebody altered the table, maybe as we were about to."""
+        """Raises OutputBusyError if somebody altered the table: that may be the change that we were
+        about to make.
+        """
         if self.altered():
             raise self._busy_error()
 

@@ -63,7 +63,9 @@ class VersionConflictError(OutputError):
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """A cluster's address and credentials. Picklable; ``password``, ``headers``: secret."""
+    """The address and credentials of a cluster. Picklable; ``password`` and ``headers`` are
+    secrets.
+    """
 
     urls: tuple[str, ...]
     user: str | None = None

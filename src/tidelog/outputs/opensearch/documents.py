@@ -62,7 +62,9 @@ _KEYWORD_TYPES = frozenset(
 
 
 def mapping(columns: pa.Schema, table: TargetTable, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns OpenSearch's ``properties`` of columns; ``own`` replaces those it names."""
+    """Returns OpenSearch's ``properties`` for the columns; ``own`` replaces those of columns by
+    name.
+    """
     kinds = {column.name: column.type_name for column in table.schema.columns}
     found = {}
     for column in columns:

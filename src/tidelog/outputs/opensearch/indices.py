@@ -153,7 +153,9 @@ class Indices:
         return found["_source"][META][NOTES], place
 
     def update_filter(self, known: Index) -> None:
-        """Set the alias's filter to that of `alias_filter`; joined documents: the root's does."""
+        """Set the alias's filter to that of `alias_filter`. For joined documents the root's table
+        does it.
+        """
         if known.part is not None and known.part.name:
             return
         action = {"index": self._behind[known.alias], "alias": known.alias, **alias_filter(known)}
@@ -170,7 +172,9 @@ class Indices:
         return int(self._cluster.request("POST", f"{behind}/_count", {"query": query})["count"])
 
     def delete(self, alias: str, query: Mapping[str, Any]) -> None:
-        """Start to delete the documents, in the background; those changed since stay."""
+        """Start to delete the documents, in the background. A document that changes in that time
+        stays.
+        """
         behind = path(self._behind[alias])
         self._cluster.request("POST", f"{behind}/_refresh")
         self._cluster.request(

@@ -300,7 +300,9 @@ class OpenSearchOutput(ExecutorOutput):
         return {**notes, "tables": {**tables, source: noted}}
 
     def _properties(self, table: TargetTable, known: Index, columns: pa.Schema) -> dict[str, Any]:
-        """Returns the columns' mapping. OutputRefusedError: documents can't have them."""
+        """Returns the mapping of columns. Raises OutputRefusedError if documents can't have
+        them.
+        """
         check_columns(self.name, table, columns.names)
         own: dict[str, Any] = {}
         for pattern, chosen in self._mappings.items():
@@ -320,7 +322,9 @@ def _log_count(notes: Mapping[str, Any]) -> int:
 
 
 def _purged_notes(notes: dict[str, Any], done: int) -> dict[str, Any]:
-    """Returns the notes with the purged version, which never decreases after a rewind."""
+    """Returns the notes with the purged version. It never decreases: after a rewind less is done
+    than was purged.
+    """
     if _log_count(notes) > 1:
         return notes
     return notes | {"purged_below": max(done, notes.get("purged_below", 0))}

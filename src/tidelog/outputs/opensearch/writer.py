@@ -173,7 +173,9 @@ class Bulk:
         versions: Versions,
         rejections: list[Rejection],
     ) -> tuple[npt.NDArray[np.intp], str]:
-        """Send one request. Returns the lines to send again, and why one had no room."""
+        """Send one request. Returns which lines must be sent again, and why the cluster had no room
+        for one of them.
+        """
         self._check_lease()
         failpoints.hit("output.request")
         answer = self._cluster.request(

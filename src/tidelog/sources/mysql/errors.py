@@ -174,7 +174,9 @@ def connection_error(url: ServerUrl, error: Exception) -> TidelogError:
 
 @contextmanager
 def translate_errors(doing: str) -> Iterator[None]:
-    """Convert PyMySQL's errors to Tidelog's. ``doing``: what was attempted, ``reading …``."""
+    """Convert PyMySQL's errors to Tidelog's. ``doing`` says what was attempted, e.g.
+    ``reading …``.
+    """
     try:
         yield
     except pymysql.MySQLError as error:

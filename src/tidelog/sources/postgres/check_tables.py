@@ -248,14 +248,18 @@ def _select_findings(connection: Connection, tables: Sequence[TableName]) -> Ite
 
 
 def _unique_keys(connection: Connection, schema: TableSchema) -> list[list[str]]:
-    """Return the columns of each unique index that identifies all rows, none of it excluded."""
+    """Return the columns of each unique index of the table that identifies all of its rows, and has
+    no excluded column.
+    """
     rows = connection.execute(_UNIQUE_KEYS, (schema.relation_id,)).fetchall()
     excluded = {each.column.name for each in schema.excluded}
     return [columns for (columns,) in rows if excluded.isdisjoint(columns)]
 
 
 def _policies(connection: Connection, table: PublishedTable) -> Iterator[Finding]:
-    """Check that row-level security hides no rows: a dump must not miss them silently."""
+    """Check that row-level security hides no rows from the role: a dump must not miss them
+    silently.
+    """
     active, owned, of_superuser = one_row(
         connection,
         "SELECT row_security_active(c.oid), pg_has_role(c.relowner, 'USAGE'), r.rolsuper "

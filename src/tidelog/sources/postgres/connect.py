@@ -231,7 +231,9 @@ def _session(info: str, silence_ms: int) -> async_results.Session:
 
 
 def limit_lock_wait(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Limit waits for locks to half of deadlock_timeout, or to lock_timeout if that is shorter."""
+    """Limit the session's wait for a lock to half of the server's deadlock_timeout, or to its
+    lock_timeout if that is shorter.
+    """
     connection.execute(_LIMIT_LOCK_WAIT.encode())
 
 
@@ -273,7 +275,9 @@ def _walsender(info: str) -> pq.abc.PGconn:
 
 
 def _check_encoding(dsn: str) -> None:
-    """Refuse a URI whose password libpq would take for the host, and print: not percent-encoded."""
+    """Refuse a URI whose password is not percent-encoded, before libpq takes a part of it for the
+    host and prints it.
+    """
     if "://" not in dsn:
         return
     rest = dsn.split("://", 1)[1]

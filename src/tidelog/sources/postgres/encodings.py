@@ -56,7 +56,9 @@ def texts_of(pgconn: pq.abc.PGconn) -> ServerText | None:
 
 
 def encoded(pgconn: pq.abc.PGconn, query: str) -> bytes:
-    """A statement in the session's encoding. UnicodeEncodeError: it lacks a character."""
+    """A statement in the session's encoding. Raises UnicodeEncodeError if the encoding lacks a
+    character.
+    """
     texts = texts_of(pgconn)
     return query.encode() if texts is None else texts.encode(query)
 

@@ -206,7 +206,9 @@ def _where(info: str) -> str:
 
 
 def _reason(message: str, info: str) -> str:
-    """The last line of libpq's message; lines after a tab guess the cause."""
+    """The last line of libpq's message; lines that begin with a tab are its guesses of
+    the cause.
+    """
     lines = [line for line in message.strip().splitlines() if not line.startswith("\t")]
     text = lines[-1].rpartition(" failed: ")[2].strip() if lines else "no reason was given"
     password = conninfo_to_dict(info).get("password")

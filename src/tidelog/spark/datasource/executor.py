@@ -128,7 +128,9 @@ class ReadPlan:
 def events_batch(
     records: pa.RecordBatch, written: TableSchema, target: TableSchema, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns one version's records, shaped by `spark.formats.shapes.events` of ``target``."""
+    """Returns records of one schema version in the shape `tidelog.spark.formats.shapes.events` of
+    ``target``.
+    """
     decoded = decode(records, written, target=target)
     after, before = decoded.after, decoded.before
     assert after is not None

@@ -66,7 +66,9 @@ class DumpRecord:
 
 
 def parse_position(options: Mapping[str, str], edge: str) -> LogPosition:
-    """Returns the position at ``edge``, ``starting`` or ``ending``, or raises ConfigError."""
+    """Returns the position that the options give for ``edge``, ``starting`` or ``ending``. Raises
+    ConfigError that names the option.
+    """
     starts = edge == "starting"
     names = [f"{edge}{by}" for by in ("offset", "version", "timestamp", *(("dump",) * starts))]
     given = [name for name in names if options.get(name)]
@@ -133,7 +135,9 @@ def start_of(log: EventLog, at: LogPosition, tables: Sequence[str | TableName]) 
 
 
 def end_of(log: EventLog, at: LogPosition) -> int:
-    """Returns the offset after the last record to read; ConfigError: no such position."""
+    """Returns the offset after the last record to read. Raises ConfigError if there is no such
+    position.
+    """
     if at.by == "latest":
         return log.latest_offset()
     if at.by == "timestamp":
@@ -222,7 +226,9 @@ def _dump_record(offset: int, content: dict[str, Any]) -> DumpRecord | None:
 
 
 def _dump_start(log: EventLog, dump_id: str, tables: Sequence[str | TableName]) -> int:
-    """Returns the start of dump ``dump_id``; ``latest``: of all tables' newest whole dumps."""
+    """Returns the start of the dump ``dump_id`` of the tables; ``latest``: the first offset of the
+    newest whole dumps of all tables.
+    """
     first: dict[str, int] = {}
     known: dict[str, None] = {}
     for noted in dump_records(log, log.head_offset, log.latest_offset()):
@@ -266,7 +272,9 @@ class KeyFilter:
 
     @classmethod
     def parse(cls, text: str) -> KeyFilter:
-        """Returns the filter of a JSON object, a row's key. ConfigError: without values."""
+        """Returns the filter of a JSON object of one row's key. Raises ConfigError without the
+        values.
+        """
         try:
             found = json.loads(text, parse_float=str)  # 1.10 is not a binary fraction
         except ValueError:
@@ -589,7 +597,9 @@ def _table(text: str) -> TableName:
 
 
 def _size(options: Mapping[str, Any], name: str, default: int) -> int:
-    """Returns a number, or bytes as configured: ``16MiB``; ``k``, ``m``, ``g`` are 1024s."""
+    """Returns a number, or bytes as in the configuration: ``16MiB``; ``k``, ``m`` and ``g`` are
+    1024s.
+    """
     text = str(options.get(name, default)).strip()
     unit = _UNITS.get(text[-1:].lower(), 0)
     if unit and text[:-1].isdigit():

@@ -1,4 +1,6 @@
-"""Plans reads: a batch's offsets, and its segments' partitions. Without Spark."""
+"""Plans reads: which offsets a batch has, and how its segments are split into partitions. Without
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,9 @@ def check_generation(log: EventLog, generation: str) -> None:
 
 
 def check_start(log: EventLog, start: int, who: str) -> None:
-    """Raises OffsetGoneError, OffsetAheadError if ``start`` is before or after the log."""
+    """Raises OffsetGoneError if retention removed ``start``, OffsetAheadError if the log ends
+    before ``start``.
+    """
     head = log.chain(start).head
     if start < head:
         raise OffsetGoneError(
@@ -215,7 +219,9 @@ class _Room:
 def _cut(
     log: EventLog, start: int, end: int, wanted: Collection[int] | None, room: _Room
 ) -> int | None:
-    """Returns the first offset in ``[start, end)`` without room; None: all have room."""
+    """Returns the offset of the first record in ``[start, end)`` without room; None: all
+    have room.
+    """
     for ref in log.segments(start, end):
         for batch in log.batches(ref, ("offset", "payload"), schema_ids=wanted):
             sizes = pc.binary_length(batch.column("payload")).to_numpy().astype(np.int64)
@@ -229,7 +235,9 @@ def _cut(
 def new_schema_at(
     log: EventLog, schema: TableSchema, start: int, end: int
 ) -> tuple[int, TableSchema] | None:
-    """Returns the first segment in ``[start, end)`` with a newer version, and that."""
+    """Returns the first segment in ``[start, end)`` with records of a newer version, and that
+    version.
+    """
     newer = {
         other.schema_id: other
         for other in log.schemas.versions(schema.table)

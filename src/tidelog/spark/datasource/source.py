@@ -91,7 +91,9 @@ NO_LAG = Lag(0, 0, 0.0)
 def lag_at(
     log: EventLog, offset: int, tables: Sequence[str | TableName], now_s: float | None = None
 ) -> Lag:
-    """Returns the lag of a stream of ``tables`` (patterns; empty: all) at ``offset``."""
+    """Returns the lag of a stream of ``tables`` (patterns; empty: all) that has read up to
+    ``offset``.
+    """
     chain = log.chain(offset)
     end = chain.next
     wanted = partitions.schemas_of(log, tables)
@@ -218,7 +220,9 @@ def _choose_python(context: SparkContext) -> None:
 
 @contextmanager
 def _with_stream_variables(context: SparkContext | None) -> Iterator[None]:
-    """While a source is registered inside, its functions get the variables of `_OF_STREAMS`."""
+    """While a source is registered inside, its functions get the variables of `_OF_STREAMS`, so
+    that the start of a stream adds none.
+    """
     if context is None:
         yield
         return
@@ -297,14 +301,18 @@ class SegmentRows(InputPartition):
 
 @lru_cache(maxsize=8)
 def cached_log(path: str, generation: str) -> EventLog:
-    """Returns the log, cached for reused workers; by generation, which a new log changes."""
+    """Returns the log, cached because workers are reused: its schemas are read once. The generation
+    identifies a recreated log.
+    """
     log = EventLog.open(path)
     planning.check_generation(log, generation)
     return log
 
 
 def _target(log: EventLog, options: SourceOptions, schema: StructType) -> TableSchema | None:
-    """Returns the schema version of the shape's schema; there may be a newer one."""
+    """Returns the schema version that the shape's schema was made from; it may not be the newest
+    any more.
+    """
     if options.key is not None and options.table is not None:
         planning.table_schema(log, options.table, None)  # raises if there is no such table
         options.key.check(log.schemas.versions(options.table))

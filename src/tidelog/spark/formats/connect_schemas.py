@@ -86,7 +86,9 @@ def envelope_schema(name: str, fields: Sequence[Schema], source: Schema) -> Sche
 
 
 def source_schema(connector: str, fields: Sequence[tuple[str, str, bool]]) -> Schema:
-    """Returns the block ``source``'s schema; ``fields``: name, Connect's type, nullable?"""
+    """Returns the schema of the block ``source``; ``fields``: name, Connect's type, may it
+    be null?
+    """
     members = [{"type": kind, "optional": null, "field": name} for name, kind, null in fields]
     return struct(f"io.debezium.connector.{connector}.Source", members, optional=False)
 
@@ -154,7 +156,9 @@ def type_of(kind: pa.DataType, how: Handling, type_name: str | None) -> Schema:
 
 
 def _structured(kind: pa.DataType, how: Handling, type_name: str) -> Schema | None:
-    """Returns the schema of a column of `tidelog.spark.formats.structured`, else None."""
+    """Returns the schema of a column that `tidelog.spark.formats.structured` writes; None for other
+    columns.
+    """
     shape = structured.geometry_of(kind, type_name)
     if shape is not None:
         return structured.geometry_schema(shape)

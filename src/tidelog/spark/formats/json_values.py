@@ -258,7 +258,9 @@ def _cells(values: pa.Array, handling: Handling, type_name: str | None) -> TextC
 
 
 def _structured(values: pa.Array, handling: Handling, type_name: str) -> TextCells | None:
-    """Returns the cells of a column of structured text or bytes; None for others."""
+    """Returns the cells of a column whose text or bytes have a structure; None for other
+    columns.
+    """
     shape = structured.geometry_of(values.type, type_name)
     found = None if shape is None else structured.geometry_texts(values, shape)
     if pa.types.is_string(values.type):
@@ -374,7 +376,9 @@ def _micros(
 
 
 def _nanoseconds(micros: pa.Int64Array) -> pa.Int64Array:
-    """Returns nanoseconds; beyond 64 bits (1677 to 2262) the least or the greatest."""
+    """Returns nanoseconds; values beyond 64 bits (before 1677, after 2262) become the least or the
+    greatest value.
+    """
     limit = np.iinfo(np.int64)
     low, high = int(limit.min) // 1000 + 1, int(limit.max) // 1000
     found = pc.multiply(pc.max_element_wise(pc.min_element_wise(micros, high), low), 1000)

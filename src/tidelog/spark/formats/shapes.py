@@ -146,7 +146,9 @@ def typed(schema: TableSchema, columns: Sequence[str] | None) -> spark.StructTyp
 def typed_changes(
     row: spark.StructType, key: spark.StructType, of_after: dict[str, Any] | None = None
 ) -> spark.StructType:
-    """Returns the typed shape of such changes; ``of_after``: metadata of `after`."""
+    """Returns the typed shape of changes of such rows; ``of_after``: metadata of its column
+    `after`.
+    """
     return spark.StructType(
         [
             spark.StructField("op", spark.StringType()),
@@ -163,7 +165,9 @@ def typed_changes(
 
 
 def changes(schema: TableSchema) -> spark.StructType:
-    """Returns outputs' internal shape: a folded row per key (`tidelog.codecs.fold`)."""
+    """Returns the internal shape that outputs merge: a folded row per key
+    (`tidelog.codecs.fold`).
+    """
     return spark.StructType(
         [
             spark.StructField(CHANGE_OP, spark.StringType()),

@@ -39,7 +39,9 @@ def typed_batch(
     before: bool,
     schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """Returns one version's records in the typed shape of ``target``, of ``schema``."""
+    """Returns records of one schema version in the typed shape of ``target``; ``schema`` is the
+    shape's.
+    """
     names = list(target.column_names if columns is None else columns)
     asked = list(dict.fromkeys([*names, *target.match_key]))
     decoded = decode(records, written, target=target, columns=asked)
@@ -94,7 +96,9 @@ def key_struct(decoded: Decoded, kind: pa.StructType) -> pa.StructArray:
 def raw_batch(
     records: pa.RecordBatch, schema_of: Callable[[int], TableSchema], schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns records as stored, with table and schema (JSON); control ones with a table."""
+    """Returns records as they are stored, with their table and schema (JSON); control records with
+    the table that they are about.
+    """
     kinds, kind_at = np.unique(records.column("kind").to_numpy(), return_inverse=True)
     ids, id_at = np.unique(records.column("schema_id").to_numpy(), return_inverse=True)
     schemas = [schema_of(number) if number else None for number in ids.tolist()]

@@ -84,7 +84,9 @@ def array_texts(
 
 
 def _split_leaves(text: str, leaves: Leaves) -> str | None:
-    """Returns JSON's brackets and commas, with a point an element, added to ``leaves``."""
+    """Returns JSON's brackets and commas with a point for each element, which is added to
+    ``leaves``.
+    """
     if text.startswith("["):  # bounds, if they do not start at 1
         text = text.partition("=")[2]
     shape, at = [], 0
@@ -118,7 +120,9 @@ def _decoded(leaves: Leaves, logical: str) -> pa.Array | None:
 
 
 def number_scale(type_name: str) -> tuple[int | None] | None:
-    """Returns a number type's scale in a tuple, (None,): any; None: another type."""
+    """Returns the scale of a number's type, in a tuple, in which None means any scale; None:
+    another type.
+    """
     found = _NUMBER.fullmatch(type_name)
     if found is None:
         return None
@@ -152,7 +156,9 @@ def number_texts(
 
 
 def java_double(value: float) -> str:
-    """Returns a double's text as Java's in JSON: one that is not finite is a string."""
+    """Returns the text of a double as Java writes it, for JSON: one that is not finite is a
+    string.
+    """
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or 1e-3 <= abs(value) < 1e7:

@@ -35,7 +35,9 @@ _Bytes = npt.NDArray[np.uint8]
 def batch(
     records: pa.RecordBatch, log: EventLog, options: shaping.ShapeOptions, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns records in the shape `tidelog.spark.formats.shapes.VARIANT`, in log order."""
+    """Returns records of any tables in the shape `tidelog.spark.formats.shapes.VARIANT`, in log
+    order.
+    """
 
     def of_one(records: pa.RecordBatch) -> pa.RecordBatch:
         written = log.schemas.get(records.column("schema_id")[0].as_py())
@@ -83,7 +85,9 @@ def _key(decoded: Decoded, written: TableSchema) -> pa.StructArray:
 def objects(
     rows: pa.StructArray, names: Sequence[str], kind: pa.StructType, null: pa.BooleanArray
 ) -> pa.StructArray:
-    """Returns ``rows`` as VARIANT objects of the fields ``names``; null where ``null``."""
+    """Returns ``rows`` as objects of the fields ``names``, in Arrow's form of a VARIANT; null where
+    ``null``.
+    """
     n = len(rows)
     if n == 0 or null.true_count == n:
         return pa.nulls(n, kind)
@@ -105,7 +109,9 @@ def objects(
 
 
 def dictionary(names: Sequence[str]) -> bytes:
-    """Returns metadata of objects with these fields; positions of names are ids."""
+    """Returns the metadata of objects with these fields, whose ids are the positions of the
+    names.
+    """
     texts = [name.encode() for name in names]
     ends = np.cumsum([0, *map(len, texts)], dtype=np.int64).astype("<u4")
     version, offset_size = 1, _FOUR_BYTES << 6

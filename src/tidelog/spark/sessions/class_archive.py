@@ -103,7 +103,9 @@ class ClassArchive:
 
 
 def unfinished_files(file: Path, process: int) -> tuple[Path, Path]:
-    """Returns this process's archive, before it has its name, and its mark."""
+    """Returns the archive that this process creates, before it has its name, and the mark that it
+    does so.
+    """
     return file.with_suffix(f".{process}"), _mark_of(file)
 
 
@@ -131,7 +133,9 @@ def _key() -> str:
 
 
 def _prune(own: Path) -> None:
-    """Delete archives beside ``own`` long unused, and unfinished ones. Raises OSError."""
+    """Delete archives beside ``own`` that were not used for long, and what others left unfinished.
+    Raises OSError.
+    """
     for file in own.parent.iterdir():
         with suppress(FileNotFoundError):  # by another process
             unused_s = time.time() - file.stat().st_mtime
@@ -140,7 +144,9 @@ def _prune(own: Path) -> None:
 
 
 def _claim(mark: Path) -> bool:
-    """Returns True if this process may create the archive, a claim for a day."""
+    """Returns True if this process may create the archive: nobody else may until a day after a
+    process has begun.
+    """
     with suppress(FileNotFoundError):
         if time.time() - mark.stat().st_mtime > _AGAIN_S:
             mark.unlink()

@@ -219,7 +219,9 @@ def _condition(error: Exception) -> str:
 
 
 def _check_version(session: Any) -> None:
-    """Raises UsageError if the server is older than the client, and lacks settings."""
+    """Raises UsageError if the server is older than the client, which then asks it for settings
+    that it does not have.
+    """
     import pyspark
 
     ours, theirs = (
@@ -236,7 +238,9 @@ def _check_version(session: Any) -> None:
 
 
 def _prepare_executors(session: SparkSession) -> None:
-    """Send Tidelog to executors that lack this version. UsageError: packages are missing."""
+    """Send Tidelog to executors that have none, or another version. Raises UsageError if they lack
+    packages.
+    """
     found = _probe(session)
     if found["missing"]:
         raise UsageError(

@@ -138,7 +138,9 @@ def known_error(error: BaseException) -> errors.TidelogError | None:
 
 
 def _process_error(text: str) -> errors.TidelogError | None:
-    """Returns the error of a Python process of Spark's that fails, is late or killed."""
+    """Returns the error to raise for a Python process of Spark's that can't run, is late, or was
+    killed.
+    """
     if late := _NOT_STARTED.search(text):
         return HostBusyError(
             f"Spark's Python worker did not start within {int(late[1] or 10_000) // 1000} s: the "
@@ -169,7 +171,9 @@ def _process_error(text: str) -> errors.TidelogError | None:
 
 
 def _connect_error(error: BaseException) -> errors.TidelogError | None:
-    """Returns the error of a Spark Connect server that is away, denies, or lost the session."""
+    """Returns the error to raise where a server of Spark Connect is away, denies access or has
+    ended the session.
+    """
     if not type(error).__module__.startswith(("pyspark.errors", "grpc")):
         return None
     text = str(error)
@@ -229,7 +233,9 @@ def start_failed_error(master: str, error: BaseException) -> errors.TidelogError
 
 
 def _whole_text(error: BaseException) -> str:
-    """Returns the texts of an error and its causes, with stacks of the JVM's."""
+    """Returns the texts of an error and its causes, with the stack of those that come from
+    the JVM.
+    """
     texts = []
     found: BaseException | None = error
     while found is not None:
@@ -239,7 +245,9 @@ def _whole_text(error: BaseException) -> str:
 
 
 def system_error(error: BaseException) -> str:
-    """Returns the operating system's or JVM's text of the cause, as of a full disk; or ""."""
+    """Returns the text of the operating system or the JVM for the cause, e.g. that a disk is full;
+    empty if unknown.
+    """
     found = _SYSTEMS.search(str(error))
     return found.group() if found else ""
 

@@ -117,7 +117,9 @@ def untested_versions() -> Iterator[str]:
 
 
 def check_java() -> None:
-    """Raises MissingProgramError unless Spark's Java exists and Spark runs on it."""
+    """Raises MissingProgramError unless the Java that Spark would use exists and Spark runs
+    on it.
+    """
     home, java = os.environ.get("JAVA_HOME"), java_program()
     if java is None and _java() is not None:
         raise MissingProgramError(
@@ -204,7 +206,9 @@ def write_script(script: Path, text: str) -> None:
 
 
 def _is_running() -> bool:
-    """Has this process a session (a notebook's)? Then its Java was found."""
+    """Has this process a session (a notebook's, say)? The program that started it found its
+    Java.
+    """
     if "pyspark.sql" not in sys.modules:
         return False
     from pyspark import SparkContext

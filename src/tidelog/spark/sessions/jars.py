@@ -256,7 +256,9 @@ def delta_jars(directory: Path | None = None) -> list[Path]:
 
 
 def s3_log_store_jar() -> Path:
-    """Returns the jar for sessions that write Delta on S3 (docs/outputs/delta.md)."""
+    """Returns the path of the jar for sessions that write Delta tables on S3
+    (docs/outputs/delta.md).
+    """
     return S3_LOG_STORE_JAR
 
 

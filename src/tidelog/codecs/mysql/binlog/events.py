@@ -64,7 +64,9 @@ class Fields:
 
 
 def packed_unsigned(fields: Fields) -> int:
-    """An unsigned integer of 1 to 9 bytes: the first byte's trailing ones count the others."""
+    """An unsigned integer of 1 to 9 bytes: the trailing ones of the first byte count the following
+    bytes.
+    """
     first = fields.integer(1)
     more = (~first & first + 1).bit_length() - 1
     if more == 8:
@@ -594,7 +596,9 @@ class Gtid:
 
 
 def parse_gtid(body: bytes, *, anonymous: bool) -> Gtid:
-    """Gtid_event: flags, uuid, number; since 5.7.6 a logical clock, since 8.0.1 commit times."""
+    """Gtid_event and Anonymous_gtid_event: flags, uuid, number; since 5.7.6 a logical clock, since
+    8.0.1 commit timestamps of 7 bytes.
+    """
     fields = Fields(body)
     fields.take(1)
     uuid = UUID(bytes=fields.take(16))

@@ -78,7 +78,9 @@ class XaGroups:
 
     @property
     def oldest_prepared(self) -> int | None:
-        """The begin of the oldest XA transaction that is still prepared; None: there is none."""
+        """The beginning of the oldest XA transaction that is prepared and neither committed nor
+        rolled back; None: there is none.
+        """
         return min(self._prepared.values(), default=None)
 
     def await_commit(self, xid: bytes) -> None:

@@ -90,7 +90,9 @@ class WatchedBinlogRow:
 
 @dataclass(frozen=True, slots=True)
 class RowsNoticed:
-    """Rows of a noticed table changed at or before ``position``, maybe in the next batch."""
+    """Rows of a table changed as requested by `BinlogScanner.notice`, in transactions at or before
+    ``position``; the next batch may contain them.
+    """
 
     database: str
     table: str

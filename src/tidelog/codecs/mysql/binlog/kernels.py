@@ -393,7 +393,9 @@ def split_events(data: UInt8s, offsets: Int64s) -> int:
 
 @njit(inline="always")
 def may_repeat(typed: int) -> bool:
-    """Return True if such events may be sent again, out of order; checksums are not verified."""
+    """Return True if events of the type may be sent again, out of order. Their checksum is not
+    verified.
+    """
     return typed in (FORMAT, ROTATE, HEARTBEAT, HEARTBEAT_V2)
 
 

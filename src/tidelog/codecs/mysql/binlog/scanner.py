@@ -140,7 +140,9 @@ class BinlogScanner:
 
     @property
     def oldest_prepared(self) -> int | None:
-        """The begin of the oldest XA transaction that is still prepared; None: there is none."""
+        """The beginning of the oldest XA transaction that is prepared and neither committed nor
+        rolled back; None: there is none.
+        """
         return self._xa.oldest_prepared
 
     @property

@@ -54,7 +54,9 @@ _INSERT, _NEW = ord("I"), ord("N")
 
 @njit(cache=True, nogil=True)
 def put_row(data, at, end, forms, payload, to):  # type: ignore[no-untyped-def]
-    """Write the row at ``data[at:end]`` to ``payload[to:]``; returns its end; malformed: -1."""
+    """Write the row at ``data[at:end]`` to ``payload[to:]``; returns its end, -1 if it is
+    malformed.
+    """
     columns = len(forms)
     payload[to] = _INSERT
     put_big_uint32(payload, to + 1, 0)
@@ -315,7 +317,9 @@ class ResultRows:
             self._offsets = offsets
 
     def _other(self, status: int, data: UInt8s) -> UInt8s | None:
-        """Handle a packet that is no plain row; returns the bytes after it, None: incomplete."""
+        """Handle the packet at ``data`` that is not a plain row; returns the bytes after it, None
+        if it is incomplete.
+        """
         if status == CONTINUED:
             return self._long_row(data)
         size = _length(data)

@@ -340,12 +340,16 @@ def is_plain_ascii(charset: str) -> bool:
 
 
 def exact_text(charset: str, value: bytes) -> str | None:
-    """The text of a value that the conversion changes, else None. ``charset``: a lossy set."""
+    """The text of a value that does not survive the conversion; None if it does. ``charset``: a
+    lossy set.
+    """
     return EXACT_TEXT_MARK + value.hex() if _is_odd(charset, value) else None
 
 
 def bytes_of_exact_text(charset: str | None, text: str) -> bytes | None:
-    """The bytes from which `exact_text` made this text, spelled like this; else None."""
+    """The bytes from which `exact_text` made this text; None if it did not, or the text is spelled
+    differently.
+    """
     if charset is None or not text.startswith(EXACT_TEXT_MARK) or not is_lossy(charset):
         return None
     digits = text[len(EXACT_TEXT_MARK) :]

@@ -224,7 +224,9 @@ _EPOCH = dt.datetime(1970, 1, 1)
 
 
 def old_temporal_text(type_id: int, digits: int, cell: bytes) -> bytes:
-    """The text that a SELECT shows, with ``digits`` of a fraction. ValueError: invalid value."""
+    """The text that a SELECT shows of a value with ``digits`` of a fraction. Raises ValueError for
+    an invalid value.
+    """
     unit = 10**digits
     if type_id == types.TIMESTAMP:
         seconds, fraction = int.from_bytes(cell[:4], "big"), int.from_bytes(cell[4:], "big")
@@ -337,7 +339,9 @@ def datetimes(data, start, length, binary, digits, to):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def timestamps(data, start, length, binary, digits, big, to):  # type: ignore[no-untyped-def]
-    """Convert TIMESTAMP2 (big-endian), TIMESTAMP (little-endian): seconds since 1970; 0: zero."""
+    """Convert TIMESTAMP2 (big-endian), TIMESTAMP (little-endian): seconds since 1970; 0: the zero
+    date.
+    """
     fraction_bytes = (digits + 1) // 2
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:

@@ -26,7 +26,9 @@ from tidelog.model.schema import Column
 
 @njit(cache=True, nogil=True)
 def members(data, start, length, binary, label_start, label_length):  # type: ignore[no-untyped-def]
-    """Convert ENUM's numbers to positions of labels; 0: empty. Returns 0, or -1 - the bad row."""
+    """Convert ENUM's numbers to the positions of their labels; 0 is the empty text. Returns 0, or
+    -1 - the bad row.
+    """
     for i in range(len(start)):
         if not binary[i] or length[i] < 0:
             continue

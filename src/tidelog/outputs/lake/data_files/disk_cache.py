@@ -67,7 +67,9 @@ class DiskCache:
         return found
 
     def keep(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *key: object) -> None:
-        """Store batches (one or more) under the key, if there is room; their errors are raised."""
+        """Store batches, at least one, under the key, if there is room. What goes wrong while they
+        are made is raised.
+        """
         fresh = self._directory / f".{secrets.token_hex(8)}"
         try:
             create_directory(self._directory)

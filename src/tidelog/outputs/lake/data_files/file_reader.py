@@ -162,7 +162,9 @@ def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str | None:
-    """Returns the folder for files of a partition, as Hive names it; None: too long."""
+    """Returns the folder for files of a partition, with Hive's naming; None: a name is too long for
+    a folder.
+    """
     names = []
     for column in columns:
         value = values[column]
@@ -197,7 +199,9 @@ def _parsed(text: str, kind: pa.DataType) -> pa.Scalar:
 
 
 def _values(values: pa.Array) -> list[Any]:
-    """Returns Python values, but NumPy's of dates and times; times with their zone."""
+    """Returns Python values; dates and times as NumPy's, which support all years; times with their
+    zone.
+    """
     kind = values.type
     if pa.types.is_floating(kind):
         found: Sequence[Any] = list(values.to_numpy(zero_copy_only=False))
@@ -353,7 +357,9 @@ class DataFileReader:
                 start += group.num_rows
 
     def row_count(self, file: DataFile) -> int:
-        """Returns the rows in the file, also marked ones, by the file itself."""
+        """Returns the number of rows of the file, with those that its vector marks, from the file
+        itself.
+        """
         with self._open(file) as parquet:
             return int(parquet.metadata.num_rows)
 

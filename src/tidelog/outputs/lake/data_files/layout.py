@@ -61,7 +61,9 @@ def plain_names(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str
 
 
 def renamed(field: StructField, names: Mapping[str, str]) -> StructField:
-    """Returns a column and its members by the table's names; ``names`` as of `plain_names`."""
+    """Returns a column, with its members if it is a struct, by its name in the table; ``names`` as
+    of `plain_names`.
+    """
     kind = field.dataType
     if isinstance(kind, StructType):
         kind = StructType([renamed(each, names) for each in kind.fields])
@@ -158,7 +160,9 @@ class TableFormat(Protocol):
     time_unit: ClassVar[str]
 
     def deleted_rows(self, store: FileStore, file: DataFile) -> Int64s:
-        """Returns int64[n]: the file's deleted rows, sorted. ``store``: the table's."""
+        """Returns int64[n]: the sorted numbers of the file's deleted rows. ``store``: the
+        table's.
+        """
         ...
 
     def marks_writer(self, store: FileStore) -> MarksWriter:
@@ -325,7 +329,9 @@ def delta_layout(
 def _statistics(
     columns: Sequence[FileColumn], partitions: Sequence[str], settings: Mapping[str, str]
 ) -> list[str]:
-    """Returns the columns with statistics by the table's properties, by the table's names."""
+    """Returns the columns with statistics, by the table's properties: names of the table's where
+    it lists them.
+    """
     listed = settings.get("delta.dataSkippingStatsColumns")
     if listed is not None:
         found = _LISTED_NAME.findall(listed)

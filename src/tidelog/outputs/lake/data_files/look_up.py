@@ -54,7 +54,9 @@ class FileKeyIndex:
     keys: tuple[pa.Array, ...]
 
     def find(self, wanted: SortedKeys, layout: FileLayout) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the numbers of rows with a wanted key, and of their keys in the query."""
+        """Returns the numbers of the rows whose key is wanted, and the numbers of their keys in the
+        query.
+        """
         places, found = _pairs(self.places, wanted.places)
         rows = places if self.rows is None else self.rows[places].astype(np.int64)
         numbers = wanted.numbers[found]
@@ -198,7 +200,9 @@ _DECIMAL_SLACK = Decimal("1E-15")
 def files_to_search(
     files: Sequence[DataFile], keys: KeyQuery, layout: FileLayout
 ) -> list[DataFile]:
-    """Returns the ``files`` that may have a row of a key, by partition and statistics."""
+    """Returns those of ``files`` that can have a row of a key, by their partition and their
+    statistics.
+    """
     return [file for file in files if _may_hold(file, keys, layout)]
 
 

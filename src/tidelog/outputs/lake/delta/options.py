@@ -67,7 +67,9 @@ class DeltaLayout(LakeLayout):
 
 
 def new_definition(target: TargetTable, generation: str, layout: DeltaLayout) -> TableDefinition:
-    """Returns the definition for ``target``, by the layout, for a log's generation."""
+    """Returns the definition of the table for ``target``, by the layout, for an event log's
+    generation.
+    """
     reserved = {name: name for name in layout.reserved}
     names = plain_names(target.columns.names, reserved) if layout.plain_names else {}
     statistics = _with_statistics(target, layout)

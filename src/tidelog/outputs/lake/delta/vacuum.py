@@ -44,7 +44,9 @@ _PHYSICAL: Final = "delta.columnMapping.physicalName"
 
 @dataclass(frozen=True)
 class NeededFiles:
-    """The files that must be kept: ``names`` below the table; ``vectors`` by location."""
+    """The files that must be kept: ``names`` below the table; and ``vectors``, by their locations
+    in the log.
+    """
 
     names: set[str]
     vectors: set[str]

@@ -114,7 +114,9 @@ class CommitWriter:
         return all(version_of(name) <= 0 for name in self._store.names(LOG_FOLDER))
 
     def _read_after_error(self, name: str, error: TidelogError) -> bytes:
-        """Returns the file's content after an error, which is raised if there is none."""
+        """Returns the file's content after an error; raises the error if there is no file or it
+        can't be read.
+        """
         try:
             found = self._store.read_optional(name)
         except TidelogError:

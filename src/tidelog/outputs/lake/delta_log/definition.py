@@ -179,7 +179,9 @@ class TableDefinition:
     def _mapped(
         self, added: Sequence[Column], name: Callable[[str], str], within: str = ""
     ) -> TableDefinition:
-        """Returns the table with more columns under column mapping, with physical ``name``s."""
+        """Returns the table with further columns under column mapping; ``name`` returns the
+        physical name of a column.
+        """
         largest = int(self.metadata.configuration.get(_LARGEST_ID, 0))
         known = []
         for each in added:
@@ -235,7 +237,9 @@ def _new_name(_name: str) -> str:
 
 
 def _assign_ids(column: Column, largest: int, name: Callable[[str], str]) -> tuple[Column, int]:
-    """Returns the column and its members with ids above ``largest``; and the new largest."""
+    """Returns the column, and those inside it, with ids above ``largest`` and physical names; and
+    the new largest id.
+    """
     largest += 1
     metadata = {**column["metadata"], _ID: largest, _PHYSICAL: name(column["name"])}
     kind, largest = _assign_inner_ids(column["type"], largest, name)

@@ -153,7 +153,9 @@ def _reasons(protocol: TableProtocol, metadata: TableMetadata) -> Iterator[tuple
 
 
 def _unsupported_columns(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields columns and members that need support by writers: name, what they need."""
+    """Yields the columns, and those inside them, that need support by writers: name, what they
+    need.
+    """
     for column in schema.get("fields", ()):
         for key in column.get("metadata") or ():
             if key in _OF_COLUMNS:

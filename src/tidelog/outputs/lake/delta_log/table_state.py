@@ -285,7 +285,9 @@ def _map_sizes(column: pa.Array) -> pa.Array:
 
 
 def stats_text(parsed: Mapping[str, Any]) -> str:
-    """Returns a file's statistics as a commit's JSON, from their columns in a checkpoint."""
+    """Returns a file's statistics as the JSON text of a commit, from their columns in a
+    checkpoint.
+    """
     return json.dumps(
         _without_nulls(parsed), ensure_ascii=False, separators=(",", ":"), default=_json_value
     )
@@ -304,7 +306,9 @@ def _json_value(value: Any) -> Any:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Remove NULL fields: in actions they mean missing ones, except in values of maps."""
+    """Remove NULL fields: in actions they mean the same as missing ones, except in values
+    of maps.
+    """
     if isinstance(value, Mapping):
         return {k: _without_nulls(each) for k, each in value.items() if each is not None}
     return value
@@ -391,7 +395,9 @@ class TableState:
             self._check(version, self._tag(version))
 
     def commit_info(self, version: int) -> dict[str, Any] | None:
-        """Returns the commit's ``commitInfo``; None: it is gone from the log; empty: none."""
+        """Returns the commit's ``commitInfo``; None: the commit was removed from the log; empty: it
+        has none.
+        """
         found = self._infos.get(version)
         if found is None:
             actions = self._commit(version, "commitInfo")

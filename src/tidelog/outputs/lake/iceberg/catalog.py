@@ -253,7 +253,9 @@ class IcebergCatalog:
         spec: Mapping[str, Any],
         properties: Mapping[str, str],
     ) -> None:
-        """Create a table, unless it exists; ``schema`` and ``spec`` as the specification's JSON."""
+        """Create a table, unless it exists. ``schema`` and ``spec``: as the specification has them
+        as JSON.
+        """
         api = self._jvm.org.apache.iceberg
         identifier = self._identifier(parts)
         parsed = api.SchemaParser.fromJson(json.dumps(schema))

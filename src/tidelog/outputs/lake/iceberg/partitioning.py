@@ -170,7 +170,9 @@ def unscaled_bytes(value: Decimal) -> bytes:
 
 
 def _unscaled(value: Decimal) -> int:
-    """Returns a decimal's digits as a number; Decimal's own arithmetic rounds to 28."""
+    """Returns a decimal's digits as a number, whatever their count: Decimal's own arithmetic rounds
+    to 28.
+    """
     sign, digits, _ = value.as_tuple()
     return int("".join(map(str, digits))) * (-1 if sign else 1)
 

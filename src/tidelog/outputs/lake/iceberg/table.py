@@ -131,7 +131,9 @@ _STATISTICS = {"changes": ("ts",), "history": (VALID_FROM, VALID_TO, VALID_TO_VE
 
 @dataclass(frozen=True)
 class IcebergLayout(LakeLayout):
-    """``mode`` of changed rows: ``merge-on-read``, ``copy-on-write``; version of new tables."""
+    """``mode``: of changed rows, ``merge-on-read`` or ``copy-on-write``; ``format_version`` of
+    tables that are created.
+    """
 
     mode: str = "merge-on-read"
     format_version: int = 2

@@ -49,7 +49,9 @@ class FoldedChanges:
 
     @classmethod
     def none(cls, deleted_below: int) -> FoldedChanges:
-        """Returns the changes of a batch without rows of the table; lower versions go."""
+        """Returns the changes of a batch without rows of the table, which removes those of a lower
+        version.
+        """
         columns = {
             CHANGE_OP: pa.array([], pa.string()),
             CHANGE_VERSION: pa.array([], pa.int64()),
@@ -106,7 +108,9 @@ class ChangedRows:
 
 
 def _cast_to(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Cast to the table's type, which fits all source values: `tidelog.outputs.lake.contents`."""
+    """Cast to the table's type, which fits all values of the source's: see
+    `tidelog.outputs.lake.contents`.
+    """
     return values if values.type == kind else values.cast(kind)
 
 
@@ -204,7 +208,9 @@ def decide(changes: ChangedRows, old: OldRows, deleted_below: int, *, soft: bool
 
 
 def newest_rows(old: OldRows) -> Int64s:
-    """Returns int64[keys]: each key's row with the highest version, the first of equals."""
+    """Returns int64[keys]: the row of each key with the highest version, the first of equal
+    ones.
+    """
     n = len(old.key)
     if not has_doubles(old.key):
         return np.arange(n)

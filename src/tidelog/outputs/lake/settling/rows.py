@@ -113,7 +113,9 @@ def mark_deleted(old: pa.Table, layout: FileLayout, versions: Int64s | None = No
 
 
 def with_nulls(rows: pa.Table, columns: Sequence[str], layout: FileLayout) -> pa.Table:
-    """Returns whole rows with null in these columns; rows of ended states keep theirs."""
+    """Returns whole rows of the table with null in these columns. Rows of states that have ended
+    keep their values.
+    """
     for name in columns:
         values = pa.nulls(len(rows), rows.schema.field(name).type)
         if layout.history:
@@ -233,7 +235,9 @@ def read_old_rows(
 
 
 def is_closed(file: DataFile, layout: FileLayout) -> bool:
-    """Returns True if all rows of a file of history have ended, by its statistics."""
+    """Returns True if all rows of a file of history are of states that have ended, by its
+    statistics.
+    """
     return layout.history and _null_ends(file, layout) == "none"
 
 

@@ -235,7 +235,9 @@ def _feed_states(
     reader: DataFileReader,
     layout: FileLayout,
 ) -> None:
-    """Add inserts, updates, deletes of changed keys to the feed; ``new``: of `_states`."""
+    """Add inserts, updates and deletes of changed keys to the feed; ``new``: the result of
+    `_states`.
+    """
     number = np.sort(np.concatenate([decided.inserts, decided.updates]))
     in_place = np.isin(number, decided.updates)
     feed.add_inserts(new.filter(pa.array(~in_place)))

@@ -185,7 +185,9 @@ class NoticedChanges:
 
 @dataclass(frozen=True, slots=True)
 class CascadeGraph:
-    """The tables whose rows change with another's, without a trace in the log. Pure."""
+    """The tables whose rows change without a trace in the log when another table's rows
+    do. Pure.
+    """
 
     found: tuple[Cascade, ...] = ()
     columns: dict[TableName, tuple[str, ...]] = field(default_factory=dict)
@@ -276,7 +278,9 @@ class CascadeWatch:
             self._graph = CascadeGraph.read(self._get_connection())
 
     def bind(self, scanner: BinlogScanner, seen: TableMapSeen, schema: TableSchema | None) -> None:
-        """Tell the scanner which changes to report; ``schema`` is None for an uncaptured table."""
+        """Tell the scanner which of the table's changes to report; ``schema`` is None for a table
+        that is not captured.
+        """
         noticed = self._graph.changes_to_notice(TableName(seen.database, seen.table))
         if noticed is None:
             return
@@ -301,7 +305,9 @@ class CascadeWatch:
     def statement(
         self, scanner: BinlogScanner, statement: Statement, seen: QuerySeen
     ) -> Iterator[RowsUnlogged]:
-        """Yield the tables that DDL affects by foreign keys, which are read again if need be."""
+        """Yield the tables that a DDL statement affects by their foreign keys, and read the keys
+        again if they may have changed.
+        """
         shaped = [e for e in statement.effects if e.effect in _SHAPES]
         about_keys = bool(shaped) and _ABOUT_KEYS.search(seen.sql) is not None
         if not seen.durable:

@@ -107,7 +107,9 @@ def names_of(connection: Connection) -> dict[TableName, str]:
 
 
 def versions_of(connection: Connection) -> dict[TableName, str]:
-    """For every table a text that changes with its `MySqlTableStorage.text` or primary key."""
+    """For every table of the server, a text that changes when its `MySqlTableStorage.text` or
+    primary key changes.
+    """
     found: dict[TableName, Any] = {}
     for query in _ALL:
         for namespace, name, *row in connection.rows(query):
@@ -169,7 +171,9 @@ def estimated_rows(connection: Connection, tables: Sequence[TableName]) -> dict[
 
 
 def rows_may_differ(before: str, after: str) -> bool:
-    """Return True if rows may differ between two `MySqlTableStorage.text` without row events."""
+    """Return True if rows may have changed without row events between two of a table's
+    `MySqlTableStorage.text`.
+    """
     if before == after:
         return False
     *made, columns, excluded = _parsed(before)

@@ -78,7 +78,9 @@ class MySqlCatalogue:
         self._expiry_due = 0.0
 
     def tables(self, patterns: Sequence[str]) -> list[TableName]:
-        """The base tables that match, sorted; ignores case where the server's table names do."""
+        """The base tables that match, sorted. Patterns ignore case where the server's table names
+        do (``lower_case_table_names`` 1 or 2).
+        """
         with self._lock, translate_errors("listing tables"):
             return self._matching(patterns, list(self._read_all(names_of)))
 
@@ -151,7 +153,9 @@ class MySqlCatalogue:
             return binlog_end(self._get_connection())
 
     def load(self, reached: int) -> SourceLoad:
-        """See `tidelog.ports.Catalogue`. A replica reports its own lag, a primary knows none."""
+        """See `tidelog.ports.Catalogue`. A replica reports its own lag; a primary does not know the
+        lag of its replicas.
+        """
         with self._lock, translate_errors("reading the server's load"):
             connection = self._get_connection()
             log = log_end(connection)
@@ -234,7 +238,9 @@ class MySqlCatalogue:
 
 
 def _key_spelling(schema: TableSchema) -> str:
-    """See `tidelog.ports.TableShape`: marks keys with exact texts (not in older versions)."""
+    """See `tidelog.ports.TableShape`: marks keys with exact texts, which older versions did not
+    write.
+    """
     columns = (schema.columns[schema.column_index(name)] for name in schema.match_key)
     return EXACT_KEYS if any(map(needs_exact_text, columns)) else ""
 
@@ -266,6 +272,8 @@ def _expiry(connection: Connection) -> float | None:
 
 
 def _commits(connection: Connection) -> int | None:
-    """The number of transactions that used the binlog's cache, as nearly all do."""
+    """The number of transactions that used the binlog's cache, as nearly all do; both servers count
+    them.
+    """
     row = connection.row("SHOW GLOBAL STATUS LIKE 'Binlog_cache_use'")
     return None if row is None else int(row[1])

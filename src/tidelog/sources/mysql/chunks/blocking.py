@@ -329,7 +329,9 @@ class MySqlBlockingReader:
         return True
 
     def _lock(self, connection: Connection, table: TableName) -> TableSchema:
-        """Lock the table against DDL unless it is, and check that the snapshot can read it."""
+        """Lock the table against DDL unless it is locked, and check that the snapshot
+        can read it.
+        """
         if table in self._locked:
             return self._locked[table]
         assert self._now is not None

@@ -1,4 +1,6 @@
-"""`tidelog.ports.ChunkReader` of MySQL and MariaDB: watermarks, and chunks by short SELECTs."""
+"""`tidelog.ports.ChunkReader` for MySQL and MariaDB: writes watermarks and reads chunks by short
+SELECTs.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,9 @@ class MySqlChunkReader:
     # ------------------------------------------------------------------ reading
 
     def _begin(self, connection: Connection) -> tuple[BinlogSnapshot, int | None]:
-        """Begin the transaction; the snapshot, and where its rows go (None: the high watermark)."""
+        """Begin the transaction; returns the snapshot and where its rows are emitted (None: at the
+        high watermark).
+        """
         if connection.flavor is Flavor.MARIADB:
             connection.rows(BEGIN)
             position = snapshot_position(connection)
@@ -221,7 +225,9 @@ class MySqlChunkReader:
         return visible
 
     def _find_schema(self, connection: Connection, table: TableName) -> TableSchema:
-        """The table's current schema; a metadata lock holds off DDL until the transaction ends."""
+        """The table's current schema; locks the table against DDL until the transaction ends (a
+        metadata lock, which no write waits for).
+        """
         name = quote_name(table.namespace, table.name)
         connection.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - quoted
         found = self._finder.find(connection, table)

@@ -405,7 +405,9 @@ class MySqlChunkSelect:
     def boundary(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema
     ) -> Key | None:
-        """The key of the range's ``limit_rows``-th row, or None. ``schema`` may have no number."""
+        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may have
+        no number.
+        """
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)
@@ -456,7 +458,9 @@ class MySqlChunkSelect:
     def _range(
         self, connection: Connection, request: ChunkRequest, schema: TableSchema, sql: MySqlChunkSql
     ) -> tuple[LogBatch, float, bool]:
-        """The rows, the seconds of pauses between slices, and whether bytes cut the last slice."""
+        """The rows, the seconds of pauses between slices, and whether the limit of bytes cut the
+        last slice.
+        """
         slices = Slices(request, schema, sql.key)
         found: list[LogBatch] = []
         size, after = 0, request.after
@@ -494,7 +498,9 @@ class MySqlChunkSelect:
         columns: Sequence[str],
         keys: Sequence[Key],
     ) -> set[Key]:
-        """Keys that a column's character set can't have: no row has them, and comparing fails."""
+        """Keys with characters that a column's character set does not have: no row has such a key,
+        and comparing with it is an error.
+        """
         found: set[Key] = set()
         for place, name in enumerate(columns):
             column = schema.columns[schema.column_index(name)]

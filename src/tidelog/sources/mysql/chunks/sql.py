@@ -159,7 +159,9 @@ class MySqlKeySql:
         return "(" + " OR ".join(f"({term})" for term in found) + ")" if found else NEVER
 
     def _compare_strictly(self, place: int, text: str | None, beyond: bool) -> str | None:
-        """The condition that the column is after (before) the value in the index, if possible."""
+        """The condition that the column is after (or before) the value in the index; None if that
+        is impossible.
+        """
         name = quote_name(self.columns[place])
         greater = beyond != self.descending[place]
         if text is None:
@@ -458,7 +460,9 @@ _SPELLING = shared.KeySpelling(true="1", false="0", utc="", binary=shortest_byte
 
 
 def key_texts(values: pa.Array) -> pa.StringArray:
-    """See `tidelog.sources.ranges.key_texts`. Bytes that are not UTF-8 become ``0x`` and digits."""
+    """See `tidelog.sources.ranges.key_texts`. Bytes become ``0x`` and hexadecimal digits, or
+    stay as they are if they are UTF-8 without NUL.
+    """
     kind = values.type
     if pa.types.is_timestamp(kind):
         values = values.cast(pa.timestamp("us", kind.tz), safe=False)

@@ -296,7 +296,9 @@ def open_grants(grants: Grants, patterns: Sequence[str]) -> list[str]:
 
 
 def read_grants(grants: Grants, database: str, patterns: Sequence[str]) -> list[str]:
-    """Return the grants to use ``database`` and to read each database that a pattern names."""
+    """Return the statements that let the account use ``database``, and read in each database that
+    a pattern names.
+    """
     places = [narrowest_grant(pattern) for pattern in patterns if not pattern.startswith(EXCLUDE)]
     named = [place for place in places if place[0] is not None]
     if database and database not in {place[0] for place in named}:

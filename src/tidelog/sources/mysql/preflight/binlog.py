@@ -48,7 +48,9 @@ def binlog_checks() -> list[Callable[[CheckContext], Iterator[Finding]]]:
 
 
 def _setting(context: CheckContext, name: str, value: str) -> tuple[str, str]:
-    """Return how to set a variable, and who does it; a restart would undo ``SET GLOBAL``."""
+    """Return how to set a variable, and who does it; a server without a binlog must restart, which
+    would undo ``SET GLOBAL``.
+    """
     if context.on("log_bin"):
         return (
             f"SET GLOBAL {name} = '{value}';  -- and in the server's configuration",

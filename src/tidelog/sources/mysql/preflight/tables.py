@@ -251,7 +251,9 @@ def _foreign_keys(context: CheckContext) -> Iterator[Finding]:
 
 
 def _unseen_parents(context: CheckContext, captured: set[TableName]) -> Iterator[Finding]:
-    """Report parent tables whose foreign keys the account can't see: cascades are missed."""
+    """Report parent tables whose own foreign keys the account can't see: cascades through them are
+    missed.
+    """
     rows = context.connection.rows("SELECT table_schema, table_name FROM information_schema.tables")
     seen = {TableName(str(schema), str(table)) for schema, table in rows}
     parents = {found.parent for found in cascades(context.connection, captured)}

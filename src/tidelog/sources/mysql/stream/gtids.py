@@ -215,7 +215,9 @@ class SeenGtids:
         self._settled = False
 
     def _first_missing(self, executed: GtidSet) -> tuple[int | None, int | None]:
-        """The positions of the first transaction that is not in ``executed``, and of the first."""
+        """The position of the first transaction that is not in ``executed``, and that of the first
+        of all.
+        """
         first = self._old_position or None
         if not executed.issuperset(self._old):
             return self._old_position, first

@@ -93,7 +93,9 @@ class LogPart:
 def read_part(
     url: str | ServerUrl, files: LogFiles, begin: int, end: int
 ) -> Iterator[tuple[BinlogStream, LogPart]]:
-    """The events of ``[begin, end)``, positions between groups. Errors as `BinlogStream.start`."""
+    """The events of ``[begin, end)``; both are positions between groups. Errors as
+    `BinlogStream.start`.
+    """
     number, offset = unpack_position(begin)
     stream = BinlogStream(url, None, purpose="log-part")
     with contextlib.closing(stream):
@@ -140,7 +142,9 @@ GROUP_BEGINS = (
 
 
 def prepared_groups(parts: Iterable[LogPart]) -> Iterator[tuple[int, int, bytes]]:
-    """The XA transactions that consecutive parts prepare: the group's begin, end and xid."""
+    """The XA transactions that consecutive parts of the log prepare: begin and end of the group,
+    and xid.
+    """
     begin = 0
     for part in parts:
         wanted = np.isin(
@@ -241,7 +245,9 @@ class Group:
 
 
 class PreparedGroups:
-    """The groups that are prepared and not ended, as far as the stream has shown them."""
+    """The groups that are prepared and neither committed nor rolled back, as far as the stream has
+    shown them.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[bytes, Group] = {}

@@ -63,7 +63,9 @@ class DdlLookahead:
         self._found: list[tuple[int, Statement]] = []
 
     def reshapes(self, table: TableName, files: LogFiles, begin: int, end: int) -> bool:
-        """Return True if a statement in ``[begin, end)``, between groups, reshapes the table."""
+        """Return True if a statement in ``[begin, end)`` reshapes the table. Both positions are
+        between groups.
+        """
         self._read(files, begin, end)
         return any(at <= end and found.reshapes(table) for at, found in self._found)
 
@@ -88,7 +90,9 @@ class DdlLookahead:
     def only_renames(
         self, table: TableName, files: LogFiles, begin: int, end: int, place: int
     ) -> bool:
-        """Return True if only RENAME TABLE may reshape it. Arguments as `name_at_end`."""
+        """Return True if only RENAME TABLE may reshape what has this name. Arguments as
+        `name_at_end`.
+        """
         self._read(files, begin, end)
         return all(
             found.renames

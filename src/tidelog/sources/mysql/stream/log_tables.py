@@ -370,7 +370,9 @@ class LogTables:
         return True
 
     def _signal_columns(self, seen: TableMapSeen) -> Sequence[str] | None:
-        """The signal table's columns; None: not known, so that its rows can't be read."""
+        """The signal table's columns; None if they are not known, so that its rows
+        can't be read.
+        """
         try:
             return self._schema_at(seen).whole.column_names
         except SourceError as error:

@@ -253,7 +253,9 @@ class OffsetSeeker:
 
 
 def log_positions(data: UInt8s, offsets: Int64s) -> tuple[Int64s, Bools]:
-    """The low 32 bits of each event's end in its file, and whether the event is in the file."""
+    """(int64[n], bool[n]): the low 32 bits of each event's end in its file; and whether the event
+    is in the file, not made up by the server.
+    """
     starts = offsets[:-1]
     log_pos = np.zeros(len(starts), dtype=np.int64)
     for byte in range(4):
@@ -550,7 +552,9 @@ class BinlogStream:
             self._register(self._replica)
 
     def _register(self, replica: ReplicaId) -> None:
-        """Send COM_REGISTER_SLAVE, without user and password, for SHOW REPLICAS."""
+        """Send COM_REGISTER_SLAVE: SHOW REPLICAS lists the reader, without user,
+        password and port.
+        """
         host = b"tidelog"
         body = struct.pack("<IB", replica.server_id, len(host)) + host
         body += struct.pack("<BBHII", 0, 0, 0, 0, 0)

@@ -82,7 +82,9 @@ class SchemaHistory:
         self._put(table)
 
     def created(self, number: int) -> int | None:
-        """The noted creation time of the binlog file (seconds since 1970); None: not noted."""
+        """The noted creation time of the binlog file (seconds since 1970); None if there is no
+        note.
+        """
         return self._all_files().get(str(number))
 
     def note_file(self, number: int, created: int) -> None:
@@ -96,7 +98,9 @@ class SchemaHistory:
             self._state.put(FILE_KEY, files, None)
 
     def note_dropped(self, what: TableName | str, position: int) -> None:
-        """Note that a table, or a database (a name), was dropped or renamed at the position."""
+        """Note that a table was dropped or renamed at the position, or that a database (a name) was
+        dropped.
+        """
         gone = self._all_dropped()
         name = str(what) if isinstance(what, TableName) else _database(what)
         if name not in gone or gone[name][0] < position:
@@ -122,7 +126,9 @@ class SchemaHistory:
         return True
 
     def clear(self) -> None:
-        """Delete all notes, for a new event log with other schema numbers and positions."""
+        """Delete all notes, for a new event log: its schemas have other numbers, its positions are
+        new.
+        """
         self._known, self._files, self._dropped = {}, {}, {}
         if self._state is not None:
             for key in [*self._state.keys(PREFIX), FILE_KEY, DROPPED_KEY]:
@@ -143,7 +149,9 @@ class SchemaHistory:
             self._state.put(PREFIX + str(table), value, None)
 
     def _is_valid(self, number: int, fingerprint: str | None = None) -> bool:
-        """Return True if the version is still the noted one; early notes have no fingerprint."""
+        """Return True if the version of this number is still the noted one. Early versions of
+        Tidelog noted no fingerprint.
+        """
         if not number or self._registry is None:
             return True
         schema = self._schema(number)

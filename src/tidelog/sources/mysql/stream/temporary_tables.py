@@ -92,7 +92,9 @@ class TemporaryTables:
         return statement if effects == statement.effects else replace(statement, effects=effects)
 
     def save(self) -> None:
-        """Write new records to the state store, before the durable position passes them."""
+        """Write new records to the state store; call it before the log's durable position passes
+        them.
+        """
         if not self._changed:
             return
         self._changed = False

@@ -144,7 +144,9 @@ def findings(connection: Connection, publications: Publications) -> Iterator[Fin
 
 
 def _names(publications: Publications) -> tuple[str, str]:
-    """The quoted names of the trigger and its function; they contain the publication's."""
+    """The names of the trigger and its function (quoted); they contain the publication's, as there
+    may be several.
+    """
     name = f"{publications.name[:59]}_ddl"
     return name, quote_ident(publications.watermark.namespace, name)
 

@@ -349,7 +349,9 @@ _OF_TABLE = {"42P01", "3F000", "22023", "0A000", "42809", "55000", "42710", "40P
 def publishing_refused(
     connection: Connection, error: psycopg.Error, relation_id: int, publication: str
 ) -> Refusal | None:
-    """Why the server does not let the role publish one table; None: for another reason."""
+    """Why the server does not let the role publish one table; None if the table is not
+    the cause.
+    """
     state, message = error.sqlstate, error.diag.message_primary
     if state == _LOCKED:
         return Refusal("another session holds a lock on it, so it is not published yet")

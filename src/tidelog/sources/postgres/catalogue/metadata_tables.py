@@ -64,7 +64,9 @@ _KINDS = {"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "S": "SEQ
 
 
 def watermark_table_refusal(connection: Connection, watermark: TableName) -> Refusal | None:
-    """Why the table must not be written to; None: it is safe, or can be created."""
+    """Why the table must not be written to; None if it is safe, or does not exist and can be
+    created.
+    """
     row = connection.execute(_OWNERS.encode(), (watermark.name, watermark.namespace)).fetchone()
     if row is None:
         return None

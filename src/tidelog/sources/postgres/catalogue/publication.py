@@ -101,7 +101,9 @@ _OF_NAMESPACES = ("s.pnpubid, s.pnnspid", "pg_catalog.pg_publication_namespace s
 
 
 def inputs(connection: Connection, names: Sequence[str]) -> str:
-    """A text that changes with all that these publications depend on: tables, the role's rights."""
+    """A text that changes with everything that affects the publications of these names: their
+    tables, and the rights of the role.
+    """
     since_15 = connection.info.server_version >= _NAMESPACES_SINCE
     filtered = "r.prqual IS NOT NULL" if since_15 else "false"
     listed = "r.prattrs IS NOT NULL" if since_15 else "false"
@@ -239,7 +241,9 @@ class Publications:
     def _published_tables(
         self, connection: Connection, names: Collection[TableName], generated: bool
     ) -> dict[TableName, PublishedTable]:
-        """The existing tables among these names, without partitions: they belong to their roots."""
+        """The existing tables among these names; partitions are left out, as they belong to their
+        roots.
+        """
         namespaces = sorted({name.namespace for name in names})
         rows = connection.execute(_TABLES.encode(), (namespaces,)).fetchall()
         rows = [row for row in rows if TableName(row[0], row[1]) in names]
@@ -373,7 +377,9 @@ class Publications:
     def _note_refused(
         self, connection: Connection, left: Sequence[PublicationStep], view: PublicationView
     ) -> None:
-        """Add to `refused` the unpublished tables that this capture may not publish."""
+        """Add to `refused` the tables that are not published and that this capture may
+        not publish.
+        """
         tables = view.by_name
         found = [(step, tables[step.table]) for step in left if step.table in tables]
         found = [
@@ -405,7 +411,9 @@ class Publications:
             raise PreflightError(f"{table}: {refusal.reason}: {refusal.remedy}")
 
     def _report_left(self, steps: Sequence[PublicationStep], strict: bool) -> None:
-        """Log the steps left to others; `sync` reports what others have fixed since."""
+        """Log the steps left to others; tables that others have fixed since are
+        reported by `sync`.
+        """
         harmful = [step for step in steps if step.table is not None or step.lost]
         if strict and harmful:
             raise self._left_error(harmful)

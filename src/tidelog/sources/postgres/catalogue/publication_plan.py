@@ -160,7 +160,9 @@ class PublishedTable:
 
     @property
     def target(self) -> str:
-        """The table in ALTER PUBLICATION; with ONLY, as inheriting tables are others."""
+        """The table in ALTER PUBLICATION. ONLY: without inheriting tables, which are tables of
+        their own.
+        """
         return self.quoted if self.partitioned else f"ONLY {self.quoted}"
 
 

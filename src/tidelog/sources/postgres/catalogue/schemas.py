@@ -360,7 +360,9 @@ def tables_above(
 def may_have_been_partition(
     connection: psycopg.Connection[tuple[Any, ...]], relation_id: int, publications: Sequence[str]
 ) -> bool:
-    """Return whether the relation is gone and may have been a partition by these publications."""
+    """Return whether the relation is gone, and these publications show partitions as tables: then
+    nobody can know any more whether it was one.
+    """
     row = connection.execute(_HIDDEN, (relation_id, list(publications))).fetchone()
     return row is not None and bool(row[0])
 

@@ -200,7 +200,9 @@ def storage_of(
 def estimated_rows(
     connection: psycopg.Connection[tuple[Any, ...]], tables: Sequence[TableName]
 ) -> dict[TableName, int]:
-    """Row estimates of vacuumed or analyzed tables; partitioned: the sum over such partitions."""
+    """The row estimates of tables that were vacuumed or analyzed; for a partitioned table, the sum
+    over such partitions.
+    """
     names = ([table.namespace for table in tables], [table.name for table in tables])
     rows = connection.execute(_ESTIMATES.encode(), names).fetchall()
     return {TableName(namespace, name): int(estimate) for namespace, name, estimate in rows}
@@ -272,7 +274,9 @@ def _renamed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool
 
 
 def _generated_values_changed(columns: Mapping[str, Any], columns_now: Mapping[str, Any]) -> bool:
-    """Return True if a generated column became an ordinary one, or its expression changed."""
+    """Return True if a generated column became an ordinary one, which keeps its values, or if a
+    published generated column has a new expression.
+    """
     return any(
         columns[number][2]
         and columns[number][2] != columns_now[number][2]

@@ -262,7 +262,9 @@ class PostgresBlockingReader:
     def _lock(
         self, connection: Connection, table: TableName
     ) -> tuple[PostgresFoundTable, TableSchema]:
-        """Lock the table against DDL unless it is, and check that the snapshot has its state."""
+        """Lock the table against DDL unless it is locked, and check that it is unchanged since the
+        snapshot.
+        """
         if table in self._locked:
             return self._locked[table]
         # Without ONLY: partitions are locked too.

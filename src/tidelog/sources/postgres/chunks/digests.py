@@ -317,7 +317,9 @@ class PostgresEstimates:
 
 
 def _size(connection: Connection, found: PostgresFoundTable) -> PostgresRowsEstimate:
-    """Estimate like the planner: the last known density times the current pages."""
+    """Estimate like the server's planner: the last known density times the current
+    number of pages.
+    """
     leaves = connection.execute(_LEAVES.encode(), (found.schema.relation_id,)).fetchall()
     known = [leaf for leaf in leaves if leaf[2] >= 0 and leaf[3] > 0]
     rows = sum(tuples / pages * now for _, _, tuples, pages, now in known)

@@ -221,7 +221,9 @@ _GROWTH = 4
 
 
 class HeapRanges:
-    """Reads a table in the order of its rows' addresses, in the caller's transactions."""
+    """Reads a table in the order of its rows' addresses, within the caller's transactions. Used by
+    one thread.
+    """
 
     def __init__(self, copy: CopyReader) -> None:
         self._copy = copy
@@ -385,7 +387,9 @@ class PostgresChunkSelect:
         key: tuple[str, ...],
         sql: PostgresChunkSql,
     ) -> tuple[UInt8s, int, float, bool]:
-        """COPY's text, its rows, the seconds of pauses between slices, and whether bytes cut it."""
+        """COPY's text, the number of rows, the seconds of pauses between slices, and whether the
+        limit of bytes cut rows off.
+        """
         slices = Slices(request, schema, key)
         data, after, limit_bytes = _NOTHING, request.after, request.limit_bytes
         while True:
@@ -421,7 +425,9 @@ class PostgresChunkSelect:
         schema: TableSchema,
         partitioned: bool,
     ) -> Key | None:
-        """The key of the range's ``limit_rows``-th row, or None. ``schema`` may have no number."""
+        """The key of the range's ``limit_rows``-th row; None if it has fewer. ``schema`` may have
+        no number.
+        """
         key = bounded_key(request, schema)
         sql = self._sql(connection, schema, key, partitioned)
         query = sql.boundary(request.after, request.upto, request.limit_rows, request.where)

@@ -87,7 +87,9 @@ class PostgresKeySql:
         return " AND ".join(self._equal(place, text) for place, text in enumerate(key))
 
     def among(self, keys: Sequence[Key]) -> list[str]:
-        """Disjoint conditions that together mean that the row has one of the keys; by its index."""
+        """Disjoint conditions that together mean that the row has one of the keys; the key's index
+        serves each of them.
+        """
         return [self._among(nulls, some) for nulls, some in _by_nulls(keys)]
 
     def absent(self, keys: Sequence[Key], source: str) -> list[str]:
@@ -192,7 +194,9 @@ class PostgresKeySql:
         )
 
     def _wanted_keys(self, places: Sequence[int], keys: Sequence[Key]) -> str:
-        """A FROM item with the keys' values: arrays by column, which parse far faster."""
+        """A FROM item with the keys' values: one array for each column, which parses far faster
+        than one expression for each value.
+        """
         alias = f"AS {_WANTED}({', '.join(f'k{place}' for place in places)})"
         arrays = [self._array(place, [key[place] for key in keys]) for place in places]
         if all(arrays):

@@ -140,7 +140,9 @@ class PgSnapshot:
         return cls(int(xmin), max(int(xmin), int(xmax)), xip, next_xid)
 
     def visible(self, xid: Int64s) -> Bools:
-        """bool[n]: like ``pg_visible_in_snapshot``, for transactions that the log shows; 0 is."""
+        """bool[n]: like ``pg_visible_in_snapshot``, for transactions that are committed in the log;
+        xid 0 (no transaction) is visible.
+        """
         old: Bools = xid < self.xmin
         if not len(self.xip):
             return xid < self.xmax

@@ -152,7 +152,9 @@ def _address(function: Any) -> int:
 
 @_intrinsic
 def _call1(typing_context: Any, function: Any, argument: Any) -> Any:
-    """Call ``int function(void *)`` at an address; as an argument the kernel is cacheable."""
+    """Call ``int function(void *)`` at an address. Addresses are arguments, not constants, so that
+    the compiled kernel can be cached on disk.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         prototype = ir.FunctionType(ir.IntType(32), [ir.IntType(64)])
@@ -494,7 +496,9 @@ class ReplicationStream:
         return self._query(f"TIMELINE_HISTORY {timeline}")[1]
 
     def start(self, slot: str, position: int, publications: list[str]) -> None:
-        """Send START_REPLICATION from ``position``, a commit's end: acknowledged already."""
+        """Send START_REPLICATION from ``position``, a commit's end, which counts as
+        acknowledged.
+        """
         names = ",".join(quote_ident(name) for name in publications)
         command = (
             f"START_REPLICATION SLOT {quote_ident(slot)} LOGICAL {lsn_text(position)} "

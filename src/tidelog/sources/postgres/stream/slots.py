@@ -84,7 +84,9 @@ _LOG = "-log-"
 
 
 def purpose_of(slot: str, generation: str | None, copy: str = "") -> str:
-    """What follows ``tidelog-`` in the walsender's application_name; slots have ASCII names."""
+    """The part after ``tidelog-`` in the walsender's application_name. A slot's name has only ASCII
+    letters.
+    """
     if generation is None:
         return slot
     rest = f"{_LOG}{generation}" + (f".{copy}" if copy else "")
@@ -108,7 +110,9 @@ class SlotReader:
 
     @property
     def generation(self) -> str | None:
-        """The event log's generation it reads for; None if its name has none (early versions)."""
+        """The generation of the event log that it reads for; None if its name has none, as in early
+        versions.
+        """
         before, found, log = self.application.rpartition(_LOG)
         return log.partition(".")[0] if found and before else None
 
@@ -281,7 +285,9 @@ def can_fail_over(connection: Connection) -> bool:
 
 
 def prepare_failover(connection: Connection, dsn: str, slot: str) -> None:
-    """Set the slot's property ``failover`` if it lacks it; it must have no reader."""
+    """Set the slot's property ``failover`` if it was created without it. The slot must have no
+    reader.
+    """
     if not can_fail_over(connection):
         return
     _warn_of_idle_standbys(connection)
@@ -299,7 +305,9 @@ def prepare_failover(connection: Connection, dsn: str, slot: str) -> None:
 
 
 def _warn_of_idle_standbys(connection: Connection) -> None:
-    """Warn of standby slots without a reader: logical slots never pass what these received."""
+    """Warn of standby slots without a reader: the server sends logical slots only what these slots
+    have received.
+    """
     rows = connection.execute(
         "SELECT name FROM unnest(string_to_array("
         "replace(current_setting('synchronized_standby_slots'), ' ', ''), ',')) name "
@@ -521,7 +529,9 @@ def check_slot(state: SlotState, slot: str, database: str) -> None:
 
 
 def check_position(state: SlotState, slot: str, resume: Resume) -> None:
-    """Raise GapError if the slot is confirmed after ``resume``: the server skips silently."""
+    """Raise GapError if the slot's confirmed position is after ``resume``: the server silently
+    skips everything before it.
+    """
     if state.confirmed > resume.acknowledge:
         raise GapError(
             f"the event log ends at {lsn_text(resume.acknowledge)}, but slot {slot!r} gives "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -126,6 +126,21 @@ class RejectingOutput(Output, Protocol):
 
         ``ask`` requests dumps of them. Called after `Output.prepare` and, while tables are left
         out, about once a minute before a batch.
+        """
+        ...
+
+
+@runtime_checkable
+class CopyingOutput(Output, Protocol):
+    """An output that keeps copies of tables, which somebody may drop."""
+
+    def replace_dropped(
+        self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
+    ) -> None:
+        """Create the copies again that were dropped, of ``tables``, which had rows before.
+
+        ``ask`` requests dumps of them first: the rows that they had do not come again. Called after
+        `Output.prepare`.
         """
         ...
 

@@ -7,7 +7,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -20,6 +20,7 @@ from tidelog.errors import (
 )
 from tidelog.eventlog.reader import EventLog
 from tidelog.ports import (
+    CopyingOutput,
     MaintainedOutput,
     Output,
     OutputBatch,
@@ -114,6 +115,8 @@ class LoopOptions:
     check_offsets: Callable[[Output], None] = lambda _output: None
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None
     """Requests dumps of tables that are missing in an output."""
+    captured: Callable[[], Collection[str] | None] = lambda: None
+    """Returns the tables that capture captures now; None: not known."""
     ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None
     """Requests, before a batch is written, the rows that are incomplete in its records."""
 
@@ -182,6 +185,7 @@ class OutputLoop:
             self.output.prepare(self._log.generation)
             self._options.check_offsets(self.output)
             self._take_again()
+            self._replace_dropped()
         except AccessRefusedError as error:
             raise AccessRefusedError(f"output {self.name}: {error}") from error
         except TidelogError:
@@ -199,6 +203,26 @@ class OutputLoop:
         if isinstance(self.output, RejectingOutput):
             self.output.take_again(partial(self._options.ask, self.name))
             self._report_tables()
+
+    def _replace_dropped(self) -> None:
+        """Have copies that somebody dropped created and dumped again: a reader would take one that
+        has only the rows since then for the table.
+        """
+        if isinstance(self.output, CopyingOutput) and (tables := self._tables_before()):
+            self.output.replace_dropped(tables, partial(self._options.ask, self.name))
+
+    def _tables_before(self) -> set[str]:
+        """Returns the tables of which records were delivered before; all that capture captures, if
+        retention has removed some of the log.
+        """
+        chain, captured = self._log.chain(), self._options.captured()
+        if self.done <= chain.head:
+            return set()
+        parts = chain.between(chain.head, self.done)
+        tables = {name for part in parts if part.next <= self.done for name in part.rows_by_table}
+        if chain.head > self._log.info.start_offset:
+            tables |= {str(table) for table in self._log.schemas.tables()}
+        return tables if captured is None else tables & set(captured)
 
     def _take_again_if_due(self) -> None:
         if time.monotonic() - self._tried < _TAKE_AGAIN_S:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -184,6 +184,7 @@ def run_pipeline(
     lost: threading.Event | None = None,
     is_paused: Callable[[], bool] = lambda: False,
     ask: Callable[[str, Sequence[str]], None] = lambda _output, _tables: None,
+    captured: Callable[[], Collection[str] | None] = lambda: None,
     ask_for_rows: Callable[[Output, OutputBatch], None] = lambda _output, _batch: None,
     ends_when_all_stop: bool = True,
 ) -> int:
@@ -213,7 +214,9 @@ def run_pipeline(
         lease: the pipeline's lease, without which it does not write.
         lost: set together with ``stop`` when the lease has ended: no batch is waited for.
         is_paused: called before each batch, which waits while it returns True.
-        ask: requests dumps of tables that an output, by name, left out and now takes.
+        ask: requests dumps of tables of which an output, by name, lacks rows: it left them out
+            until now, or somebody dropped its copy.
+        captured: returns the tables that capture captures now; None: not known.
         ask_for_rows: requests, before a batch is written, the rows that are incomplete in its
             records and that the output may need.
         ends_when_all_stop: see `OutputGroup`.
@@ -259,6 +262,7 @@ def run_pipeline(
         progress_store.report_tables,
         partial(_check_offsets, log, destinations or {}),
         ask,
+        captured,
         ask_for_rows,
     )
     loops = [

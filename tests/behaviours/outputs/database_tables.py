@@ -64,7 +64,13 @@ def database_destination(context: Context, kind: str, deletes: str = "hard") -> 
         found = TableName.parse(table)
         return live_rows(place, namespace or found.namespace, found.name)
 
-    return Destination(open_, rows)
+    def drop(table: str) -> None:
+        found = TableName.parse(table)
+        session = place.connect("test")
+        session.rows(f"DROP TABLE {place.quoted(namespace or found.namespace, found.name)}")
+        session.close()
+
+    return Destination(open_, rows, drop=drop)
 
 
 def live_rows(place: Dialect, namespace: str, name: str, key: str = "id") -> list[Row]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 from tests.behaviours.outputs.destinations import Context, Destination, Row
 from tests.integration.spark.conftest import Lake
 
+from tidelog.model.schema import TableName
+from tidelog.outputs.lake.delta.table import path_of
 from tidelog.ports import Output
 
 
@@ -22,4 +25,7 @@ def destination(context: Context) -> Destination:
         output: Output = lake.output(options=options, state=lake.kept())
         return output
 
-    return Destination(open_, rows, frozenset({"no-delivery"}))
+    def drop(table: str) -> None:
+        shutil.rmtree(path_of(lake.path, TableName.parse(table), table))
+
+    return Destination(open_, rows, frozenset({"no-delivery"}), drop)

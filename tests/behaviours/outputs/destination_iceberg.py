@@ -27,4 +27,7 @@ def destination(context: Context) -> Destination:
         output: Output = lake.output(options=options, state=lake.kept())
         return output
 
-    return Destination(open_, rows, frozenset({"no-delivery"}))
+    def drop(table: str) -> None:
+        lake.session().sql(f"DROP TABLE {lake.name(table)} PURGE")
+
+    return Destination(open_, rows, frozenset({"no-delivery"}), drop)

@@ -30,12 +30,14 @@ class Destination:
     """One place, opened again and again.
 
     ``traits``: of ``no-delivery`` (open ignores `Delivery`; its tasks hit no failpoints) and
-    ``stream`` (every change is appended: nothing can be removed).
+    ``stream`` (every change is appended: nothing can be removed). ``drop``: drops a table there, as
+    a user does.
     """
 
     open: Callable[..., Output]
     rows: Callable[[str], list[Row]]
     traits: frozenset[str] = field(default_factory=frozenset)
+    drop: Callable[[str], object] | None = None
 
 
 def kinds() -> list[str]:

@@ -86,4 +86,9 @@ def search_destination(context: Context, **options: Any) -> Destination:
         rows = found(index_name(f"{prefix}-{table}"))
         return [rows[key] for key in sorted(rows, key=lambda each: (len(each), each))]
 
-    return Destination(open_, rows)
+    def drop(table: str) -> None:
+        alias = index_name(f"{prefix}-{table}")
+        for index in ask("GET", f"/_alias/{alias}"):
+            ask("DELETE", f"/{index}")
+
+    return Destination(open_, rows, drop=drop)

@@ -24,6 +24,7 @@ from tidelog.app.base.outputs import check_places, destinations, make_outputs, p
 from tidelog.app.overview.remote_control import OnStatus, send_command
 from tidelog.app.pipeline.idle_check import PipelinePause, check_result_of, record_delivered
 from tidelog.app.sources.keys import store_keys
+from tidelog.capture.catalogue_watch import SHAPES_KEY
 from tidelog.capture.leadership import Leader, LeaseKeeper, end_later
 from tidelog.codecs.wire_formats import source_spellings
 from tidelog.config import Config
@@ -146,8 +147,14 @@ def _dumped_tables(log: EventLog) -> set[str]:
 
 
 def request_dumps(config: Config, output: str, tables: Sequence[str]) -> None:
-    """Request dumps of tables that ``output`` left out and now takes."""
+    """Request dumps of tables of which ``output`` lacks rows."""
     _request_or_warn(config, {TableName.parse(table): [output] for table in tables})
+
+
+def captured_tables(state: StateStore) -> Collection[str] | None:
+    """Return the tables that capture captures now; None: no capture has run."""
+    shapes = state.get(SHAPES_KEY)
+    return None if shapes is None else shapes.value.keys()
 
 
 def _request_or_warn(config: Config, missing: dict[TableName, list[str]]) -> bool:
@@ -158,8 +165,8 @@ def _request_or_warn(config: Config, missing: dict[TableName, list[str]]) -> boo
     configured = source.snapshot == "configuration_based" and source.snapshot_configuration
     if source.snapshot == "no_data" or (configured and configured.data == "never"):
         logger.warning(
-            "output %s: the event log does not hold all of %s, and source.snapshot dumps nothing: "
-            "what is not in the log comes only with `tidelog dump`",
+            "output %s lacks rows of %s, and source.snapshot dumps nothing: rows that are not in "
+            "the event log come only with `tidelog dump`",
             outputs,
             tables,
         )
@@ -167,14 +174,14 @@ def _request_or_warn(config: Config, missing: dict[TableName, list[str]]) -> boo
     error = _send(config, missing)
     if error is None:
         logger.warning(
-            "output %s: the event log does not hold all of %s: dumps of them are requested. "
-            "Until they are done (tidelog status) the output lacks rows",
+            "output %s lacks rows of %s: dumps of them are requested, and it lacks rows until they "
+            "are done (tidelog status)",
             outputs,
             tables,
         )
     else:
         logger.error(
-            "output %s: the event log does not hold all of %s, and they can't be dumped: %s",
+            "output %s lacks rows of %s, and they can't be dumped: %s",
             outputs,
             tables,
             error,
@@ -378,6 +385,7 @@ class PipelineSession:
                 # A run without waiting has begun: a pause holds for the next one.
                 is_paused=lambda: not self._once and self._pause.now,
                 ask=partial(request_dumps, config),
+                captured=partial(captured_tables, self._fenced_state),
                 ask_for_rows=FilteredRows(config, self._spark, log),
                 ends_when_all_stop=self._ends_when_all_stop,
             )

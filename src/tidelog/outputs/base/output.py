@@ -16,8 +16,9 @@ Tasks may run twice. It becomes exact because writers are idempotent by key and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -35,7 +36,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base import ranges, schema_evolution, tasks
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.progress import OutputProgress, check_generation
+from tidelog.outputs.base.progress import DROPPED, OutputProgress, check_generation
 from tidelog.outputs.base.scheduling import BatchPlan, JobScheduler, TablePart
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import (
@@ -62,6 +63,8 @@ from tidelog.spark.sessions.errors import find_error, known_error, output_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 _SESSION_CONF = {
     "spark.sql.session.timeZone": "UTC",
@@ -139,6 +142,12 @@ class ExecutorOutput:
         """Create the destination's table if it does not exist. Called before the first rows in each
         run, and before the first rows with other columns or another key.
         """
+
+    def has_table(self, table: TargetTable) -> bool:
+        """With keyed delivery, returns False if there was the destination's table, and somebody
+        dropped it.
+        """
+        return True
 
     def address(self, table: TargetTable) -> str | None:
         """Returns the part of the destination that no other table of the output may share, such as
@@ -254,6 +263,26 @@ class ExecutorOutput:
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """See `tidelog.ports.RejectingOutput`."""
         self._current.take_again(ask, self._progress_of(self.log.generation))
+
+    def replace_dropped(
+        self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
+    ) -> None:
+        """See `tidelog.ports.CopyingOutput`."""
+        wanted = self._current.refused.taken(tables) if self.keyed else set()
+        dropped: list[TargetTable] = []
+        for table, schema in schemas_now(self.log).items():
+            if str(table) in wanted and self._is_selected(table) and schema.match_key:
+                with suppress(TableLeftOutError):  # reported with its first rows
+                    target = self._targets.target_of(schema)
+                    dropped += [] if self.has_table(target) else [target]
+        if not dropped:
+            return
+        names = sorted(str(each.source) for each in dropped)
+        logger.warning(DROPPED, self.name, ", ".join(names))
+        ask(names)
+        for target in dropped:
+            with suppress(TableLeftOutError):
+                self.create(target)
 
     def close(self) -> None:
         self._jobs.close()

@@ -16,7 +16,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from tidelog.errors import (
@@ -32,6 +32,9 @@ from tidelog.ports import DumpCompleted, LogExtent, StateStore
 from tidelog.system.version import check_format
 
 logger = logging.getLogger(__name__)
+
+DROPPED: Final = "output %s: somebody dropped its copies of %s. They are created and dumped again"
+"""A warning: output, tables."""
 
 Columns = list[list[str]]  # name and type of each
 
@@ -247,6 +250,10 @@ class RefusedTables:
             for name, each in sorted(self._tables.items())
             if not each.is_keyless_now
         }
+
+    def taken(self, tables: Collection[str]) -> set[str]:
+        """Returns those of ``tables`` that are not left out."""
+        return {name for name in tables if name not in self._tables}
 
     def keyless(self) -> dict[str, str]:
         """Returns the tables that are left out for want of a key, and what gives them one."""

@@ -258,6 +258,10 @@ class DatabaseOutput(ExecutorOutput):
         self._known[table.source] = (table, place)
         self._floors[table.source] = floor
 
+    def has_table(self, table: TargetTable) -> bool:
+        session = self._connect()
+        return self._tables.exists(session, self._tables.place(session, table))
+
     def address(self, table: TargetTable) -> str:
         return self._tables.address(self._connect(), table)
 

@@ -117,6 +117,10 @@ class Tables:
         place = str(self.place(session, table))
         return f"the table {place.lower() if self._dialect.folds_tables(session) else place}"
 
+    def exists(self, session: DatabaseSession, place: TableName) -> bool:
+        """Does the destination's table exist?"""
+        return self._dialect.find_table(session, place.namespace, place.name) is not None
+
     def create(
         self, session: DatabaseSession, table: TargetTable, place: TableName
     ) -> FoundTargetTable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,7 +28,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.option_values import ColumnTypes
 from tidelog.model.patterns import all_but, choice, matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.progress import RefusedTables
+from tidelog.outputs.base.progress import DROPPED, RefusedTables
 from tidelog.outputs.base.ranges import (
     deleted_below,
     keyed_in_part,
@@ -212,6 +212,8 @@ class LakeOutput(ABC, Generic[Copy]):
         # The definition of each copy when it had the columns, and the delivered columns.
         self._delivered: dict[TableName, tuple[object, tuple[str, ...]]] = {}
         self._appended_before: set[TableName] | None = None
+        self._followed: set[TableName] = set()  # copies that rows were written to
+        self._ask: Callable[[Sequence[str]], None] | None = None
         self._lease: WriteLease | None = None
         self._state = state
 
@@ -341,8 +343,38 @@ class LakeOutput(ABC, Generic[Copy]):
             self._check_key(copy, schema, exists)
             self._follow(copy, schema, generation, exists)
 
+        self._ask = ask
         keyless = [table for table, schema in known.items() if not schema.match_key]
         self._refused.take_again(known, check, ask, self._log.latest_offset(), keyless)
+
+    def replace_dropped(
+        self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
+    ) -> None:
+        """See `tidelog.ports.CopyingOutput`."""
+        wanted = self._refused.taken(tables)
+        dropped = [
+            schema
+            for table, schema in schemas_now(self._log).items()
+            if str(table) in wanted
+            and matches(self._patterns, table)
+            and not self._table(table).exists()
+        ]
+        if not dropped:
+            return
+        self._request_dumps([str(each.table) for each in dropped], ask)
+        for schema in dropped:
+            copy = self._table(schema.table)
+            self._followed.discard(schema.table)
+            with suppress(TableLeftOutError):  # reported with its first rows
+                self._check_key(copy, schema, exists=False)
+                self._follow(copy, schema, self._log.generation, exists=False)
+
+    def _request_dumps(
+        self, dropped: Sequence[str], ask: Callable[[Sequence[str]], None] | None
+    ) -> None:
+        logger.warning(DROPPED, self.name, ", ".join(sorted(dropped)))
+        if ask is not None:
+            ask(sorted(dropped))
 
     def close(self) -> None:
         if self._state is not None:
@@ -514,9 +546,12 @@ class LakeOutput(ABC, Generic[Copy]):
         if not exists:
             self._check_layout(copy, target, exists=False)
             check_place(self.name, schema.table, copy, self._tables)
+            if schema.table in self._followed:
+                self._request_dumps([str(schema.table)], self._ask)
             copy.create(target, generation)
             copy.check_ours(schema.table, generation)  # catalogs may ignore case
             copy.settle_deletes()
+        self._followed.add(schema.table)
         before, _ = self._delivered.get(schema.table, (None, ()))
         if target is not known or before != copy.definition():
             self._evolve(copy, schema.table, target)

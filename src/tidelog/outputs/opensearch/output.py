@@ -149,6 +149,9 @@ class OpenSearchOutput(ExecutorOutput):
             indices.put_scripts()
         self._known[source] = known
 
+    def has_table(self, table: TargetTable) -> bool:
+        return self._indices().find(self._place(table)[0])
+
     def address(self, table: TargetTable) -> str | None:
         alias, part = self._place(table)
         return f"index {alias}" if part is None else None

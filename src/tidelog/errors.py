@@ -27,6 +27,7 @@
      │              └── ChunkDeniedError  a right is missing
      ├── EventLogError
      │    ├── SegmentCorruptError                                                   stop, exit 1
+     │    ├── ConsumerFileCorruptError  a consumer's position is not readable       stop, exit 1
      │    ├── ForeignSegmentError                                                   stop, exit 1
      │    ├── AppendRaceLostError  another writer owns the tail                     restart
      │    ├── OffsetGoneError  retention removed what is asked for                  stop, exit 1
@@ -212,6 +213,10 @@ class EventLogError(TidelogError):
 
 class SegmentCorruptError(EventLogError):
     """A segment on the chain is torn, truncated or not readable."""
+
+
+class ConsumerFileCorruptError(EventLogError):
+    """The file of a consumer's position is torn, truncated or not readable."""
 
 
 class ForeignSegmentError(EventLogError):

@@ -18,6 +18,7 @@ from tests.unit.eventlog.records import SOURCE, batch, chunk, payloads, register
 
 from tidelog.errors import (
     AppendRaceLostError,
+    ConsumerFileCorruptError,
     EventLogError,
     ForeignSegmentError,
     LeaseLostError,
@@ -508,7 +509,7 @@ def test_a_damaged_consumer_file_stops_retention(writer, path, place):
     fill(writer)
     Consumers(storage_at(place)).register("lake", 100)
     (path / "consumers" / "lake.json").write_text("{")
-    with pytest.raises(SegmentCorruptError, match=r"lake\.json"):
+    with pytest.raises(ConsumerFileCorruptError, match=r"lake\.json"):
         EventLogMaintenance(place).retain(-10)
 
 

@@ -156,6 +156,24 @@ def test_slot_dropped_under_a_running_capture_is_a_gap(source: Source) -> None:
     assert source.inserted() == []
 
 
+def test_a_damaged_file_of_a_consumer_stops_retention_alone(source: Source) -> None:
+    first = source.start()
+    source.wait_led()
+    first.stop()
+    damaged = source.directory / "log" / "consumers" / "lake.json"
+    damaged.parent.mkdir(exist_ok=True)
+    damaged.write_text("{")
+    capture = source.start()
+    source.wait_for(lambda: "retention deletes nothing" in capture.log_file.read_text())
+    source.write(11, 13)
+    source.wait_for(lambda: source.inserted() == [11, 12, 13])
+    assert not capture.died
+    kinds = [each.kind for each in app.status(source.config).overview.problems]
+    assert kinds == ["consumer-damaged"]
+    damaged.unlink()
+    assert not app.status(source.config).overview.problems
+
+
 def test_wal_level_replica_is_a_set_up_error(tmp_path: Path) -> None:
     with PostgresServer(16, {"wal_level": "replica"}) as server:
         source = Source(server.create_database("plain"), tmp_path)

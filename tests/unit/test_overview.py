@@ -268,6 +268,22 @@ def test_a_paused_pipeline_says_how_late_its_outputs_are() -> None:
     assert "pipeline shop: paused by me since " in told(found)
 
 
+def test_a_pause_hides_no_other_problem_of_an_output() -> None:
+    wrong = output(rejected=3, rejected_ms=NOW_MS, refused={"public.t": "no"},
+                   unregistered={"public.u": "no"})  # fmt: skip
+    running = {"outputs": [wrong], "pipelines": [LED]}
+    kinds = {each.kind for each in overview(status(**running), NOW_MS).problems}
+    assert kinds == {"output-rejects", "output-lacks-table", "output-unregistered"}
+    paused = overview(status(**running, paused_pipelines={"shop": PAUSE}), NOW_MS)
+    assert {each.kind for each in paused.problems} == {*kinds, "pipeline-paused"}
+
+
+def test_a_damaged_file_of_a_consumer_is_a_problem() -> None:
+    (found,) = overview(status(damaged_consumers=["lake"]), NOW_MS).problems
+    assert (found.kind, found.severity) == ("consumer-damaged", Severity.CRITICAL)
+    assert "consumers/lake.json is damaged" in found.sentence
+
+
 def test_what_is_paused_says_by_whom_and_since_when() -> None:
     found = overview(status(**PAUSED, paused_pipelines={"later": PAUSE}), NOW_MS)
     assert (found.source.paused_by, found.source.paused_ms) == ("me", PAUSE["since_ms"])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
-from tidelog.errors import SegmentCorruptError, UsageError
+from tidelog.errors import ConsumerFileCorruptError, UsageError
 from tidelog.eventlog.log_files import from_checksummed_json, to_checksummed_json
 from tidelog.eventlog.storage_port import Storage
 
@@ -187,12 +187,26 @@ class Consumers:
         return replace(consumer, outputs=further)
 
     def all(self) -> list[Consumer]:
-        """All consumers, sorted by name. Raises SegmentCorruptError for a damaged file: retention
-        must not delete what its consumer needs.
+        """All consumers, sorted by name. Raises ConsumerFileCorruptError for a damaged file:
+        retention must not delete what its consumer needs.
         """
-        names = self._storage.names(_FOLDER)
-        consumers = (_read(self._storage, name) for name in names if name.endswith(".json"))
-        return [each for each in consumers if each is not None]
+        consumers, damaged = self.read()
+        for error in damaged.values():
+            raise error
+        return consumers
+
+    def read(self) -> tuple[list[Consumer], dict[str, ConsumerFileCorruptError]]:
+        """All consumers, sorted by name, and the names of those whose files are damaged."""
+        consumers, damaged = [], {}
+        for path in self._storage.names(_FOLDER):
+            if path.endswith(".json"):
+                try:
+                    consumer = _read(self._storage, path)
+                except ConsumerFileCorruptError as error:
+                    damaged[_name_of(path)] = error
+                else:
+                    consumers += [] if consumer is None else [consumer]
+        return consumers, damaged
 
     def _storages(self) -> list[Storage]:
         return [self._storage] if self._second is None else [self._storage, self._second]
@@ -202,7 +216,7 @@ def _read(storage: Storage, path: str) -> Consumer | None:
     """The consumer of the document at ``path``; None if there is none."""
     try:
         data = from_checksummed_json(storage.read(path), f"{storage!r} {path}")
-        name = path.removeprefix(f"{_FOLDER}/").removesuffix(".json")
+        name = _name_of(path)
         destinations, former = (
             {o: Destination.from_json(each) for o, each in data.get(member, {}).items()}
             for member in ("destinations", "former")
@@ -218,7 +232,12 @@ def _read(storage: Storage, path: str) -> Consumer | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise SegmentCorruptError(
-            f"{storage!r} {path} is damaged; retention stops until it is registered "
-            "again or deleted."
+        raise ConsumerFileCorruptError(
+            f"{storage!r} {path} is damaged: the position of {_name_of(path)} is not known, so "
+            "retention deletes nothing. Delete the file. A pipeline then continues from the copy "
+            "in its checkpoint; an engine begins as if it were new"
         ) from error
+
+
+def _name_of(path: str) -> str:
+    return path.removeprefix(f"{_FOLDER}/").removesuffix(".json")

@@ -17,7 +17,13 @@ from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
 from tidelog.config.loading import of_one_database
-from tidelog.errors import AccessRefusedError, Policy, SegmentCorruptError, TidelogError, UsageError
+from tidelog.errors import (
+    AccessRefusedError,
+    ConsumerFileCorruptError,
+    Policy,
+    TidelogError,
+    UsageError,
+)
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.local_storage import provide_options, storage_at
 from tidelog.eventlog.log_files import LOG_FILE
@@ -73,7 +79,7 @@ def highest_issued_offset(state: StateStore, log: EventLog) -> int:
     offsets = [0] if status is None else [int(status.value["capture"]["next_offset"])]
     try:
         offsets += [each.offset for each in Consumers(log.storage).all()]
-    except SegmentCorruptError as error:
+    except ConsumerFileCorruptError as error:
         logger.warning("how far consumers have read is not known: %s", error)
     issued, tail = max(offsets), log.tail if log.is_known else log.newest()
     if tail is not None and issued > tail.next:

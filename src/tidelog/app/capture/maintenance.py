@@ -12,7 +12,7 @@ from tidelog.app.sources.keys import discard_unused
 from tidelog.capture.dumps.coordinator import DumpCoordinator
 from tidelog.config import Config
 from tidelog.control.mailbox import Mailbox
-from tidelog.errors import StorageError
+from tidelog.errors import ConsumerFileCorruptError, StorageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
 from tidelog.eventlog.reader import EventLog
@@ -67,7 +67,9 @@ class LogMaintenanceTask:
         self._due_at_segments = 0
 
     def act(self) -> None:
-        """Run one round. Raises StorageError, of a directory."""
+        """Run one round. Raises StorageError, of a directory. A damaged file of a consumer stops
+        retention alone, and `tidelog status` names it.
+        """
         now = time.monotonic()
         if (
             not self._on_object_store
@@ -78,6 +80,9 @@ class LogMaintenanceTask:
                 self._maintain()
                 self._due_at = now + AT_LEAST_EVERY_S
                 self._due_at_segments = self._segments() + WORTHWHILE_SEGMENTS
+            except ConsumerFileCorruptError as error:
+                self._due_at = now + AT_LEAST_EVERY_S if self._on_object_store else now
+                logger.warning("maintenance: %s", error)
             except StorageError as error:
                 if not self._on_object_store:
                     raise

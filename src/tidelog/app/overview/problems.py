@@ -563,6 +563,17 @@ def _retention(source: SourceHealth, retained: RetainedLog) -> Iterator[Problem]
 def _outputs(
     status: Mapping[str, Any], outputs: Sequence[OutputHealth], now_ms: int
 ) -> Iterator[Problem]:
+    for name in status.get("damaged_consumers") or ():
+        yield problem(
+            "consumer-damaged",
+            Severity.CRITICAL,
+            name,
+            f"The event log's file consumers/{name}.json is damaged: the position of {name} is "
+            "not known, so retention deletes nothing.",
+            "Delete the file. A pipeline then continues from the copy in its checkpoint; an engine "
+            "begins as if it were new.",
+            "consumerfilecorrupterror",
+        )
     led = {row["pipeline"]: row["leader"] for row in status.get("pipelines") or ()}
     begun = {f"{each.pipeline}/{each.output}" for each in outputs}
     paused = status.get("paused_pipelines") or {}
@@ -592,7 +603,7 @@ def _outputs(
                 "outputrefusederror",
             )
         elif each.pipeline in paused:
-            continue  # the pause's problem says how late
+            pass  # the pause's problem says how late
         elif each.behind_records and silent and not pipeline_begins(status, name):
             yield problem(
                 "pipeline-silent",

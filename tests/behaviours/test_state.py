@@ -186,6 +186,26 @@ def test_an_earlier_leader_changes_nothing_that_a_later_one_has_read(request, tm
     state.close()
 
 
+@pytest.mark.parametrize("name", sorted({"postgres", "zookeeper"} & STORES.keys()))
+def test_a_deletion_that_arrives_late_deletes_nothing(request, tmp_path, monkeypatch, name):
+    """Its leader is frozen after it has checked that no later one has read the document."""
+    backend, url = any_store(name, request, tmp_path)
+    state = backend.store(url)
+    late, new = fenced(state, "capture", 1), fenced(state, "capture", 2)
+    late.put("pause", 1, 0)
+    check = late._check_epoch
+
+    def check_and_freeze(*arguments):
+        check(*arguments)
+        new.put("pause", 2, None)
+
+    monkeypatch.setattr(late, "_check_epoch", check_and_freeze)
+    with pytest.raises(LeaseLostError):
+        late.delete("pause")
+    assert state.get("pause").value == 2
+    state.close()
+
+
 def test_what_one_handle_puts_another_sees_and_it_survives_closing(open_store):
     first, second = open_store(), open_store()
     first.put("a", 1, 0)

@@ -44,7 +44,8 @@ class FencedStore(StateStore, Protocol):
         """Return a handle for the leader ``name`` of this epoch; it is closed with the store.
 
         Once the handle of a later epoch has read or changed a document, this handle's changes of it
-        raise LeaseLostError, however late they arrive at the store.
+        raise LeaseLostError, however late they arrive at the store. An object store has no
+        conditional delete: there a deletion may arrive late.
         """
         ...
 

@@ -59,7 +59,11 @@ class Register(Protocol):
         """
         ...
 
-    def remove(self, name: str) -> None: ...
+    def remove(self, name: str, tag: Any = None) -> bool:
+        """Remove the text; with a ``tag`` only the text that has it. Returns False if another text
+        has the name by now. An object store can't compare: it removes whatever is there.
+        """
+        ...
 
     def names(self) -> list[str]: ...
 
@@ -145,13 +149,14 @@ class Documents:
                 return fresh.version
 
     def delete(self, key: str) -> None:
-        if self._epoch:
-            stored = self._read_stored(key)
-            if stored is None:
+        removed = False
+        while not removed:
+            stored = self._read_stored(key) if self._epoch else None
+            if self._epoch and stored is None:
                 return
             self._check_epoch(key, stored)
-        self._forget(key)
-        self._register.remove(name_of(key))
+            self._forget(key)
+            removed = self._register.remove(name_of(key), None if stored is None else stored.tag)
 
     def keys(self, prefix: str) -> list[str]:
         return sorted(k for k in map(key_of, self._register.names()) if k.startswith(prefix))

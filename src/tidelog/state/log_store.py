@@ -51,9 +51,10 @@ class ObjectRegister:
         with _state_errors():
             return self._storage.replace_if(self._path(name), text, tag)
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, tag: Any = None) -> bool:
         with _state_errors():
             self._storage.delete(self._path(name))
+        return True
 
     def names(self) -> list[str]:
         with _state_errors():

@@ -77,7 +77,10 @@ class RowRegister:
     def swap(self, name: str, text: bytes, tag: Any) -> Any:
         if tag is None:
             rows = self._run(
-                "INSERT INTO {table} VALUES (%s, %s, %s, 1) ON CONFLICT DO NOTHING RETURNING tag",
+                # Not a tag that an earlier text of this name had.
+                "INSERT INTO {table} VALUES (%s, %s, %s, "
+                "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint) "
+                "ON CONFLICT DO NOTHING RETURNING tag",
                 *(self._space, name, text),
                 silent=NoAnswerError,
             )
@@ -90,8 +93,12 @@ class RowRegister:
             )
         return rows[0][0] if rows else None
 
-    def remove(self, name: str) -> None:
-        self._run("DELETE FROM {table} WHERE space = %s AND name = %s", self._space, name)
+    def remove(self, name: str, tag: Any = None) -> bool:
+        text = "DELETE FROM {table} WHERE space = %s AND name = %s"
+        if tag is None:
+            self._run(text, self._space, name)
+            return True
+        return bool(self._run(f"{text} AND tag = %s RETURNING tag", self._space, name, tag))
 
     def names(self) -> list[str]:
         return [

@@ -343,11 +343,15 @@ class NodeRegister:
         self._delete_all(parts if version is None else before)
         return None if version is None else (version, bool(parts))
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, tag: Any = None) -> bool:
         parts = self._parts_of(name)  # as in `swap`
-        self._delete(self._node(name))
+        try:
+            self._delete(self._node(name), -1 if tag is None else tag[0])
+        except refusals.BadVersionError:
+            return False
         if parts:
             self._delete_all([*parts, f"{self._path}/{_PARTS}/{self._folder}-{name}"])
+        return True
 
     def names(self) -> list[str]:
         path = f"{self._path}/{self._folder}"
@@ -427,9 +431,9 @@ class NodeRegister:
             return None
         return 0 if tag is None else int(answers[-1].version)
 
-    def _delete(self, path: str) -> None:
+    def _delete(self, path: str, version: int = -1) -> None:
         with contextlib.suppress(refusals.NoNodeError):
-            self._connection.change(lambda client: client.delete_async(path))
+            self._connection.change(lambda client: client.delete_async(path, version))
 
     def _delete_all(self, paths: list[str]) -> None:
         """Delete parts that no node names any more; on errors, the next swap deletes them."""

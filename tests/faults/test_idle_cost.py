@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,12 @@ from tests.support.s3 import S3Server
 
 from tidelog import app
 from tidelog.cli import watch
+from tidelog.control.commands import ExecuteSnapshot
+from tidelog.control.mailbox import Mailbox
+from tidelog.errors import TidelogError
 from tidelog.eventlog import log_poller
 from tidelog.eventlog.local_storage import provide_options
+from tidelog.state.opening import open_state
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 
@@ -152,6 +156,21 @@ def test_an_idle_leader_and_one_that_stands_by_make_few_requests_together(
             network, watch.FIRST_LINE_S + 10, WATCHED_PAIR_S
         )  # behind the first plain lines
     assert len(lines) <= MOST_OF_A_PAIR * WATCHED_PAIR_S / 3600 + BEGUN, kinds(lines)
+
+
+def test_waits_for_a_dump_make_few_requests(source: Source, network: FaultyNetwork) -> None:
+    with captures(source, 1):
+        pass
+    source.config_file.write_text(
+        source.config_file.read_text() + "outputs: [{kind: files, path: x}]"
+    )
+    with closing(open_state(source.config.state.place)) as state:
+        Mailbox(state).send(ExecuteSnapshot(dump_id="d1"))
+    for wait in (app.dump_wait, app.wait_finalized):
+        before = len(network.asked)
+        with pytest.raises(TidelogError):
+            wait(source.config, "d1", timeout_s=WATCHED_S)
+        assert len(network.asked) - before <= 2 * WATCHED_S, kinds(network.asked[before:])
 
 
 @pytest.mark.spark

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.app.overview.build import overview
-from tidelog.app.overview.remote_control import status
+from tidelog.app.overview.remote_control import StatusFeed, status
 from tidelog.capture.session.start import STATUS_KEY
-from tidelog.config import load_config
+from tidelog.config import Config, load_config
 from tidelog.errors import OutputError
 from tidelog.eventlog.consumers import Consumers, DeliveryStats, OutputFailure
 from tidelog.outputs.base.progress import OutputProgress
@@ -18,14 +19,18 @@ from tidelog.spark.pipeline import BatchProgress, _ProgressStore
 from tidelog.state.sqlite import SqliteState
 
 
-def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
     file = tmp_path / "tidelog.yaml"
     file.write_text(
         "source: {kind: postgres, url: 'postgresql://localhost/shop'}\n"
         "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
         "outputs: [{kind: delta, path: lake}, {kind: files, path: f}]\n"
     )
-    config = load_config(file)
+    return load_config(file)
+
+
+def test_an_output_that_stopped_is_in_the_status(config: Config, tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
     built.insert(built.table("public.t", {"id": "int64"}), "1")
     end = built.flush().next
@@ -64,6 +69,19 @@ def test_an_output_that_stopped_is_in_the_status(tmp_path: Path) -> None:
     assert (shown[0]["committed_ms"], shown[0]["batch_s"], shown[0]["rejected"]) == (55, 3.0, 4)
     assert shown[0]["last_error"] == "no route"
     assert shown[1]["committed_ms"] is None
+
+
+def test_the_last_status_of_a_process_is_of_its_end(config: Config, tmp_path: Path) -> None:
+    built = BuiltLog(tmp_path / "log")
+    table = built.table("public.t", {"id": "int64"})
+    built.insert(table, "1")
+    end = built.flush().next
+    consumers = Consumers(built.log.storage)
+    consumers.register("pipeline", 0, {"delta": 0})
+    with StatusFeed(config) as feed:
+        assert feed.latest()["outputs"][0]["behind_records"] == 1
+        consumers.register("pipeline", end, {"delta": end})
+        assert feed.latest(last=True)["outputs"][0]["behind_records"] == 0
 
 
 def test_what_another_version_told_of_deliveries_is_read(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ _Missing = Callable[[int], tuple[int, float | None]]
 _KNOWN = 1000
 
 
-def consumers_of(log: EventLog, part_cache: _Known) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of ``outputs`` and ``engines`` for the status.
+def consumers_of(log: EventLog, part_cache: _Known) -> dict[str, Any]:
+    """Return the rows of ``outputs`` and ``engines`` for the status, and the names of the
+    consumers whose files are damaged.
 
     There is a row for each output of each pipeline, and for each name of engines.
     ``behind_records``: the records that it has not processed. ``lag_s``: the age of the oldest of
@@ -57,11 +58,12 @@ def consumers_of(log: EventLog, part_cache: _Known) -> dict[str, list[dict[str, 
     """
     if len(part_cache) > _KNOWN:
         part_cache.clear()
-    consumers = Consumers(log.storage).all()
+    consumers, damaged = Consumers(log.storage).read()
     missing = cache(lambda offset: _missing_records(log, offset, part_cache))
     return {
         "outputs": list(_outputs(consumers, missing)),
         "engines": list(_engines(consumers, missing)),
+        "damaged_consumers": sorted(damaged),
     }
 
 
@@ -353,12 +355,12 @@ class StatusReader:
             "checked": last_results.stored_check_summary(self._state, self._config),
         }
 
-    def from_log(self) -> dict[str, Any]:
+    def from_log(self, *, at_once: bool = False) -> dict[str, Any]:
         """Return the progress of the outputs, and the contents of the event log; empty: no log.
-        Raises EventLogError.
+        ``at_once``: read it now, however old the last result is. Raises EventLogError.
         """
         now = time.monotonic()
-        if self._log is not None and now < self._log_due:
+        if self._log is not None and now < self._log_due and not at_once:
             return self._log_status
         self._log_due = now + self._log_every_s
         place = event_log_path(self._config)

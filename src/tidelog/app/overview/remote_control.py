@@ -25,6 +25,7 @@ from tidelog.control.mailbox import Mailbox, Outcome
 from tidelog.errors import EventLogError, StorageError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.reader import EventLog
+from tidelog.model.option_values import is_url
 from tidelog.model.patterns import matches
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
@@ -91,7 +92,7 @@ class StatusFeed:
         if last and self.pays_per_request:
             return {**status, "outputs": []}
         with suppress(EventLogError, StorageError, OSError):
-            self._log_status = self._reader.from_log()
+            self._log_status = self._reader.from_log(at_once=last)
         return {**status, **self._log_status}
 
 
@@ -263,6 +264,7 @@ def dump_wait(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     blocks: list[dict[str, Any]] = []
     check_at = 0.0
+    interval_s = _wait_interval_s(config, 0.1)
     state = ReadOnlyStateStore(config.state.place)
     try:
         while deadline is None or time.monotonic() < deadline:
@@ -281,11 +283,25 @@ def dump_wait(
                     return DumpSummary(summary)
             elif not asked_for:
                 raise UsageError(f"there is no dump {dump_id} (any more)")
-            time.sleep(0.1)
+            _sleep(interval_s, deadline)
     finally:
         state.close()
     why = f" {block_reasons(blocks)}" if blocks else ""
     raise TidelogError(f"dump {dump_id} did not finish within {timeout_s} s; it continues.{why}")
+
+
+def _wait_interval_s(config: Config, seconds: float) -> float:
+    """Return the seconds between two polls of a long wait: ``seconds``, or more where state store
+    or event log cost money for each request.
+    """
+    paid = pays_per_request(config.state.place) or is_url(config.log.path)
+    return PAID_WAIT_INTERVAL_S if paid else seconds
+
+
+def _sleep(seconds: float, deadline: float | None) -> None:
+    """Sleep at most until the deadline, by the monotonic clock."""
+    left_s = seconds if deadline is None else deadline - time.monotonic()
+    time.sleep(max(0.0, min(seconds, left_s)))
 
 
 def _name_in_log(wanted: str, tables: Sequence[TableName], *, follow: bool) -> str:
@@ -379,6 +395,7 @@ def _tail_start(log: EventLog, end: int, table: str | None, count: int) -> int:
 
 FINISHED = ("completed", "aborted")
 POLL_S = 0.2
+PAID_WAIT_INTERVAL_S: Final = 5.0
 
 
 def wait_finalized(
@@ -401,7 +418,8 @@ def wait_finalized(
         output: the name of a configured output, or of a consumer that registered itself with the
             event log; None: every configured output.
         timeout_s: the longest time to wait; None: for ever.
-        on_progress: called with the state of the wait, about five times a second.
+        on_progress: called with the state of the wait, about five times a second; every five
+            seconds where requests cost money.
 
     Returns:
         The state of the wait. Tables that failed or were cancelled are not waited for.
@@ -415,6 +433,7 @@ def wait_finalized(
         raise UsageError("there are no outputs to wait for; add one under 'outputs'")
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     progress = _DeliveryProgress(config, dump_id, output)
+    interval_s = _wait_interval_s(config, POLL_S)
     try:
         while True:
             state = progress.read()
@@ -427,7 +446,7 @@ def wait_finalized(
                     f"dump {dump_id} was not delivered within {timeout_s:g} s: "
                     f"{_state_text(state)}. The dump continues."
                 )
-            time.sleep(POLL_S)
+            _sleep(interval_s, deadline)
     finally:
         progress.close()
 

@@ -423,6 +423,8 @@ def test_cancel_without_an_id_lists_the_dumps_where_nobody_can_answer(
     assert [name for name, _ in runtime.calls] == ["status"] * 3
     assert invoke("cancel", config, "--all") == 0
     assert runtime.calls[-1][1]["arguments"][1] == StopSnapshot()
+    assert invoke("cancel", config, "d1", "--all") == 2
+    assert "give one of a dump's id and --all" in capsys.readouterr().err
 
 
 def test_cancel_asks_nobody_for_json(

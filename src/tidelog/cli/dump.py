@@ -271,6 +271,8 @@ def cancel(
     """
     from tidelog.control.commands import StopSnapshot, build_command
 
+    if every and dump is not None:
+        raise UsageError("give one of a dump's id and --all")
     loaded = client.load(config, unread=client.STATE_ALONE)
     if dump is None and not every and not table:
         dump = _choose_dump(loaded, config, as_json=as_json)

@@ -48,8 +48,10 @@ from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.output import DeltaOutput
 from tidelog.outputs.lake.iceberg.output import IcebergOptions, IcebergOutput
 from tidelog.spark import spark_session
+from tidelog.spark.datasource.partitions import end_of_batch
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.executor_jobs import run_on_executors
+from tidelog.spark.pipeline import MAX_BATCH_BYTES
 
 SIZES = {
     "rows": ((1_000, 4_000), (100_000, 1_000_000), (100_000, 1_000_000, 5_000_000, 20_000_000)),
@@ -114,13 +116,15 @@ class Copy:
         self._end = self._log.head_offset
 
     def write(self) -> float:
-        """Bring all over that is there and was not yet, in one batch: CPU seconds, also of the JVM,
-        in which Iceberg's library commits.
+        """Bring all over that is there and was not yet, in batches of a pipeline's size: CPU
+        seconds, also of the JVM, in which Iceberg's library commits.
         """
-        batch = batch_of(self._log, self._end, self._log.latest_offset())
-        start = _cpu_s()
-        self._output.write(batch)
-        self._end = batch.end
+        end, start = self._log.latest_offset(), _cpu_s()
+        limits: dict[str, Any] = {"max_bytes": MAX_BATCH_BYTES, "max_records": None, "whole": True}
+        while self._end < end:
+            until = end_of_batch(self._log, self._end, end, **limits)
+            self._output.write(batch_of(self._log, self._end, until))
+            self._end = until
         return _cpu_s() - start
 
     def leave_small_files(self) -> None:

@@ -41,8 +41,10 @@ def dialect(kind: str) -> Dialect:
     return Postgres(url) if kind == "postgres" else MySql(url)
 
 
-def database_destination(context: Context, kind: str, deletes: str = "hard") -> Destination:
-    place = dialect(kind)
+def database_destination(
+    context: Context, kind: str, deletes: str = "hard", place: Dialect | None = None
+) -> Destination:
+    place = place or dialect(kind)
     number = next(_numbers)
     # MySQL has no schemas in a database, so databases of a test are told apart by number.
     namespace, own = (None, "tidelog") if kind == "postgres" else (f"d{number}", f"own{number}")

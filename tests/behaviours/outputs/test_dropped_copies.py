@@ -1,4 +1,4 @@
-"""A user drops a copy at its destination: it is dumped again, whether or not rows come."""
+"""A destination loses copies or rows: they are dumped again, whether or not rows come."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.behaviours.outputs.database_tables import database_destination, server
 from tests.behaviours.outputs.destinations import Context, Destination, kinds, make
 from tests.support.build_log import BuiltLog
 
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.maintenance import EventLogMaintenance
+from tidelog.outputs.database.postgres import Postgres
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.spark.pipeline import run_pipeline
 
@@ -99,6 +101,39 @@ def test_a_copy_is_dumped_again_whose_rows_the_log_has_no_more(
     found = run(destination, spark, built, captured=lambda: captured)
     assert found == ["public.dropped"], "the source has no table gone any more"
     assert run(destination, spark, built, captured=lambda: captured) == []
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_all_copies_are_dumped_again_in_a_database_that_is_restored_from_a_backup(
+    more: int, spark: Any, built: BuiltLog, tmp_path: Path
+) -> None:
+    def sql(statement: str) -> None:
+        server("postgres").execute(statement)
+
+    name, backup = f"restored_{more}", f"backup_{more}"
+    place = Postgres(server("postgres").create_database(name))
+    context = Context(spark, built, tmp_path)
+    destination = database_destination(context, "postgres", place=place)
+    table = built.table("public.t", COLUMNS)
+    built.insert(table, "1", "before")
+    built.flush()
+    assert run(destination, spark, built) == []
+    sql(f"CREATE DATABASE {backup} TEMPLATE {name}")
+    built.insert(table, "2", "lost")
+    built.flush()
+    assert run(destination, spark, built) == []
+    sql(f"DROP DATABASE {name} WITH (FORCE)")
+    sql(f"ALTER DATABASE {backup} RENAME TO {name}")
+    for number in range(more):
+        built.insert(table, str(number + 3), "after")
+        built.flush()
+    assert run(destination, spark, built) == ["public.t"]
+    assert run(destination, spark, built) == []
+    first = built.dump_started("public.t").first
+    built.chunk(table, [("1", "before"), ("2", "lost"), *[("3", "after")] * more])
+    built.dump_completed("public.t", first)
+    assert run(destination, spark, built) == []
+    assert [row["id"] for row in destination.rows("public.t")] == [1, 2, 3][: 2 + more]
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

@@ -33,10 +33,10 @@ from tidelog.errors import (
 )
 from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.patterns import matches
-from tidelog.model.schema import TableName
+from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution, tasks
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.progress import DROPPED, OutputProgress, check_generation
+from tidelog.outputs.base.progress import DROPPED, RESTORED, OutputProgress, check_generation
 from tidelog.outputs.base.scheduling import BatchPlan, JobScheduler, TablePart
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.targets import (
@@ -102,6 +102,7 @@ class ExecutorOutput:
         self._spark = session_beside(spark, _SESSION_CONF)
         prepare_workers(self._spark)
         self._progress: OutputProgress | None = None
+        self._ask: Callable[[Sequence[str]], None] | None = None
         self._targets = TargetTables(self._spark, self.log, delivery)
         self._current = CurrentTables(self.log, self._targets, delivery, state, self)
         self._jobs = JobScheduler(self._spark, self.log, delivery, self._cores)
@@ -268,21 +269,41 @@ class ExecutorOutput:
         self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
     ) -> None:
         """See `tidelog.ports.CopyingOutput`."""
-        wanted = self._current.refused.taken(tables) if self.keyed else set()
+        self._ask = ask
+        requested = self.request_if_restored(tables)
         dropped: list[TargetTable] = []
-        for table, schema in schemas_now(self.log).items():
-            if str(table) in wanted and self._is_selected(table) and schema.match_key:
-                with suppress(TableLeftOutError):  # reported with its first rows
-                    target = self._targets.target_of(schema)
-                    dropped += [] if self.has_table(target) else [target]
-        if not dropped:
-            return
+        for schema in self._copied(tables):
+            with suppress(TableLeftOutError):  # reported with its first rows
+                target = self._targets.target_of(schema)
+                dropped += [] if self.has_table(target) else [target]
         names = sorted(str(each.source) for each in dropped)
-        logger.warning(DROPPED, self.name, ", ".join(names))
-        ask(names)
+        if missing := [name for name in names if name not in requested]:
+            logger.warning(DROPPED, self.name, ", ".join(missing))
+            ask(missing)
         for target in dropped:
             with suppress(TableLeftOutError):
                 self.create(target)
+
+    def request_if_restored(self, tables: Collection[str] | None = None) -> Sequence[str]:
+        """Request dumps of ``tables`` (None: of all) if the destination lost rows that were written
+        to it. Returns the tables.
+        """
+        progress = self._progress_of(self.log.generation)
+        if self._ask is None or not 0 < progress.written > self.reached_offset():
+            return ()
+        names = sorted(str(schema.table) for schema in self._copied(tables))
+        logger.warning(RESTORED, self.name, ", ".join(names))
+        self._ask(names)
+        progress.forget_written()
+        return names
+
+    def _copied(self, tables: Collection[str] | None) -> list[TableSchema]:
+        """Returns the newest schemas of those of ``tables`` (None: of all) that have copies."""
+        if not self.keyed:
+            return []
+        known = {str(t): s for t, s in schemas_now(self.log).items() if self._is_selected(t)}
+        taken = self._current.refused.taken(known if tables is None else tables)
+        return [s for name, s in known.items() if name in taken and s.match_key]
 
     def close(self) -> None:
         self._jobs.close()

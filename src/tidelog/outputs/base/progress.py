@@ -1,9 +1,11 @@
 """Stores how far an output is, for destinations that can't report it: one document of the state
 store.
 
-``{"done": offset, "begun": offset, "columns": {table: [[name, type], …]}, "rejected": count}``:
+``{"done": offset, "begun": offset, "columns": {table: [[name, type], …]}, "rejected": count,
+"written": offset}``:
 everything below ``done`` is in the destination, except for ``rejected`` records, which are in its
-dead letters; a batch up to ``begun`` was begun. After a failure no shorter batch is written, so
+dead letters; a batch up to ``begun`` was begun; a destination that stores offsets has stored
+``written``. After a failure no shorter batch is written, so
 that a key whose newest state is already there never gets an older state from a batch with another
 end. The document is written by compare-and-set: of two pipelines with one output's name, one stops.
 But if there was no document, an earlier leader of the same pipeline may have created it late: then
@@ -35,6 +37,11 @@ logger = logging.getLogger(__name__)
 
 DROPPED: Final = "output %s: somebody dropped its copies of %s. They are created and dumped again"
 """A warning: output, tables."""
+RESTORED: Final = (
+    "output %s: its destination lost rows that were written: it was restored to an earlier state, "
+    "or failed over without them. Its copies of %s are dumped again"
+)
+"""A warning: output, tables."""
 
 Columns = list[list[str]]  # name and type of each
 
@@ -50,6 +57,8 @@ class OutputProgress:
         self.begun: int
         self.columns: dict[str, Columns]
         self.rejected: int
+        self.written: int
+        """An offset that the destination stored with rows; the next call of `finish` stores it."""
         self._read()
 
     def _read(self) -> None:
@@ -61,6 +70,7 @@ class OutputProgress:
         self.begun = value.get("begun", 0)
         self.columns = value.get("columns", {})
         self.rejected = value.get("rejected", 0)
+        self.written = value.get("written", 0)
 
     def begin(self, end: int) -> None:
         """Store that a batch up to ``end`` begins, durably, before its first record is written."""
@@ -71,6 +81,11 @@ class OutputProgress:
         """Store that all below ``end`` is in the destination, but for ``rejected`` more records."""
         if self.done is None or end > self.done:
             self._store(end, self.begun, self.columns, self.rejected + rejected)
+
+    def forget_written(self) -> None:
+        """Store that what was written was lost at the destination, and is dumped again."""
+        self.written = 0
+        self._store(self.done, self.begun, self.columns, self.rejected)
 
     def store_columns(self, table: str, columns: Sequence[Sequence[str]]) -> None:
         """Store which columns the destination's table has."""
@@ -85,6 +100,8 @@ class OutputProgress:
         value: dict[str, Any] = {"done": done, "begun": begun, "columns": columns}
         if rejected:
             value["rejected"] = rejected
+        if self.written:
+            value["written"] = self.written
         try:
             self._version = self._state.put(self._key, value, self._version)
         except StateConflictError:

@@ -305,7 +305,10 @@ class DatabaseOutput(ExecutorOutput):
 
     def writer(self) -> TaskWriter:
         layouts = {str(source): self._layout(source) for source in self._known}
-        attempt = self._next_attempt(self._progress_of(self.log.generation).begun)
+        self.request_if_restored()
+        progress = self._progress_of(self.log.generation)
+        attempt = self._next_attempt(progress.begun)
+        progress.written = progress.begun
         return TableWriter(self._dialect, layouts, attempt, self._own, self._batch_rows)
 
     @contextmanager

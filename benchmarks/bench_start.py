@@ -1,7 +1,8 @@
-"""What starting costs: `tidelog pipeline --once` with and without work, and the first batch of
-`tidelog pipeline`, by wall time and CPU of all processes.
+"""What starting costs: `tidelog pipeline --once` with and without work, the first batch of
+`tidelog pipeline`, and the first rows of a PostgreSQL after `tidelog run`, by wall time and CPU of
+all processes.
 
-python -m benchmarks.bench_start [files] [delta] [--tables 1 21] [--runs 3]
+python -m benchmarks.bench_start [files] [delta] [run] [--tables 1 21] [--runs 3]
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import psutil
 from tests.support.build_log import BuiltLog
 
 from benchmarks.spark_workload import COLUMNS, append, drawn
 from benchmarks.table import Row, show
+from tidelog.demo.servers.postgres import PostgresServer
 
 OUTPUTS = {
     "files": "{kind: files, path: files}",
@@ -45,7 +48,7 @@ class Spent:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("outputs", nargs="*", help=f"default: all of {', '.join(OUTPUTS)}")
+    parser.add_argument("outputs", nargs="*", help=f"{', '.join(OUTPUTS)}, run; default: all")
     parser.add_argument("--tables", type=int, nargs="+", default=[1, 21])
     parser.add_argument("--runs", type=int, default=3, help="of each command; the median counts")
     parser.add_argument("--quick", action="store_true", help="little data: numbers mean nothing")
@@ -53,10 +56,13 @@ def main() -> None:
     if given.quick:
         given.outputs, given.tables, given.runs = ["files"], [1], 1
     ctypes.CDLL(None).prctl(_SUBREAPER, 1)
-    for output in given.outputs or OUTPUTS:
+    for output in given.outputs or (*OUTPUTS, "run"):
         for tables in given.tables:
             with tempfile.TemporaryDirectory() as scratch:
-                _measure(Path(scratch), output, tables, given.runs)
+                if output == "run":
+                    _measure_run(Path(scratch), tables)
+                else:
+                    _measure(Path(scratch), output, tables, given.runs)
 
 
 def _measure(directory: Path, output: str, tables: int, runs: int) -> None:
@@ -100,6 +106,36 @@ def _measure(directory: Path, output: str, tables: int, runs: int) -> None:
     )
 
 
+def _measure_run(directory: Path, tables: int) -> None:
+    with PostgresServer(16) as server:
+        dsn = server.create_database("shop")
+        for number in range(tables):
+            server.execute(
+                f"CREATE TABLE t{number} AS SELECT i AS id, 'row ' || i AS name, now() AS at "
+                f"FROM generate_series(1, {_ROWS}) i; ALTER TABLE t{number} ADD PRIMARY KEY (id)",
+                "shop",
+            )
+        (directory / "tidelog.yaml").write_text(
+            f"source: {{kind: postgres, url: '{dsn}', tables: ['public.*']}}\n"
+            "log: {path: log}\nstate: {url: 'sqlite:///state.db'}\n"
+            "pipeline: {checkpoint: checkpoint, master: 'local[2]'}\n"
+            "outputs: [{kind: delta, path: lake}]\n"
+        )
+
+        def wait(_process: subprocess.Popen[str]) -> None:
+            while _filled(directory / "lake") < tables:
+                time.sleep(0.05)
+
+        spent = _spent(directory, "run", wait)
+    what = f"first rows of {tables} tables of {_ROWS:,} rows in Delta after `tidelog run`"
+    show([_row(what, [spent], "≤ 20 s")])
+
+
+def _filled(lake: Path) -> int:
+    commits = lake.glob("*/*/_delta_log/*.json")
+    return len({commit.parent for commit in commits if '"add"' in commit.read_text()})
+
+
 def _row(what: str, found: Sequence[Spent], goal: str = "") -> Row:
     wall = statistics.median(each.wall for each in found)
     cpu = statistics.median(each.cpu for each in found)
@@ -107,7 +143,7 @@ def _row(what: str, found: Sequence[Spent], goal: str = "") -> Row:
 
 
 def _once(directory: Path) -> Spent:
-    return _spent(directory, lambda process: process.wait(), "--once")
+    return _spent(directory, "pipeline", lambda process: process.wait(), "--once")
 
 
 def _until_visible(directory: Path) -> Spent:
@@ -119,19 +155,20 @@ def _until_visible(directory: Path) -> Spent:
             if "batch" in json.loads(line):
                 break
 
-    return _spent(directory, told)
+    return _spent(directory, "pipeline", told)
 
 
 def _spent(
-    directory: Path, wait: Callable[[subprocess.Popen[str]], object], *arguments: str
+    directory: Path, command: str, wait: Callable[[subprocess.Popen[str]], object], *arguments: str
 ) -> Spent:
-    call = [sys.executable, "-m", "tidelog", "pipeline", "tidelog.yaml", "--json", *arguments]
+    call = [sys.executable, "-m", "tidelog", command, "tidelog.yaml", "--json", *arguments]
+    others = {each.pid for each in psutil.Process().children()}  # a server
     before, began = _cpu(), time.perf_counter()
     with (directory / "stderr").open("w") as errors:
         process = subprocess.Popen(
             call,
             cwd=directory,
-            stdout=subprocess.DEVNULL if arguments else subprocess.PIPE,
+            stdout=subprocess.DEVNULL if arguments or command == "run" else subprocess.PIPE,
             stderr=errors,
             text=True,
         )
@@ -144,11 +181,11 @@ def _spent(
         raise RuntimeError(
             f"it ended with {process.returncode}: {(directory / 'stderr').read_text()}"
         )
-    while True:  # Spark's JVM and its workers end after the command
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return Spent(wall, _cpu() - before)
+    # Spark's JVM and its workers end after the command.
+    while left := {each.pid for each in psutil.Process().children()} - others:
+        for process_id in left:
+            os.waitpid(process_id, 0)
+    return Spent(wall, _cpu() - before)
 
 
 def _cpu() -> float:

@@ -138,7 +138,7 @@ def test_its_threads_end(store: Slow) -> None:
     for key in KEYS:
         ahead.get(key)
     time.sleep(0.2)
-    assert not [t for t in threading.enumerate() if t.name.startswith("tidelog-read-ahead")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("tidelog-prefetch")]
 
 
 def test_what_is_known_to_be_absent_needs_no_request_to_be_deleted(store: Slow) -> None:

@@ -108,7 +108,7 @@ def test_a_failed_look_is_remembered_and_mends_itself(
         assert (found.overview, found.trouble) == (None, said)
         Reader.fails = None
         wait_for(lambda: (look := site.latest()) and look.overview)
-        assert Reader.read_by == {"tidelog-web-look"}  # never by who asks
+        assert Reader.read_by == {"tidelog-web-poller"}  # never by who asks
     finally:
         site.close()
 

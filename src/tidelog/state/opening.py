@@ -170,7 +170,7 @@ class PrefetchingStateStore:
         return [key for key in listed.result() if key.startswith(prefix)]
 
     def _prefetch(self, keys: Iterable[str], *, lists: bool = False) -> None:
-        pool = ThreadPoolExecutor(_AT_ONCE, "tidelog-read-ahead")
+        pool = ThreadPoolExecutor(_AT_ONCE, "tidelog-prefetch")
         with self._lock:
             if lists:
                 self._prefetched_keys = pool.submit(self._state.keys, "")

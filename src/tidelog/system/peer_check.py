@@ -56,7 +56,7 @@ class _Probe:
         self.answered: bool | None = None
         self.started_at = time.monotonic()
         self._ask = ask
-        threading.Thread(target=self._run, name="tidelog-reach", daemon=True).start()
+        threading.Thread(target=self._run, name="tidelog-peer-check", daemon=True).start()
 
     def _run(self) -> None:
         self.answered = self._ask()

@@ -128,7 +128,7 @@ class InstanceRegistration:
         self._write_at = 0.0
         self._end_start()
         if later:
-            threading.Thread(target=self.leave, name="tidelog-roster", daemon=True).start()
+            threading.Thread(target=self.leave, name="tidelog-leave", daemon=True).start()
             return
         with self._lock, contextlib.suppress(StateError):
             if self._written:

@@ -169,7 +169,7 @@ def store_check_result(config: Config, findings: Sequence[CheckFinding]) -> None
         with suppress(TidelogError, OSError):
             store_check_summary(config, check_summary(findings))
 
-    thread = threading.Thread(target=keep, name="tidelog-note-check", daemon=True)
+    thread = threading.Thread(target=keep, name="tidelog-store-check", daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
 

@@ -93,7 +93,7 @@ class LogHandle(StandbyWork):
     """
 
     def __init__(self, place: str, release_announced: Callable[[], bool]) -> None:
-        super().__init__("tidelog-known-log", AFTER_S)
+        super().__init__("tidelog-log-handle", AFTER_S)
         self._place = place
         self._release_announced = release_announced
         self._lock = threading.Lock()

@@ -213,7 +213,7 @@ class Poller:
 
     def start(self) -> None:
         self._result_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="tidelog-web-look", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tidelog-web-poller", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

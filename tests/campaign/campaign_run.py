@@ -419,5 +419,5 @@ class CampaignRun(OperatedRun):
         clock = time.time() - time.monotonic()
         found = find_gaps(segments, {at: when - clock for at, when in times.items()}, self._notes())
         for gap in found:
-            self._note(f"no record from {gap.begun - self._started:.2f} s on: {gap.told()}")
+            self._note(f"no record from {gap.begun - self._started:.2f} s on: {gap.summary()}")
         return found

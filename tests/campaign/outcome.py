@@ -62,7 +62,7 @@ class Gap:
     first_s: float
     leaders: int
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return (
             f"{self.seconds:.2f} s, of which {self.taken_s:.2f} until the lease was taken, "
             f"{self.fenced_s:.2f} until the fence, {self.opened_s:.2f} until it streamed, "

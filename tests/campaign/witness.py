@@ -162,18 +162,18 @@ def install(directory: Path) -> None:
 def _see_leases(witness: Witness) -> None:
     acquire, renew = elections.LogElection.acquire, elections.LogElection.renew
 
-    def told(lease: Lease, called: float) -> Lease:
+    def noted(lease: Lease, called: float) -> Lease:
         witness.note("lease", lease.epoch, called=called, deadline=lease.deadline)
         return lease
 
     def acquiring(self: elections.LogElection) -> Lease | None:
         called = time.monotonic()
         lease = acquire(self)
-        return None if lease is None else told(lease, called)
+        return None if lease is None else noted(lease, called)
 
     def renewing(self: elections.LogElection, lease: Lease) -> Lease:
         called = time.monotonic()
-        return told(renew(self, lease), called)
+        return noted(renew(self, lease), called)
 
     elections.LogElection.acquire = acquiring  # type: ignore[method-assign]
     elections.LogElection.renew = renewing  # type: ignore[method-assign]

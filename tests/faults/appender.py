@@ -53,7 +53,7 @@ def start(place: Path | str, epoch: int, work: str, failpoint: str = "") -> subp
     )
 
 
-def told(output: str) -> dict[int, int]:
+def appended_positions(output: str) -> dict[int, int]:
     """Offsets → positions of appends that had returned."""
     lines = [line.split() for line in output.splitlines() if line[0].isdigit()]
     return {int(offset): int(position) for offset, position in lines}

@@ -7,7 +7,7 @@ import signal
 
 import numpy as np
 import pytest
-from tests.faults.appender import start, told, wait_frozen
+from tests.faults.appender import appended_positions, start, wait_frozen
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
 
 from tidelog.errors import StorageError
@@ -60,9 +60,9 @@ def test_killed_at_any_point_the_log_holds_what_was_told(tmp_path, work, point, 
     assert process.returncode == -signal.SIGKILL, "the failpoint was not reached"
     if not (tmp_path / "log.json").exists():
         assert point.startswith("put.")
-        assert not told(output)
+        assert not appended_positions(output)
         return
-    appended = told(output)
+    appended = appended_positions(output)
     log = EventLog.open(tmp_path)
     seen = dict(payloads(log))
     for offset, position in appended.items():
@@ -99,7 +99,7 @@ def test_a_frozen_leader_cannot_append_when_it_wakes_up(tmp_path):
         output, _ = process.communicate(timeout=30)
         assert process.returncode == 1
         assert payloads(EventLog.open(tmp_path)) == expected
-        assert set(told(output)) <= {offset for offset, _ in expected}
+        assert set(appended_positions(output)) <= {offset for offset, _ in expected}
         assert len(EventLogMaintenance(tmp_path).quarantine_strays().quarantined) == 1
         leader.append_log([batch([b"on"], position + 1000)])
     finally:
@@ -115,7 +115,7 @@ def test_two_captures_on_one_log_one_loses_and_nothing_is_lost(tmp_path):
     assert second.returncode == 0
     seen = dict(payloads(EventLog.open(tmp_path)))
     for output in outputs:
-        for offset, position in told(output).items():
+        for offset, position in appended_positions(output).items():
             assert seen[offset] == b"%06d" % position
     positions = [int(payload) for payload in seen.values()]
     assert positions == sorted(set(positions))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from tests.faults.appender import start, told, wait_frozen
+from tests.faults.appender import appended_positions, start, wait_frozen
 from tests.support.faulty_network import FaultyNetwork, on_the_way
 from tests.support.s3 import S3Server
 from tests.unit.eventlog.records import SOURCE, batch, payloads, register
@@ -228,7 +228,7 @@ def test_a_frozen_leader_changes_nothing_when_it_wakes_up(place, point):
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 1
         assert payloads(EventLog.open(place)) == expected
-        assert set(told(output)) <= {offset for offset, _ in expected}
+        assert set(appended_positions(output)) <= {offset for offset, _ in expected}
         EventLogMaintenance(place).quarantine_strays()
         leader.append_log([batch([b"on"], position + 1000)])
         EventLogMaintenance(place).rollup(target_bytes=64 << 20, min_age_s=-10, min_segments=2)
@@ -260,7 +260,7 @@ def test_killed_at_any_point_the_log_holds_what_was_told(place, s3, work, point)
     process = start(place, 1, work, f"{point}:kill:3")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, "the failpoint was not reached"
-    appended = told(output)
+    appended = appended_positions(output)
     log = EventLog.open(place)
     seen = dict(payloads(log))
     for offset, position in appended.items():

@@ -63,7 +63,7 @@ def process(library: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         assert process.wait(30) == 0
 
 
-def told(process: subprocess.Popen[str]) -> dict[str, float]:
+def clock_offsets(process: subprocess.Popen[str]) -> dict[str, float]:
     """How far each clock is ahead of ours, and how long it waits for 0.4 s."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -81,11 +81,11 @@ def told(process: subprocess.Popen[str]) -> dict[str, float]:
 def test_the_clock_is_set_ahead_and_back(
     process: subprocess.Popen[str], tmp_path: Path, library: str
 ) -> None:
-    told(process)
+    clock_offsets(process)
     for offset_s in (0.0, 3600.0, -3600.0, 60.0, 0.0):
         switches.set_clock(tmp_path, offset_s)
         time.sleep(LATE_S)
-        found = told(process)
+        found = clock_offsets(process)
         assert abs(found["python"] - offset_s) < NEAR_S
         assert abs(found["c"] - (offset_s if library == "faketime" else 0)) < NEAR_S
         assert abs(found["monotonic"]) < NEAR_S

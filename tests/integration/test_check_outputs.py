@@ -40,7 +40,7 @@ outputs: [{outputs}]
     return [each.to_dict() for each in _check_outputs(parse_config(text, "test", tmp_path, {}))]
 
 
-def told(tmp_path: Path, output: str) -> tuple[str, str]:
+def check_result(tmp_path: Path, output: str) -> tuple[str, str]:
     [finding] = found(tmp_path, output)
     assert finding["check"] == "output o"
     return finding["level"], finding["message"]
@@ -55,17 +55,17 @@ def nobody() -> str:
 
 
 def test_directories(tmp_path: Path) -> None:
-    assert told(tmp_path, "{kind: delta, name: o, path: lake}") == (
+    assert check_result(tmp_path, "{kind: delta, name: o, path: lake}") == (
         "ok",
         f"{tmp_path}/lake will be created",
     )
     (tmp_path / "files").mkdir()
-    assert told(tmp_path, "{kind: files, name: o, path: files}") == (
+    assert check_result(tmp_path, "{kind: files, name: o, path: files}") == (
         "ok",
         f"{tmp_path}/files can be written",
     )
     (tmp_path / "taken").write_text("")
-    level, message = told(tmp_path, "{kind: delta, name: o, path: taken}")
+    level, message = check_result(tmp_path, "{kind: delta, name: o, path: taken}")
     assert level == "warning"
     assert message.endswith("taken is not a directory: choose another path")
 
@@ -95,14 +95,14 @@ def test_an_object_store_is_listed(
     options = json.dumps(s3.options)
     place = f"s3a://{bucket or s3.bucket}/files"
     output = f"{{kind: {kind}, name: o, path: '{place}', storage_options: {options}}}"
-    found_level, message = told(tmp_path, output)
+    found_level, message = check_result(tmp_path, output)
     assert (found_level, says in message) == (level, True)
     assert s3.secret_access_key not in message
 
 
 def test_a_directory_that_cannot_be_looked_at_hides_no_other_finding(tmp_path: Path) -> None:
     long = "d" * 300  # no file system has such a name; as one that may not be searched
-    level, message = told(tmp_path, f"{{kind: delta, name: o, path: '{long}'}}")
+    level, message = check_result(tmp_path, f"{{kind: delta, name: o, path: '{long}'}}")
     assert level == "warning"
     assert "can't be checked" in message
 
@@ -110,18 +110,20 @@ def test_a_directory_that_cannot_be_looked_at_hides_no_other_finding(tmp_path: P
 def test_servers_that_answer(
     tmp_path: Path, kafka: KafkaServer, database: str, mariadb_server: MariaDbServer
 ) -> None:
-    assert told(tmp_path, f"{{kind: kafka, name: o, servers: '{kafka.servers}'}}") == (
+    assert check_result(tmp_path, f"{{kind: kafka, name: o, servers: '{kafka.servers}'}}") == (
         "ok",
         f"{kafka.servers} answers: 1 broker",
     )
-    level, message = told(tmp_path, f"{{kind: postgres, name: o, url: '{database}'}}")
+    level, message = check_result(tmp_path, f"{{kind: postgres, name: o, url: '{database}'}}")
     assert level == "ok"
     assert message.startswith("the server accepts the connection: PostgreSQL ")
-    level, message = told(tmp_path, f"{{kind: mysql, name: o, url: '{mariadb_server.url}'}}")
+    level, message = check_result(
+        tmp_path, f"{{kind: mysql, name: o, url: '{mariadb_server.url}'}}"
+    )
     assert level == "ok"
     assert "MariaDB" in message
     where = kafka.servers  # whatever listens
-    assert told(tmp_path, f"{{kind: http, name: o, url: 'http://{where}/{{table}}'}}") == (
+    assert check_result(tmp_path, f"{{kind: http, name: o, url: 'http://{where}/{{table}}'}}") == (
         "ok",
         f"{where} accepts connections",
     )
@@ -136,18 +138,18 @@ def test_a_role_that_may_not_create_tables_is_told_the_grant(
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f'CREATE ROLE "{role}" LOGIN')
         grant = f'GRANT CREATE ON DATABASE {name} TO "{role}";'
-        assert told(tmp_path, output) == (
+        assert check_result(tmp_path, output) == (
             "warning",
             f"it may not create its tables. As the owner of the database: {grant}",
         )
         connection.execute(grant)
-        assert told(tmp_path, output)[0] == "ok"
+        assert check_result(tmp_path, output)[0] == "ok"
         connection.execute("CREATE SCHEMA shop")
         grant = f'GRANT USAGE, CREATE ON SCHEMA shop TO "{role}";'
-        level, message = told(tmp_path, output)
+        level, message = check_result(tmp_path, output)
         assert (level, message.partition(": ")[2]) == ("warning", grant)
         connection.execute(grant)
-        assert told(tmp_path, output)[0] == "ok"
+        assert check_result(tmp_path, output)[0] == "ok"
         connection.execute(f'DROP OWNED BY "{role}"')
         connection.execute(f'DROP ROLE "{role}"')
 
@@ -201,7 +203,7 @@ def role_url(url: str, role: str) -> str:
     ],
 )
 def test_servers_that_do_not_answer(tmp_path: Path, nobody: str, output: str, why: str) -> None:
-    level, message = told(tmp_path, f"{{name: o, {output.format(nobody)}}}")
+    level, message = check_result(tmp_path, f"{{name: o, {output.format(nobody)}}}")
     assert level == "warning"
     assert why.format(nobody) in message
     assert "\n" not in message

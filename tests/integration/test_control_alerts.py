@@ -61,7 +61,7 @@ class Hook:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server.server_address[1]}{PATH}"
 
-    def told(self, which: str) -> list[str]:
+    def subjects(self, which: str) -> list[str]:
         return [each["about"] for message in self.heard for each in message[which]]
 
 
@@ -110,16 +110,16 @@ control:
         sql.execute("INSERT INTO keyless VALUES (1)")
         hook.failures = 2  # it is tried again
         with running(text, tmp_path):
-            wait_for(lambda: "public.keyless" in hook.told("begun"), "the webhook is told")
+            wait_for(lambda: "public.keyless" in hook.subjects("begun"), "the webhook is told")
             wait_for(
                 lambda: file.exists() and "public.keyless" in file.read_text(),
                 "the command is told",
             )
         with running(text, tmp_path):
             time.sleep(1)
-            assert hook.told("begun").count("public.keyless") == 1, "it was told before"
+            assert hook.subjects("begun").count("public.keyless") == 1, "it was told before"
             sql.execute("ALTER TABLE keyless ADD PRIMARY KEY (a)")
-            wait_for(lambda: "public.keyless" in hook.told("ended"), "its end is told")
+            wait_for(lambda: "public.keyless" in hook.subjects("ended"), "its end is told")
             wait_for(lambda: '"ended": [{' in file.read_text(), "to both")
     heard = next(m for m in hook.heard if "public.keyless" in m["text"])
     assert heard["version"] == 1

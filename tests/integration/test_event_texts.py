@@ -89,7 +89,7 @@ def mysql_log(
     return config
 
 
-def told(config: Config, handling: Handling) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def key_rows(config: Config, handling: Handling) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """(key, after) of each."""
     found = messages(config, Debezium(tombstones=False, handling=handling))
     return [(json.loads(key or b""), json.loads(value or b"")["after"]) for key, value in found]
@@ -97,7 +97,7 @@ def told(config: Config, handling: Handling) -> list[tuple[dict[str, Any], dict[
 
 def check_keys(config: Config) -> None:
     for handling in HANDLINGS:
-        found = told(config, handling)
+        found = key_rows(config, handling)
         assert len(found) == 2
         for key, after in found:
             assert key == {name: after[name] for name in key}, handling
@@ -144,27 +144,27 @@ def test_postgres_values_at_the_ends_of_their_types(postgres_log: Config) -> Non
         assert row["far"] == "+100000-01-01T00:00:00.000000Z"
         assert row["old"] == "-0043-03-15T12:00:00.000000Z"
         assert row["tz"] == "2024-02-29T01:02:03.250Z"
-    (_, row), _ = told(postgres_log, Handling(time="isostring"))
+    (_, row), _ = key_rows(postgres_log, Handling(time="isostring"))
     assert row["farther"] == "+294246-12-31T23:59:59.5Z"
     assert row["last"] == "+5874897-12-31Z"
-    (_, row), _ = told(postgres_log, Handling(time="nanoseconds"))
+    (_, row), _ = key_rows(postgres_log, Handling(time="nanoseconds"))
     assert row["farther"] == 2**63 - 1
 
 
 def test_mysql_datetime_without_precision_is_one_of_milliseconds(mysql_log: Config) -> None:
     seconds = 1_709_168_523
     for mode in ("adaptive", "adaptive_time_microseconds"):
-        for _, row in told(mysql_log, Handling(time=mode)):
+        for _, row in key_rows(mysql_log, Handling(time=mode)):
             assert (row["dt"], row["dt6"]) == (seconds * 1000, (seconds * 1000 + 500) * 1000)
             assert row["ts"] == "2024-02-29T01:02:03Z"
-    for _, row in told(mysql_log, Handling()):
+    for _, row in key_rows(mysql_log, Handling()):
         assert row["dt"] == seconds * 1_000_000
         assert row["b"] == 2**64 - 1
 
 
 def test_postgres_bits_are_booleans_and_bytes(postgres_log: Config) -> None:
     """As Debezium's ``Bits``: the least byte first; no noughts before the first one."""
-    for _, row in told(postgres_log, Handling(binary="hex")):
+    for _, row in key_rows(postgres_log, Handling(binary="hex")):
         assert (row["b1"], row["v1"]) == (True, False)
         assert [base64.b64decode(row[name]) for name in ("b10", "v", "none")] == [
             b"\x03\x02", b"\x05", b"",
@@ -182,7 +182,7 @@ def test_postgres_bits_are_booleans_and_bytes(postgres_log: Config) -> None:
 
 
 def test_mysql_bits_are_booleans_and_bytes(mysql_log: Config) -> None:
-    for _, row in told(mysql_log, Handling(binary="hex")):
+    for _, row in key_rows(mysql_log, Handling(binary="hex")):
         assert row["b1"] is True
         assert base64.b64decode(row["b10"]) == b"\x01\x00"
         assert base64.b64decode(row["b64"]) == b"\xfe" + b"\xff" * 7
@@ -205,7 +205,7 @@ def test_dates_of_no_calendar_are_keys_of_their_own(
             wait_for(config, len(UNREAL))
             sql.execute("UPDATE t SET e = '2024-01-01'")
             wait_for(config, 2 * len(UNREAL))
-    found = told(config, Handling())
+    found = key_rows(config, Handling())
     dumped, logged = found[: len(UNREAL)], found[len(UNREAL) :]
     assert {str(key) for key, _ in dumped} == {str(key) for key, _ in logged}
     assert len({str(key) for key, _ in found}) == len(UNREAL)
@@ -252,7 +252,7 @@ def test_arrays_and_long_numbers(postgres: PostgresServer, database: str, tmp_pa
         wait_for(config, 2)
     seconds = 1_709_168_523
     for handling in (Handling(), Handling("precise", "adaptive", "bytes"), Handling("double")):
-        (_, dumped), (_, row) = told(config, handling)
+        (_, dumped), (_, row) = key_rows(config, handling)
         assert {**dumped, "x": 2} == row
         assert (row["i2"], row["i4"], row["i8"]) == ([1, None], [1, -2], [[1, 2], [3, 4]])
         assert row["t"] == ["a", None, "NULL", "", 'q"\\,{}']
@@ -265,7 +265,7 @@ def test_arrays_and_long_numbers(postgres: PostgresServer, database: str, tmp_pa
         assert row["u"] == ["6f8b6f6e-0000-4000-8000-000000000001"]
         assert (row["j"], row["m"]) == (['{"a": [1]}'], ["glad"])
     (_, text), (_, precise), (_, double) = (
-        told(config, Handling(mode))[1] for mode in ("string", "precise", "double")
+        key_rows(config, Handling(mode))[1] for mode in ("string", "precise", "double")
     )
     assert (text["n"], text["nn"]) == (["1.50", "NaN"], ["1.50", "-2.00"])
     assert text["free"] == "-12345678901234567890.1230"
@@ -298,7 +298,7 @@ def test_geometries_are_structures_of_wkb(
     with mysql_family.connect(name) as session, session.cursor() as sql:
         sql.execute("SELECT p, g FROM t WHERE x = 1")
         point, line = (base64.b64encode(value[4:]).decode() for value in sql.fetchone())
-    (_, dumped), (_, row) = told(config, Handling(binary="hex"))
+    (_, dumped), (_, row) = key_rows(config, Handling(binary="hex"))
     assert {**dumped, "x": 2} == row
     assert list(row["p"]) == ["x", "y", "wkb", "srid"]
     assert sorted((row["p"]["x"], row["p"]["y"])) == [-2.0, 1.5]

@@ -53,7 +53,7 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def told(site: Path, code: str, *arguments: str) -> Any:
+def run_code(site: Path, code: str, *arguments: str) -> Any:
     path = os.pathsep.join([str(site), str(EXAMPLE), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
@@ -99,7 +99,7 @@ def test_a_configuration_names_what_others_bring(site: Path) -> None:
     (site / "twice.py").write_text("")
     broken = {"tidelog.outputs": {"broken": "broken_kind:KIND", "wrong": "nothing:Nothing"}}
     distribution(site, "broken-kind", broken)
-    good, unknown, bad, wrong, formats, state = told(
+    good, unknown, bad, wrong, formats, state = run_code(
         site,
         PARSED,
         config(),
@@ -134,7 +134,7 @@ try:
 except ConfigError as error:
     print(json.dumps(str(error)))
 """
-    assert told(site, code) == (
+    assert run_code(site, code) == (
         "the format 'avro' is provided by kafka-again and by Tidelog: uninstall one of them"
     )
 
@@ -163,7 +163,7 @@ print(json.dumps([
     OUTPUT_KINDS.get("lines").place(config.outputs[0]).name,
 ]))
 """
-    epoch, again, leader, documents, kind, form, place = told(
+    epoch, again, leader, documents, kind, form, place = run_code(
         site, code, str(tmp_path / "tidelog.yaml")
     )
     assert (epoch, again, leader, kind, form) == (7, None, "me", "LimitedPostgres", "Keys")

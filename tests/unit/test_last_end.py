@@ -1,5 +1,5 @@
-"""With which error capture and pipeline ended is told by the status, until one leads again, or ends
-in order.
+"""The status reports the error that ended capture or a pipeline, until one leads again or ends
+normally.
 """
 
 from __future__ import annotations

@@ -149,17 +149,17 @@ def test_a_counter_that_goes_down_begins_anew(
     pushing.lead(surface)
     pushing.start()
 
-    def told(value: float) -> Any:
+    def wait_for_point(value: float) -> Any:
         wait_for(lambda: (name, BY_OUTPUT, value) in points(receiver), f"{value} is told")
         return points(receiver)[(name, BY_OUTPUT, value)]
 
-    first = told(700.0)
+    first = wait_for_point(700.0)
     assert first.start_time_unix_nano == first.time_unix_nano  # who knows since when
     rows[0]["all_records"] = 900
-    second = told(900.0)
+    second = wait_for_point(900.0)
     assert second.start_time_unix_nano == first.start_time_unix_nano
     rows[0]["all_records"] = 20
-    third = told(20.0)
+    third = wait_for_point(20.0)
     assert second.start_time_unix_nano < third.start_time_unix_nano < third.time_unix_nano
 
 

@@ -51,7 +51,7 @@ def table(name: str = "public.t", **changes: Any) -> dict[str, Any]:
     return {"table": name, "status": "running", "rows_read": 0, "estimated_rows": 0} | changes
 
 
-def told(found: Overview) -> str:
+def status_text(found: Overview) -> str:
     return "\n".join(lines(found))
 
 
@@ -59,10 +59,10 @@ def test_a_healthy_system_is_told_in_a_few_lines() -> None:
     found = overview(status(), NOW_MS)
     assert found.severity is Severity.OK
     assert next(lines(found)) == "✓ All is well: nothing is later than 1s."
-    assert "source   at 0/208C0C0; up to date" in told(found)
-    assert "log      the slot keeps 1MiB, with 1GiB to spare" in told(found)
-    assert "verify   nothing was compared yet" in told(found)
-    assert "output   shop/delta is up to date" in told(found)
+    assert "source   at 0/208C0C0; up to date" in status_text(found)
+    assert "log      the slot keeps 1MiB, with 1GiB to spare" in status_text(found)
+    assert "verify   nothing was compared yet" in status_text(found)
+    assert "output   shop/delta is up to date" in status_text(found)
     assert len(list(lines(found))) == 6
 
 
@@ -222,7 +222,7 @@ def test_each_problem_has_a_sentence_a_remedy_and_an_entry_in_the_docs(kind: str
     assert len(found.problems) == 1
     assert (problem.severity, found.severity) == (severity, severity)
     assert words in problem.sentence
-    assert words in told(found)
+    assert words in status_text(found)
     page, _, anchor = problem.page.partition("#")
     titles = [x.lstrip("# ") for x in (ROOT / page).read_text().splitlines() if x.startswith("#")]
     assert anchor in {_anchor(title) for title in titles}
@@ -265,7 +265,7 @@ def test_a_paused_pipeline_says_how_late_its_outputs_are() -> None:
     (problem,) = found.problems
     assert (problem.kind, problem.severity) == ("pipeline-paused", Severity.WARNING)
     assert "up to 15min behind (5 records, which the event log keeps)" in problem.sentence
-    assert "pipeline shop: paused by me since " in told(found)
+    assert "pipeline shop: paused by me since " in status_text(found)
 
 
 def test_a_pause_hides_no_other_problem_of_an_output() -> None:
@@ -324,8 +324,9 @@ def test_a_table_without_a_key_is_no_failed_dump() -> None:
     [note] = found.problems
     assert (note.severity, note.remedy) == (Severity.INFO, "")
     assert note.sentence == f"public.t is not dumped: {NO_KEY}"
-    assert "1 table, all captured whole; not dumped, as it has no primary key: public.t" in told(
-        found
+    assert (
+        "1 table, all captured whole; not dumped, as it has no primary key: public.t"
+        in status_text(found)
     )
 
 
@@ -394,14 +395,14 @@ def test_tables_of_one_cause_are_one_problem() -> None:
         "Output shop/delta lacks rows of public.d: public.d has a name that is too long. Rename it",
     ]
     keyless = {f"public.{x}": f"public.{x} has no key: it is appended. Give it {x}" for x in "abc"}
-    shown = told(overview(status(outputs=[output(keyless=keyless)]), NOW_MS))
+    shown = status_text(overview(status(outputs=[output(keyless=keyless)]), NOW_MS))
     line = "public.a has no key: it is appended; so for public.b, public.c. tidelog check prints"
     assert line in shown
 
 
 def test_tables_that_wait_for_their_first_dump_are_not_captured_whole() -> None:
     tables = [table("public.a", status="done", finished_ms=NOW_MS - 9), table("public.b")]
-    found = told(overview(status(**dump(*tables)), NOW_MS))
+    found = status_text(overview(status(**dump(*tables)), NOW_MS))
     assert "tables   2 tables, 1 of them not dumped yet" in found
 
 
@@ -435,8 +436,9 @@ def test_a_dump_tells_its_total_and_when_it_will_end() -> None:
     one = found.dumps[0]
     assert (one.tables, one.tables_done, one.rows, one.estimated_rows) == (3, 1, 200, 1000)
     assert one.left_s == 40.0
-    assert "d1 is running: 1 of 3 tables, 200 rows of about 1,000 (20%), about 40s left" in told(
-        found
+    assert (
+        "d1 is running: 1 of 3 tables, 200 rows of about 1,000 (20%), about 40s left"
+        in status_text(found)
     )
 
 
@@ -469,13 +471,16 @@ def test_what_a_capture_that_is_down_said_last_is_not_told_as_of_now(down: dict[
     (lost,) = (each for each in found.problems if each.kind == "log-nearly-lost")
     assert "still needs in 30min" in lost.sentence
     assert lost.remedy.startswith("Start capture")
-    assert "up to date" not in told(found)
-    assert "source   at 0/208C0C0; up to 60min behind" in told(found)
-    assert "the slot kept 1MiB, with 1GiB to spare; while capture is down it is lost" in told(found)
-    assert "output   shop/delta has all that was captured" in told(found)
+    assert "up to date" not in status_text(found)
+    assert "source   at 0/208C0C0; up to 60min behind" in status_text(found)
+    assert (
+        "the slot kept 1MiB, with 1GiB to spare; while capture is down it is lost"
+        in status_text(found)
+    )
+    assert "output   shop/delta has all that was captured" in status_text(found)
     gone = overview(status(**down, **source(lost_in_s=60.0)), NOW_MS)
     assert gone.source.lost_in_s == 0.0
-    assert "still needs now" in told(gone)
+    assert "still needs now" in status_text(gone)
 
 
 @pytest.mark.parametrize("down", DOWN.values(), ids=list(DOWN))
@@ -489,7 +494,7 @@ def test_a_log_that_is_kept_for_a_time_runs_out_while_capture_is_down(down: dict
 def test_of_a_source_that_capture_never_asked_nothing_is_guessed() -> None:
     found = overview(status(**HOUR_AGO, leader=None, **source(lag_s=None)), NOW_MS)
     assert (found.source.lag_s, found.source.lost_in_s) == (None, None)
-    assert "up to date" not in told(found)
+    assert "up to date" not in status_text(found)
 
 
 def test_many_of_a_kind_are_counted_not_listed() -> None:
@@ -504,7 +509,7 @@ def test_many_of_a_kind_are_counted_not_listed() -> None:
 def test_no_kind_of_problem_hides_another() -> None:
     many = [{**REFUSED, "table": f"public.t{n}"} for n in range(500)]
     late = output(behind_records=5, lag_s=900.0)
-    assert "Output shop/delta is 15min behind" in told(
+    assert "Output shop/delta is 15min behind" in status_text(
         overview(status(refused=many, outputs=[late]), NOW_MS)
     )
 
@@ -557,7 +562,7 @@ def test_a_dump_of_ten_thousand_tables_is_summed_up_in_one_go() -> None:
 
 def test_names_cannot_write_to_the_terminal() -> None:
     bad = [{**REFUSED, "table": "public.\x1b[2J\nx", "reason": "r\x07"}]
-    written = told(overview(status(refused=bad), NOW_MS))
+    written = status_text(overview(status(refused=bad), NOW_MS))
     assert "\x1b" not in written
     assert "\x07" not in written
 
@@ -566,7 +571,7 @@ def test_a_document_of_an_older_capture_is_shown_as_far_as_it_goes() -> None:
     old = {"leader": "h:1", "updated_ms": NOW_MS, "lag_bytes": 5, "capture": {}, "dumps": []}
     found = overview(old, NOW_MS)
     assert found.severity is Severity.OK
-    assert "not asked yet" in told(found)
+    assert "not asked yet" in status_text(found)
 
 
 def test_lines_for_a_log_say_what_moves_a_fact_each() -> None:
@@ -725,7 +730,7 @@ def test_a_log_that_nothing_used_up_is_lost_once_capture_is_down() -> None:
     found = overview(status(updated_ms=NOW_MS - 3_600_000, leader=None, **calm), NOW_MS)
     assert found.source.lost_in_s == 1800.0
     assert "log-nearly-lost" in {each.kind for each in found.problems}
-    assert "while capture is down it is lost in 30min, at" in told(found)
+    assert "while capture is down it is lost in 30min, at" in status_text(found)
 
 
 def test_what_is_asked_first_has_an_answer_each() -> None:
@@ -779,10 +784,12 @@ def test_deliveries_are_told_below_their_output() -> None:
     found = overview(status(outputs=[told_of]), NOW_MS)
     assert found.problems == ()  # the failure is over, and the rejections are days old
     told_first = "output   shop/delta is up to date; 7 in dead letters\n"
-    below = told(found).split(told_first)[1].split("\n")[0]
+    below = status_text(found).split(told_first)[1].split("\n")[0]
     assert below.endswith("12,000 records in 3s, 4,000 a second")  # it works again
     failing = {**told_of, "behind_records": 5, "failed_ms": NOW_MS - 1000}
-    below = told(overview(status(outputs=[failing]), NOW_MS)).split("(5 records), and fails")[1]
+    below = status_text(overview(status(outputs=[failing]), NOW_MS)).split(
+        "(5 records), and fails"
+    )[1]
     below = below.split("\n")[1]
     assert "4,000 a second; failed last at" in below
     assert "the broker is down" in below

@@ -206,7 +206,7 @@ control:
             lambda: self.progress(dump_id, table)["chunks"] >= chunks, f"{chunks} chunks of {table}"
         )
 
-    def told(self, dump_id: str) -> list[tuple[str, str]]:
+    def notifications(self, dump_id: str) -> list[tuple[str, str]]:
         """Types of the dump's notifications, and the table and status of those that have one; not
         IN_PROGRESS, which depends on time. They come on a thread of their own: if the dump has
         ended, wait for the last one.

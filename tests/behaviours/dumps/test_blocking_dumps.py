@@ -121,7 +121,7 @@ def test_idle_source(make: Make) -> None:
     dumped.check()
     kinds = {n.to_json()["aggregate_type"] for n in dumped.notices}
     assert kinds == {"Blocking Snapshot"}
-    assert dumped.told(dump) == [
+    assert dumped.notifications(dump) == [
         ("STARTED", ""),
         ("TABLE_SCAN_COMPLETED", "public.t SUCCEEDED"),
         ("COMPLETED", ""),
@@ -150,7 +150,7 @@ def test_failed_dump_does_not_leave_the_log_held(
     dump = dumped.dump(mode="blocking")
     dumped.dumped(dump, "aborted")
     assert "does not work" in dumped.progress(dump)["reason"]
-    assert dumped.told(dump)[-2:] == [
+    assert dumped.notifications(dump)[-2:] == [
         ("TABLE_SCAN_COMPLETED", "public.t SQL_EXCEPTION"),
         ("ABORTED", ""),
     ]

@@ -31,7 +31,7 @@ def test_stopped_dump_leaves_the_log_as_it_is(make: Make) -> None:
     dumped.check()
     assert len(dumped.rows_of(dump)) == rows
     assert not dumped.completions()
-    assert dumped.told(dump) == [
+    assert dumped.notifications(dump) == [
         ("STARTED", ""),
         ("ABORTED", ""),
     ]
@@ -63,7 +63,7 @@ def test_some_tables_of_a_dump_are_stopped(make: Make, which: str, way: Way) -> 
         dumped.check(table)
     aborted = [n.data["data_collections"] for n in dumped.notices if n.type == "ABORTED"]
     assert aborted == [stopped]
-    assert dumped.told(dump)[-1] == ("COMPLETED", "")
+    assert dumped.notifications(dump)[-1] == ("COMPLETED", "")
 
 
 def test_notifications_of_a_dump(make: Make) -> None:
@@ -76,7 +76,7 @@ def test_notifications_of_a_dump(make: Make) -> None:
     dumped.start()
     dump = dumped.dump("public.t", "public.nothing")
     dumped.dumped(dump)
-    assert dumped.told(dump) == [
+    assert dumped.notifications(dump) == [
         ("STARTED", ""),
         ("TABLE_SCAN_COMPLETED", "public.t SUCCEEDED"),
         ("TABLE_SCAN_COMPLETED", "public.nothing EMPTY"),

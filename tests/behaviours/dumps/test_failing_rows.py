@@ -63,7 +63,10 @@ def test_only_rows_that_cannot_be_read_are_missing(make: Make, broken: tuple[int
     }
     assert keys == set(broken), "the ranges are exactly those rows"
     assert not dumped.completions(), "the table is not complete"
-    assert json.dumps(dumped.told(dump)[1]) == '["TABLE_SCAN_COMPLETED", "public.t SQL_EXCEPTION"]'
+    assert (
+        json.dumps(dumped.notifications(dump)[1])
+        == '["TABLE_SCAN_COMPLETED", "public.t SQL_EXCEPTION"]'
+    )
 
 
 @ways([Way("table", 4)])  # whose chunks are planned

@@ -37,8 +37,10 @@ def ask(dumped: Dumped, signal_id: str, *collections: str, **data: Any) -> str:
 
 def completed(dumped: Dumped, signal_id: str) -> list[tuple[str, str]]:
     """All that was told of the dump, once COMPLETED is."""
-    dumped.wait_for(lambda: ("COMPLETED", "") in dumped.told(signal_id), f"{signal_id} is told")
-    return dumped.told(signal_id)
+    dumped.wait_for(
+        lambda: ("COMPLETED", "") in dumped.notifications(signal_id), f"{signal_id} is told"
+    )
+    return dumped.notifications(signal_id)
 
 
 def scan(table: str, status: str) -> tuple[str, str]:
@@ -86,7 +88,7 @@ def test_a_waiter_for_completed_never_waits_for_ever(make: Make) -> None:
         dumped.sql.execute(undumpable("public.unread").encode())
         no_key = scan("public.unread", "NO_PRIMARY_KEY")
         assert completed(dumped, ask(dumped, "unread", "public.unread")) == [start, no_key, end]
-    assert dumped.told("some").count(end) == 1
+    assert dumped.notifications("some").count(end) == 1
     dumped.check()
 
 

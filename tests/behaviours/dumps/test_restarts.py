@@ -319,5 +319,5 @@ def test_paused_dump_stays_paused_over_a_restart(make: Make) -> None:
     dumped.send(ResumeSnapshot())
     dumped.dumped(dump)
     dumped.check()
-    assert ("PAUSED", "") in dumped.told(dump)
-    assert ("RESUMED", "") in dumped.told(dump)
+    assert ("PAUSED", "") in dumped.notifications(dump)
+    assert ("RESUMED", "") in dumped.notifications(dump)

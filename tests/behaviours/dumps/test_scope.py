@@ -208,7 +208,7 @@ def test_keys_that_are_stored_no_more_fail_the_table(make: Make) -> None:
         held.open()
         done = dumped.dumped(dump, "aborted")
     assert "of its keys are not stored any more" in done["tables"][0]["reason"]
-    assert ("TABLE_SCAN_COMPLETED", "public.t SQL_EXCEPTION") in dumped.told(dump)
+    assert ("TABLE_SCAN_COMPLETED", "public.t SQL_EXCEPTION") in dumped.notifications(dump)
 
 
 @ways(READERS)

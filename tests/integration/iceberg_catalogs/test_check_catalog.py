@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration]
 TOKEN = "t0ken"
 
 
-def told(directory: Path, catalog: Mapping[str, str], more: str = "") -> tuple[str, str]:
+def check_result(directory: Path, catalog: Mapping[str, str], more: str = "") -> tuple[str, str]:
     """Level and message of what `tidelog check` finds."""
     text = f"""
 source: {{kind: postgres, url: 'postgresql://u@127.0.0.1:1/x', tables: ['public.*']}}
@@ -41,7 +41,7 @@ def test_a_database(tmp_path: Path, database: str, postgres: PostgresServer) -> 
     uri, login = jdbc_uri(database)
     catalog = {"type": "jdbc", "uri": uri, **login}
     where = f", path: '{tmp_path}'"
-    assert told(tmp_path, catalog, where) == (
+    assert check_result(tmp_path, catalog, where) == (
         "ok",
         "the catalog answers: it has no namespace yet",
     )
@@ -54,16 +54,18 @@ def test_a_database(tmp_path: Path, database: str, postgres: PostgresServer) -> 
             lake.create_namespace(name)
         lake.engine.dispose()
         answer = "the catalog answers: tables can be created in sales"
-        assert told(tmp_path, catalog, where) == ("ok", answer)
+        assert check_result(tmp_path, catalog, where) == ("ok", answer)
         role = f"reader_{urlsplit(database).path.strip('/')}"
         connection.execute(f"CREATE ROLE {role} LOGIN".encode())
         connection.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}".encode())
-        level, message = told(tmp_path, catalog | {"jdbc.user": role}, where)
+        level, message = check_result(tmp_path, catalog | {"jdbc.user": role}, where)
         connection.execute(f"DROP OWNED BY {role}".encode())
         connection.execute(f"DROP ROLE {role}".encode())
     assert level == "error"
     assert "GRANT SELECT, INSERT, UPDATE, DELETE ON iceberg_tables" in message
-    level, message = told(tmp_path, catalog | {"uri": "jdbc:postgresql://127.0.0.1:1/x"}, where)
+    level, message = check_result(
+        tmp_path, catalog | {"uri": "jdbc:postgresql://127.0.0.1:1/x"}, where
+    )
     assert level == "error"
     assert message.endswith(
         "ConnectException). Check its uri and credentials in catalog, and that it runs"
@@ -89,9 +91,9 @@ def test_a_rest_catalog(tmp_path: Path, server: RestCatalogServer) -> None:
         by_others = RestCatalog("lake", uri=front.uri, token=TOKEN)
         by_others.create_namespace("sales")
         answer = "the catalog answers: tables can be created in sales"
-        assert told(tmp_path, catalog) == ("ok", answer)
+        assert check_result(tmp_path, catalog) == ("ok", answer)
         assert by_others.list_tables("sales") == []
-        level, message = told(tmp_path, catalog | {"token": "wr0ng"})
+        level, message = check_result(tmp_path, catalog | {"token": "wr0ng"})
         assert level == "error"
         assert "denies access" in message
         assert "check its credentials, token and rights" in message
@@ -102,9 +104,9 @@ def test_a_rest_catalog(tmp_path: Path, server: RestCatalogServer) -> None:
             return request.forward()
 
         front.answer = only_reads
-        level, message = told(tmp_path, catalog)
+        level, message = check_result(tmp_path, catalog)
         assert level == "error"
         assert "may not list or create tables in the namespace sales" in message
-    level, message = told(tmp_path, catalog)
+    level, message = check_result(tmp_path, catalog)
     assert level == "error"
     assert "Check its uri and credentials" in message

@@ -45,7 +45,7 @@ TABLES = (
 )
 
 
-def told(capture: LogCapture) -> list[str]:
+def reported_tables(capture: LogCapture) -> list[str]:
     """The tables that the log reader told of since the last call."""
     found = [event.table.name for event in capture.unlogged]
     capture.events.clear()
@@ -115,7 +115,7 @@ def test_tables_below_are_told_of_when_a_parents_rows_go_or_change_their_keys(
         run(sql, *statements)
         for capture in captures:
             capture.catch_up()
-        return told(below), told(both)
+        return reported_tables(below), reported_tables(both)
 
     nothing: tuple[list[str], list[str]] = ([], [])
     assert after("INSERT INTO parent VALUES (5, 'e', 0)") == nothing
@@ -150,7 +150,7 @@ def test_what_a_key_did_that_is_gone_by_now_is_told_of_at_its_end(
     late = make_capture(name="late")
     late.start(resume)
     late.catch_up()
-    assert told(late) == ["child"]
+    assert reported_tables(late) == ["child"]
 
 
 @pytest.mark.usefixtures("unlogged")
@@ -166,11 +166,11 @@ def test_a_key_that_is_made_later_is_heeded(capture: LogCapture, sql: Sql) -> No
     run(sql, "UPDATE child SET id = id + 1")  # both tables are known before
     run(sql, "INSERT INTO parent VALUES (3)")
     capture.catch_up()
-    assert told(capture) == []
+    assert reported_tables(capture) == []
     run(sql, "ALTER TABLE child ADD FOREIGN KEY (p) REFERENCES parent (id) ON DELETE SET NULL")
     run(sql, "DELETE FROM parent WHERE id = 1")
     capture.catch_up()
-    assert told(capture) == ["child"]
+    assert reported_tables(capture) == ["child"]
 
 
 @pytest.mark.usefixtures("unlogged")
@@ -180,10 +180,10 @@ def test_xa_transactions_count_once_they_commit(capture: LogCapture, sql: Sql) -
     run(sql, "XA START 'x'", "DELETE FROM parent WHERE id = 1", "XA END 'x'", "XA PREPARE 'x'")
     for _ in range(10):
         capture.poll()
-    assert told(capture) == []
+    assert reported_tables(capture) == []
     run(sql, "XA COMMIT 'x'")
     capture.catch_up()
-    assert told(capture) == ["child", "grandchild"]
+    assert reported_tables(capture) == ["child", "grandchild"]
 
 
 @pytest.mark.usefixtures("unlogged")

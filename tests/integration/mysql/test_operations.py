@@ -189,18 +189,18 @@ def test_what_check_would_refuse_is_told_soon_after_the_start_until_it_is_mended
         server.execute(f"REVOKE {marks} FROM `{user}`")
         config = configured(server, user, name, tmp_path)
 
-        def told() -> list[dict[str, Any]]:
+        def check_problems() -> list[dict[str, Any]]:
             problems = app.status(config).document.get("overview", {}).get("problems", ())
             return [each for each in problems if each["kind"] == "check-error"]
 
         with capturing(config) as failures:
-            wait_for(told, "what check finds", failures)
-            [problem] = told()
+            wait_for(check_problems, "what check finds", failures)
+            [problem] = check_problems()
             assert problem["about"] == "watermark table"
             assert "can't be created and written" in problem["sentence"]
             assert "GRANT SELECT, INSERT, UPDATE, CREATE ON" in problem["remedy"]
             server.execute(f"GRANT {marks} TO `{user}`")
-            wait_for(lambda: not told(), "the end of it", failures)
+            wait_for(lambda: not check_problems(), "the end of it", failures)
             wait_for(lambda: dump_of(config, "initial"), "the dump", failures)
             assert not failures, failures
     lines = [each.getMessage() for each in caplog.records if each.name == maintenance.__name__]

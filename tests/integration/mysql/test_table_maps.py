@@ -80,7 +80,7 @@ def is_mysql(server: MySqlFamilyServer, version: tuple[int, ...]) -> bool:
     return server.flavour == "mysql" and server.version >= version
 
 
-def told(schema: TableSchema, seen: TableMapSeen) -> None:
+def check_metadata(schema: TableSchema, seen: TableMapSeen) -> None:
     """What the optional metadata say is what the catalogue says."""
     metadata = seen.metadata
     assert metadata.unsigned is not None
@@ -148,7 +148,7 @@ def check(table: ValueTable, catalogue: Connection, metadata: str, *, alone: boo
     found = finder.find(catalogue, TableName(table.database, "t"))
     assert found is not None
     rows = table.logged()
-    told(found.schema, rows[0].table)
+    check_metadata(found.schema, rows[0].table)
     mapped = finder.schema_of_map(rows[0].table, Flavor(table.server.flavour), found.schema)
     assert (mapped is not None) == (metadata == "FULL")
     if mapped is not None:

@@ -69,10 +69,10 @@ class Cluster:
         deadline = time.monotonic() + WAIT_S
         while not what():
             if time.monotonic() >= deadline:
-                pytest.fail("\n".join(self.told()))
+                pytest.fail("\n".join(self.logs()))
             time.sleep(every_s)
 
-    def told(self) -> Iterator[str]:
+    def logs(self) -> Iterator[str]:
         """By all hosts and executors, for who looks at a failure."""
         for name, host in self.hosts.items():
             for file in (host.directory / "output.log", *host.directory.rglob("stderr")):

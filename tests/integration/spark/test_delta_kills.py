@@ -235,12 +235,12 @@ def test_minimal_row_images_are_changes_once_whenever_a_driver_is_killed(
     outputs = [{"kind": "delta", "path": str(tmp_path / "lake"), **CHANGES}]
     mysql_server.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9), n int)", mysql_database)
 
-    def told() -> list[dict[str, Any]]:
+    def changes() -> list[dict[str, Any]]:
         return by_duckdb(str(place), "version").to_pylist()
 
     def folded() -> list[tuple[int, Any, Any]]:
         rows: dict[int, dict[str, Any]] = {}
-        for change in told():
+        for change in changes():
             if change["key"] is None:  # the end of the first dump
                 continue
             before = rows.pop(change["key"]["id"], {})
@@ -278,14 +278,14 @@ def test_minimal_row_images_are_changes_once_whenever_a_driver_is_killed(
         process = Delivering(file, tmp_path / "last.log")
         try:
             deadline = time.monotonic() + 240
-            while len(told()) < len(wait_for_log(config, known)) or folded() != wanted:
-                assert time.monotonic() < deadline, (told(), wanted, process.said)
+            while len(changes()) < len(wait_for_log(config, known)) or folded() != wanted:
+                assert time.monotonic() < deadline, (changes(), wanted, process.said)
                 time.sleep(0.2)
         finally:
             process.close()
-    versions = [change["version"] for change in told()]
+    versions = [change["version"] for change in changes()]
     assert len(set(versions)) == len(versions)
-    assert any(change["missing"] for change in told())
+    assert any(change["missing"] for change in changes())
 
 
 def _count_of_deaths(process: Delivering) -> int:

@@ -58,15 +58,15 @@ def test_a_batch_under_way_is_told_of_until_it_is_done(
     pipeline.configure({"kind": "http", "url": url})
     pipeline.write(5)
 
-    def told() -> str:
+    def running_batch() -> str:
         (output,) = app.status(pipeline.config).document["overview"]["outputs"] or [{}]
         return str(output.get("begun_ms") and output["begun_records"])
 
     with delivering(pipeline):
-        pipeline.wait_for(lambda: told() == "5")
+        pipeline.wait_for(lambda: running_batch() == "5")
         found = overview(app.status(pipeline.config).document, 0).outputs[0]
         assert of_deliveries(found).startswith("a batch of 5 records is under way since ")
         goes.set()
-        pipeline.wait_for(lambda: told() == "None")
+        pipeline.wait_for(lambda: running_batch() == "None")
         found = overview(app.status(pipeline.config).document, 0).outputs[0]
         assert of_deliveries(found).startswith("last batch at ")

@@ -205,7 +205,7 @@ def test_dump_that_waits_for_an_old_transaction_says_so(
     def waiting() -> set[str]:
         return {entry["table"] for entry in app.status(capture.config).document.get("waiting", ())}
 
-    def told() -> list[str]:
+    def warnings() -> list[str]:
         messages = [record.getMessage() for record in caplog.records]
         return [message for message in messages if "public.late: its dump waits" in message]
 
@@ -214,9 +214,9 @@ def test_dump_that_waits_for_an_old_transaction_says_so(
         for table in ("late", "gone"):
             capture.sql.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)".encode())
         capture.wait_for(lambda: waiting() == {"public.late", "public.gone"}, "it is told")
-        capture.wait_for(told, "it is logged")  # each table by itself, some time after it waits
-        assert len(told()) == 1
-        assert f"process {old.info.backend_pid} ('old')" in told()[0]
+        capture.wait_for(warnings, "it is logged")  # each table by itself, some time after it waits
+        assert len(warnings()) == 1
+        assert f"process {old.info.backend_pid} ('old')" in warnings()[0]
         capture.sql.execute("DROP TABLE gone")
         capture.wait_for(lambda: waiting() == {"public.late"}, "it is there no more")
         assert not capture.completions("public.late")

@@ -22,7 +22,7 @@ SECRET = "S3cret-value"
 TOLERANT: dict[str, Any] = {"errors_tolerance": "dead_letter"}
 
 
-def told(file: Path) -> list[dict[str, Any]]:
+def read_letters(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
@@ -73,7 +73,7 @@ def test_one_event_is_told_and_all_others_are_taken(tmp_path: Path, mode: str, w
         until(lambda: committed(tmp_path / "log") == built.writer.next_offset)
     assert run.error is None
     assert sorted(seen) == [0, 2, 3, 4]
-    [letter] = told(letters)
+    [letter] = read_letters(letters)
     assert letter["table"] == "public.orders"
     assert letter["op"] == "c"
     assert letter["reason"].startswith(f"the {who}" if who != "transform" else "a transform")
@@ -235,5 +235,5 @@ def test_one_event_of_many_is_found_by_halves(tmp_path: Path) -> None:
         until(lambda: committed(tmp_path / "log") == built.writer.next_offset)
     assert run.error is None
     assert seen == [number for number in range(1024) if number != 1]
-    assert len(told(letters)) == 1
+    assert len(read_letters(letters)) == 1
     assert len(calls) == 1 + 2 * 10  # both halves, ten times

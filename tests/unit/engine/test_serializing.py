@@ -75,7 +75,7 @@ def of_outputs(path: Path, schema: TableSchema, name: str) -> list[tuple[object,
     ]
 
 
-def told(messages: Sequence[Message]) -> list[tuple[object, ...]]:
+def comparable(messages: Sequence[Message]) -> list[tuple[object, ...]]:
     return [(m.key, m.value, m.headers, m.topic) for m in messages]
 
 
@@ -85,10 +85,10 @@ def test_messages_are_those_of_outputs(tmp_path: Path, name: str) -> None:
     events = polled(tmp_path)
     messages = FormatSerializer(name).serialize(events)
     assert len(messages) == 8  # a key change is two
-    assert told(messages) == of_outputs(tmp_path, schema, name)
+    assert comparable(messages) == of_outputs(tmp_path, schema, name)
     assert [m.event.version for m in messages] == [event.version for event in events]
     sliced = Events([events.parts[0].slice(1, 4)], events.end)
-    assert told(FormatSerializer(name).serialize(sliced)) == told(messages)[1:4]
+    assert comparable(FormatSerializer(name).serialize(sliced)) == comparable(messages)[1:4]
 
 
 def test_a_transforms_change_is_serialized(tmp_path: Path) -> None:
@@ -168,11 +168,11 @@ def test_tables_that_alternate_cost_a_call_each(
     monkeypatch.setattr(serializer, "_formatter", SimpleNamespace(format=counted))
     messages = serializer.serialize(events)
     assert calls == [36, 12]
-    assert told(messages) == told([message for part in alone for message in part])
+    assert comparable(messages) == comparable([message for part in alone for message in part])
     assert [m.event.number for m in messages] == [event.number for event in events]
     calls.clear()
     changed = Events.of([e.replace(after=e.after) for e in events], events.end)
-    assert told(serializer.serialize(changed)) == told(messages)
+    assert comparable(serializer.serialize(changed)) == comparable(messages)
     assert calls == [36, 12]
 
 
@@ -191,5 +191,5 @@ def test_messages_are_made_when_they_are_looked_at(tmp_path: Path) -> None:
     made = list(messages)
     assert len(made) == len(messages) == 2000
     some = [messages[0], messages[-1], *messages[1:3]]
-    assert told(some) == told([made[0], made[-1], *made[1:3]])
+    assert comparable(some) == comparable([made[0], made[-1], *made[1:3]])
     assert [m.event.number for m in some] == [0, 1999, 1, 2]

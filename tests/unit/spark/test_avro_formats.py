@@ -27,7 +27,7 @@ def built(tmp_path: Path) -> BuiltLog:
 
 
 @pytest.fixture
-def told(built: BuiltLog) -> Told:
+def written(built: BuiltLog) -> Told:
     table = built.table("public.t", {"id": "int64", "v": "text"})
     built.insert(table, "1", 'say "a"\n')
     built.update(table, "1", UNCHANGED)
@@ -50,10 +50,10 @@ def test_each_type_reads_back_as_its_own(built: BuiltLog) -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql", "mariadb", "another"])
-def test_the_envelope_tells_what_debeziums_json_tells(told: Told, kind: str) -> None:
-    told.table = replace(told.table, origin=SourceId(kind, "1", "shop"))
-    json_ = formatter("debezium").format(told.table, told.events[0]).to_pylist()
-    avro = told.messages("avro")
+def test_the_envelope_tells_what_debeziums_json_tells(written: Told, kind: str) -> None:
+    written.table = replace(written.table, origin=SourceId(kind, "1", "shop"))
+    json_ = formatter("debezium").format(written.table, written.events[0]).to_pylist()
+    avro = written.messages("avro")
     assert len(avro) == len(json_) == 8
     for message, (key, value) in zip(json_, avro, strict=True):
         assert key == (message["key"] and json.loads(message["key"]))
@@ -65,9 +65,9 @@ def test_the_envelope_tells_what_debeziums_json_tells(told: Told, kind: str) -> 
         assert value == json.loads(message["value"])
 
 
-def test_flat_rows_tell_what_their_json_tells(told: Told) -> None:
-    json_ = formatter("flat", tombstones=True).format(told.table, told.events[0]).to_pylist()
-    avro = told.messages("avro_flat")
+def test_flat_rows_tell_what_their_json_tells(written: Told) -> None:
+    json_ = formatter("flat", tombstones=True).format(written.table, written.events[0]).to_pylist()
+    avro = written.messages("avro_flat")
     assert len(avro) == len(json_) == 8
     for message, (_, value) in zip(json_, avro, strict=True):
         if value is None:
@@ -93,9 +93,9 @@ def test_what_the_log_does_not_tell_is_listed_whatever_its_type(built: BuiltLog)
     }  # fmt: skip
 
 
-def test_the_wire_format_is_a_zero_the_id_and_the_record(told: Told) -> None:
-    table = replace(told.table, schema_ids=(1, 0x01020304))
-    batch = formatter("avro").format(table, told.events[0])
+def test_the_wire_format_is_a_zero_the_id_and_the_record(written: Told) -> None:
+    table = replace(written.table, schema_ids=(1, 0x01020304))
+    batch = formatter("avro").format(table, written.events[0])
     assert batch.column("key")[0].as_py() == b"\0\0\0\0\1\2"  # {"id": 1}
     values = [value for value in batch.column("value").to_pylist() if value is not None]
     assert {value[:5] for value in values} == {struct.pack(">BI", 0, 0x01020304)}
@@ -112,24 +112,24 @@ def test_a_dumps_rows_say_so(built: BuiltLog) -> None:
 def test_a_table_without_a_key_has_messages_without_one(built: BuiltLog) -> None:
     table = built.table("public.t", {"a": "int32"}, key=(), identity_kind="f", identity=())
     built.insert(table, "1")
-    told = Told(built, table)
-    ((key, value),) = told.messages("avro")
+    written = Told(built, table)
+    ((key, value),) = written.messages("avro")
     assert key is None
     assert value["after"] == {"a": 1}
     made = formatter("avro")
     assert isinstance(made, SchemaFormatter)
-    assert made.schemas(told.table).key is None
+    assert made.schemas(written.table).key is None
 
 
 def test_names_that_avro_has_not_are_brought_into_form(built: BuiltLog) -> None:
     table = built.table("public.t", {"id": "int64", "net-price": "int32", "2nd": "text"})
     built.insert(table, "1", "2", "x")
-    told = Told(built, table)
-    ((_, value),) = told.messages("avro")
+    written = Told(built, table)
+    ((_, value),) = written.messages("avro")
     assert value["after"] == {"id": 1, "net_price": 2, "_2nd": "x"}
     made = formatter("avro")
     assert isinstance(made, SchemaFormatter)
-    schema = json.loads(made.schemas(told.table).value)
+    schema = json.loads(made.schemas(written.table).value)
     assert (schema["namespace"], schema["name"]) == ("sales.t_1", "Envelope")
 
 
@@ -145,7 +145,7 @@ def test_an_added_column_and_a_wider_one_leave_older_messages_readable(
     after = Told(built, new)
     made = formatter(name)
     assert isinstance(made, SchemaFormatter)
-    schemas = [json.loads(made.schemas(told.table).value) for told in (before, after)]
+    schemas = [json.loads(made.schemas(written.table).value) for written in (before, after)]
     message = made.format(before.table, before.events[0]).column("value")[0].as_py()
     found: Any = fastavro.schemaless_reader(io.BytesIO(message[5:]), schemas[0], schemas[1])
     row = found["after"] if name == "avro" else found

@@ -59,15 +59,15 @@ def test_confluents_deserializer_reads_every_type(tmp_path: Path) -> None:
         settings = {"url": server.url, "basic.auth.user.info": f"reader:{TOKEN}"}
         read = AvroDeserializer(SchemaRegistryClient(settings))
 
-        def told(message: dict[str, Any], field: str) -> Any:
+        def decoded(message: dict[str, Any], field: str) -> Any:
             return read(message[field], SerializationContext(TOPIC, field))
 
-        assert told(first, MessageField.KEY) == told(second, MessageField.KEY) == {"id": 1}
-        value = told(first, MessageField.VALUE)
+        assert decoded(first, MessageField.KEY) == decoded(second, MessageField.KEY) == {"id": 1}
+        value = decoded(first, MessageField.VALUE)
         assert (value["op"], value["before"]) == ("c", None)
         assert value["after"] == {"id": 1, **{name: cell[3] for name, cell in CELLS.items()}}
-        gone = told(second, MessageField.VALUE)
+        gone = decoded(second, MessageField.VALUE)
         assert (gone["op"], gone["before"]["id"], gone["after"]) == ("d", 1, None)
-        assert told(tombstone, MessageField.VALUE) is None
+        assert decoded(tombstone, MessageField.VALUE) is None
     finally:
         server.close()

@@ -36,7 +36,7 @@ def built(path: Path) -> BuiltLog:
     return log
 
 
-def told(path: Path, how: LogicalMessages) -> pa.RecordBatch:
+def read_messages(path: Path, how: LogicalMessages) -> pa.RecordBatch:
     log = built(path).log
     refs = ranges.segments_with_messages(log, log.head_offset, log.latest_offset())
     assert len(refs) == 1
@@ -45,7 +45,7 @@ def told(path: Path, how: LogicalMessages) -> pa.RecordBatch:
 
 
 def test_a_message_is_told_as_debezium_tells_it(tmp_path: Path) -> None:
-    found = told(tmp_path, LogicalMessages("shop.message"))
+    found = read_messages(tmp_path, LogicalMessages("shop.message"))
     assert found.column("topic").to_pylist() == ["shop.message"] * 3
     assert found.column("key").to_pylist() == [
         b'{"prefix":"outbox"}',
@@ -72,7 +72,7 @@ def test_the_content_follows_the_binary_mode(tmp_path: Path) -> None:
     contents = {}
     for mode in ("base64", "bytes", "hex", "base64-url-safe"):
         handling = Handling(binary=mode)  # type: ignore[arg-type]
-        found = told(tmp_path / mode, LogicalMessages("m", handling=handling))
+        found = read_messages(tmp_path / mode, LogicalMessages("m", handling=handling))
         contents[mode] = json.loads(found.column("value")[0].as_py())["message"]["content"]
     assert contents == {
         "base64": "/2hpPz4=",
@@ -83,12 +83,14 @@ def test_the_content_follows_the_binary_mode(tmp_path: Path) -> None:
 
 
 def test_prefixes_choose(tmp_path: Path) -> None:
-    found = told(tmp_path, LogicalMessages("m", ("out*", "oth")))
+    found = read_messages(tmp_path, LogicalMessages("m", ("out*", "oth")))
     assert found.column("key").to_pylist() == [b'{"prefix":"outbox"}']
 
 
 def test_schemas_name_what_connect_names(tmp_path: Path) -> None:
-    found = told(tmp_path, LogicalMessages("m", handling=Handling(binary="bytes", schemas=True)))
+    found = read_messages(
+        tmp_path, LogicalMessages("m", handling=Handling(binary="bytes", schemas=True))
+    )
     key = json.loads(found.column("key")[0].as_py())
     value = json.loads(found.column("value")[0].as_py())
     assert key["payload"] == {"prefix": "outbox"}

@@ -1,4 +1,4 @@
-"""A state store that keeps somebody waiting: who else waits, and until when."""
+"""A state store that does not answer: which threads wait, and until when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents of a moment."""
+"""The read cache lists keys once and reads each document at most once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the page looks at a Tidelog: state stores that hang or fail hold up nobody."""
+"""How the page polls a state store: one that hangs or fails delays no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is silent is asked over another connection."""
+"""A silent peer is checked over another connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A brake on guessed tokens, over HTTP: wrong ones are answered late, right ones always at once."""
+"""Guessed tokens over HTTP: wrong ones are answered late, right ones always at once."""
 
 from __future__ import annotations
 

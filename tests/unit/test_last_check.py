@@ -1,5 +1,5 @@
-"""What check found is kept for the page: bounded, without secrets, and only where there is a state
-store already.
+"""The stored result of the last check: bounded, without secrets, and only in a state store that
+exists already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes decided under a lock: made later, in their order, durable when whoever waits goes on."""
+"""Writes decided under a lock are made later, in order, and are durable when a flush returns."""
 
 from __future__ import annotations
 

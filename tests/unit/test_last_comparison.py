@@ -1,4 +1,4 @@
-"""What status tells of verify: which copies differed, until they are found equal."""
+"""The stored results of verify: which copies differ, until they are found equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is counted of a state store."""
+"""Requests to a state store are counted by kind."""
 
 from __future__ import annotations
 

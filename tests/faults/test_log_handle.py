@@ -1,4 +1,4 @@
-"""What a capture knows of the event log before it leads, while others write it."""
+"""The handle of the event log that a standby keeps while another process writes."""
 
 from __future__ import annotations
 

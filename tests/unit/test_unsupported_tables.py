@@ -1,4 +1,4 @@
-"""What is refused and owed, over restarts, with a state store on disk."""
+"""Unsupported tables and the dumps that they need survive restarts, with a state store on disk."""
 
 from __future__ import annotations
 

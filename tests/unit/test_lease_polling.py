@@ -1,4 +1,4 @@
-"""When one that stands by looks at a lease, where each look is paid for. Times are made up."""
+"""When a standby polls the lease in a store that is paid by request. Times are made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table that can't be captured or dumped as it is is told, mended, and holds up no other."""
+"""A table that can't be captured or dumped is reported, can be repaired, and delays no other."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_table_of_another_role_waits_for_a_right_to_it(gathered: Make, when: str
         strangers_table(live)
         live.start()
     live.wait_for(lambda: refused(live), "it is told")
-    told = refused(live)["public.theirs"]
-    assert "does not own it (its owner is stranger)" in told["reason"]
-    assert told["remedy"].startswith('GRANT "stranger" TO "gatherer";')
+    entry = refused(live)["public.theirs"]
+    assert "does not own it (its owner is stranger)" in entry["reason"]
+    assert entry["remedy"].startswith('GRANT "stranger" TO "gatherer";')
     live.sql.execute("INSERT INTO theirs VALUES (2, 1)")
     goes_on(live)
     live.restart()  # it is stored, and no start fails
@@ -212,8 +212,8 @@ def test_lost_right_to_write_watermarks_leaves_the_log(gathered: Make, revoked: 
     before = len(live.completions())
     live.sql.execute(f"REVOKE {revoked} FROM {ROLE}")
     live.wait_for(lambda: "tidelog.watermark" in refused(live), "it is told")
-    told = refused(live)["tidelog.watermark"]
-    assert "no table can be dumped" in told["reason"]
+    entry = refused(live)["tidelog.watermark"]
+    assert "no table can be dumped" in entry["reason"]
     live.sql.execute("ALTER TABLE t ADD more int NOT NULL DEFAULT 7")  # calls for a dump
     live.sql.execute("UPDATE t SET n = 5 WHERE id = 1")
     live.restart()
@@ -221,7 +221,7 @@ def test_lost_right_to_write_watermarks_leaves_the_log(gathered: Make, revoked: 
     live.catch_up()
     assert [e.n for e in live.events("public.t") if e.op == "U"] == [5, 6]
     assert len(live.completions()) == before
-    live.sql.execute(told["remedy"])
+    live.sql.execute(entry["remedy"])
     live.wait_for(lambda: len(live.completions()) > before, "what is due is dumped")
     live.wait_for(lambda: not refused(live), "nothing is refused any more")
     goes_on(live)
@@ -281,13 +281,13 @@ def test_new_table_that_can_not_be_dumped_is_told(gathered: Make) -> None:
     live.sql.execute("ALTER TABLE late REPLICA IDENTITY USING INDEX late_id")
     live.sql.execute("ALTER TABLE late OWNER TO shop")
 
-    def told() -> list[str]:
+    def reasons() -> list[str]:
         dumps = app.status(live.config).document["dumps"]
         return [t["reason"] for d in dumps for t in d["tables"] if t["table"] == "public.late"]
 
-    live.wait_for(lambda: any(told()), "it is told")
+    live.wait_for(lambda: any(reasons()), "it is told")
     # Once more, if a look came between the statements.
-    assert all("no primary key" in reason for reason in told() if reason)
+    assert all("no primary key" in reason for reason in reasons() if reason)
     live.sql.execute("ALTER TABLE late ADD PRIMARY KEY USING INDEX late_id")
     live.wait_for(lambda: live.completions("public.late"), "it is dumped once it has a key")
     live.check("public.late")

@@ -59,12 +59,12 @@ def read(
 
     ``decode``: makes of keys and values what they would be of JSON.
     """
-    told = decode or (json.loads if json_values else bytes)
-    return list(_read(topic, committed, told, servers or broker().servers, decode))
+    decoder = decode or (json.loads if json_values else bytes)
+    return list(_read(topic, committed, decoder, servers or broker().servers, decode))
 
 
 def _read(
-    topic: str, committed: bool, told: Decode, servers: str, decode: Decode | None
+    topic: str, committed: bool, decoder: Decode, servers: str, decode: Decode | None
 ) -> Iterator[Read]:
     from confluent_kafka import Consumer, KafkaError, TopicPartition
 
@@ -93,7 +93,7 @@ def _read(
                 text = None
                 if key is not None:
                     text = key.decode() if decode is None else json.dumps(decode(key))
-                yield Read(partition, text, value and told(value), version, headers)
+                yield Read(partition, text, value and decoder(value), version, headers)
     finally:
         consumer.close()
 

@@ -89,7 +89,7 @@ def test_release_lets_another_lead_at_once_under_a_new_epoch(candidate):
         a.renew(first)
 
 
-def test_epochs_start_where_they_are_told_to_and_go_on_above_what_was_seen(candidate):
+def test_epochs_start_at_the_given_one_and_continue_above_what_was_seen(candidate):
     a, b = candidate("a", first_epoch=58), candidate("b")
     lease = a.acquire()
     assert lease.epoch == 58
@@ -221,7 +221,7 @@ class Forgetful:
         pass
 
 
-def test_a_lease_of_a_store_that_was_wiped_is_lost_and_epochs_go_on():
+def test_a_lease_of_a_store_that_was_wiped_is_lost_and_epochs_continue():
     store = Forgetful()
     a = LeaseElection(store, "capture", "a", 30)
     a.release(a.acquire())

@@ -403,7 +403,7 @@ def test_beyond_the_end_is_an_error_not_an_empty_answer(writer, log):
     assert log.segments(1) == []
 
 
-def test_latest_offset_is_durable_before_it_is_told(writer, log, monkeypatch):
+def test_latest_offset_is_durable_before_it_is_reported(writer, log, monkeypatch):
     synced = []
     storage = type(log.storage)
     original = storage.make_durable
@@ -466,7 +466,7 @@ def test_roll_up_leaves_young_large_and_few_segments(writer, place):
     assert maintenance.rollup(min_age_s=-10, target_bytes=8) > 0
 
 
-def test_retention_removes_old_segments_and_readers_are_told(writer, log, place):
+def test_retention_removes_old_segments_and_readers_are_notified(writer, log, place):
     fill(writer)
     refs = log.segments(0)
     kept = payloads(log)[-1:]

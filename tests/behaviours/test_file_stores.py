@@ -138,7 +138,7 @@ def test_s3_and_s3a_are_one_place(s3: S3Server) -> None:
 
 @pytest.mark.integration
 @pytest.mark.thorough
-def test_what_hdfs_denies_is_told_in_a_line(hdfs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_hdfs_denies_is_reported_in_a_line(hdfs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     with pytest.raises(AccessRefusedError, match="Permission denied: user=stranger") as caught:
         open_file_store(f"{hdfs}/theirs").put("x", b"1")

@@ -85,7 +85,7 @@ def refuses(what: Callable[[], object], offset: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("rolled_up", [False, True])
-def test_no_offset_is_issued_twice_and_who_was_ahead_is_told(
+def test_no_offset_is_issued_twice_and_readers_ahead_are_reported(
     at: Place, issued: tuple[int, int], rolled_up: bool
 ) -> None:
     end, ahead = issued
@@ -109,7 +109,7 @@ def test_no_offset_is_issued_twice_and_who_was_ahead_is_told(
         assert log.bytes_between(end, log.latest_offset()) == leader.next_offset - first
 
 
-def test_a_lost_segment_is_told_before_and_after_capture_goes_on(
+def test_a_lost_segment_is_reported_before_and_after_capture_continues(
     at: Place, issued: tuple[int, int]
 ) -> None:
     ahead = issued[1]

@@ -43,7 +43,7 @@ def acquire(url, holder="capture", ttl_s=30):
     return election, election.acquire()
 
 
-def test_all_documents_go_there_and_back_and_epochs_go_on(url, old, tmp_path):
+def test_all_documents_go_there_and_back_and_epochs_continue(url, old, tmp_path):
     for _ in range(3):
         election, lease = acquire(old)
         election.release(lease)
@@ -85,7 +85,7 @@ def test_the_lease_of_a_capture_that_was_killed_is_waited_for(url, old, monkeypa
     election.close()
 
 
-def test_a_copy_that_did_not_end_is_noticed_and_begun_anew(url, old):
+def test_a_copy_that_did_not_end_is_noticed_and_restarted(url, old):
     with closing(open_state(url)) as state:
         state.put(COPYING, {}, 0)
         state.put("dump/9", "half", 0)

@@ -61,7 +61,7 @@ def test_leaders_that_keep_the_rules_are_let_pass() -> None:
 
 
 @pytest.mark.parametrize("rule", BROKEN)
-def test_a_broken_rule_is_told(rule: str) -> None:
+def test_a_broken_rule_is_reported(rule: str) -> None:
     notes, segments = BROKEN[rule]
     with pytest.raises(HistoryError, match=rule):
         judged([*TRUE, *notes], [*LOG, *segments])

@@ -52,7 +52,7 @@ def test_truth_is_what_was_written(oracle_source: OracleSource) -> None:
 @pytest.mark.parametrize(
     "pair", [promotable.postgres18, promotable.mysql80, promotable.mariadb1011]
 )
-def test_truth_goes_on_where_another_server_is_promoted(
+def test_the_history_is_true_where_another_server_is_promoted(
     pair: Callable[[], AbstractContextManager[OracleSource]],
 ) -> None:
     rng = random.Random(3)

@@ -38,7 +38,7 @@ def test_spellings_of_one_key_have_one_lock(tables: dict[str, Table]) -> None:
     assert numbers.lock(["7.5"]) == numbers.lock(["7.50"])
 
 
-def test_writer_whose_connection_is_cut_while_it_rolls_back_goes_on(database: str) -> None:
+def test_writer_whose_connection_is_cut_while_it_rolls_back_continues(database: str) -> None:
     mix = Mix(("app.ints",), bulk=False, truncate=False, ddl=False, prepared=False, long=False)
     workload = Cut(PostgresWriters(database), 1, mix, writers=1)
     workload.dsn = database

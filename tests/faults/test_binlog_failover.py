@@ -115,7 +115,7 @@ def promoted(
 
 
 @KINDS
-def test_the_log_goes_on_behind_the_same_transaction(kind: Family) -> None:
+def test_the_log_continues_behind_the_same_transaction(kind: Family) -> None:
     """The old server's files have greater numbers than the new one's."""
     with pair_of(kind) as pair:
         for number in range(6):
@@ -160,7 +160,7 @@ def test_the_log_goes_on_behind_the_same_transaction(kind: Family) -> None:
 
 
 @KINDS
-def test_a_transaction_that_is_durable_in_part_goes_on_in_its_midst(kind: Family) -> None:
+def test_a_transaction_that_is_durable_in_part_is_resumed_within_it(kind: Family) -> None:
     with pair_of(kind) as pair:
 
         def meanwhile(old: Log) -> None:
@@ -207,7 +207,7 @@ def test_a_prepared_transaction_is_decided_on_the_new_server(kind: Family) -> No
 
 
 @KINDS
-def test_what_the_new_server_lacks_is_told(kind: Family) -> None:
+def test_what_the_new_server_lacks_is_reported(kind: Family) -> None:
     with pair_of(kind) as pair:
 
         def meanwhile(old: Log) -> None:
@@ -251,7 +251,7 @@ def test_a_replica_that_is_behind_is_waited_for(kind: Family) -> None:
 
 @KINDS
 @pytest.mark.parametrize("rows", [1, 2000])
-def test_errant_transactions_are_told(kind: Family, rows: int) -> None:
+def test_errant_transactions_are_reported(kind: Family, rows: int) -> None:
     """A large one fills what is received at once, so that what follows comes by itself."""
     with pair_of(kind) as pair:
 
@@ -398,7 +398,7 @@ def captured_of(pair: Pair, directory: Path) -> Iterator[Captured]:
 
 
 @KINDS
-def test_capture_goes_on_on_a_promoted_replica(kind: Family, tmp_path: Path) -> None:
+def test_capture_continues_on_a_promoted_replica(kind: Family, tmp_path: Path) -> None:
     with ExitStack() as opened:
         pair = opened.enter_context(pair_of(kind))
         captured = opened.enter_context(captured_of(pair, tmp_path))

@@ -77,7 +77,7 @@ def writing(pair: TwoCaptures) -> Iterator[list[int]]:
         ),
     ],
 )
-def test_the_other_host_goes_on_and_reads_no_finished_chunk_twice(
+def test_the_other_host_continues_and_reads_no_finished_chunk_twice(
     request: pytest.FixtureRequest,
     database: str,
     tmp_path: Path,

@@ -99,7 +99,7 @@ def test_record_that_was_decided_and_did_not_come_is_decided_again(
     live.check()
 
 
-def test_event_log_that_cannot_be_asked_begins_the_session_anew(
+def test_event_log_that_cannot_be_asked_restarts_the_session(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the snapshot of a table's begin can't see is looked up there."""
@@ -293,7 +293,7 @@ def test_high_watermark_that_another_writes_while_the_chunk_is_read_only_voids_i
     assert epoch(live) == led, "the session went on"
 
 
-def test_mistake_in_the_states_begins_the_session_anew(live: Live) -> None:
+def test_mistake_in_the_states_restarts_the_session(live: Live) -> None:
     led = epoch(live)
     with at("chunk.after_read", lambda: CHUNKS.after(ChunkStatus.DURABLE, ChunkInput.GIVE)):
         live.dumped(live.dump())

@@ -54,7 +54,7 @@ HITS = (1, 2, 9)
         for turn, hit in enumerate(HITS)
     ],
 )
-def test_killed_at_any_point_the_log_holds_what_was_told(tmp_path, work, point, hit):
+def test_killed_at_any_point_the_log_holds_what_was_reported(tmp_path, work, point, hit):
     process = start(tmp_path, 1, work, f"{point}:kill:{hit}")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL, "the failpoint was not reached"

@@ -39,7 +39,7 @@ def source(request: pytest.FixtureRequest, database: str, tmp_path: Path) -> Ite
     source.close()
 
 
-def test_capture_goes_on_while_the_state_is_away_for_less_than_the_lease(
+def test_capture_continues_while_the_state_is_away_for_less_than_the_lease(
     database: str, tmp_path: Path
 ) -> None:
     with PostgresServer(16) as server:
@@ -74,7 +74,7 @@ def test_capture_goes_on_while_the_state_is_away_for_less_than_the_lease(
             source.close()
 
 
-def test_a_standby_goes_on_where_the_killed_leader_ended_and_dumps_nothing_again(
+def test_a_standby_continues_where_the_killed_leader_ended_and_dumps_nothing_again(
     source: Source,
 ) -> None:
     source.write(1, 50)
@@ -99,7 +99,7 @@ def test_a_standby_goes_on_where_the_killed_leader_ended_and_dumps_nothing_again
         assert state.keys("dump/") != []
 
 
-def test_a_dump_waits_for_a_state_that_hangs_and_the_log_goes_on(
+def test_a_dump_waits_for_a_state_that_hangs_and_the_log_continues(
     request: pytest.FixtureRequest, database: str, tmp_path: Path
 ) -> None:
     """Neither its progress nor what is decided of it ends the leadership: the lease does. The

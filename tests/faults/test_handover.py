@@ -124,7 +124,7 @@ def test_a_leader_that_ends_leads_until_the_standby_is_on_the_watch(
         source.close()
 
 
-def test_containers_on_one_hosts_network_are_told_apart(source: Source) -> None:
+def test_containers_on_one_hosts_network_are_distinguished(source: Source) -> None:
     """They have its name, and each has a process 1."""
     alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*alone, "true"], capture_output=True).returncode:

@@ -146,7 +146,7 @@ def test_a_leader_that_knew_more_than_is_there_appends_behind_what_is(tmp_path: 
     assert sum(meta.rows for meta in found.chain().segments) == 8
 
 
-def test_a_log_that_was_made_anew_is_opened_anew(tmp_path: Path) -> None:
+def test_a_log_that_was_recreated_is_reopened(tmp_path: Path) -> None:
     place = tmp_path / "log"
     known = LogHandle(str(place), lambda: False)
     assert known.log() is None

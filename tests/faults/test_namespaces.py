@@ -108,7 +108,7 @@ def test_a_dropped_port_says_nothing_and_what_was_sent_comes_later(bridge: Bridg
         assert echoes.connects() == ""
 
 
-def test_a_host_without_its_link_is_told_nothing(bridge: Bridge) -> None:
+def test_a_host_without_its_link_hears_nothing(bridge: Bridge) -> None:
     with ExitStack() as opened:
         echoes = Echoes(bridge, opened)
         echoes.namespace.cut_off()

@@ -128,7 +128,7 @@ def test_a_late_fence_is_the_fence(s3, place, network):
 # ---------------------------------------------------------------- the server
 
 
-def test_a_server_killed_amid_a_put_loses_nothing_that_was_told(place, monkeypatch):
+def test_a_server_killed_amid_a_put_loses_nothing_that_was_reported(place, monkeypatch):
     monkeypatch.setitem(object_storage._RETRY, "max_retries", 1)
     with S3Server() as server:
         place = server.url("log")
@@ -255,7 +255,7 @@ def test_a_frozen_leader_changes_nothing_when_it_wakes_up(place, point):
         )
     ],
 )
-def test_killed_at_any_point_the_log_holds_what_was_told(place, s3, work, point):
+def test_killed_at_any_point_the_log_holds_what_was_reported(place, s3, work, point):
     """Invariant 8."""
     process = start(place, 1, work, f"{point}:kill:3")
     output, _ = process.communicate(timeout=60)

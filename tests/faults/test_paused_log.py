@@ -92,7 +92,7 @@ def test_a_paused_log_stays_paused_until_somebody_resumes_it(source: Source) -> 
     assert (status["log_paused"], list(status["overview"]["problems"])) == (None, [])
 
 
-def test_who_waits_for_a_dump_is_told_why_it_stands_still(source: Source) -> None:
+def test_who_waits_for_a_dump_is_shown_why_it_stands_still(source: Source) -> None:
     source.start()
     source.wait_led()
     source.sql.execute("INSERT INTO app.t SELECT i, 'x' FROM generate_series(1, 50) i")

@@ -149,7 +149,7 @@ def test_a_commit_that_never_came_is_no_conflict_and_does_no_harm_later(
     assert content(s3, commit) == "new\n"
 
 
-def test_actions_that_fail_in_their_midst_commit_nothing(
+def test_actions_that_fail_in_the_middle_commit_nothing(
     driver: Callable[..., Driver], s3: S3Server, commit: str
 ) -> None:
     with pytest.raises(Py4JJavaError) as error:

@@ -146,7 +146,7 @@ def test_a_copy_of_event_log_and_state_does_not_touch_the_capture_that_runs(
     assert not running.died
 
 
-def test_an_event_log_that_was_moved_goes_on(source: Source, copied: Copied) -> None:
+def test_an_event_log_that_was_moved_is_continued(source: Source, copied: Copied) -> None:
     source.start()
     source.wait_led()
     source.captures[-1].stop()
@@ -164,7 +164,7 @@ def test_an_event_log_that_was_moved_goes_on(source: Source, copied: Copied) -> 
     source.wait_for(come)
 
 
-def test_a_capture_that_died_before_it_wrote_its_place_goes_on_with_its_slot(
+def test_a_capture_that_died_before_it_wrote_its_place_continues_with_its_slot(
     source: Source,
 ) -> None:
     dead = source.start("slot.created:kill")

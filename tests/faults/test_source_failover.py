@@ -92,7 +92,7 @@ def writing(pair: Pair, first: int, stop: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("version", [pytest.param(17, marks=pytest.mark.thorough), 18])
-def test_capture_goes_on_where_the_slot_was_synchronised(version: int, tmp_path: Path) -> None:
+def test_capture_continues_where_the_slot_was_synchronised(version: int, tmp_path: Path) -> None:
     """The standby is behind when the primary dies: nothing is captured that it does not have."""
     with pair_of(version, tmp_path) as pair:
         pair.primary.execute(f"ALTER SYSTEM SET synchronized_standby_slots = {pair.standby.slot}")
@@ -124,7 +124,7 @@ def test_capture_goes_on_where_the_slot_was_synchronised(version: int, tmp_path:
 
 
 @pytest.mark.thorough
-def test_what_the_promoted_standby_lacks_is_told(tmp_path: Path) -> None:
+def test_what_the_promoted_standby_lacks_is_reported(tmp_path: Path) -> None:
     with pair_of(18, tmp_path) as pair:
         source = pair.source
         capture = source.start()
@@ -231,7 +231,7 @@ def test_a_host_that_does_not_answer_is_passed_over(postgres: PostgresServer) ->
         connect(url, purpose="test").close()
 
 
-def test_of_several_hosts_all_are_told(postgres: PostgresServer) -> None:
+def test_of_several_hosts_all_are_reported(postgres: PostgresServer) -> None:
     url = f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{postgres.port}/missing"
     for make in (connect, connect_replication):
         # The one that is down may be the one that has the database.

@@ -289,14 +289,14 @@ def test_an_acl_lets_others_read_and_not_write(zookeeper, zookeeper_url):
 
 
 @pytest.mark.parametrize("acl", ["auth::cdrwa", "no-scheme:me:r"])
-def test_an_acl_that_the_server_does_not_take_is_told(zookeeper_url, acl):
+def test_an_acl_that_the_server_does_not_take_is_reported(zookeeper_url, acl):
     with closing(open_state(f"{zookeeper_url}?acl={acl}")) as state:
         with pytest.raises(ConfigError, match=r"does not take options\.acl"):
             state.put("a", 1, 0)
         assert state.get("a") is None
 
 
-def test_a_user_is_known_by_sasl_and_a_wrong_password_is_told(zookeeper, zookeeper_url):
+def test_a_user_is_known_by_sasl_and_a_wrong_password_is_reported(zookeeper, zookeeper_url):
     right = f"{zookeeper_url}?auth=sasl&user={zookeeper.user}&password={zookeeper.password}"
     with closing(open_state(right)) as state:
         state.put("a", 1, 0)
@@ -345,7 +345,7 @@ def test_a_server_that_hangs_is_given_up_and_used_again_later():
         assert state.put("a", 3, version) == version + 1
 
 
-def test_a_connection_that_the_server_ended_is_made_anew(postgres: PostgresServer, database):
+def test_a_connection_that_the_server_ended_is_opened_again(postgres: PostgresServer, database):
     with closing(open_state(database)) as state:
         state.put("a", 1, 0)
         postgres.execute(
@@ -357,7 +357,7 @@ def test_a_connection_that_the_server_ended_is_made_anew(postgres: PostgresServe
         assert state.put("a", 2, 1) == 2
 
 
-def test_a_role_without_the_rights_is_told_what_it_needs(postgres: PostgresServer, database):
+def test_a_role_without_the_rights_is_shown_what_it_needs(postgres: PostgresServer, database):
     name = database.rpartition("/")[2].partition("?")[0]
     with psycopg.connect(database, autocommit=True) as connection:
         role = f"poor_{next(_numbers)}"

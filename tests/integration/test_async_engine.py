@@ -47,7 +47,7 @@ def nothing_is_left(postgres: PostgresServer, dsn: str) -> bool:
     return not sessions and not slots and no_threads_left()
 
 
-def test_rows_of_a_dump_and_changes_come_once_and_go_on_after_a_restart(
+def test_rows_of_a_dump_and_changes_come_once_and_continue_after_a_restart(
     postgres: PostgresServer, database: str, make_engine: MakeEngine
 ) -> None:
     name = database.rsplit("/", 1)[1]

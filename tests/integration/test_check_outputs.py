@@ -129,7 +129,7 @@ def test_servers_that_answer(
     )
 
 
-def test_a_role_that_may_not_create_tables_is_told_the_grant(
+def test_a_role_that_may_not_create_tables_is_shown_the_grant(
     tmp_path: Path, database: str, postgres: PostgresServer
 ) -> None:
     name = urlsplit(database).path.strip("/")
@@ -154,7 +154,7 @@ def test_a_role_that_may_not_create_tables_is_told_the_grant(
         connection.execute(f'DROP ROLE "{role}"')
 
 
-def test_a_role_that_may_not_create_tables_in_a_schema_of_the_source_is_told_the_grant(
+def test_a_role_that_may_not_create_tables_in_a_schema_of_the_source_is_shown_the_grant(
     tmp_path: Path, database: str
 ) -> None:
     """Of `public` a role has USAGE since PostgreSQL 15, and may not create tables in it."""
@@ -235,7 +235,7 @@ LEFT_OUT = [
 ]
 
 
-def test_names_that_outputs_can_not_hold_are_told(
+def test_names_that_outputs_can_not_hold_are_reported(
     tmp_path: Path, database: str, postgres: PostgresServer, mysql_server: MySqlServer
 ) -> None:
     name = database.rpartition("/")[2].partition("?")[0]
@@ -258,7 +258,7 @@ def test_names_that_outputs_can_not_hold_are_told(
         assert each["fix"].startswith(fix)
 
 
-def test_what_outputs_do_with_a_table_without_a_key_is_told_with_the_line_that_gives_one(
+def test_what_outputs_do_with_a_table_without_a_key_is_reported_with_the_line_that_gives_one(
     tmp_path: Path, database: str, postgres: PostgresServer
 ) -> None:
     name = database.rpartition("/")[2].partition("?")[0]

@@ -86,7 +86,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-def test_a_problem_and_its_end_are_told_once_whoever_leads(
+def test_a_problem_and_its_end_are_reported_once_whoever_leads(
     database: str,
     hook: Hook,
     tmp_path: Path,

@@ -346,7 +346,7 @@ def test_published_statements_start_the_dumps_they_should(
         }
 
 
-def test_bad_signal_is_reported_and_the_log_goes_on(
+def test_bad_signal_is_reported_and_the_log_continues(
     config: Config, sql: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with running(config) as (client, capture):

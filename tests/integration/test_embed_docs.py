@@ -189,7 +189,7 @@ def test_the_exactly_once_copy_and_the_coroutines(
     until(no_threads_left)
 
 
-def test_engines_ahead_of_a_restored_log_go_on_as_the_page_says(
+def test_engines_ahead_of_a_restored_log_continue_as_the_page_says(
     postgres: PostgresServer, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/how-to/restore.md: one that stores its offset with what it makes, and one by name."""

@@ -52,7 +52,7 @@ def in_use(postgres: PostgresServer) -> int:
     return int(count)
 
 
-def test_events_of_all_come_and_each_goes_on_by_itself(
+def test_events_of_all_come_and_each_continues_by_itself(
     postgres: PostgresServer, databases: str, make_engine: MakeEngine
 ) -> None:
     seen: list[tuple[str, str, int]] = []

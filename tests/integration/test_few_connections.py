@@ -94,13 +94,15 @@ def mysql_account(
         mysql_family.execute(f"DROP USER {name}")
 
 
-def test_dump_that_gets_no_connection_of_postgres_is_told_and_goes_on(
+def test_dump_that_gets_no_connection_of_postgres_is_reported_and_continues(
     postgres_account: Account,
 ) -> None:
     _told_and_goes_on(postgres_account)
 
 
-def test_dump_that_gets_no_connection_of_mysql_is_told_and_goes_on(mysql_account: Account) -> None:
+def test_dump_that_gets_no_connection_of_mysql_is_reported_and_continues(
+    mysql_account: Account,
+) -> None:
     _told_and_goes_on(mysql_account)
 
 

@@ -72,7 +72,7 @@ def decided(config: Config, wanted: Callable[[dict[str, Any]], bool]) -> dict[st
     raise AssertionError(app.status(config).document)
 
 
-def test_a_dump_works_less_while_commits_wait_and_goes_on_when_they_do_not(
+def test_a_dump_works_less_while_commits_wait_and_continues_when_they_do_not(
     config: Config, database: str
 ) -> None:
     app.send_command(config, ExecuteSnapshot(dump_id="gentle", tables=("public.t",)), timeout_s=30)

@@ -104,7 +104,9 @@ def test_a_condition_counts_by_its_selectivity(config: Config) -> None:
 @pytest.mark.parametrize(
     "where", ["nothing = 1", "id = 'x'", "true); DELETE FROM analysed; SELECT (1", "syntax error"]
 )
-def test_a_condition_that_cannot_be_is_told_and_does_no_harm(config: Config, where: str) -> None:
+def test_a_condition_that_cannot_be_is_reported_and_does_no_harm(
+    config: Config, where: str
+) -> None:
     report = plan(config, tables=["public.analysed"], where=where).to_dict()
     assert report["tables"] == []
     assert "condition" in report["not_dumped"][0]["reason"]

@@ -66,7 +66,7 @@ def test_a_dump_keeps_to_its_rows_a_second_and_shows_it(config: Config) -> None:
     assert f"limited, is completed: 1 of 1 tables, {ROWS:,} rows" in finished
 
 
-def test_a_dump_goes_on_under_a_limit_that_is_always_exceeded(config: Config) -> None:
+def test_a_dump_continues_under_a_limit_that_is_always_exceeded(config: Config) -> None:
     app.send_command(config, SetDumpOptions(max_select_ms=1), timeout_s=30)
     statuses = list(dump(config, "slow"))
     assert statuses[-1]["dumps"][-1]["tables"][0]["rows_read"] == ROWS

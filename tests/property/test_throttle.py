@@ -170,7 +170,7 @@ def test_chunks_begin_the_delay_after_the_one_before(
     seconds=st.floats(0.01, 20.0),
     delay_ms=st.integers(0, 1000),
 )
-def test_chunks_go_on_however_bad_it_is(
+def test_chunks_continue_however_bad_it_is(
     readers: int, lag: int | None, replica_lag_s: float | None, seconds: float, delay_ms: int
 ) -> None:
     throttle = Throttle(replace(LIMITS, delay_ms=delay_ms))

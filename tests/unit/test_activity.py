@@ -247,7 +247,7 @@ def test_records_are_counted_by_table_and_kind_once_they_are_durable(state: Any)
     assert stored["seen_s"][0] >= 0.9 * BUCKET_S
 
 
-def test_a_drop_is_stored_and_told_also_by_who_leads_next(state: Any) -> None:
+def test_a_drop_is_stored_and_reported_also_by_the_next_leader(state: Any) -> None:
     activity = Activity(state, NAMES.__getitem__)
     for bucket in range(20):
         at = bucket * BUCKET_S
@@ -291,7 +291,7 @@ def test_a_process_that_stood_still_knows_nothing_of_that_time(state: Any) -> No
     assert state.get(ACTIVITY_KEY).value["seen_s"][0] < 50
 
 
-def test_a_damaged_document_is_begun_anew(state: Any) -> None:
+def test_a_damaged_document_is_replaced(state: Any) -> None:
     for value in ([], {"version": 1}, {"version": 1, "at_s": 7}, "x"):
         state.put(ACTIVITY_KEY, value, None)
         activity = Activity(state, NAMES.__getitem__)

@@ -23,7 +23,7 @@ def looked(
     return kinds(news)
 
 
-def test_what_lasts_is_told_once_and_so_is_its_end() -> None:
+def test_what_lasts_is_reported_once_and_so_is_its_end() -> None:
     ledger = AlertHistory(Severity.WARNING, 60)
     assert looked(ledger, [problem()], 0) == ([], [])
     assert looked(ledger, [problem()], 59) == ([], [])
@@ -35,13 +35,13 @@ def test_what_lasts_is_told_once_and_so_is_its_end() -> None:
     assert ledger.reported == []
 
 
-def test_what_comes_and_goes_is_not_told() -> None:
+def test_what_comes_and_goes_is_not_reported() -> None:
     ledger = AlertHistory(Severity.WARNING, 60)
     for now in range(0, 600, 50):
         assert looked(ledger, [problem()] if now % 100 else [], now) == ([], [])
 
 
-def test_a_gap_in_a_problem_that_was_told_is_not_its_end() -> None:
+def test_a_gap_in_a_problem_that_was_reported_is_not_its_end() -> None:
     ledger = AlertHistory(Severity.WARNING, 60)
     looked(ledger, [problem()], 0)
     looked(ledger, [problem()], 60)
@@ -51,13 +51,13 @@ def test_a_gap_in_a_problem_that_was_told_is_not_its_end() -> None:
     assert looked(ledger, [], 200) == ([], ["late"])
 
 
-def test_what_could_not_be_told_is_tried_again() -> None:
+def test_what_could_not_be_reported_is_tried_again() -> None:
     ledger = AlertHistory(Severity.WARNING, 0)
     assert kinds(ledger.update([problem()], 0, 0)) == (["late"], [])
     assert kinds(ledger.update([problem()], 5, 5)) == (["late"], [])
 
 
-def test_less_bad_problems_are_not_told_and_worse_ones_are() -> None:
+def test_less_bad_problems_are_not_reported_and_worse_ones_are() -> None:
     ledger = AlertHistory(Severity.CRITICAL, 0)
     both = [problem(), problem("lost", Severity.CRITICAL), problem("held", Severity.INFO)]
     assert looked(ledger, both, 0) == (["lost"], [])
@@ -102,7 +102,7 @@ def test_a_problem_that_blinks_is_one_that_lasts() -> None:
     assert set(told) == {"a", "b"}
 
 
-def test_who_tells_later_knows_how_long_it_has_lasted() -> None:
+def test_a_later_report_knows_how_long_it_has_lasted() -> None:
     ledger = AlertHistory(Severity.WARNING, 60)
     for now in range(0, 60, 5):
         ledger.update([problem()], now, now)  # another process leads

@@ -52,7 +52,7 @@ def test_hours_faults_transactions_and_violations_add_up() -> None:
     assert "kill 3, fill the disk 0." in text
 
 
-def test_a_violation_whose_cause_is_mended_stays_with_its_cause() -> None:
+def test_a_violation_whose_cause_is_fixed_stays_with_its_cause() -> None:
     violations = [{"seed": seed, "what": "it ended", "error": "its logs"} for seed in (7, 8)]
     campaigns = [campaign("a", violations=violations)]
     mend(campaigns, {8: "a lost connection was taken for a wrong one"})

@@ -44,7 +44,7 @@ def append(config: Config, epoch: int) -> None:
     writer.close()
 
 
-def test_a_store_that_was_wiped_while_we_stood_by_does_not_count_from_anew(
+def test_a_store_that_was_wiped_before_a_takeover_does_not_count_from_zero(
     config: Config, tmp_path: Path
 ) -> None:
     with closing(CaptureElection(config, "a")) as a, closing(CaptureElection(config, "b")) as b:
@@ -221,7 +221,7 @@ def test_captures_outside_the_preferred_zones_wait_if_the_lease_ends_while_they_
         assert far.acquire() is not None
 
 
-def test_standbys_are_told_until_they_lead_end_or_die(config: Config) -> None:
+def test_standbys_are_reported_until_they_lead_end_or_die(config: Config) -> None:
     with closing(open_state(config.state.place)) as state:
         one, two = (
             InstanceRegistration(state, "one", "zone-a"),

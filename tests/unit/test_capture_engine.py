@@ -119,7 +119,7 @@ class Capture:
         assert not self._thread.is_alive()
 
 
-def test_the_source_is_told_of_nothing_before_it_is_durable() -> None:
+def test_nothing_is_acknowledged_before_it_is_durable() -> None:
     """Invariant 6."""
     capture = Capture(transactions=3)
     until(lambda: capture.source.is_read and capture.log.asked.is_set())
@@ -131,7 +131,7 @@ def test_the_source_is_told_of_nothing_before_it_is_durable() -> None:
     capture.end()
 
 
-def test_the_source_is_told_of_nothing_whose_append_failed() -> None:
+def test_nothing_is_acknowledged_whose_append_failed() -> None:
     """Invariant 6."""
     capture = Capture(transactions=3)
     capture.log.failure = StorageError("the disk is full")
@@ -141,7 +141,7 @@ def test_the_source_is_told_of_nothing_whose_append_failed() -> None:
     assert capture.source.told == []
 
 
-def test_what_was_read_is_durable_and_told_at_the_end() -> None:
+def test_what_was_read_is_durable_and_acknowledged_at_the_end() -> None:
     capture = Capture(transactions=3)
     until(lambda: capture.source.is_read)
     capture.end()
@@ -190,7 +190,7 @@ def test_a_row_larger_than_the_buffer_passes_through_alone() -> None:
     assert len(buffer) == 1
 
 
-def test_the_log_goes_on_once_a_pause_is_released() -> None:
+def test_the_log_continues_once_a_pause_is_released() -> None:
     """Invariant 4. Whatever ends a blocking dump releases its pause."""
     pause = LogPause()
     pause.move(10)
@@ -205,7 +205,7 @@ def test_the_log_goes_on_once_a_pause_is_released() -> None:
     assert pause.at is None
 
 
-def test_a_pause_that_moves_lets_the_log_go_on_to_there() -> None:
+def test_a_pause_that_moves_lets_the_log_continue_to_there() -> None:
     pause = LogPause()
     pause.move(10)
     assert pause.pause_at(12, 0.0), "at the first boundary that is not before it"

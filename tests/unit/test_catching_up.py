@@ -147,7 +147,7 @@ def left_behind(built: BuiltLog, of: Config) -> int:
     return built.log.head_offset
 
 
-def test_a_copy_that_stands_before_the_log_goes_on_with_dumps(
+def test_a_copy_that_stands_before_the_log_continues_with_dumps(
     tmp_path: Path, built: BuiltLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = config(tmp_path, "{kind: delta, path: lake}")
@@ -159,7 +159,7 @@ def test_a_copy_that_stands_before_the_log_goes_on_with_dumps(
     assert "output delta is at offset 0, but retention removed everything" in caplog.text
 
 
-def test_a_copy_goes_on_only_with_dumps(tmp_path: Path, built: BuiltLog) -> None:
+def test_a_copy_continues_only_with_dumps(tmp_path: Path, built: BuiltLog) -> None:
     wanted = config(tmp_path, "{kind: delta, path: lake}", snapshot="no_data")
     head = left_behind(built, wanted)
     with pytest.raises(OffsetGoneError, match=r"once the log holds dumps of p.a, q.b: .*`tidelog"):

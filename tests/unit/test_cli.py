@@ -137,7 +137,7 @@ def test_version_and_usage_errors_have_their_exit_codes(capsys: pytest.CaptureFi
     assert invoke("--log-level", "loud", "status", "x") == 2
 
 
-def test_bad_configuration_is_told_with_line_and_exit_code_2(
+def test_bad_configuration_is_reported_with_line_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "t.yaml"
@@ -219,7 +219,7 @@ def test_status_fails_on_problems_if_asked_to(
     assert invoke("status", config, "--fail-on", "critical") == on_critical
 
 
-def test_check_says_how_to_mend_and_exits_2_only_for_errors(
+def test_check_says_how_to_fix_and_exits_2_only_for_errors(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ok = {"check": "wal_level", "level": "ok", "message": "logical", "fix": ""}
@@ -339,7 +339,7 @@ def test_pause_cancel_and_set_become_commands(runtime: Runtime, config: str) -> 
     assert invoke("set", config) == 2
 
 
-def test_command_that_failed_or_waits_is_told_apart(
+def test_command_that_failed_or_waits_is_distinguished(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = {"id": "1", "state": "failed", "details": {}, "error": "no dump is running"}
@@ -383,7 +383,7 @@ def test_log_writes_json_lines(
         (["--from", "0"], 0, None),
     ],
 )
-def test_log_begins_where_it_is_told(
+def test_log_begins_at_the_given_offset(
     runtime: Runtime, config: str, arguments: list[str], start: int | None, tail: int | None
 ) -> None:
     runtime.answers["log_lines"] = iter([])
@@ -483,7 +483,7 @@ def test_check_writes_its_sql_alone(
     assert invoke("check", config, "--sql", "--json") == 2
 
 
-def test_who_ends_the_waiting_hears_that_the_dump_goes_on(
+def test_who_ends_the_waiting_hears_that_the_dump_continues(
     runtime: Runtime, config: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in (["dump", config, "--id", "d1", "--wait"], ["wait", config, "d1"]):

@@ -228,7 +228,7 @@ def test_a_log_record_is_a_json_object_without_values() -> None:
     )
 
 
-def test_a_first_fact_that_changes_is_told_at_once_where_there_is_no_terminal(
+def test_a_first_fact_that_changes_is_reported_at_once_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     steps = [{"stage": "Spark starts"}, {"table": "a.b", "output": "lake", "number": 1, "of": 2}]

@@ -509,7 +509,7 @@ def test_a_file_of_authorities_is_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["abc", "${TIDELOG_TOKEN}"])
-def test_a_short_token_is_told_so(
+def test_a_short_token_is_reported(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIDELOG_TOKEN", "abc")

@@ -74,7 +74,7 @@ def test_each_of_several_databases_has_a_key_of_its_own(
         ),
     ],
 )
-def test_what_can_not_be_is_told(control: str, message: str) -> None:
+def test_what_can_not_be_is_reported(control: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(control)
     assert message in str(caught.value)

@@ -154,7 +154,7 @@ def test_file_that_was_emptied_or_replaced_is_read_from_its_start(
     assert channel.poll() == (["a"] if replace == "truncate" else ["x", "y"])
 
 
-def test_editor_that_writes_the_file_anew_repeats_nothing(channel: Channel) -> None:
+def test_editor_that_rewrites_the_file_repeats_nothing(channel: Channel) -> None:
     channel.append("a", "b")
     assert channel.poll() == ["a", "b"]
     copy = channel.path.with_suffix(".tmp")

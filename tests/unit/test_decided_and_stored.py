@@ -94,7 +94,7 @@ def test_capture_that_ends_behind_its_dump_ends_once_that_is_stored(state: Sqlit
     assert decided.stored(INITIAL_DUMP)["status"] == "completed"
 
 
-def test_the_end_of_a_table_is_told_once_it_is_stored(state: SqliteState) -> None:
+def test_the_end_of_a_table_is_reported_once_it_is_stored(state: SqliteState) -> None:
     decided = Decided(state)
     decided.read(decided.running())
     assert not decided.told
@@ -103,7 +103,7 @@ def test_the_end_of_a_table_is_told_once_it_is_stored(state: SqliteState) -> Non
     assert decided.told == [scanned, scanned, ("COMPLETED", "completed")]
 
 
-def test_failed_and_cancelled_tables_are_told_once_they_are_stored(state: SqliteState) -> None:
+def test_failed_and_cancelled_tables_are_reported_once_they_are_stored(state: SqliteState) -> None:
     decided = Decided(state)
     dump = decided.running("mine")
     with decided.coordinator._lock:

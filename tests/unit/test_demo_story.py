@@ -46,7 +46,7 @@ def test_source_and_lake_stand_side_by_side_while_it_runs() -> None:
     ]
 
 
-def test_the_kill_is_seen_and_told() -> None:
+def test_the_kill_is_seen_and_reported() -> None:
     lines = screen(KILLED)
     assert "capture  process 4711 is dead" in lines
     assert lines[-2:] == [
@@ -121,7 +121,7 @@ def test_the_last_picture_stays_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -
     assert text.count("equal, ") == 4
 
 
-def test_the_story_is_told_whole_each_time() -> None:
+def test_the_story_is_reported_whole_each_time() -> None:
     told: list[dict[str, Any]] = []
     story = Story("MySQL", 300, told.append)
     story.set_step("MySQL starts")

@@ -7,7 +7,7 @@ from tidelog.capture.dumps.state import DumpState, TableInput, TableProgress
 from tidelog.capture.notifications import Notification
 
 
-def test_of_many_tables_what_one_is_told_by_names_no_other() -> None:
+def test_the_notification_of_one_of_many_tables_names_no_other() -> None:
     """Each notification is stored: their bytes must not grow with the square of the tables."""
     told: list[Notification] = []
     tables = [TableProgress(f"public.t{number}") for number in range(NAMED_TABLES + 1)]

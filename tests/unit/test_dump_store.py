@@ -67,7 +67,7 @@ def test_chunks_of_an_earlier_dump_of_the_name_are_not_this_ones(state: SqliteSt
     assert dump.dump_id == "d"
 
 
-def test_chunks_from_before_a_table_began_anew_are_not_added(state: SqliteState) -> None:
+def test_chunks_from_before_a_table_was_restarted_are_not_added(state: SqliteState) -> None:
     """Also where the replay of the table begins earlier, with transactions its snapshot missed."""
     before = loaded(state)
     dump = requested(before, status="running")
@@ -185,7 +185,7 @@ def test_what_ended_a_failed_initial_dump_is_never_forgotten(
     }  # fmt: skip
 
 
-def test_a_table_whose_last_dump_failed_is_told_however_long_ago(
+def test_a_table_whose_last_dump_failed_is_reported_however_long_ago(
     state: SqliteState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "KEEP_FINISHED", 5)

@@ -122,7 +122,7 @@ def test_a_configuration_names_what_others_bring(site: Path) -> None:
     )
 
 
-def test_two_that_bring_one_name_are_told(site: Path) -> None:
+def test_two_that_bring_one_name_are_reported(site: Path) -> None:
     distribution(site, "kafka-again", {"tidelog.formatters": {"avro": "nothing:Nothing"}})
     code = """
 import json

@@ -60,6 +60,6 @@ def test_dump_of_some_rows_tells_nothing(part: dict[str, str]) -> None:
     )
 
 
-def test_what_the_catalogue_will_show_to_be_mended_is_not_repeated() -> None:
+def test_what_the_catalogue_will_show_to_be_fixed_is_not_repeated() -> None:
     """A table without a key would fail every hour for ever."""
     assert dumps_to_repeat([dump(1, FAILED), dump(2, FAILED, may_pass=False)]) == []

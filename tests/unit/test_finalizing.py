@@ -159,7 +159,7 @@ def test_waiting_needs_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
 
 
-def test_who_waits_is_told_what_stands_still(config: Config, state: SqliteState) -> None:
+def test_who_waits_is_shown_what_stands_still(config: Config, state: SqliteState) -> None:
     hold = {"why": "log_paused", "reason": "The log is paused by me.", "since_ms": 1}
     state.put("status", {"dumps_held": [hold]}, None)
     dump(state, "running", ("p.a", "running", None))

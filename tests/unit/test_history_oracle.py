@@ -56,7 +56,7 @@ def test_a_row_that_lacks_columns_may_move_away_before_it_is_read_again() -> Non
     history(STARTED, PARTIAL, COMPLETED, MOVED, ABSENT).check_replay(DUMP, SOURCE)
 
 
-def test_a_row_that_lacks_columns_and_is_never_read_again_is_told() -> None:
+def test_a_row_that_lacks_columns_and_is_never_read_again_is_reported() -> None:
     with pytest.raises(HistoryError, match="replay lacks it"):
         history(STARTED, PARTIAL, COMPLETED, MOVED, rereads=()).check_replay(DUMP, SOURCE)
 

@@ -40,7 +40,7 @@ def test_what_hangs_is_left_and_takes_its_place_until_it_ends() -> None:
     asyncio.run(work())
 
 
-def test_the_loop_goes_on_meanwhile() -> None:
+def test_the_loop_continues_meanwhile() -> None:
     go_on, workers = threading.Event(), RequestWorkers(1)
 
     async def other() -> None:

@@ -98,7 +98,7 @@ def test_without_an_order_only_the_message_itself_is_held() -> None:
     assert held.holds([b"a", b"a"], asked).tolist() == [False, True]
 
 
-def test_messages_without_a_key_are_told_apart_by_version() -> None:
+def test_messages_without_a_key_are_distinguished_by_version() -> None:
     ranks = ranks_of([5], [b"{}"])
     held = AlreadyWritten(*_sorted([None], ranks, exact=False), exact=False)
     asked = ranks_of([3, 5], [b"{}", b"{}"])

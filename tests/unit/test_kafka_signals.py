@@ -55,7 +55,7 @@ def test_a_topic_without_an_id_is_no_other_topic(
     assert not TopicFacts(told, 1).is_like(TopicFacts(known, 2))
 
 
-def test_signals_keep_their_names_while_the_id_is_not_told(state: StateStore) -> None:
+def test_signals_keep_their_names_while_the_id_is_unknown(state: StateStore) -> None:
     nameless = TopicFacts(NO_TOPIC_ID, 1)
     assert signals(state)._with_known_id(nameless) == nameless
     state.put(STATE_KEY, {"topic": "shop-signal", "topic_id": ONE_ID, "offset": 7}, None)

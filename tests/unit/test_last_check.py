@@ -172,7 +172,7 @@ def test_one_check_runs_at_a_time_and_its_secrets_stay_hidden(
 @pytest.mark.parametrize(
     ("error", "told"), [(SourceError("it is away"), "it is away"), (KeyError("v"), "KeyError")]
 )
-def test_a_check_that_fails_is_told_and_can_be_begun_again(
+def test_a_check_that_fails_is_reported_and_can_be_begun_again(
     config: Config, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
     def check(_config: Config) -> list[CheckFinding]:

@@ -16,7 +16,7 @@ def report(table: str, *, equal: bool, **more: Any) -> TableComparison:
     return TableComparison("lake", table, equal, **more)
 
 
-def test_a_copy_that_differed_is_told_until_it_is_compared_again(tmp_path: Path) -> None:
+def test_a_copy_that_differed_is_reported_until_it_is_compared_again(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
 
     def noted(*reports: TableComparison, whole: bool = False) -> list[str]:

@@ -143,7 +143,7 @@ def test_a_lost_lease_is_reported_as_no_failure(monkeypatch: pytest.MonkeyPatch)
     assert told == [led, ("standby", "ended"), led, ("retrying", "away"), led]
 
 
-def test_a_lease_whose_end_was_told_is_renewed_no_more() -> None:
+def test_a_lease_whose_end_was_reported_is_not_renewed() -> None:
     """The session ends for it, however long that takes: it must not keep the lease meanwhile."""
     election = Late()
     keeper = LeaseKeeper(election, election.acquire(), 0.02)
@@ -180,7 +180,7 @@ def test_who_lost_the_lease_changes_no_state(tmp_path: Path) -> None:
         assert found.value == 1
 
 
-def test_a_lease_whose_end_nobody_was_told_goes_on() -> None:
+def test_a_lease_whose_end_was_not_reported_is_renewed() -> None:
     election = Late()
     keeper = LeaseKeeper(election, election.acquire(), 0.02)
     time.sleep(0.1)

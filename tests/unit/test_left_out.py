@@ -44,7 +44,7 @@ def test_of_a_server_that_fails():
 
 
 @pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["one process", "xdist"])
-def test_they_are_counted_and_told(tmp_path: Path, workers: list[str]) -> None:
+def test_they_are_counted_and_reported(tmp_path: Path, workers: list[str]) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     root = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ AWAY = (
 )
 
 
-def test_a_broker_that_is_away_is_told_of_once_and_another_one_too(
+def test_a_broker_that_is_away_is_reported_once_and_another_one_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     from tidelog.outputs.kafka.client import librdkafka_log

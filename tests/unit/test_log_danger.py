@@ -127,7 +127,7 @@ def test_capture_stops_only_for_a_danger_that_does_not_get_less(wanted: WhenLogI
     assert ("slot is dropped" in str(raised.value)) == looking.guard.drops_slot
 
 
-def test_a_danger_that_begins_anew_has_all_the_time_again() -> None:
+def test_a_danger_that_begins_again_has_all_the_time_again() -> None:
     looking = Looking(WhenLogInDanger.STOP)
     looking.check(100)
     looking.check(10, after_s=0.9 * STOP_AFTER_S)

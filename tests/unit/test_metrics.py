@@ -182,7 +182,7 @@ def test_names_are_those_of_the_conventions() -> None:
         assert not any(f"{unit}_" in metric.name.removesuffix("_total") + "$" for unit in units[3:])
 
 
-def test_a_process_that_stands_by_tells_only_that(process: Process) -> None:
+def test_a_standby_reports_only_that(process: Process) -> None:
     process.status = None
     assert process.scrape() == {("tidelog_leading", ()): 0}
 

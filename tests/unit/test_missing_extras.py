@@ -64,7 +64,7 @@ CASES = [
     CASES,
     ids=[f"{case[0]}-{'-'.join(case[4])}" for case in CASES],
 )
-def test_the_one_command_that_mends_it(
+def test_the_one_command_that_fixes_it(
     tmp_path: Path, module: str, package: str, extra: str, config: str, command: list[str]
 ) -> None:
     java = tmp_path / "bin" / "java"

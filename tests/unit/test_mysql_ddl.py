@@ -158,7 +158,7 @@ def test_texts_end_as_the_sessions_sql_mode_says(
 
 
 @pytest.mark.parametrize("sql", ["UPDATE a, b SET x = 1", "DELETE a FROM a, b", "CALL p()"])
-def test_writes_of_tables_that_can_t_be_told_are_unclear(sql: str) -> None:
+def test_writes_of_tables_that_can_t_be_identified_are_unclear(sql: str) -> None:
     assert read_statement(sql, "d").unclear
 
 

@@ -129,7 +129,7 @@ def place_of(item: object) -> object:
     return place if isinstance(place, int) else int(place[0])
 
 
-def test_a_file_that_ends_before_the_offset_is_told() -> None:
+def test_a_file_that_ends_before_the_offset_is_reported() -> None:
     log = BinlogBytes()
     log.rotate("binlog.000007", made_up=True)
     log.format_description()

@@ -170,7 +170,7 @@ def test_callbacks_that_are_coroutine_functions_are_refused(tmp_path: Path) -> N
             run(config, on_status=_told, stop_event=threading.Event())
 
 
-def test_callback_that_only_makes_a_coroutine_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_callback_that_only_makes_a_coroutine_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     notifier = Notifier([], connector="shop", callbacks=[lambda _note: _told()])
     notifier.start()
     notifier.notify(note())

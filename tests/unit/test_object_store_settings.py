@@ -206,7 +206,7 @@ def test_an_output_s_own_options_go_before_those_of_pipeline_conf(
     assert options({}, "lake") == {}
 
 
-def test_a_setting_that_can_not_be_had_is_told_with_the_configuration(tmp_path: Path) -> None:
+def test_a_setting_that_can_not_be_had_is_reported_with_the_configuration(tmp_path: Path) -> None:
     conf = {**KEYS, **provider("x.AssumedRoleCredentialProvider")}
     with pytest.raises(ConfigError, match=r"outputs: .*AssumedRoleCredentialProvider"):
         configured(tmp_path, {"kind": "delta", "path": S3}, conf)

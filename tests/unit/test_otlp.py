@@ -136,7 +136,7 @@ def test_kinds_units_and_texts_are_those_of_the_table(receiver: OtlpReceiver, pu
                 assert point.time_unix_nano > point.start_time_unix_nano
 
 
-def test_a_counter_that_goes_down_begins_anew(
+def test_a_counter_that_goes_down_starts_again(
     receiver: OtlpReceiver, push: Push, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a pipeline counts outlives the leadership: as a value of that, all of it would seem to
@@ -163,7 +163,7 @@ def test_a_counter_that_goes_down_begins_anew(
     assert second.start_time_unix_nano < third.start_time_unix_nano < third.time_unix_nano
 
 
-def test_who_leads_and_stands_by_is_told_at_once(receiver: OtlpReceiver, push: Push) -> None:
+def test_leader_and_standby_are_reported_at_once(receiver: OtlpReceiver, push: Push) -> None:
     pushing = push(every_ms=600_000)
     pushing.start()
     wait_for(lambda: receiver.series() == {(LEADING.name, ()): 0}, "it stands by")
@@ -177,7 +177,7 @@ def test_who_leads_and_stands_by_is_told_at_once(receiver: OtlpReceiver, push: P
     assert receiver.series() == {(LEADING.name, ()): 0}
 
 
-def test_what_is_refused_is_told_once_and_without_secrets(
+def test_what_is_refused_is_reported_once_and_without_secrets(
     receiver: OtlpReceiver, push: Push, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.status, receiver.answer = 401, f"no, {SECRET} is wrong"
@@ -192,7 +192,7 @@ def test_what_is_refused_is_told_once_and_without_secrets(
     assert {record.name for record in caplog.records} == {"tidelog.app.web.otlp"}
 
 
-def test_an_endpoint_that_is_down_is_told_and_holds_up_nothing(
+def test_an_endpoint_that_is_down_is_reported_and_holds_up_nothing(
     receiver: OtlpReceiver, push: Push, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = receiver.url

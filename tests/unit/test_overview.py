@@ -55,7 +55,7 @@ def status_text(found: Overview) -> str:
     return "\n".join(lines(found))
 
 
-def test_a_healthy_system_is_told_in_a_few_lines() -> None:
+def test_a_healthy_system_is_reported_in_a_few_lines() -> None:
     found = overview(status(), NOW_MS)
     assert found.severity is Severity.OK
     assert next(lines(found)) == "✓ All is well: nothing is later than 1s."
@@ -301,14 +301,14 @@ def test_dumps_that_capture_holds_are_shown_as_paused_by_it() -> None:
     assert [each.status for each in blocking.dumps] == ["running"]
 
 
-def test_what_check_says_of_a_refused_table_is_told_once() -> None:
+def test_what_check_says_of_a_refused_table_is_reported_once() -> None:
     error = {"check": "table public.t", "message": "no", "fix": ""}
     for list_name in ("refused", "inserts_only"):
         known = {list_name: [{**REFUSED, "table": "public.t"}], "check_errors": [error]}
         assert len(overview(status(**known), NOW_MS).problems) == 1
 
 
-def test_a_failed_dump_is_told_once() -> None:
+def test_a_failed_dump_is_reported_once() -> None:
     failed = {"failed": [{"table": "public.t", "reason": "no key"}]}
     for list_name in ("refused", "inserts_only"):
         known = {list_name: [{**REFUSED, "table": "public.t"}]}
@@ -342,7 +342,7 @@ def test_the_worst_problem_is_the_verdict_and_comes_first() -> None:
 
 
 @pytest.mark.parametrize("part", ["capture", "pipelines"])
-def test_why_the_last_process_ended_is_told_once(part: str) -> None:
+def test_why_the_last_process_ended_is_reported_once(part: str) -> None:
     """Its pipeline's error ends a process that captures, too."""
     ended = {"capture": None, "pipelines": {}, part: END if part == "capture" else {"shop": END}}
     found = overview(status(leader=None, holder="db-host:77", ended=ended), NOW_MS)
@@ -462,7 +462,9 @@ DOWN = {"nobody leads": {**HOUR_AGO, "leader": None}, "the leader is silent": HO
 
 
 @pytest.mark.parametrize("down", DOWN.values(), ids=list(DOWN))
-def test_what_a_capture_that_is_down_said_last_is_not_told_as_of_now(down: dict[str, Any]) -> None:
+def test_the_last_status_of_a_capture_that_is_down_is_not_reported_as_of_now(
+    down: dict[str, Any],
+) -> None:
     found = overview(status(**down, **source(lag_s=0.0, lost_in_s=5400.0)), NOW_MS)
     assert (found.source.lag_s, found.source.lost_in_s) == (3600.0, 1800.0)
     assert {each.kind for each in found.problems} <= {
@@ -524,7 +526,7 @@ def test_a_pipeline_says_nothing_while_there_is_nothing_to_deliver() -> None:
     assert [each.kind for each in found.problems] == ["pipeline-silent"]
 
 
-def test_an_output_that_never_ran_is_told() -> None:
+def test_an_output_that_never_ran_is_reported() -> None:
     found = overview(status(configured_outputs=["shop/delta", "shop/kafka"]), NOW_MS)
     assert [(each.kind, each.about) for each in found.problems] == [
         ("output-never-ran", "shop/kafka")
@@ -537,7 +539,7 @@ def test_a_process_that_tries_to_lead_is_failing_while_it_tries() -> None:
     assert [each.kind for each in found.problems] == ["capture-fails"]
 
 
-def test_a_slot_that_an_old_transaction_holds_is_told_as_that() -> None:
+def test_a_slot_that_an_old_transaction_holds_is_reported_as_that() -> None:
     found = overview(status(**source(lost_in_s=60.0, lag_s=0.0)), NOW_MS)
     assert "an old transaction holds the slot" in found.problems[0].remedy
 
@@ -604,7 +606,7 @@ def test_what_is_said_last_tells_how_far_it_came() -> None:
     )
 
 
-def test_each_table_is_told_with_its_worst_state() -> None:
+def test_each_table_is_reported_with_its_worst_state() -> None:
     tables = [
         table("public.a", status="done", rows_read=7, finished_ms=NOW_MS - 5000),
         table("public.b", status="running", rows_read=1, estimated_rows=10),
@@ -661,7 +663,7 @@ def test_a_paused_dump_says_who_paused_it_and_what_it_reads() -> None:
         table("public.u", rows_read=50, estimated_rows=40),  # they were old
     ],
 )
-def test_no_end_of_a_dump_is_told_that_nobody_knows(unknown: dict[str, Any]) -> None:
+def test_no_end_of_a_dump_is_reported_that_is_unknown(unknown: dict[str, Any]) -> None:
     known = table(rows_read=10, estimated_rows=100, started_ms=NOW_MS - 10_000)
     found = overview(status(**dump(known, unknown)), NOW_MS).dumps[0]
     assert (found.estimated_rows, found.left_s) == (None, None)
@@ -713,7 +715,7 @@ def answers(**changes: Any) -> dict[str, str]:
     return {each.name: f"{each.severity}: {each.text} {each.at_ms or ''}" for each in found.answers}
 
 
-def test_when_the_log_is_lost_is_told_as_a_time() -> None:
+def test_when_the_log_is_lost_is_reported_as_a_time() -> None:
     minute = NOW_MS // 60_000 * 60_000
     at_this_rate = answers(**source(lost_in_s=5400.0))["log"]
     assert "ok: the slot keeps 1MiB, with 1GiB to spare; at this rate it is lost in" in at_this_rate
@@ -775,7 +777,7 @@ def test_status_fits_a_terminal_and_tears_no_word_apart() -> None:
     assert " ".join("\n".join(whole).replace("→ ", "").split()) == words
 
 
-def test_deliveries_are_told_below_their_output() -> None:
+def test_deliveries_are_reported_below_their_output() -> None:
     told_of = output(
         committed_ms=NOW_MS - 5000, batch_s=3.0, batch_records=12_000, records_per_s=4000.0,
         rejected=7, rejected_ms=NOW_MS - 3 * 86_400_000,
@@ -797,7 +799,7 @@ def test_deliveries_are_told_below_their_output() -> None:
     assert len(below) < 300
 
 
-def test_a_start_is_told_with_its_progress_and_no_command_starts_a_second_process() -> None:
+def test_a_start_is_reported_with_its_progress_and_no_command_starts_a_second_process() -> None:
     unborn = {"configured_outputs": ["shop/lake"], "outputs": [], "capture": None}
     begins = {"leader": None, "failing": [], "pipelines": [], **unborn}
     starts = [{"holder": "h:1", "since_ms": NOW_MS, "starting": "capture"}]

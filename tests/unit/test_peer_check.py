@@ -109,7 +109,7 @@ def test_a_question_without_end_is_not_waited_for() -> None:
     never.set()
 
 
-def test_who_speaks_again_begins_anew() -> None:
+def test_a_peer_that_sends_again_is_waited_for_again() -> None:
     found = PeerCheck(lambda: False)
     until(lambda: found.is_lost(SILENT_S))
     assert not found.is_lost(0.0)

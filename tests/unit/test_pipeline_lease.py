@@ -55,7 +55,7 @@ def config(tmp_path: Path) -> Config:
     return load_config(file, {})
 
 
-def test_epochs_go_on_above_what_the_log_noted(config: Config, tmp_path: Path) -> None:
+def test_epochs_continue_above_what_the_log_noted(config: Config, tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
     with closing(PipelineElection(config, "a")) as a:
         lease = a.acquire()
@@ -163,7 +163,7 @@ def test_a_tasks_lease_ends_while_the_host_is_suspended(
         fence.check()
 
 
-def test_a_task_may_write_until_the_lease_that_was_told_last_ends(file: LeaseFile) -> None:
+def test_a_task_may_write_until_the_lease_that_was_reported_last_ends(file: LeaseFile) -> None:
     file.renewed(lease(3, -1))
     lost = fence_of(file, 3)
     with pytest.raises(LeaseLostError, match="epoch 3"):
@@ -252,7 +252,7 @@ def test_a_file_that_the_system_cleared_away_is_made_again(file: LeaseFile) -> N
     fence_of(file, 1).check()
 
 
-def test_a_lease_that_cannot_be_told_ends_nothing(
+def test_a_lease_that_cannot_be_reported_ends_nothing(
     file: LeaseFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_arguments: object) -> int:

@@ -116,7 +116,7 @@ def test_what_is_listed_is_asked_for_below_its_folders_alone(store: Slow) -> Non
     assert time.monotonic() - begun < 4 * store.takes_s
 
 
-def test_a_store_that_is_away_is_told_once_and_asked_again(store: Slow) -> None:
+def test_a_store_that_is_away_is_reported_once_and_asked_again(store: Slow) -> None:
     store.fails = True
     ahead = PrefetchingStateStore(store, KEYS)
     with pytest.raises(StateError, match="away"):

@@ -96,7 +96,7 @@ def test_a_directory_with_the_setgid_bit_is_shared_with_its_group(
     assert not readable_by_others(place / "log")
 
 
-def test_check_names_what_others_can_read_and_the_command_that_mends_it(place: Path) -> None:
+def test_check_names_what_others_can_read_and_the_command_that_fixes_it(place: Path) -> None:
     file = place / "tidelog.yaml"
     file.write_text(
         "source: {kind: postgres, url: 'postgresql://host/shop'}\n"

@@ -78,7 +78,7 @@ def test_nothing_that_a_standby_lacks_ends_it(source: Source) -> None:
         assert not leading.is_alive()
 
 
-def test_who_failed_to_lead_is_told_what_needs_a_person(source: Source) -> None:
+def test_who_failed_to_lead_is_shown_what_needs_a_person(source: Source) -> None:
     readiness = Readiness(source.reach, lambda: None, threading.Event())
     readiness.check(failed=True)
     source.error = ConfigError("no such host")
@@ -101,7 +101,7 @@ def test_an_answer_that_does_not_come_holds_up_no_end(source: Source) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_a_log_that_is_away_is_told_before_the_source_is_asked(source: Source) -> None:
+def test_a_log_that_is_away_is_reported_before_the_source_is_asked(source: Source) -> None:
     def look() -> None:
         raise ConnectionLostError("the log is away")
 

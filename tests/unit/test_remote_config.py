@@ -139,7 +139,7 @@ def test_iceberg_is_refused(tmp_path: Path) -> None:
         ("status = StatusCode.UNAUTHENTICATED details = Invalid token", AccessRefusedError),
     ],
 )  # fmt: skip
-def test_errors_of_the_server_are_told_apart(text: str, kind: type[Exception]) -> None:
+def test_errors_of_the_server_are_distinguished(text: str, kind: type[Exception]) -> None:
     pytest.importorskip("grpc_status", reason="Spark Connect: pip install 'tidelog[connect]'")
     from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 

@@ -54,7 +54,7 @@ def sawtooth(watch: SourceMonitor, trend: int, seconds: int = 600) -> None:
         watch.observe(float(second), 0, load(second, spare_bytes=room))
 
 
-def test_when_the_log_is_lost_is_told_from_the_room_that_went_in_minutes() -> None:
+def test_when_the_log_is_lost_is_reported_from_the_room_that_went_in_minutes() -> None:
     watch = SourceMonitor()
     sawtooth(watch, trend=100)
     found = watch.summary(600.0, 0)["lost_in_s"]
@@ -63,7 +63,9 @@ def test_when_the_log_is_lost_is_told_from_the_room_that_went_in_minutes() -> No
     assert found == pytest.approx(room / 100, rel=0.3)
 
 
-def test_how_long_the_room_lasts_without_capture_is_told_also_while_nothing_uses_it_up() -> None:
+def test_how_long_the_room_lasts_without_capture_is_reported_also_while_nothing_uses_it_up() -> (
+    None
+):
     watch = SourceMonitor()
     for second in range(0, 600, 5):
         watch.observe(float(second), 0, load(50 * second, spare_bytes=100_000))
@@ -82,7 +84,7 @@ def test_room_that_comes_back_is_not_about_to_be_lost() -> None:
         assert watch.summary(float(seconds), 0)["lost_in_s"] is None
 
 
-def test_a_trend_is_not_told_from_a_moment_and_not_without_a_limit() -> None:
+def test_a_trend_is_not_reported_from_a_moment_and_not_without_a_limit() -> None:
     watch = SourceMonitor()
     sawtooth(watch, trend=100, seconds=100)
     assert watch.summary(100.0, 0)["lost_in_s"] is None
@@ -111,7 +113,7 @@ def test_a_capture_that_is_never_level_is_not_as_late_as_its_last_row() -> None:
     assert watch.summary(9.5, 9_000, days_ago)["lag_s"] == 0.5
 
 
-def test_a_source_that_does_not_answer_is_told_since_it_first_did_not() -> None:
+def test_a_source_that_does_not_answer_is_reported_since_it_first_did_not() -> None:
     watch = SourceMonitor()
 
     class Away:

@@ -84,7 +84,7 @@ def test_the_last_status_of_a_process_is_of_its_end(config: Config, tmp_path: Pa
         assert feed.latest(last=True)["outputs"][0]["behind_records"] == 0
 
 
-def test_what_another_version_told_of_deliveries_is_read(tmp_path: Path) -> None:
+def test_deliveries_that_another_version_reported_are_read(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
     found = DeliveryStats.from_json({"batch_s": 1.5, "of_a_later_version": 7})
     assert found == DeliveryStats(batch_s=1.5)
@@ -127,7 +127,7 @@ def test_a_pipeline_notes_each_output_s_batches_and_failures(tmp_path: Path) -> 
     assert set(noted()) == {"api"}
 
 
-def test_a_table_that_is_mended_is_noted_without_a_batch(tmp_path: Path) -> None:
+def test_a_table_that_is_fixed_is_noted_without_a_batch(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
     book = _ProgressStore(built.log, Consumers(built.log.storage), "shop", ["api"], {}, None)
     for refused in ({"public.t": "somebody else's"}, {}):

@@ -60,7 +60,7 @@ def test_table_that_is_gone_is_owed_nothing(state: SqliteState) -> None:
     assert not known(state).any_left
 
 
-def test_a_table_is_told_once_when_it_is_refused_and_once_when_it_is_not(
+def test_a_table_is_reported_once_when_it_is_refused_and_once_when_it_is_not(
     state: SqliteState,
 ) -> None:
     told: list[Notification] = []
@@ -140,7 +140,7 @@ def test_no_dump_is_requested_of_a_table_that_was_left_out_again(state: SqliteSt
     assert tables.messages() == {"public.t": "somebody else's"}
 
 
-def test_a_table_without_a_key_is_told_once_and_is_no_problem(
+def test_a_table_without_a_key_is_reported_once_and_is_no_problem(
     state: SqliteState, caplog: pytest.LogCaptureFixture
 ) -> None:
     for since in (3, 5):

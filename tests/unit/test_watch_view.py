@@ -109,7 +109,7 @@ def test_windows_are_shown_to_those_who_ask() -> None:
     assert "waits for high" not in picture([status()])
 
 
-def test_the_throttle_s_decision_is_told_with_its_reason() -> None:
+def test_the_throttle_s_decision_is_reported_with_its_reason() -> None:
     limited = status()
     limited["throttle"]["decision"] = {
         "limited_by": "replica_lag", "parallelism_share": 0.25, "pause_ms": 1600,

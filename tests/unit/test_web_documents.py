@@ -46,7 +46,7 @@ def test_records_are_counted_between_looks_and_the_worst_lag_is_kept() -> None:
     assert len(found.to_json()["recent"]) == 4
 
 
-def test_a_new_leader_counts_anew() -> None:
+def test_a_new_leader_counts_from_zero() -> None:
     found = poller.History()
     found.add(seen(T_S, 1000))
     found.add(seen(T_S + 5, 10, since=2))

@@ -94,7 +94,7 @@ def test_who_logs_in_again_is_what_the_last_token_says(url: str, roles: tuple[st
         assert browser.role("one") == role
 
 
-def test_a_right_token_is_never_told_to_wait(url: str) -> None:
+def test_a_right_token_never_has_to_wait(url: str) -> None:
     browser = Browser(url)
     found = [browser.login("one", f"guess-{n}") for n in range(MOST_FAILURES + 2)]
     assert found == [403] * MOST_FAILURES + [429] * 2

@@ -53,7 +53,7 @@ def wait_for(condition: Callable[[], Any]) -> Any:
     return found
 
 
-def test_a_source_that_hangs_is_told_and_holds_up_no_other(
+def test_a_source_that_hangs_is_reported_and_holds_up_no_other(
     frozen: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     well = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
@@ -96,7 +96,7 @@ class Reader:
     ("error", "said"),
     [(StateError("it is away"), "it is away"), (KeyError("a value"), "KeyError")],
 )
-def test_a_failed_look_is_remembered_and_mends_itself(
+def test_a_failed_poll_is_remembered_until_one_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     Reader.read_by, Reader.fails = set(), error

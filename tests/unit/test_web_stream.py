@@ -82,7 +82,7 @@ def test_a_page_hears_that_nothing_changed(heard: Heard) -> None:
     assert heard.at(11.0 + BEAT_EVERY_S, says=found()) == {}  # another look, the same news
 
 
-def test_a_state_store_that_is_away_is_told_and_so_is_its_return(heard: Heard) -> None:
+def test_a_state_store_that_is_away_is_reported_and_so_is_its_return(heard: Heard) -> None:
     assert "overview" in heard.at(1.0, says=found(refused=1))["overview"]
     told = heard.at(2.0, says=PollResult(None, trouble="the state store does not answer"))[
         "overview"

@@ -83,7 +83,7 @@ def writing() -> Iterator[Writing]:
     found.thread.end(10)
 
 
-def test_what_is_new_waits_for_no_longer_than_told(writing: Writing) -> None:
+def test_what_is_new_waits_no_longer_than_the_timeout(writing: Writing) -> None:
     began = time.monotonic()
     writing.put(behind_s=0.0)
     until(lambda: writing.log.segments == [1])

@@ -238,7 +238,9 @@ def test_a_hidden_page_leaves_its_place_and_comes_back(page: Page) -> None:
         )
 
 
-def test_a_full_server_is_told(shop: Shop, new_page: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_server_is_reported(
+    shop: Shop, new_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tidelog.app.web.routes.MOST_STREAMS", 0)
     page = new_page(shop.url, expected="503")
     page.fill("#token", OPERATOR)

@@ -300,7 +300,7 @@ def commands_of_the_page() -> list[list[str]]:
         ),
     ],
 )
-def test_outputs_ahead_of_a_restored_log_go_on_as_the_page_says(
+def test_outputs_ahead_of_a_restored_log_continue_as_the_page_says(
     kinds: tuple[str, ...],
     source: str,
     what: str,

@@ -173,7 +173,7 @@ def test_years_before_christ(postgres18: PostgresServer) -> None:
     ]
 
 
-def test_keys_of_text_and_bytes_are_told_apart(mysql_family: MySqlFamilyServer) -> None:
+def test_keys_of_text_and_bytes_are_distinguished(mysql_family: MySqlFamilyServer) -> None:
     schema = table_schema([("id", "text"), ("b", "binary"), ("v", "int32")], key=["id", "b"])
     name = f"keys_{mysql_family.flavour}"
     copy = copy_of(MySql(mysql_family.dsn()), schema, "postgres", name, own=f"{name}_own")

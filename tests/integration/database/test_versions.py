@@ -309,7 +309,7 @@ def test_deleted_keys_widen_with_the_table_s(copy: Copy) -> None:
     assert rows(copy) == []
 
 
-def test_a_table_made_anew_with_another_key_forgets_the_deleted_ones(copy: Copy) -> None:
+def test_a_table_recreated_with_another_key_forgets_the_deleted_ones(copy: Copy) -> None:
     copy.write(changes(copy.table, ("d", 20, row(1))))
     copy.select("DROP TABLE {t}")
     columns = [("id", "int64"), ("v", "text"), ("n", "int32")]
@@ -494,7 +494,7 @@ def test_a_key_is_spelled_as_its_newest_state_is(postgres18: PostgresServer) -> 
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["removed", "marked"])
-def test_an_update_that_only_spells_the_key_anew_loses_no_row(
+def test_an_update_that_only_respells_the_key_loses_no_row(
     soft: bool, postgres18: PostgresServer
 ) -> None:
     """Its delete and its write have one version, and tasks commit them in any order."""

@@ -121,7 +121,7 @@ def test_a_closed_port_is_an_error_that_names_the_host_alone(task: Task, api: Ht
     assert "events" not in str(caught.value)
 
 
-def test_records_that_the_api_rejects_are_found_and_the_others_go_on(
+def test_records_that_the_api_rejects_are_found_and_the_others_continue(
     task: Task, api: HttpReceiver
 ) -> None:
     api.fail(poison="poison")
@@ -151,7 +151,7 @@ def test_the_first_record_rejected_stops_the_task_where_none_are_kept(
         alone.send(messages[4])
 
 
-def test_what_was_rejected_is_taken_once_by_an_api_that_was_mended(
+def test_what_was_rejected_is_taken_once_by_an_api_that_was_fixed(
     task: Task, api: HttpReceiver
 ) -> None:
     messages = [*changes(3), (1, 4, "poison")]

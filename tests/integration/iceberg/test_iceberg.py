@@ -440,7 +440,7 @@ def test_a_commit_whose_answer_got_lost_keeps_its_files(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_driver_goes_on_with_the_deletes_that_it_wrote(
+def test_a_driver_continues_with_the_deletes_that_it_wrote(
     lake: IcebergLake, built: BuiltLog, version: int
 ) -> None:
     """It keeps the table's files between batches, and does not read them again."""

@@ -83,7 +83,7 @@ def failing(config: Config) -> set[str]:
     return {each["about"] for each in problems if each["kind"] == "channel-fails"}
 
 
-def test_a_broker_that_is_away_holds_up_no_capture_and_is_told(
+def test_a_broker_that_is_away_holds_up_no_capture_and_is_reported(
     config: Config, broker: KafkaServer, topics: list[Topic], database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -116,7 +116,7 @@ def test_a_broker_that_is_away_holds_up_no_capture_and_is_told(
             broker.start()
 
 
-def test_check_tells_of_topics_that_are_not_there(config: Config, topics: list[Topic]) -> None:
+def test_check_reports_topics_that_are_not_there(config: Config, topics: list[Topic]) -> None:
     found = {
         each["check"]: each
         for each in [each.to_dict() for each in check(config)]

@@ -53,7 +53,7 @@ def test_a_delete_is_an_event_and_a_tombstone_with_version_and_schema(
     assert {each.headers["tidelog-schema"] for each in found} == {str(table.schema_id)}
 
 
-def test_a_changed_key_is_told_in_debeziums_headers(
+def test_a_changed_key_is_reported_in_debeziums_headers(
     spark: Any, kafka: KafkaServer, built: BuiltLog, tmp_path: Path
 ) -> None:
     """On the delete, its tombstone and the creation, wherever their partitions are."""

@@ -148,7 +148,7 @@ def test_signals_that_nobody_took_are_for_the_next_leader(topic: Topic, heard: H
     heard.act_on(*"ab")
 
 
-def test_bad_messages_are_told_and_the_next_is_acted_on(
+def test_bad_messages_are_reported_and_the_next_is_acted_on(
     topic: Topic, heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop = {"data-collections": ["a.b"]}
@@ -168,7 +168,7 @@ def test_bad_messages_are_told_and_the_next_is_acted_on(
     assert heard.trouble == ""
 
 
-def test_a_topic_made_anew_is_another_one(
+def test_a_recreated_topic_is_another_one(
     topic: Topic, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it has grown to where the old one was read."""
@@ -182,7 +182,7 @@ def test_a_topic_made_anew_is_another_one(
     heard.act_on("a", "a")
 
 
-def test_what_retention_removed_is_told_and_the_rest_acted_on(
+def test_what_retention_removed_is_reported_and_the_rest_acted_on(
     topic: Topic, heard: Heard, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic.write(ours(*"ab"))
@@ -195,7 +195,7 @@ def test_what_retention_removed_is_told_and_the_rest_acted_on(
     assert "has no offset 2 any more, and is read on from 4" in caplog.text
 
 
-def test_a_topic_that_is_not_there_is_told_with_the_command_that_makes_it(
+def test_a_topic_that_is_not_there_is_reported_with_the_command_that_makes_it(
     topic: Topic, tmp_path: Path
 ) -> None:
     heard = Heard(topic, tmp_path)
@@ -211,7 +211,7 @@ def test_a_topic_that_is_not_there_is_told_with_the_command_that_makes_it(
         heard.close()
 
 
-def test_a_refused_password_is_told_and_not_shown(
+def test_a_refused_password_is_reported_and_not_shown(
     kafka: KafkaServer, topic: Topic, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -237,7 +237,7 @@ def test_a_refused_password_is_told_and_not_shown(
         heard.close()
 
 
-def test_a_setting_that_is_none_is_told_without_its_value(
+def test_a_setting_that_is_none_is_reported_without_its_value(
     topic: Topic, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard = Heard(topic, tmp_path, settings={"security.protocol": "s3cret"})

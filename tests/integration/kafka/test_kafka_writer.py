@@ -135,7 +135,7 @@ def test_nothing_newer_goes_after_a_message_that_stops_the_pipeline(
     assert all(each.version < 2 for each in read(topic, servers=kafka.servers))
 
 
-def test_a_message_that_is_too_long_is_told_by_each_try(kafka: KafkaServer, topic: str) -> None:
+def test_a_message_that_is_too_long_is_reported_by_each_try(kafka: KafkaServer, topic: str) -> None:
     for again in (False, True):
         rows = messages(topic, VALUES)
         assert bring(kafka.servers, rows, keep_rejected=True, again=again) == [2]

@@ -13,7 +13,7 @@ from tidelog.engine.ports import Message
 pytestmark = pytest.mark.integration
 
 
-def test_rows_of_a_dump_and_changes_come_and_go_on_after_a_restart(
+def test_rows_of_a_dump_and_changes_come_and_continue_after_a_restart(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, make_engine: MakeEngine
 ) -> None:
     name = mysql_family_database

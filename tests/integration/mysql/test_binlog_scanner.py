@@ -287,7 +287,7 @@ def test_replaying_the_log_gives_the_table(server):
     assert resumed.records == [record for record in whole.records if record > middle]
 
 
-def test_statements_in_statement_format_are_told(server):
+def test_statements_in_statement_format_are_reported(server):
     first = items.parse_file_name(binlog_files(server)[-1].name)[1]
     create = "CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, v varchar(20), b blob)"
     server.execute(create, "shop")

@@ -99,7 +99,7 @@ def test_servers_that_log_what_foreign_keys_do_need_no_watch(
 
 @pytest.mark.usefixtures("unlogged")
 @pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
-def test_tables_below_are_told_of_when_a_parents_rows_go_or_change_their_keys(
+def test_tables_below_are_reported_when_a_parents_rows_go_or_change_their_keys(
     image: str, make_capture: Make, sql: Sql, mysql_family_database: str
 ) -> None:
     database = mysql_family_database
@@ -132,7 +132,7 @@ def test_tables_below_are_told_of_when_a_parents_rows_go_or_change_their_keys(
 
 
 @pytest.mark.usefixtures("unlogged")
-def test_what_a_key_did_that_is_gone_by_now_is_told_of_at_its_end(
+def test_what_a_key_did_that_is_gone_by_now_is_reported_at_its_end(
     make_capture: Make, sql: Sql
 ) -> None:
     capture = make_capture()
@@ -397,7 +397,7 @@ def test_copies_below_are_right_after_a_crash(source: Source, point: str) -> Non
 
 
 @pytest.mark.usefixtures("unlogged")
-def test_such_keys_are_refused_unless_told_otherwise(source: Source) -> None:
+def test_such_keys_are_refused_unless_configured_otherwise(source: Source) -> None:
     source.configure()
     capture = source.start()
     assert capture.wait(60) == 2

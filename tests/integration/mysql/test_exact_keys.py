@@ -148,7 +148,7 @@ def test_keys_of_messages_are_as_many_as_rows(
             assert len(set(seen.values())) == 1, (charset, form)
 
 
-def test_dump_of_an_older_version_begins_anew(
+def test_dump_of_an_older_version_restarts(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, table: ValueTable, tmp_path: Path
 ) -> None:
     """It had read up to ED40, whose text was FA5C's: behind that it left rows out."""

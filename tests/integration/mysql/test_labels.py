@@ -84,7 +84,7 @@ def test_log_and_dump_have_characters_beyond_the_basic_plane(
 
 
 @pytest.mark.parametrize("kind", ["enum", "set"])
-def test_each_of_many_labels_is_told(
+def test_each_of_many_labels_is_reported(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, kind: str
 ) -> None:
     labels = [f"😀{i}" for i in range(64 if kind == "set" else 333)]

@@ -285,7 +285,7 @@ def test_a_surrogate_key_that_is_named_later_holds_for_known_tables(
     assert [seen.schema.key for seen in first.seen_schemas + again.seen_schemas] == [(), ("a",)]
 
 
-def test_a_table_made_anew_is_dumped_again(capture: LogCapture, sql: Sql) -> None:
+def test_a_recreated_table_is_dumped_again(capture: LogCapture, sql: Sql) -> None:
     run(sql, "CREATE TABLE t (a INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     capture.start()
     run(sql, "INSERT INTO t VALUES (2)")
@@ -429,7 +429,7 @@ def test_mariadbs_statements_instead_of_rows_have_their_table_dumped(
         "/*M!100100 TRUNCATE TABLE t */",
     ],
 )
-def test_a_truncate_is_seen_however_mariadb_is_told_of_it(
+def test_a_truncate_is_seen_however_it_is_written(
     statement: str, mariadb_server: MySqlFamilyServer, mariadb_database: str
 ) -> None:
     capture = LogCapture(mariadb_server, (f"{mariadb_database}.*",))

@@ -275,7 +275,7 @@ def test_two_captures_with_one_explicit_server_id(server: MySqlFamilyServer, tab
 
 
 @pytest.mark.parametrize("rotated", [False, True], ids=["file cut", "file made anew"])
-def test_a_data_directory_that_was_put_back_is_told(
+def test_a_data_directory_that_was_put_back_is_reported(
     rotated: bool, server: MySqlFamilyServer, table: None, tmp_path: Path
 ) -> None:
     """The same server by its ids, written on beyond where capture had come to."""

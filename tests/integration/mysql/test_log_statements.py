@@ -117,7 +117,7 @@ AGAIN = (
 
 
 @pytest.mark.parametrize("form", ["STATEMENT", "MIXED"])
-def test_each_table_that_a_statement_changed_is_reported_for_a_dump_and_the_log_goes_on(
+def test_each_table_that_a_statement_changed_is_reported_for_a_dump_and_the_log_continues(
     make_capture: Make, sql: Session, databases: Databases, form: str
 ) -> None:
     """Unless the server logged the rows, as it does in MIXED where it must."""
@@ -178,7 +178,7 @@ def test_statements_that_can_have_changed_no_captured_table_are_passed_over(
     assert not capture.unlogged
 
 
-def test_an_account_that_sees_no_triggers_is_told_the_grant(
+def test_an_account_that_sees_no_triggers_is_shown_the_grant(
     make_capture: Make, sql: Session, databases: Databases, mysql_family: MySqlFamilyServer
 ) -> None:
     """MySQL's log says which databases a statement used, so none is needed there."""

@@ -271,7 +271,9 @@ def test_mysql_renames_the_table_below_a_temporary_one(
 
 
 @pytest.mark.parametrize("family", [MySqlServer, MariaDbServer], ids=["mysql", "mariadb"])
-def test_a_replica_tells_the_sessions_of_its_source_apart(family: type[MySqlFamilyServer]) -> None:
+def test_a_replica_distinguishes_the_sessions_of_its_source(
+    family: type[MySqlFamilyServer],
+) -> None:
     with family() as primary, family.replica_of(primary) as replica:
         primary.execute("CREATE DATABASE shop")
         replica.caught_up()

@@ -138,7 +138,7 @@ def ids(config: Config, table: str) -> list[int]:
     return [e["after"]["id"] for e in app.read_log(config, table=table) if e["op"] == "c"]
 
 
-def test_lost_right_to_one_table_is_told_and_its_log_goes_on(
+def test_lost_right_to_one_table_is_reported_and_its_log_continues(
     mysql_family: MySqlFamilyServer, mysql_family_database: str, tmp_path: Path
 ) -> None:
     server, name = mysql_family, mysql_family_database
@@ -171,7 +171,7 @@ def test_lost_right_to_one_table_is_told_and_its_log_goes_on(
             assert not failures, failures
 
 
-def test_what_check_would_refuse_is_told_soon_after_the_start_until_it_is_mended(
+def test_what_check_would_refuse_is_reported_soon_after_the_start_until_it_is_fixed(
     mysql_family: MySqlFamilyServer,
     mysql_family_database: str,
     tmp_path: Path,
@@ -239,7 +239,7 @@ def test_lost_right_to_the_log_ends_capture_with_the_grant(
 
 
 @pytest.mark.parametrize("kind", [MySqlServer, MariaDbServer])
-def test_a_captured_replica_that_is_promoted_goes_on_and_its_old_source_is_told(
+def test_a_captured_replica_that_is_promoted_continues_and_its_old_source_is_reported(
     kind: type[MySqlFamilyServer], tmp_path: Path
 ) -> None:
     with kind() as primary:

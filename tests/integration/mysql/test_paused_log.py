@@ -51,7 +51,7 @@ def inserted(config: Config) -> list[int]:
     return [event["after"]["id"] for event in app.read_log(config) if event["op"] == "c"]
 
 
-def test_a_paused_log_goes_on_though_the_server_gave_the_connection_up(
+def test_a_paused_log_continues_though_the_server_gave_the_connection_up(
     mysql_family: MySqlFamilyServer,
     mysql_family_database: str,
     tmp_path: Path,

@@ -232,7 +232,7 @@ def test_kind_that_the_server_is_not_is_named(
     assert (found.level, found.fix) == ("fail", f"source.kind: {mysql_family.flavour}")
 
 
-def test_account_without_rights_is_told_each_grant_and_they_suffice(
+def test_account_without_rights_is_shown_each_grant_and_they_suffice(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
     server, database = mysql_family, mysql_family_database
@@ -262,7 +262,7 @@ def test_account_without_rights_is_told_each_grant_and_they_suffice(
         server.execute(f"DROP USER `{user}`")
 
 
-def test_who_is_not_let_in_is_told_what_lets_them_in(
+def test_who_is_not_let_in_is_shown_what_lets_them_in(
     mysql_family: MySqlFamilyServer, mysql_family_database: str
 ) -> None:
     """Each statement is run, as a person completes it; then the connection is accepted."""

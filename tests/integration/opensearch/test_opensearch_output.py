@@ -308,7 +308,7 @@ def test_a_table_with_more_columns_than_an_index_may_have_is_left_out_alone(
         assert "public.t was left out" in bring_all()
 
 
-def test_a_cluster_that_is_down_is_tried_again_and_no_password_is_told(
+def test_a_cluster_that_is_down_is_tried_again_and_no_password_is_reported(
     context: Context, built: BuiltLog, name: str
 ) -> None:
     down = ClusterOptions(("http://127.0.0.1:9",), "tidelog", "search-secret")

@@ -209,7 +209,7 @@ def test_a_row_of_before_a_purge_is_not_inserted(alias: str) -> None:
     assert {key: row["v"] for key, row in rows.items()} == {"2": "b", "3": "new"}
 
 
-def test_what_is_rejected_is_told_without_its_value(name: str) -> None:
+def test_what_is_rejected_is_reported_without_its_value(name: str) -> None:
     make(name, mappings={"v": {"type": "ip"}})
     rejections = put(name, up(5, 1, "10.0.0.1"), up(6, 2, "secret"), up(7, 3, "10.0.0.3"))
     assert rejections == [Rejection("public.t", 6, "mapper_parsing_exception: field v of type ip")]

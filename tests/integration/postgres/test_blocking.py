@@ -167,7 +167,7 @@ def test_snapshot_holds_what_committed_before_its_position_and_nothing_else(
     assert split, "no snapshot divided interleaved transactions: nothing was tested"
 
 
-def test_log_goes_on_from_the_position(
+def test_log_resumes_at_the_position(
     blocking: PostgresBlockingReader, schemas: NullRegistry, sql: Connection
 ) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
@@ -295,7 +295,7 @@ def test_refused_read_leaves_the_snapshot(
     assert content(blocking, schemas) == {"1": "1"}
 
 
-def test_locked_table_is_reported_and_the_rest_goes_on(
+def test_locked_table_is_reported_and_the_rest_continues(
     database: str, schemas: NullRegistry, sql: Connection
 ) -> None:
     for table in "tu":

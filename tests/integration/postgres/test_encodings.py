@@ -148,7 +148,7 @@ def test_names_pass_as_values_do(
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "WIN1252"])
-def test_capture_and_dumps_go_on_over_such_values(
+def test_capture_and_dumps_continue_over_such_values(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
 ) -> None:
     name = database_of(postgres, encoding)

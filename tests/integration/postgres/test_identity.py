@@ -227,7 +227,7 @@ def test_log_and_dump_agree_whatever_the_identity(
         ),
     ],
 )
-def test_what_deletes_can_not_tell_is_published_as_inserts_until_mended(
+def test_what_deletes_can_not_tell_is_published_as_inserts_until_fixed(
     dsn: str, sql: Connection, capture: Capture, statements: Sequence[str], why: str
 ) -> None:
     run(sql, *(statement.format(generated="") for statement in statements))

@@ -51,7 +51,7 @@ def test_commit_order_not_start_order(capture: Capture, sql: Connection, databas
     assert [row.new for row in capture.catch_up(sql)] == [{"id": "2"}, {"id": "1"}]
 
 
-def test_how_late_changes_come_is_told(capture: Capture, sql: Connection) -> None:
+def test_how_late_changes_come_is_reported(capture: Capture, sql: Connection) -> None:
     sql.execute("CREATE TABLE t (id int PRIMARY KEY)")
     begin = capture.start()
     capture.reader.close()

@@ -57,7 +57,7 @@ def test_dropped_while_capture_is_down(capture: Capture, sql: Connection) -> Non
             capture.start(resume)
 
 
-def test_made_anew_while_capture_is_down(capture: Capture, sql: Connection) -> None:
+def test_recreated_while_capture_is_down(capture: Capture, sql: Connection) -> None:
     """PostgreSQL 18 leaves out what was written in between, without an error."""
     resume = capture.start()
     capture.reader.close()
@@ -67,7 +67,7 @@ def test_made_anew_while_capture_is_down(capture: Capture, sql: Connection) -> N
         capture.start(resume)
 
 
-def test_made_anew_while_the_log_is_read(capture: Capture, sql: Connection) -> None:
+def test_recreated_while_the_log_is_read(capture: Capture, sql: Connection) -> None:
     """PostgreSQL up to 17 says so in the stream; the look at the catalogue does on each version."""
     capture.start()
     made_anew(sql)
@@ -91,7 +91,7 @@ def test_another_publication_is_configured(dsn: str, capture: Capture, sql: Conn
     other.reader.close()
 
 
-def test_begun_over_it_goes_on(capture: Capture, sql: Connection) -> None:
+def test_begun_over_it_continues(capture: Capture, sql: Connection) -> None:
     resume = capture.start()
     capture.reader.close()
     made_anew(sql)

@@ -150,7 +150,7 @@ def test_superuser_that_reads_tables_of_others_is_warned(postgres: PostgresServe
     assert (found.level, "others_app" in found.message) == ("warn", True)
 
 
-def test_role_without_rights_is_told_each_grant(postgres: PostgresServer) -> None:
+def test_role_without_rights_is_shown_each_grant(postgres: PostgresServer) -> None:
     postgres.create_database("rights")
     postgres.execute("CREATE TABLE t (id int PRIMARY KEY)", "rights")
     postgres.execute("CREATE ROLE poor LOGIN")
@@ -205,7 +205,7 @@ def test_no_membership_of_a_superuser_is_proposed(postgres: PostgresServer) -> N
     assert fixes == ['ALTER ROLE "poor" BYPASSRLS;']
 
 
-def test_row_level_security_that_hides_rows_is_told_with_what_ends_it(
+def test_row_level_security_that_hides_rows_is_reported_with_what_ends_it(
     postgres: PostgresServer,
 ) -> None:
     """Each SQL that it prints makes it content."""
@@ -258,7 +258,7 @@ def test_wal_level_and_no_server() -> None:
     assert [finding.name for finding in preflight(dsn).check()] == ["connection"]
 
 
-def test_who_is_not_let_in_is_told_what_lets_them_in() -> None:
+def test_who_is_not_let_in_is_shown_what_lets_them_in() -> None:
     """Each statement is run, as a person completes it; then the connection is accepted."""
     hba = ["local all postgres trust", "host all postgres 127.0.0.1/32 trust"]
     hba.append("host all all 127.0.0.1/32 scram-sha-256")
@@ -291,7 +291,7 @@ def test_who_is_not_let_in_is_told_what_lets_them_in() -> None:
         assert fix().level == "ok"
 
 
-def test_snapshot_strategy_is_told_what_to_publish(
+def test_snapshot_strategy_is_shown_what_to_publish(
     sql: psycopg.Connection[Any], database: str
 ) -> None:
     """The very SQL that it prints makes it content, and nothing was changed before."""
@@ -316,7 +316,7 @@ def test_signal_table_must_exist(sql: psycopg.Connection[Any], database: str) ->
     assert "signal table" not in faults(checks.check())
 
 
-def test_surrogate_key_must_tell_rows_apart(sql: psycopg.Connection[Any], database: str) -> None:
+def test_surrogate_key_must_distinguish_rows(sql: psycopg.Connection[Any], database: str) -> None:
     sql.execute("CREATE TABLE t (a int, b int)")
     checks = preflight(database, slot="nobody", keys={"public.t": ["b", "a"]})
 

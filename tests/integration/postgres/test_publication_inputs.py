@@ -193,7 +193,7 @@ def test_table_that_is_locked_is_tried_again(sql: Connection, looker: Connection
     assert kept.refused == {}
 
 
-def test_what_was_published_at_the_start_is_told_at_the_next_look(
+def test_what_was_published_at_the_start_is_reported_at_the_next_poll(
     sql: Connection, looker: Connection
 ) -> None:
     kept = Counted("shared", ["public.*"], slot="one")

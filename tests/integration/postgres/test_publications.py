@@ -165,7 +165,7 @@ def shared(sql: Connection) -> Publications:
 
 
 @pytest.mark.parametrize(("statements", "lost", "why"), LOSSY)
-def test_owner_mends_what_loses_changes_and_dumps_the_tables(
+def test_owner_fixes_what_loses_changes_and_dumps_the_tables(
     shared: Publications,
     sql: Connection,
     caplog: pytest.LogCaptureFixture,
@@ -184,7 +184,7 @@ def test_owner_mends_what_loses_changes_and_dumps_the_tables(
 
 
 @pytest.mark.parametrize(("statements", "lost", "why"), LOSSY)
-def test_others_publication_is_told_and_its_tables_are_dumped_once_it_is_mended(
+def test_others_publication_is_reported_and_its_tables_are_dumped_once_it_is_fixed(
     shared: Publications,
     sql: Connection,
     database: str,
@@ -214,7 +214,7 @@ def test_others_publication_is_told_and_its_tables_are_dumped_once_it_is_mended(
 
 
 @pytest.mark.usefixtures("shared")
-def test_what_start_mends_is_news_to_the_next_look(
+def test_what_start_fixes_is_news_to_the_next_poll(
     make_capture: Callable[..., Capture], sql: Connection
 ) -> None:
     capture = make_capture(publication="own", tables=["public.a"])
@@ -228,7 +228,7 @@ def test_what_start_mends_is_news_to_the_next_look(
     assert capture.publish() == []
 
 
-def test_all_tables_of_a_database_are_told_of_what_breaks(sql: Connection, database: str) -> None:
+def test_all_tables_of_a_database_are_shown_what_breaks(sql: Connection, database: str) -> None:
     """A table can't be taken out of such a publication; its identity can be mended."""
     sql.execute("CREATE TABLE a (id int)")
     sql.execute("INSERT INTO a VALUES (1)")

@@ -192,7 +192,7 @@ def test_a_slot_that_went_back_in_a_crash_is_fine(make: Make, version: int) -> N
     assert (rows, [row.kind for row in on.capture.rows]) == (20003, ["D"])
 
 
-def test_a_crash_in_the_midst_of_a_large_transaction_is_fine(make: Make) -> None:
+def test_a_crash_within_a_large_transaction_is_fine(make: Make) -> None:
     on = make(16)
     on.capture.start()
     on.execute("INSERT INTO t VALUES (0)")

@@ -31,7 +31,7 @@ def server() -> Iterator[PostgresServer]:
         yield server
 
 
-def test_a_paused_server_answers_nobody_and_then_goes_on(server: PostgresServer) -> None:
+def test_a_paused_server_answers_nobody_and_then_continues(server: PostgresServer) -> None:
     with psycopg.connect(server.dsn()) as connection:
         server.pause()
         with pytest.raises(psycopg.OperationalError):

@@ -94,7 +94,7 @@ def test_signal_table_without_a_key_is_read_and_not_written_to(
     assert [signal.signal_id for signal in signals(capture)] == ["1"]
 
 
-def test_missing_signal_table_is_told_with_its_sql(
+def test_missing_signal_table_is_reported_with_its_sql(
     make_capture: Callable[..., Capture], sql: psycopg.Connection[Any]
 ) -> None:
     capture = make_capture(**SIGNALS)

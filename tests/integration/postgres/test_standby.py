@@ -372,7 +372,7 @@ def test_slot_that_the_primarys_vacuum_invalidated_is_a_gap(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", [16, 18])
-def test_promoted_standby_goes_on(version: int) -> None:
+def test_promoted_standby_is_captured_on(version: int) -> None:
     with PostgresServer(version) as primary, PostgresStandby(primary) as standby_:
         with psycopg.connect(primary.dsn(), autocommit=True) as sql:
             sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")

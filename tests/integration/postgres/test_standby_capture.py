@@ -62,7 +62,7 @@ def test_dumps_from_a_standby_fit_the_log(parallelism: int, pair: Pair, make: Ma
     assert sum(voided.values()) <= 4 * (3 + parallelism), voided
 
 
-def test_restarted_capture_goes_on_from_the_standbys_slot(pair: Pair, make: Make) -> None:
+def test_restarted_capture_resumes_at_the_standbys_slot(pair: Pair, make: Make) -> None:
     live = make(chunk_rows=100)
     with pair.logging_snapshots():
         live.start()

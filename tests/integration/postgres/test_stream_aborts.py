@@ -25,7 +25,7 @@ def database18(postgres18: PostgresServer) -> Iterator[str]:
     postgres18.drop_database(NAME)
 
 
-def test_capture_goes_on_where_the_server_announces_an_abort(
+def test_capture_continues_where_the_server_announces_an_abort(
     database18: str, make_capture: Callable[..., Capture]
 ) -> None:
     """Why the server does is said in tests/unit/codecs/test_pgoutput_server.py.

@@ -62,7 +62,9 @@ def master(tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
-def test_a_setting_that_spark_refuses_and_a_cluster_without_workers_are_told(master: str) -> None:
+def test_a_setting_that_spark_refuses_and_a_cluster_without_workers_are_reported(
+    master: str,
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, master], stdout=subprocess.PIPE, text=True, check=True
     )

@@ -54,7 +54,7 @@ def drop_column(lake: Lake, name: str) -> None:
     )
 
 
-def test_a_copy_that_somebody_removed_amid_a_batch_is_made_anew(
+def test_a_copy_that_somebody_removed_amid_a_batch_is_recreated(
     lake: Lake, built: BuiltLog
 ) -> None:
     orders(built)

@@ -52,7 +52,7 @@ def test_example_of_the_docs_finds_the_end_of_a_dump(
     assert capsys.readouterr().out.splitlines() == [said]
 
 
-def test_output_is_told_up_to_where_it_must_come(built: BuiltLog, lake: Lake) -> None:
+def test_output_reports_how_far_it_must_come(built: BuiltLog, lake: Lake) -> None:
     version = dumped(built)
     batches: list[OutputBatch] = []
     output = lake.output()

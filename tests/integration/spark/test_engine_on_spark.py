@@ -185,7 +185,7 @@ def test_an_error_that_may_pass_is_tried_again_there(
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["in order", "parallel"])
-def test_dead_letters_are_told_by_the_engines_process(
+def test_dead_letters_are_reported_by_the_engines_process(
     on_spark: Make, tmp_path: Path, apart: bool
 ) -> None:
     built = orders_log(tmp_path / "log", ROWS[:5])

@@ -93,7 +93,7 @@ def pipeline(built: BuiltLog, tmp_path: Path) -> Iterator[Pipeline]:
     made.close()
 
 
-def test_a_standby_goes_on_where_a_killed_leader_ended(pipeline: Pipeline) -> None:
+def test_a_standby_continues_where_a_killed_leader_ended(pipeline: Pipeline) -> None:
     pipeline.configure({"kind": "files", "path": "activity", "format": "json"})
     pipeline.write(10)
     first, second = pipeline.start(), pipeline.start()
@@ -113,7 +113,7 @@ def test_a_standby_goes_on_where_a_killed_leader_ended(pipeline: Pipeline) -> No
 
 
 @pytest.mark.thorough
-def test_a_standby_goes_on_where_the_leader_ended(pipeline: Pipeline) -> None:
+def test_a_standby_continues_where_the_leader_ended(pipeline: Pipeline) -> None:
     pipeline.configure({"kind": "files", "path": "activity", "format": "json"})
     pipeline.write(10)
     first = pipeline.start()

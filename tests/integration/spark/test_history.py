@@ -53,7 +53,7 @@ def test_a_batch_is_bounded_by_versions_and_times(
         assert ids(read(table="public.t", **options).collect()) == wanted, options
 
 
-def test_a_stream_starts_where_it_is_told(
+def test_a_stream_starts_at_the_given_offset(
     four: list[tuple[int, datetime]], spark: Any, built: BuiltLog, tmp_path: Path
 ) -> None:
     _, _, (third, at_third), _ = four

@@ -44,7 +44,7 @@ def answers() -> Iterator[tuple[str, threading.Event]]:
     server.server_close()
 
 
-def test_a_batch_under_way_is_told_of_until_it_is_done(
+def test_a_batch_under_way_is_reported_until_it_is_done(
     spark: Any,
     built: BuiltLog,
     tmp_path: Path,

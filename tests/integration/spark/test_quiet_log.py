@@ -18,7 +18,7 @@ exec {python} "$@"
 """
 
 
-def test_a_destination_that_is_away_is_told_in_sentences(
+def test_a_destination_that_is_away_is_reported_in_sentences(
     built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not by the stacks of Spark's driver, its executors and Python, at every try. Spark starts

@@ -26,7 +26,7 @@ from tidelog.spark.pipeline import run_pipeline
 pytestmark = pytest.mark.spark
 
 
-def test_outputs_and_queries_ahead_of_a_restored_log_are_told(
+def test_outputs_and_queries_ahead_of_a_restored_log_are_reported(
     lake: Lake, built: BuiltLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.eventlog.reader._LATE_LISTING_S", 0.2)

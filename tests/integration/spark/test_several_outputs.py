@@ -89,7 +89,7 @@ class Running:
         assert not self._thread.is_alive()
 
 
-def test_an_output_that_cant_go_on_ends_alone_and_says_so_in_the_end(
+def test_an_output_that_cant_continue_ends_alone_and_says_so_in_the_end(
     lake: Lake, built: BuiltLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = orders(built)

@@ -224,7 +224,7 @@ def stream(spark: Any, built: BuiltLog, checkpoint: Path, **options: Any) -> lis
     return found.batches
 
 
-def test_a_stream_goes_on_from_its_checkpoint(spark: Any, built: BuiltLog, tmp_path: Path) -> None:
+def test_a_stream_resumes_at_its_checkpoint(spark: Any, built: BuiltLog, tmp_path: Path) -> None:
     table = built.table("public.t", {"id": "int64"})
     built.insert(table, "1")
     built.flush()
@@ -283,7 +283,7 @@ def test_a_recreated_log_stops_the_stream(spark: Any, tmp_path: Path) -> None:
         stream(spark, again, tmp_path / "c", table="public.t")
 
 
-def test_a_typed_stream_stops_at_a_new_schema_version_and_goes_on_with_it(
+def test_a_typed_stream_stops_at_a_new_schema_version_and_continues_with_it(
     spark: Any, built: BuiltLog, tmp_path: Path
 ) -> None:
     table = built.table("public.t", {"id": "int64"})

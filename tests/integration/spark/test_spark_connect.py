@@ -367,7 +367,7 @@ def test_verify_compares_copies_down_to_the_row(
 
 
 @pytest.mark.thorough
-def test_it_goes_on_after_a_session_ended_and_a_server_was_killed(
+def test_it_continues_after_a_session_ended_and_a_server_was_killed(
     servers: Servers, built: BuiltLog, tmp_path: Path, database: str
 ) -> None:
     sessions = "spark.connect.session.manager."

@@ -119,7 +119,7 @@ def test_vacuum_that_keeps_nothing_between_batches(spark: Any, pipeline: Pipelin
     assert "tries again" not in process.said, process.said
 
 
-def test_a_file_that_is_gone_is_told_with_a_way_out(lake: Lake, built: BuiltLog) -> None:
+def test_a_file_that_is_gone_is_reported_with_a_way_out(lake: Lake, built: BuiltLog) -> None:
     """VACUUM removes a file that a batch has written and not committed yet, if it keeps nothing."""
     table = orders(built)
     lake.run()

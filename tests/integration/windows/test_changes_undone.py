@@ -301,7 +301,7 @@ def test_partition_that_was_away_is_noticed(make: Make) -> None:
 
 
 @pytest.mark.parametrize("aside", ["public.t_aside", "aside.t"])
-def test_table_that_goes_on_under_another_name_for_a_while(live: Make, aside: str) -> None:
+def test_table_that_is_continued_under_another_name_for_a_while(live: Make, aside: str) -> None:
     """Its dump waits until it is back; what bears its name meanwhile is dumped as another."""
     capture = captured(live(), CASES[0])
     schema, name = aside.split(".")

@@ -217,7 +217,7 @@ def test_message_of_anyone_says_nothing(live: Make) -> None:
     assert len(capture.completions()) == 1
 
 
-def test_check_tells(live: Make) -> None:
+def test_check_reports(live: Make) -> None:
     capture = captured(live(), trigger=False)
 
     def found() -> tuple[str, str]:

@@ -53,7 +53,7 @@ def test_failed_dump_is_asked_for_again(
     one.check()
 
 
-def test_tables_that_no_dump_can_read_are_told_however_many(
+def test_tables_that_no_dump_can_read_are_reported_however_many(
     live: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than dumps that failed are kept; and no longer once there is a key."""

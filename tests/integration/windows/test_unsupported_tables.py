@@ -135,7 +135,7 @@ def test_no_table_that_can_be_published_fails_the_first_start(gathered: Make) ->
     assert isinstance(live.failure, PreflightError)
 
 
-def test_lost_right_to_read_a_table_is_told_and_its_dump_made_up_for(gathered: Make) -> None:
+def test_lost_right_to_read_a_table_is_reported_and_its_dump_made_up_for(gathered: Make) -> None:
     live = gathered()
     live.start()
     live.wait_for(live.completions, "the initial dump")
@@ -252,7 +252,7 @@ def test_dump_that_a_refused_table_needs_holds_up_no_other(gathered: Make) -> No
     live.check("public.other")
 
 
-def test_table_of_inserts_only_is_shown_until_it_is_mended(gathered: Make) -> None:
+def test_table_of_inserts_only_is_shown_until_it_is_fixed(gathered: Make) -> None:
     live = gathered()
     live.sql.execute("CREATE TABLE keyless (id int NOT NULL, n int)")
     live.sql.execute("ALTER TABLE keyless OWNER TO shop")
@@ -270,7 +270,7 @@ def test_table_of_inserts_only_is_shown_until_it_is_mended(gathered: Make) -> No
     assert not refused(live)
 
 
-def test_new_table_that_can_not_be_dumped_is_told(gathered: Make) -> None:
+def test_new_table_that_can_not_be_dumped_is_reported(gathered: Make) -> None:
     """The log has what is written to it from now on; that earlier rows are missing must be said."""
     live = gathered()
     live.start()

@@ -146,7 +146,7 @@ def test_every_place_to_resume_from_gives_the_rest_exactly():
         assert rows_of(items) == [r for r in whole if (r[2], r[3]) > (position, ordinal)]
 
 
-def test_batch_in_the_midst_of_a_transaction_resumes_before_it():
+def test_batch_in_the_middle_of_a_transaction_resumes_before_it():
     log = BinlogBytes()
     log.format_description()
     begin = one_transaction(log, 1, 2)
@@ -535,7 +535,7 @@ def test_a_heartbeat_of_mariadb_tells_offsets_beyond_4_gib():
         ("ANALYZE LOCAL TABLE orders", "ANALYZE", False),
     ],
 )
-def test_statements_that_change_rows_are_told(sql, keyword, changes):
+def test_statements_that_change_rows_are_reported(sql, keyword, changes):
     log = BinlogBytes()
     log.format_description()
     begin = log.gtid(1) | PACKED
@@ -551,7 +551,7 @@ def test_statements_that_change_rows_are_told(sql, keyword, changes):
     assert not scanned.in_transaction
 
 
-def test_load_data_in_statement_form_is_told():
+def test_load_data_in_statement_form_is_reported():
     log = BinlogBytes()
     log.format_description()
     log.gtid(1)

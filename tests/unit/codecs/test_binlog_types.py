@@ -74,7 +74,7 @@ def test_labels_are_unescaped_and_escaped_again() -> None:
 
 
 @pytest.mark.parametrize(("kind", "size"), [("uuid", 16), ("inet6", 16), ("inet4", 4)])
-def test_types_that_the_map_cannot_tell_apart_follow_the_known_version(
+def test_types_that_the_map_cannot_distinguish_follow_the_known_version(
     kind: str, size: int
 ) -> None:
     known = binlog_column("c", kind, kind, flavor=Flavor.MARIADB)

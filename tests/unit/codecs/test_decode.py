@@ -97,7 +97,7 @@ def test_unchanged_key_stored_out_of_line_is_taken_from_the_key_image() -> None:
     assert decoded.missing.tolist() == [[False, True]]
 
 
-def test_missing_columns_are_told_beyond_64_columns() -> None:
+def test_missing_columns_are_reported_beyond_64_columns() -> None:
     names = [f"c{i}" for i in range(150)]
     schema = table_schema([(name, "text") for name in names], key=["c0"])
     row = ["k", *["v"] * 149]

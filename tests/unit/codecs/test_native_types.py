@@ -145,7 +145,7 @@ def test_names_of_a_variant_are_sorted_as_java_searches_them() -> None:
         ("numeric(38,18)", "0.0000000000000000001", "is infinite, or has too many digits"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_row(logical: str, text: str, reason: str) -> None:
+def test_what_does_not_fit_is_reported_with_its_row(logical: str, text: str, reason: str) -> None:
     fit = "{1}" if logical.startswith("array") else "1"
     with pytest.raises(UnfitCellError) as told:
         decoded([None, fit, text, fit], logical)

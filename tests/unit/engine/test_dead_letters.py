@@ -49,7 +49,9 @@ MODES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("who", ["consumer", "transform", "serializer"])
-def test_one_event_is_told_and_all_others_are_taken(tmp_path: Path, mode: str, who: str) -> None:
+def test_one_event_is_reported_and_all_others_are_taken(
+    tmp_path: Path, mode: str, who: str
+) -> None:
     built = orders_log(tmp_path / "log", range(5))
     letters = tmp_path / "letters" / "engine.jsonl"
     seen: list[int] = []

@@ -62,7 +62,7 @@ def came_back(function: Callable[[], Any]) -> bool:
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_who_waits_is_told_though_on_completion_ends_the_program(
+def test_wait_returns_though_on_completion_ends_the_program(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
     task = two(tmp_path)[0]

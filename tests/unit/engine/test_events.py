@@ -162,7 +162,7 @@ def test_dates_that_python_has_no_calendar_for_are_texts(tmp_path: Path) -> None
     }
 
 
-def test_a_full_old_image_is_told_whole(tmp_path: Path) -> None:
+def test_a_full_old_image_is_reported_whole(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path)
     full = built.table("public.orders", COLUMNS, identity_kind="f", identity=("id", "note"))
     built.insert(full, "1", "a")

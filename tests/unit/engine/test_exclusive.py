@@ -67,7 +67,7 @@ def log(tmp_path: Path) -> BuiltLog:
     return orders_log(tmp_path / "log", range(8))
 
 
-def test_one_stands_by_and_goes_on_where_the_other_has_committed(
+def test_one_stands_by_and_continues_where_the_other_has_committed(
     log: BuiltLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = started(tmp_path, batch_size=4)

@@ -97,7 +97,7 @@ def test_members_that_join_and_die_lose_nothing_and_no_key_goes_back(tmp_path: P
             assert seen[key][at][0] != started[0].pid == seen[key][at - 1][0]
 
 
-def test_two_members_have_each_key_once_and_go_on_where_they_were(tmp_path: Path) -> None:
+def test_two_members_have_each_key_once_and_continue_where_they_were(tmp_path: Path) -> None:
     built = BuiltLog(tmp_path / "log")
     orders = built.table("public.orders", COLUMNS)
     for key in range(KEYS):

@@ -134,7 +134,7 @@ def test_a_new_task_begins_behind_what_retention_took_while_it_started(
 
 @pytest.mark.parametrize("own", [False, True], ids=["log", "own store"])
 @pytest.mark.parametrize("starting", ["earliest", "latest", "an offset"])
-def test_a_name_without_progress_begins_where_it_is_told_and_goes_on_afterwards(
+def test_a_name_without_progress_begins_at_the_given_offset_and_continues_afterwards(
     tmp_path: Path, starting: str, own: bool
 ) -> None:
     built = orders_log(tmp_path, range(3))
@@ -156,7 +156,7 @@ def test_a_name_without_progress_begins_where_it_is_told_and_goes_on_afterwards(
     assert ids_of(started(tmp_path, starting_offset="earliest", **given)) == []
 
 
-def test_a_starting_offset_that_retention_took_is_told(tmp_path: Path) -> None:
+def test_a_starting_offset_that_retention_took_is_reported(tmp_path: Path) -> None:
     built = orders_log(tmp_path, [0])
     built.insert(built.table("public.others", COLUMNS), "1", "note")
     built.flush()
@@ -207,7 +207,7 @@ def test_an_offset_of_another_log_is_refused(tmp_path: Path) -> None:
         started(tmp_path, offsets=book)
 
 
-def test_a_task_ahead_of_a_restored_log_is_told_and_skips_nothing(
+def test_a_task_ahead_of_a_restored_log_is_reported_and_skips_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.eventlog.reader._LATE_LISTING_S", 0.1)

@@ -103,7 +103,7 @@ def test_a_transforms_change_is_serialized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["debezium", "flat", "cloudevents"])
-def test_a_row_that_a_transform_took_away_is_not_told_by_its_old_image(
+def test_a_row_that_a_transform_removed_does_not_show_in_its_old_image(
     tmp_path: Path, name: str
 ) -> None:
     built = BuiltLog(tmp_path)

@@ -52,7 +52,7 @@ def test_one_of_four_tasks_fails_and_none_polls(tmp_path: Path) -> None:
     assert no_threads_left()
 
 
-def test_a_task_that_hangs_is_told_to_give_up_and_none_polls(tmp_path: Path) -> None:
+def test_a_task_that_hangs_is_asked_to_give_up_and_none_polls(tmp_path: Path) -> None:
     tasks = four(tmp_path)
     tasks[1].may_start.clear()
     run = Running(engine(Tasks(*tasks), consumer=print, task_management_timeout_ms=TIME_MS))

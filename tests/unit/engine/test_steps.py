@@ -82,7 +82,7 @@ def test_a_key_that_is_hashed_is_the_key_still(log: Path) -> None:
     assert [e.key for e in events][:5] == [{"id": sha("1")} for _ in range(4)] + [{"id": sha("2")}]
 
 
-def test_functions_and_offsets_go_on_behind_steps(log: Path) -> None:
+def test_functions_and_offsets_continue_behind_steps(log: Path) -> None:
     steps, functions = split_transforms(
         [{"rename": {"email": "mail"}}, lambda e: e.replace(after={**e.after, "mail": "-"})]
     )

@@ -101,7 +101,9 @@ def call(processes: WorkerProcesses, events: Events) -> list[int]:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_an_error_of_the_programs_own_is_told_without_its_text(tmp_path: Path, own: bool) -> None:
+def test_an_error_of_the_programs_own_is_reported_without_its_text(
+    tmp_path: Path, own: bool
+) -> None:
     events = polled(tmp_path, 3)
     with one_process(serializer=Refusing(own=own)) as processes:
         with pytest.raises(ConsumerError if own else ConfigError) as raised:

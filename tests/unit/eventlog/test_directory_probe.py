@@ -70,7 +70,7 @@ def is_not_durable(patch: Patch) -> None:
         (is_not_durable, "can't make them durable"),
     ],
 )
-def test_what_a_file_system_lacks_is_told(
+def test_what_a_file_system_lacks_is_reported(
     lacks: Callable[[Patch], None], told: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     lacks(monkeypatch)

@@ -25,7 +25,7 @@ class _OtherRegion(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_bucket_in_another_region_is_told_as_such() -> None:
+def test_a_bucket_in_another_region_is_reported_as_such() -> None:
     with HTTPServer(("127.0.0.1", 0), _OtherRegion) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"

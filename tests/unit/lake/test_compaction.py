@@ -40,7 +40,7 @@ def test_large_files_and_other_partitions_are_left_alone() -> None:
     assert {file.partition_values["p"] for file in group} == {"2"}
 
 
-def test_a_file_that_is_mostly_dead_is_written_anew() -> None:
+def test_a_file_that_is_mostly_dead_is_rewritten() -> None:
     mostly, hardly = a_file(1, 500 * MIB, dead=0.6), a_file(2, 500 * MIB, dead=0.4)
     assert files_to_compact([mostly, hardly]) == [[mostly]]
 

@@ -158,7 +158,7 @@ def test_a_table_is_not_laid_out_by_an_array(tmp_path: Path, option: str) -> Non
 
 
 @pytest.mark.parametrize(("holds", "offset"), [("copy", 10), ("history", 18)])
-def test_a_restored_table_of_history_goes_on_after_the_newest_end_that_it_has(
+def test_a_restored_table_of_history_continues_after_the_newest_end_that_it_has(
     tmp_path: Path, holds: str, offset: int
 ) -> None:
     """A copy's rows may come again, since they are folded; a state must not."""

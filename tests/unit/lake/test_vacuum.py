@@ -351,7 +351,7 @@ def test_nothing_goes_where_a_vector_is_stored_in_an_unknown_way(
     assert lake.run(vacuums(), "the log has deletion vectors stored as") == set()
 
 
-def test_a_failure_is_told_and_the_next_table_comes(
+def test_a_failure_is_reported_and_the_next_table_comes(
     lake: Lake,
     vacuums: Callable[..., Vacuum],
     monkeypatch: pytest.MonkeyPatch,

@@ -121,7 +121,7 @@ def test_a_table_without_a_key_has_messages_without_one(built: BuiltLog) -> None
     assert made.schemas(written.table).key is None
 
 
-def test_names_that_avro_has_not_are_brought_into_form(built: BuiltLog) -> None:
+def test_names_that_avro_has_not_are_made_valid(built: BuiltLog) -> None:
     table = built.table("public.t", {"id": "int64", "net-price": "int32", "2nd": "text"})
     built.insert(table, "1", "2", "x")
     written = Told(built, table)

@@ -71,7 +71,7 @@ def model(blocks: list[list[Any]]) -> dict[str, Any]:
 
 
 @given(BLOCKS)
-def test_combining_blocks_gives_the_last_told_value_of_every_column(
+def test_combining_blocks_gives_the_last_known_value_of_every_column(
     blocks: list[list[Any]],
 ) -> None:
     batches = [batch(block, 100 * index) for index, block in enumerate(blocks)]

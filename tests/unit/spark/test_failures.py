@@ -86,7 +86,7 @@ _S3A = "getFileStatus on s3a://bucket/lake/t: software.amazon.awssdk."
         ),
     ],
 )
-def test_what_hadoop_says_of_a_storage_is_told_as_what_to_do(
+def test_what_hadoop_says_of_a_storage_is_reported_as_what_to_do(
     java: str, kind: type[TidelogError], named: str
 ) -> None:
     found = known_error(RuntimeError(f"An error occurred while calling z:io.delta.\n: {java}"))
@@ -117,7 +117,7 @@ def test_what_hadoop_says_of_a_storage_is_told_as_what_to_do(
          "Spark has no class org.apache.spark.sql.Dataset"),
     ],
 )  # fmt: skip
-def test_a_class_that_is_missing_is_told_by_whose_it_is(java: str, advice: str) -> None:
+def test_a_class_that_is_missing_is_reported_by_whose_it_is(java: str, advice: str) -> None:
     found = known_error(RuntimeError(f"An error occurred while calling o1.save.\n: {java}\n"))
     assert type(found) is UsageError
     assert advice in str(found)
@@ -179,7 +179,7 @@ _FLUSH = "\n\tat java.base/java.io.DataOutputStream.flush(DataOutputStream.java:
          UsageError, "has no module pyarrow: set PYSPARK_PYTHON"),
     ],
 )  # fmt: skip
-def test_a_python_process_of_spark_that_is_gone_is_told_wherever_spark_finds_it(
+def test_a_python_process_of_spark_that_is_gone_is_reported_wherever_spark_finds_it(
     java: str, kind: type[TidelogError], named: str
 ) -> None:
     """Also where it made an output fail."""
@@ -233,7 +233,7 @@ def test_a_session_that_does_not_start_says_what_to_do(
     assert "\n" not in str(found)
 
 
-def test_an_error_that_no_retry_can_mend_stays_what_it_is() -> None:
+def test_an_error_that_no_retry_can_fix_stays_what_it_is() -> None:
     refused = OutputRefusedError("a record is refused")
     refused.__cause__ = RuntimeError("Python worker exited unexpectedly")
     assert known_error(refused) is refused

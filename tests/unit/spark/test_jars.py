@@ -186,7 +186,7 @@ def test_of_a_url_that_can_not_be_read_no_password_is_shown(
     assert "s3c" not in str(caught.value)
 
 
-def test_maven_central_is_not_told_a_company_s_account_for_central(
+def test_maven_central_does_not_get_a_company_s_account(
     offline: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maven, "_default_of_ivy", lambda: f"http://{mirror}/maven2")
@@ -282,7 +282,7 @@ def test_requests_go_through_the_proxy_of_mavens_settings(
         (6, b"<html>", "up-1.0.jar is no jar: perhaps a page for a login"),
     ],
 )
-def test_what_came_instead_of_a_jar_is_told(
+def test_what_came_instead_of_a_jar_is_reported(
     offline: Path,
     mirror: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -298,7 +298,7 @@ def test_what_came_instead_of_a_jar_is_told(
     assert list((offline / "cache").iterdir()) == []
 
 
-def test_a_directory_that_can_not_be_written_is_told_with_what_it_lacks(offline: Path) -> None:
+def test_a_directory_that_can_not_be_written_is_reported_with_what_it_lacks(offline: Path) -> None:
     (offline / "file").touch()
     with pytest.raises(UsageError, match=r"file/jars, .* lacks up-1.0.jar and can't be written \("):
         jars.delta_jars(offline / "file" / "jars")
@@ -319,7 +319,7 @@ def test_a_local_repository_elsewhere(offline: Path) -> None:
     assert jars.delta_jars(offline / "cache")[0].read_bytes() == b"a jar"
 
 
-def test_whoever_waits_is_told_how_much_has_come(
+def test_whoever_waits_is_shown_how_much_has_come(
     offline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = bytes(3 * maven._PIECE_BYTES)
@@ -334,7 +334,9 @@ def test_whoever_waits_is_told_how_much_has_come(
     assert {(each.what, each.size) for each in told} == {("a large jar", len(data))}
 
 
-def test_whoever_is_told_can_end_it(offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_callback_of_a_download_can_end_it(
+    offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def end(_now: Download) -> None:
         raise KeyboardInterrupt
 
@@ -423,7 +425,7 @@ def test_pinned_sizes_are_those_of_the_jars() -> None:
             assert there.stat().st_size == jar.size
 
 
-def test_without_network_the_error_says_how_to_go_on(offline: Path) -> None:
+def test_without_network_the_error_says_how_to_continue(offline: Path) -> None:
     with pytest.raises(UsageError) as caught:
         jars.delta_jars(offline / "cache")
     text = str(caught.value)
@@ -433,7 +435,7 @@ def test_without_network_the_error_says_how_to_go_on(offline: Path) -> None:
     assert str(offline / "cache") in text
 
 
-def test_a_spark_that_delta_has_no_jars_for_is_told_of_the_way_on(
+def test_a_spark_that_delta_has_no_jars_for_is_shown_the_way_on(
     offline: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jars, "DELTA_SPARK_JARS", {"3.8": jars.DELTA_SPARK_JARS[SPARK_VERSION]})

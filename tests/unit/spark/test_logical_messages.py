@@ -44,7 +44,7 @@ def read_messages(path: Path, how: LogicalMessages) -> pa.RecordBatch:
     return how.format(ranges.message_target(log), batch)
 
 
-def test_a_message_is_told_as_debezium_tells_it(tmp_path: Path) -> None:
+def test_a_message_has_the_form_of_debezium(tmp_path: Path) -> None:
     found = read_messages(tmp_path, LogicalMessages("shop.message"))
     assert found.column("topic").to_pylist() == ["shop.message"] * 3
     assert found.column("key").to_pylist() == [

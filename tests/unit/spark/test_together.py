@@ -71,7 +71,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_one_that_stopped_is_tried_again_and_goes_on_once_it_is_mended() -> None:
+def test_one_that_stopped_is_tried_again_and_continues_once_it_is_fixed() -> None:
     bad, well = Stream("bad", failing=True), Stream("well")
     running = Running(bad, well)
     until(lambda: bad.tries > 2)
@@ -91,7 +91,7 @@ def test_one_that_is_stopped_in_the_end_is_raised() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_where_none_goes_on_all_is_over(count: int) -> None:
+def test_where_none_continues_all_is_over(count: int) -> None:
     running = Running(*(Stream(f"bad {number}", failing=True) for number in range(count)))
     running.end(stop=False)
     assert "may not write" in str(running.raised)
@@ -121,7 +121,7 @@ def test_one_that_stops_while_the_other_is_retried_is_retried_too() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_beside_capture_each_is_retried_until_it_is_mended(count: int) -> None:
+def test_beside_capture_each_is_retried_until_it_is_fixed(count: int) -> None:
     streams = [Stream(f"bad {number}", failing=True) for number in range(count)]
     running = Running(*streams, ends=False)
     until(lambda: all(each.tries > 2 for each in streams))

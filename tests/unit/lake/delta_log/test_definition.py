@@ -198,7 +198,7 @@ def test_members_of_a_struct_come_and_widen(mapped: bool) -> None:
         assert wide.metadata.configuration["delta.columnMapping.maxColumnId"] == "5"
 
 
-def test_a_column_that_begins_anew() -> None:
+def test_a_column_that_begins_again() -> None:
     before = table(column_mapping=True).with_type("id", LongType())
     after = before.with_new_physical_column("id")
     assert list(columns(after)) == ["id", "v"]

@@ -82,7 +82,7 @@ def test_only_what_is_new_is_read(table: Table) -> None:
     assert seen(ours) == seen(theirs)
 
 
-def test_a_log_that_others_cleaned_up_begins_anew_at_a_checkpoint(table: Table) -> None:
+def test_a_log_that_others_cleaned_up_restarts_at_a_checkpoint(table: Table) -> None:
     ours = table.create()
     table.fill(ours, 2)
     theirs = table.state()
@@ -107,7 +107,7 @@ def test_what_lies_below_a_clean_up_is_not_read_on(table: Table) -> None:
     assert seen(ours) == seen(theirs)
 
 
-def test_a_table_that_was_deleted_and_made_again_is_read_anew(table: Table) -> None:
+def test_a_table_that_was_deleted_and_made_again_is_read_again(table: Table) -> None:
     ours = table.create()
     table.fill(ours, 3)
     for name in (Path(table.place) / "_delta_log").iterdir():

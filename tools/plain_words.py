@@ -1,4 +1,5 @@
-"""Finds words in docstrings, comments and names of the code, and in the docs, that have a plainer one.
+"""Finds words in the code's docstrings, comments, texts and names, in the page's scripts, in names of
+tests and in the docs, that have a plainer one.
 
     python tools/plain_words.py [FOLDER]
 
@@ -17,6 +18,7 @@ from pathlib import Path
 
 SRC = Path(__file__).parent.parent / "src" / "tidelog"
 DOCS = Path(__file__).parent.parent / "docs"
+TESTS = Path(__file__).parent.parent / "tests"
 INTERNALS = "internals"  # its pages quote notes of campaigns and descriptions of mutants
 CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`|\]\([^)\n]*\)", re.MULTILINE | re.DOTALL)
 PLAINER = {
@@ -32,31 +34,44 @@ PLAINER = {
     r"(?:became|becomes|come|comes) of it": "result, outcome",
     r"let in": "admitted",
     r"looked at|looks? at|looks? into|look(?:s|ed)? for": "poll, read, check, search",
+    r"steer(?:s|ed|ing)?": "control",
 }
 WORDS = [(re.compile(rf"\b(?:{pattern})\b"), use) for pattern, use in PLAINER.items()]
-# Names of functions and classes.
+# Names of functions, classes and threads.
 NAMES = re.compile(
     r"^_?(?:told|mend\w*|look|looks|looked|brought|said|drawn|taken_apart|so_long)$"
-    r"|_(?:upto|anew|there|away|behind_it)$"
+    r"|_(?:upto|anew|there|away|behind_it|look|looks)$"
 )
+THREAD = re.compile(r"tidelog-[a-z-]+\Z")
+# Names of tests. Those of sampled variants (`tests/support/samples.py`) decide which ones run.
+TEST_NAMES = re.compile(r"_(?:told|goes_on|go_on|in_the_midst|mend|mends|mended|anew)(?:_|$)")
+SAMPLED = ("behaviours/dumps", "behaviours/outputs")
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:
-    """Yields line and text of each comment and docstring."""
+    """Yields line and text of each comment, docstring and other text, and of each variable's name
+    the words.
+    """
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            for number, line in enumerate(str(node.value.value).splitlines()):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for number, line in enumerate(node.value.splitlines()):
                 yield node.lineno + number, line
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id.lower().replace("_", " ")
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg.replace("_", " ")
 
 
 def names(source: str) -> Iterator[tuple[int, str]]:
-    """Yields line and name of each function and class."""
+    """Yields line and name of each function, class and thread."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
+        elif isinstance(node, ast.Constant) and THREAD.match(str(node.value)):
+            yield node.lineno, str(node.value).replace("-", "_")
 
 
 def in_pages(folder: Path) -> Iterator[str]:
@@ -72,8 +87,23 @@ def in_pages(folder: Path) -> Iterator[str]:
                     yield f"{page}:{number}: {match.group()!r}: say {use}"
 
 
+def in_tests(folder: Path) -> Iterator[str]:
+    """Yields a line for each name of a test."""
+    for path in sorted(folder.rglob("*.py")):
+        place = path.relative_to(folder)
+        if place.parent.as_posix() not in SAMPLED:
+            for number, name in names(path.read_text(encoding="utf-8")):
+                if name.startswith("test_") and TEST_NAMES.search(name):
+                    yield f"{place}:{number}: the name {name} has a plainer word"
+
+
 def found(folder: Path) -> Iterator[str]:
-    """Yields a line for each place."""
+    """Yields a line for each place in Python files and scripts of pages."""
+    for path in sorted(folder.rglob("*.js")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for word, use in WORDS:
+                if match := word.search(line):
+                    yield f"{path.relative_to(folder)}:{number}: {match.group()!r}: say {use}"
     for path in sorted(folder.rglob("*.py")):
         source = path.read_text(encoding="utf-8")
         place = path.relative_to(folder)
@@ -87,7 +117,10 @@ def found(folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    places = [*found(Path(sys.argv[1]))] if len(sys.argv) > 1 else [*found(SRC), *in_pages(DOCS)]
+    if len(sys.argv) > 1:
+        places = [*found(Path(sys.argv[1]))]
+    else:
+        places = [*found(SRC), *in_tests(TESTS), *in_pages(DOCS)]
     print(*places, sep="\n")
     return int(bool(places))
 

@@ -229,7 +229,7 @@ def test_a_footer_is_never_taken_from_what_was_fetched_ahead(
 def test_a_place_below_a_regular_file_is_an_error_of_ours(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(StorageError, match=f"cannot look at {file}"):
+    with pytest.raises(StorageError, match=f"cannot check {file}"):
         LocalStorage(file).tag(LOG_FILE)
     with pytest.raises(StorageError):
         EventLog.exists(file)

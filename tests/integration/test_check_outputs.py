@@ -226,12 +226,12 @@ outputs:
 TWINS = "Rename it by a step: {rename: {'V': OTHER}, tables: ['public.twins']}"
 ROUTED = "Send the table elsewhere by a step: {route: SCHEMA.OTHER, tables: ['public.%s']}"
 LEFT_OUT = [
-    ("lake", "public.twins has columns v and V, which Delta can't tell apart", TWINS),
+    ("lake", "public.twins has columns v and V, which Delta can't distinguish", TWINS),
     ("search", "public.a b and public.a_b both go to index a_b", ROUTED % "a_b"),
     ("search", "public.CASE and public.case both go to index case", ROUTED % "case"),
     ("search", "public.odd has columns that no document can have by their name: a.b", "Rename it"),
     ("topics", "public.a b and public.a_b both go to topic a_b", ROUTED % "a_b"),
-    ("copy", "public.twins has columns v and V, which MySQL can't tell apart", TWINS),
+    ("copy", "public.twins has columns v and V, which MySQL can't distinguish", TWINS),
 ]
 
 

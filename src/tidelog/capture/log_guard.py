@@ -320,7 +320,7 @@ def danger_of(kept: RetainedLog, *, eased: float = 1.0) -> Danger | None:
     if kept.much_bytes is not None and retained >= kept.much_bytes * eased:
         much = format_bytes(kept.much_bytes)
         return Danger(
-            DangerKind.FILLS_DISK, f"{keeps}, of which {much} is much (source.log_danger_bytes)."
+            DangerKind.FILLS_DISK, f"{keeps}, more than source.log_danger_bytes ({much})."
         )
     if kept.much_bytes is None and spare is None and retained >= MUCH_KEPT_BYTES * eased:
         return Danger(DangerKind.FILLS_DISK, f"{keeps}, and there is no limit: its disk fills.")
@@ -421,13 +421,13 @@ class LogGuard:
         )
         if self.drops_slot:
             return (
-                f"{text}. Its slot is dropped now, unless a line before says why not, so that the "
-                "server's disk gets free: `tidelog reset` resumes after the gap and dumps all "
+                f"{text}. Its slot is dropped now, so that the server's disk gets free (an earlier "
+                "line says so if that failed): `tidelog reset` resumes after the gap and dumps all "
                 "tables again"
             )
         return (
-            f"{text}. The slot is kept, and the server goes on keeping its log: fix what holds "
-            "capture up, or make room, and start it again"
+            f"{text}. The slot is kept, and the server keeps its log. Fix what stops capture, or "
+            "make room on the disk; then start capture again"
         )
 
     def summary(self) -> dict[str, Any]:

@@ -350,7 +350,7 @@ class View:
 
     Attributes:
         config: the configuration's file, for commands to type.
-        steers: whether keys do something.
+        has_keys: whether keys do something.
         dump: the index of the unfinished dump that is shown with its tables.
         scroll: how many of its tables are skipped.
         windows, words: whether they are shown.
@@ -362,7 +362,7 @@ class View:
     """
 
     config: str = "CONFIG"
-    steers: bool = True
+    has_keys: bool = True
     dump: int = 0
     scroll: int = 0
     windows: bool = False

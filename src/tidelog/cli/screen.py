@@ -139,7 +139,7 @@ def _last_dump(status: Status) -> Iterator[ScreenRow]:
 def _foot(view: View) -> Text:
     if text := view.question or view.note:
         return unwrapped(printable(text), "reverse")
-    if not view.steers:
+    if not view.has_keys:
         return Text("")
     keys = "? back" if view.words else "p pause  + - speed  ↑↓ tables  w windows  ? words"
     return unwrapped(f"{'q quits' if view.quits else 'Ctrl-C ends'}  {keys}", "dim")

@@ -87,7 +87,7 @@ def _print_picture(document: Document, file: str) -> None:
 
     console = terminal.console()
     now_ms = document.get("updated_ms", int(time.time() * 1000))
-    view = View(file, steers=False, windows=True)
+    view = View(file, has_keys=False, windows=True)
     for line in screen([document], view, now_ms, console.width, _ONCE_LINES):
         console.print(line, soft_wrap=True)
 

@@ -46,7 +46,7 @@ source:
   tables: ["{namespace}.*"]
 log: {{path: ./log, retention: 1d}}
 state: {{url: "sqlite:///state.db"}}
-dump: {{chunk_rows: {chunk_rows}, rows_per_second: {rows_per_second}}}  # slow enough to look at
+dump: {{chunk_rows: {chunk_rows}, rows_per_second: {rows_per_second}}}  # slow enough to watch
 pipeline: {{checkpoint: ./checkpoint}}
 outputs:
   - {{kind: delta, path: ./lake, tables: ["{namespace}.*"]}}

@@ -225,7 +225,7 @@ class LocalStorage:
 
     def tag(self, name: str) -> Tag | None:
         try:
-            with _storage_errors("look at", self.path(name)):
+            with _storage_errors("check", self.path(name)):
                 status = self.path(name).stat()
         except FileNotFoundError:
             return None

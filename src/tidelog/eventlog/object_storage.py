@@ -250,7 +250,7 @@ class ObjectStorage:
 
     def tag(self, name: str) -> Tag | None:
         try:
-            with self.storage_errors("look at", name):
+            with self.storage_errors("check", name):
                 try:
                     return _tag(obstore.head(self.client(), name))
                 except refusals.PermissionDeniedError:  # this answer has no body with the reason

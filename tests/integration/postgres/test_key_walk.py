@@ -219,7 +219,7 @@ def test_rows_that_share_a_key_with_null_are_refused_not_lost(
         assert whole(walk(single, schemas, rows), 3)
     sql.execute("INSERT INTO t VALUES (NULL, 3)")
     for rows in (1, 2, 3, 4, 5):
-        with pytest.raises(ChunkRefusedError, match="can't be told apart"):
+        with pytest.raises(ChunkRefusedError, match="can't be distinguished"):
             walk(single, schemas, rows)
     sql.execute("DELETE FROM t WHERE n = 3")
     assert whole(walk(single, schemas, 2), 3)

@@ -158,7 +158,7 @@ def test_dumps_wait_while_the_log_is_in_danger_and_the_log_does_not(
         }
         told = {each["kind"]: each["sentence"] for each in found["problems"]}
         assert set(told) == {"log-fills-disk", "dumps-held"}
-        assert all("(source.log_danger_bytes)" in sentence for sentence in told.values())
+        assert all("more than source.log_danger_bytes (" in sentence for sentence in told.values())
         assert status["log_guard"]["wanted"] == "pause_dumps"
     captured.send(SetDumpOptions(rows_per_second=0))
 

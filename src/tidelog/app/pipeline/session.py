@@ -263,11 +263,14 @@ class FilteredRows:
         }
         command = build_command(ExecuteSnapshot, data)
         error = send_command(self._config, command, timeout_s=_COMMAND_TIMEOUT_S).error
-        subject = f"output {output}: {count} rows of {schema.table} may pass its filter by records"
+        subject = (
+            f"output {output}: {count} changed rows of {schema.table} lack columns that the filter "
+            "needs"
+        )
         if error is None:
-            logger.info("%s that lack columns: they are read again (%s)", subject, data["dump_id"])
+            logger.info("%s: they are read again (%s)", subject, data["dump_id"])
         else:
-            logger.error("%s that lack columns, and can't be read again: %s", subject, error)
+            logger.error("%s, and can't be read again: %s", subject, error)
 
 
 # The leadership, from the takeover to the end of the lease.

@@ -229,7 +229,7 @@ class BlockingDumps:
             self._tables.begin(dump)
             for progress in dump.tables:
                 if progress.status in (TableStatus.DONE, TableStatus.RUNNING):
-                    progress.transition(TableInput.BEGIN_ANEW)
+                    progress.transition(TableInput.RESTART)
                     progress.finalized_until = None
             unfinished = self._unfinished(dump)
             for progress in unfinished:
@@ -583,9 +583,9 @@ class KeylessDumps:
             if run.ended:
                 return
             if progress.due != due:
-                raise ChunkVoidError(f"{progress.table} changed without row events meanwhile")
+                raise ChunkVoidError(f"{progress.table} changed without row events in the meantime")
             begun = progress.status is TableStatus.RUNNING
-            progress.transition(TableInput.BEGIN_ANEW if begun else TableInput.BEGIN)
+            progress.transition(TableInput.RESTART if begun else TableInput.BEGIN)
             progress.begun_offset, progress.first_offset = offset, None
             progress.key_columns = None
             progress.forget_reading()

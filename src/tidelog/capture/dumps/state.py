@@ -82,7 +82,7 @@ class TableInput(Enum):
     """An event in the life of a table of a dump."""
 
     BEGIN = "reading its rows begins"
-    BEGIN_ANEW = "all its rows are to be read again"
+    RESTART = "all its rows are to be read again"
     COMPLETE = "its last record is durable"
     FAIL = "it can't be read"
     CANCEL = "it is cancelled"
@@ -97,11 +97,11 @@ TABLES = Transitions(
         _Table(TableStatus.PENDING, TableInput.BEGIN, TableStatus.RUNNING),
         _Table(TableStatus.PENDING, TableInput.FAIL, TableStatus.FAILED, "other tables continue"),
         _Table(TableStatus.PENDING, TableInput.CANCEL, TableStatus.CANCELLED),
-        _Table(TableStatus.RUNNING, TableInput.BEGIN_ANEW, TableStatus.RUNNING),
+        _Table(TableStatus.RUNNING, TableInput.RESTART, TableStatus.RUNNING),
         _Table(TableStatus.RUNNING, TableInput.COMPLETE, TableStatus.DONE),
         _Table(TableStatus.RUNNING, TableInput.FAIL, TableStatus.FAILED, "other tables continue"),
         _Table(TableStatus.RUNNING, TableInput.CANCEL, TableStatus.CANCELLED),
-        _Table(TableStatus.DONE, TableInput.BEGIN_ANEW, TableStatus.RUNNING),
+        _Table(TableStatus.DONE, TableInput.RESTART, TableStatus.RUNNING),
     ),
     stays=(
         (TableStatus.CANCELLED, (TableInput.COMPLETE, TableInput.FAIL)),
@@ -381,7 +381,7 @@ class TableProgress:
     def begin(self, offset: int, first_offset: int) -> None:
         """Begin the table; its dump-started record has this ``offset``."""
         begun = self.status is TableStatus.RUNNING
-        self.transition(TableInput.BEGIN_ANEW if begun else TableInput.BEGIN)
+        self.transition(TableInput.RESTART if begun else TableInput.BEGIN)
         self.begun_offset, self.first_offset = offset, first_offset
 
     def spell_keys(self, spelling: str) -> None:

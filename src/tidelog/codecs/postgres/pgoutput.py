@@ -583,8 +583,8 @@ class PgoutputScanner:
                 continue
             # Any role may write millions of them: process a run of them without calling the kernel.
             while start < end <= offsets[-1] and data[start] == _MESSAGE:
-                end_of_looked_at = min(end, start + MAX_MESSAGE_BYTES + 1)
-                yield from self._special(data[start:end_of_looked_at].tobytes())
+                end_of_message = min(end, start + MAX_MESSAGE_BYTES + 1)
+                yield from self._special(data[start:end_of_message].tobytes())
                 cursor += 1
                 if cursor == count:
                     break

@@ -264,7 +264,7 @@ def absent_rows(
     if not set(schema.match_key) <= set(names):
         raise ChunkError(
             f"{schema.table}: rows are matched by ({', '.join(schema.match_key)}), "
-            f"an absent key of ({', '.join(names)}) can't be told: request keys by the former"
+            f"an absent key of ({', '.join(names)}) can't be described: request keys by the former"
         )
     places = [schema.column_index(name) for name in names]
     header = struct.pack("!cIcH", b"D", schema.relation_id, b"K", len(schema.columns))

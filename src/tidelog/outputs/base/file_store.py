@@ -109,7 +109,7 @@ class LocalFileStore:
     def tag(self, name: str) -> str | None:
         """Returns a text of size, time and inode."""
         try:
-            with self._file_errors(name, "looked for", FileNotFoundError, NotADirectoryError):
+            with self._file_errors(name, "checked", FileNotFoundError, NotADirectoryError):
                 found = Path(self._full(name)).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -198,7 +198,7 @@ class LocalFileStore:
             yield
 
     def _info(self, name: str) -> fs.FileInfo:
-        with self._file_errors(name, "looked for"):
+        with self._file_errors(name, "checked"):
             return self._fs.get_file_info(self._full(name))
 
     def _infos(self, folder: str, *, recursive: bool) -> list[fs.FileInfo]:

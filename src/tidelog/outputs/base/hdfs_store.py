@@ -169,7 +169,7 @@ class HdfsFileStore:
             return None
 
     def _status(self, name: str) -> hdfs_native.FileStatus | None:
-        with self._errors(name, "looked for"):
+        with self._errors(name, "checked"):
             try:
                 return self._client.get_file_info(self._full(name))
             except FileNotFoundError:

@@ -417,9 +417,9 @@ class CurrentTables:
             raise error
         [table] = found
         other = " in the options of an output with another name and path, or change the row"
-        told = advised(error, table, other)
-        self._unfit[table] = told
-        self.refused.refuse(str(table), told, start)
+        advice = advised(error, table, other)
+        self._unfit[table] = advice
+        self.refused.refuse(str(table), advice, start)
         self._known[table] = self._known[table][0], None
 
     def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:

@@ -51,7 +51,7 @@ def check_names(
         if other is not name:
             what = (
                 f"{table.source} has columns {other} and {name}, which {session.product} can't "
-                "tell apart"
+                "distinguish"
             )
             theirs = other if name in (VERSION, DELETED) else name
             raise _refused(output, what, rename_step(table.source, theirs))

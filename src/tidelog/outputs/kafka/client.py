@@ -153,8 +153,8 @@ class ClientErrors:
 
     def on_error(self, error: KafkaError) -> None:
         self.all_down = self.all_down or error.code() == KafkaError._ALL_BROKERS_DOWN
-        telling = error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
-        if self.error is None or telling:
+        is_specific = error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL)
+        if self.error is None or is_specific:
             self.error = error
 
 

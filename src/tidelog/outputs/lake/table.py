@@ -298,7 +298,7 @@ def check_columns(product: str, layout: LakeLayout, target: TargetTable) -> None
             theirs = other if name in layout.own else name
             raise NameRefusedError(
                 f"{target.source} has columns {other} and {name}, which {product} can't "
-                f"tell apart (it ignores case). {rename_step(target.source, theirs)}"
+                f"distinguish (it ignores case). {rename_step(target.source, theirs)}"
             )
 
 

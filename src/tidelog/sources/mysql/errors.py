@@ -281,7 +281,9 @@ def _chunk_error(error: pymysql.MySQLError, doing: str, too_slow: type[ChunkErro
     if number in _GONE:
         return ChunkError(f"{doing}: the table or its database does not exist (any more) {suffix}")
     if number in _ALTERED:
-        return ChunkError(f"{doing}: the table or its key's index was altered meanwhile {suffix}")
+        return ChunkError(
+            f"{doing}: the table or its key's index was altered in the meantime {suffix}"
+        )
     if number in _READ_ONLY:
         return ChunkError(
             f"{doing}: the server is read-only, and no watermark can be written: set "

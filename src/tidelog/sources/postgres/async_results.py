@@ -155,7 +155,7 @@ def cancel(pgconn: pq.abc.PGconn, timeout_s: float = 5.0) -> None:
                 raise psycopg.OperationalError(canceling.get_error_message())
             reading = step == pq.PollingStatus.READING
             if not _wait(canceling, select.POLLIN if reading else select.POLLOUT, deadline):
-                raise psycopg.OperationalError("the server could not be told in time")
+                raise psycopg.OperationalError("the cancel request was not sent in time")
     finally:
         canceling.finish()
 

@@ -201,8 +201,8 @@ class TableChecks:
             yield Finding(name, "fail", text, index, owner)
         elif nullable and not nulls_alike:
             text = (
-                "the key in source.keys may hold NULL in several rows, which can't be told apart: "
-                "its dump is refused then"
+                "the key in source.keys may hold NULL in several rows, which can't be "
+                "distinguished: its dump is refused then"
             )
             fix = f"{index} -- or make the columns NOT NULL" if alike else "make them NOT NULL"
             yield Finding(name, "warn", text, fix, owner)

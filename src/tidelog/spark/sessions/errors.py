@@ -76,7 +76,7 @@ _JARS = (  # whose class it is, and what to do; the first match
 )  # fmt: skip
 
 # Errors of Hadoop's file systems, by which Spark reads and writes tables and checkpoints.
-_NOT_LET_IN = re.compile(
+_DENIED = re.compile(
     r"\w*(?:AccessDenied|UnknownStore|NoSuchBucket|NoAuthWithAWS|CredentialInitialization)"
     r"Exception\b|Status Code: 40[13]\b"
 )
@@ -203,7 +203,7 @@ def jvm_error(error: BaseException) -> errors.TidelogError | None:
         name = (missing["name"] or missing["scheme"]).replace("/", ".").rstrip(".")
         advice = next(advice for whose, advice in _JARS if whose.match(name))
         return errors.UsageError(advice.format(name=name))
-    if found := _NOT_LET_IN.search(text):
+    if found := _DENIED.search(text):
         return errors.AccessRefusedError(
             f"the storage denies Spark access ({found.group()}): check the path or the bucket's "
             "name, the endpoint, and that the credentials may read, list, write and delete there"
@@ -226,9 +226,9 @@ def start_failed_error(master: str, error: BaseException) -> errors.TidelogError
             f"Spark's master {master} does not answer: see that it runs, and that this host "
             "reaches it by that name and port"
         )
-    told = str(getattr(error, "java_exception", error)).partition("\n")[0]
+    reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
     return jvm_error(error) or errors.UsageError(
-        f"Spark does not start ({told}): see pipeline.conf, pipeline.master and SPARK_MASTER"
+        f"Spark does not start ({reason}): see pipeline.conf, pipeline.master and SPARK_MASTER"
     )
 
 
@@ -293,7 +293,7 @@ def application_ended_error() -> SparkGoneError:
     return SparkGoneError(
         "Spark's application has ended. A cluster's master removes one whose executors end "
         "again and again, as where they can't reach the driver (spark.driver.host) or have no "
-        "memory: look at their stderr on the workers (docs/how-to/cluster.md)"
+        "memory: read their stderr on the workers (docs/how-to/cluster.md)"
     )
 
 

@@ -11,7 +11,7 @@ export const context = { site: 0, operator: false, trouble: false, changed: () =
 // `site`: that of the click that began it, whichever is shown when it is confirmed.
 export async function send(site, body, done) {
   const found = await post(`web/sites/${site}/commands`, body);
-  if (found.state === "waiting") toast("Given, but no capture has handled it yet; the one that leads next will.", "warning");
+  if (found.state === "waiting") toast("Sent. No capture has handled it yet; the next leader will.", "warning");
   else toast(done(found.details));
   context.changed();
 }
@@ -19,8 +19,8 @@ export async function send(site, body, done) {
 export function showDumps(found) {
   const running = found.dumps;
   show(byId("dumps-actions"), [context.operator, running.length > 1, found.options], () => context.operator ? [
-    running.length > 1 ? button("Pause all", () => steer("pause", null), { "data-focus": "pause-all" }) : null,
-    running.length > 1 ? button("Resume all", () => steer("resume", null), { "data-focus": "resume-all" }) : null,
+    running.length > 1 ? button("Pause all", () => control("pause", null), { "data-focus": "pause-all" }) : null,
+    running.length > 1 ? button("Resume all", () => control("resume", null), { "data-focus": "resume-all" }) : null,
     button("Limits…", () => limits(found.options), { "data-focus": "limits" }),
     button("Dump…", () => begin([]), { class: "primary", "data-focus": "dump" }),
   ] : []);
@@ -47,9 +47,9 @@ function card(dump) {
       el("span", { class: `badge ${dump.status}` }, by),
       el("span", { class: "muted" }, [dump.mode, dump.reason].filter(Boolean).join(" · ")),
       context.operator ? el("span", { class: "actions" },
-        paused && !dump.held ? button("Resume", () => steer("resume", dump.dump_id), { "data-focus": `resume-${dump.dump_id}` })
-          : button("Pause", () => steer("pause", dump.dump_id), { "data-focus": `pause-${dump.dump_id}` }),
-        button("Cancel", () => steer("cancel", dump.dump_id), { class: "danger", "data-focus": `cancel-${dump.dump_id}` })) : null),
+        paused && !dump.held ? button("Resume", () => control("resume", dump.dump_id), { "data-focus": `resume-${dump.dump_id}` })
+          : button("Pause", () => control("pause", dump.dump_id), { "data-focus": `pause-${dump.dump_id}` }),
+        button("Cancel", () => control("cancel", dump.dump_id), { class: "danger", "data-focus": `cancel-${dump.dump_id}` })) : null),
     el("div", { class: "bar-line" },
       el("progress", { max: 1, value: share === null ? undefined : String(share), "aria-label": `Progress of dump ${dump.dump_id}` }),
       el("span", { class: "percent" }, share === null ? "" : `${Math.floor(share * 100)} %`)),
@@ -67,7 +67,7 @@ const SAYS = {
   cancel: ["Cancel", "What is read already stays; the rest is not read. This can't be taken back.", "Cancelled."],
 };
 
-function steer(action, dump) {
+function control(action, dump) {
   const [verb, text, done] = SAYS[action];
   const about = dump === null ? "all dumps" : `dump ${dump}`;
   const { site } = context;

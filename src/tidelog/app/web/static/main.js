@@ -15,13 +15,13 @@ import * as tables from "./tables.js";
 
 let who = null;
 let site = 0;
-const told = new Map();
+const latest = new Map();
 
 const live = new Live({
   overview(news) {
     // Problems that are as they were are not sent again.
-    if (news.overview) news.overview.problems ??= told.get(news.site)?.overview?.problems ?? [];
-    told.set(news.site, news);
+    if (news.overview) news.overview.problems ??= latest.get(news.site)?.overview?.problems ?? [];
+    latest.set(news.site, news);
     if (news.site === site) draw(news);
     showSites();
   },
@@ -82,10 +82,10 @@ function showSites() {
   const box = byId("sites");
   box.hidden = who.sites.length < 2;
   if (box.hidden) return;
-  const severity = (number) => told.get(number)?.overview?.severity ?? "critical";
+  const severity = (number) => latest.get(number)?.overview?.severity ?? "critical";
   show(box, [site, who.sites, who.sites.map((_, number) => severity(number))], () => who.sites.map((each, number) =>
     button([sign(severity(number)), each.name], () => choose(number), {
-      class: "site", "aria-current": number === site ? "page" : undefined, "data-focus": `site-${number}`, title: told.get(number)?.overview?.verdict,
+      class: "site", "aria-current": number === site ? "page" : undefined, "data-focus": `site-${number}`, title: latest.get(number)?.overview?.verdict,
     })));
 }
 
@@ -102,7 +102,7 @@ function choose(number) {
   audit(number);
   results(number);
   byId("settings-details").open = false;
-  if (told.has(number)) draw(told.get(number));
+  if (latest.has(number)) draw(latest.get(number));
   live.open(number);
   showSites();
 }

@@ -29,7 +29,7 @@ function card(title, each, does, what, pause) {
       each.standbys.map((name, n) => el("div", { class: "muted" },
         `${name} stands by${each.standby_zones[n] ? ` in zone ${each.standby_zones[n]}` : ""}`)),
       paused ? el("div", { class: "paused-note" }, `${what.said} is ${pausedText(pause)}`) : null,
-      context.operator ? el("div", { class: "actions" }, button(`${what[verb].label}…`, () => steer(verb, what),
+      context.operator ? el("div", { class: "actions" }, button(`${what[verb].label}…`, () => control(verb, what),
         { class: "small", "data-focus": `${verb}-${what.name}`, "data-act": `${verb}-${what.name}` })) : null));
 }
 
@@ -61,7 +61,7 @@ function kept() {
   return parts.length ? ` (${parts.join(", ")})` : "";
 }
 
-function steer(verb, what) {
+function control(verb, what) {
   const { site } = context;
   const { label, text } = what[verb];
   confirm(`${label}?`, text().map((each) => el("p", {}, each)), label, () => send(site, what.body(verb),

@@ -223,10 +223,10 @@ def commit_ts_of(data: UInt8s, start: int, body_end: int, mariadb: bool) -> int:
     body = start + HEADER_BYTES
     if not mariadb and body + 49 <= body_end and data[body + 25] == 2:
         # The commit time on this server, microseconds in 55 bits.
-        told_ts = little_uint32_at(data, body + 42) | little_uint24_at(data, body + 46) << 32
-        told_ts &= (1 << 55) - 1
-        if told_ts:
-            return int(told_ts)
+        commit_us = little_uint32_at(data, body + 42) | little_uint24_at(data, body + 46) << 32
+        commit_us &= (1 << 55) - 1
+        if commit_us:
+            return int(commit_us)
     return int(little_uint32_at(data, start) * 1_000_000)
 
 

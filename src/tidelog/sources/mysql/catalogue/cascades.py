@@ -99,16 +99,16 @@ def all_cascades(connection: Connection, *, logged_too: bool = False) -> list[Ca
         child = TableName(str(schema), str(table))
         above = TableName(str(parent_schema), str(parent))
         pairs[child, str(name), above].append((str(column), str(referenced)))
-    told = {
+    all_rules = {
         (TableName(str(schema), str(table)), str(name)): (str(on_delete), str(on_update))
         for schema, table, name, on_delete, on_update in connection.rows(_RULES)
     }
     gone: set[TableName] = set()
     if connection.flavor is Flavor.MARIADB:
         # MariaDB shows the rules only to accounts that may do more than SELECT.
-        for table in {child for child, name, _ in pairs if (child, name) not in told}:
+        for table in {child for child, name, _ in pairs if (child, name) not in all_rules}:
             rules_of = _rules_of(connection, table)
-            told |= rules_of or {}
+            all_rules |= rules_of or {}
             if rules_of is None:
                 gone.add(table)
     found = []
@@ -116,7 +116,7 @@ def all_cascades(connection: Connection, *, logged_too: bool = False) -> list[Ca
         rules = tuple(
             f"ON {event} {rule}"
             for event, rule in zip(
-                ("DELETE", "UPDATE"), told.get((child, name), _UNKNOWN), strict=True
+                ("DELETE", "UPDATE"), all_rules.get((child, name), _UNKNOWN), strict=True
             )
             if rule in _SILENT
         )

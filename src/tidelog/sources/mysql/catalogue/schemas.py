@@ -47,10 +47,10 @@ _AT_ONCE = 100
 """Labels per query: MySQL's stack holds a union of about a thousand."""
 # MySQL 8.0.12 takes the column's type only if the NULL comes first.
 _LABELS_QUERY = """
-WITH RECURSIVE told (n, label) AS (
+WITH RECURSIVE labels (n, label) AS (
   SELECT -1, NULL UNION ALL SELECT -1, {column} FROM {table} WHERE FALSE
-  UNION ALL SELECT asked.n, asked.v FROM told JOIN ({numbers}) asked WHERE told.n < 0
-) SELECT n, CAST(CONVERT(label USING utf8mb4) AS BINARY) FROM told WHERE n >= 0 ORDER BY n
+  UNION ALL SELECT asked.n, asked.v FROM labels JOIN ({numbers}) asked WHERE labels.n < 0
+) SELECT n, CAST(CONVERT(label USING utf8mb4) AS BINARY) FROM labels WHERE n >= 0 ORDER BY n
 """
 
 _VARIABLE = """

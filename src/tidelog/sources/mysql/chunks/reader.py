@@ -246,7 +246,7 @@ class MySqlChunkReader:
         connection.rows("COMMIT")
         found = self._finder.find(connection, table)
         if found is None or found.schema.columns != schema.columns:
-            raise ChunkBusyError(f"reading a chunk of {table}: it was altered meanwhile")
+            raise ChunkBusyError(f"reading a chunk of {table}: it was altered in the meantime")
 
     # ------------------------------------------------------------------ connections
 

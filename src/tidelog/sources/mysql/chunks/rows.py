@@ -488,7 +488,7 @@ class MySqlChunkSelect:
         if connection.rows(sql.shared_keys(request.after, last)):
             raise ChunkRefusedError(
                 f"reading a chunk of {sql.schema.table}: rows share a key that holds NULL, and "
-                "can't be told apart: name NOT NULL columns in source.keys"
+                "can't be distinguished: name NOT NULL columns in source.keys"
             )
 
     def _unencodable_keys(

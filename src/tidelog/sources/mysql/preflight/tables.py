@@ -187,8 +187,8 @@ def _table(context: CheckContext, table: _Table) -> Iterator[Finding]:
         yield Finding(name, "fail", text, fix, ADMINISTRATOR)
     elif all(any(nullable.values()) for nullable in fitting):
         text = (
-            "the key in source.keys may hold NULL in several rows, which can't be told apart: its "
-            "dump is refused then"
+            "the key in source.keys may hold NULL in several rows, which can't be distinguished: "
+            "its dump is refused then"
         )
         yield Finding(name, "warn", text, f"make {listed} NOT NULL")
 

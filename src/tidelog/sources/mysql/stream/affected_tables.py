@@ -187,7 +187,7 @@ class AffectedTables:
             with translate_errors("reading the foreign keys of a statement's tables"):
                 return TouchedTables(None, self._cascaded_from(targets))
         if named.unclear:
-            return TouchedTables("which tables it writes can't be told from its text")
+            return TouchedTables("which tables it writes is not known from its text")
         objection = self._function_objection(seen, named)
         if objection is not None:
             return TouchedTables(objection)

@@ -191,15 +191,15 @@ def _events_before(
     first = 0
     for rotate in [*np.flatnonzero(types == EventType.ROTATE).tolist(), count]:
         number, here = unpack_position(at)
-        told = first + np.flatnonzero(in_file[first:rotate])
+        chosen = first + np.flatnonzero(in_file[first:rotate])
         # The header has only the low 32 bits of the offset; no batch is long enough to confuse
         # them.
-        ends[told] = pack_position(number, 0) | (here + (log_pos[told] - here & 0xFFFF_FFFF))
-        if len(told):
-            if ends[told[-1]] > end:
-                cut = int(told[np.argmax(ends[told] > end)])
+        ends[chosen] = pack_position(number, 0) | (here + (log_pos[chosen] - here & 0xFFFF_FFFF))
+        if len(chosen):
+            if ends[chosen[-1]] > end:
+                cut = int(chosen[np.argmax(ends[chosen] > end)])
                 return LogPart(data, offsets[: cut + 1], ends[:cut], checksum), end
-            at = int(ends[told[-1]])
+            at = int(ends[chosen[-1]])
         if rotate == count:
             break
         event = data[offsets[rotate] : offsets[rotate + 1]].tobytes()

@@ -71,7 +71,7 @@ DISORDER = -3  # a packet with the wrong sequence number
 EVENTS = 0  # whole events in the buffer
 USED = 1  # bytes in the buffer, including an unfinished event
 REMAINING = 2  # bytes of the current packet that have not arrived
-GOES_ON = 3  # 1: the current packet is full, so the next one continues its event
+CONTINUES = 3  # 1: the current packet is full, so the next one continues its event
 SEQUENCE = 4  # the next packet's number
 KIND = 5  # first byte of the event's first packet; -1 before it arrived
 INSIDE = 6  # 1: an event has begun and is not complete
@@ -135,7 +135,7 @@ def deframe(received: UInt8s, length: int, data: UInt8s, offsets: Int64s, state:
                 state[CONSUMED] = at
                 return DISORDER
             state[SEQUENCE] = (number + 1) & 0xFF
-            state[GOES_ON] = 1 if size == LONGEST_PAYLOAD else 0
+            state[CONTINUES] = 1 if size == LONGEST_PAYLOAD else 0
             at += PACKET_HEADER_BYTES
             if first:
                 state[KIND] = kind
@@ -158,7 +158,7 @@ def deframe(received: UInt8s, length: int, data: UInt8s, offsets: Int64s, state:
             if used == len(data):
                 return FULL if state[EVENTS] > 0 else GROW
             return DRAINED
-        if state[GOES_ON] == 1:
+        if state[CONTINUES] == 1:
             continue
         state[INSIDE] = 0
         if state[KIND] != _EVENT:

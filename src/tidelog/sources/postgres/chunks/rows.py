@@ -374,8 +374,8 @@ class PostgresChunkSelect:
         if ambiguous:
             raise ChunkRefusedError(
                 f"reading a chunk of {schema.table}: rows share a key that holds NULL, and can't "
-                "be told apart: name NOT NULL columns in source.keys, or make their index UNIQUE "
-                "NULLS NOT DISTINCT"
+                "be distinguished: name NOT NULL columns in source.keys, or make their index "
+                "UNIQUE NULLS NOT DISTINCT"
             )
         return chunk
 

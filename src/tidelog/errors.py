@@ -46,8 +46,13 @@
      │    ├── OutputBusyError    another writer or a busy host is in the way         retry
      │    │    └── ConflictError  another writer's commit took the number            retry
      │    └── OutputRefusedError  trying again can't help                            stop, exit 1
+     │         ├── ConcurrentCommitError  another pipeline committed first
+     │         ├── KeyRequiredError  a table has no key, and the option keyless is fail
      │         └── TableLeftOutError  one table can't be delivered                   others go on
+     │              ├── NameRefusedError  a name that the destination can't hold
+     │              ├── KeyMissingError  the destination keeps rows by key, and it has none
      │              └── RowsLeftOutError  which writing its rows has shown           others go on
+     │                   └── ValueRefusedError  a value that does not fit the option types
      ├── ConsumerError         the program's own code raised in an engine            stop, exit 1
      └── TaskStartError        a task of an engine did not start in time             stop, exit 1
 

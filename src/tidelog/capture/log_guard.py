@@ -375,7 +375,7 @@ class LogGuard:
         self._now = now
         self._danger: Danger | None = None
         self._since_ms: int | None = None
-        self._worse_at = 0.0  # when it last was not getting less …
+        self._less_at = 0.0  # when it began, or the share last decreased …
         self._share = 0.0  # … and the share that was retained then
 
     @property
@@ -398,13 +398,13 @@ class LogGuard:
             self._since_ms = int(time.time() * 1000)
             logger.warning("the source's log is in danger: %s", danger.sentence)
         if before is None or log.share <= self._share * LESS:
-            self._worse_at, self._share = self._now(), log.share
+            self._less_at, self._share = self._now(), log.share
         if self._wanted is WhenLogInDanger.WARN:
             return
         self._gate.block(DumpBlockCause.LOG_IN_DANGER, danger.sentence)
         if self._wanted is WhenLogInDanger.PAUSE_DUMPS:
             return
-        if self._now() - self._worse_at >= STOP_AFTER_S:
+        if self._now() - self._less_at >= STOP_AFTER_S:
             raise LogInDangerError(self._stop_message(danger))
 
     def _over(self, before: Danger | None) -> None:

@@ -101,7 +101,7 @@ def condition_of_filter(text: str) -> str | None:
         None for a SELECT without WHERE. An ORDER BY is ignored: chunks have their own order.
 
     Raises:
-        ValueError: for any other SELECT, or what `checked` rejects.
+        ValueError: for any other SELECT, or what `check_condition` rejects.
     """
     _check_length(text)
     text = text.strip().removesuffix(";")

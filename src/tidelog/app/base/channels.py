@@ -110,12 +110,12 @@ class Notifier:
         )
 
     def history(self, after: int = 0, limit: int = NOTIFICATIONS_KEPT) -> list[dict[str, Any]]:
-        """Return the newest notifications with a ``number`` above ``after``, the oldest first. At
-        most ``limit`` of them. Numbers start at 1 in each leadership.
+        """Return the notifications with a ``number`` above ``after``, the oldest first, at most
+        ``limit`` of them. Numbers start at 1 in each leadership.
         """
         with self._condition:
-            newest = [(number, item) for number, item in self._history if number > after]
-        return [{"number": number, **item.to_json()} for number, item in newest[:limit]]
+            found = [(number, item) for number, item in self._history if number > after]
+        return [{"number": number, **item.to_json()} for number, item in found[:limit]]
 
     # ------------------------------------------------------------ for the owner
 

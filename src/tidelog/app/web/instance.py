@@ -414,9 +414,9 @@ class Checks:
             raise
 
     def latest(self, stored: dict[str, Any] | None) -> dict[str, Any]:
-        """Return ``running``, ``trouble`` and ``newest``.
+        """Return ``running``, ``trouble`` and ``found``.
 
-        ``trouble``: why the last check here ended without a result; ``newest``: the result of the
+        ``trouble``: why the last check here ended without a result; ``found``: the result of the
         last one here, or ``stored``, that of another process, if it is newer.
         """
         both = [each for each in (self._result, stored) if each is not None]

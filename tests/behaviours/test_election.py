@@ -309,7 +309,7 @@ def test_the_length_that_counts_is_the_holders():
 def test_how_long_a_lease_may_run_that_was_found_is_known():
     store = Forgetful()
     long = LeaseElection(store, "capture", "long", 40)
-    looking = LeaseElection(store, "capture", "looking", 10, look_every_s=1)
+    looking = LeaseElection(store, "capture", "looking", 10, poll_interval_s=1)
     lease = long.acquire()
     assert looking.acquire() is None
     assert looking.max_wait_s == 40 + 3 + 2
@@ -337,7 +337,7 @@ def test_a_lease_that_is_renewed_is_looked_at_seldom_and_its_end_is_seen_soon():
     a = LeaseElection(store, "led", "a", ttl_s)
     lease = a.acquire()
     time.sleep(0.7)
-    b = LeaseElection(store, "led", "b", ttl_s, look_every_s=0.18 * ttl_s)
+    b = LeaseElection(store, "led", "b", ttl_s, poll_interval_s=0.18 * ttl_s)
     begun, renewals, looks = time.monotonic(), 0, 0
     while renewals < 6:
         if renewals == 3:
@@ -360,7 +360,7 @@ def test_a_lease_that_is_renewed_is_looked_at_seldom_and_its_end_is_seen_soon():
 def test_a_lease_that_is_about_to_be_given_back_is_watched():
     """Where looks are paid for, one that stands by looks seldom; but not if it is to take over."""
     store = Forgetful()
-    a, b = (LeaseElection(store, "led", holder, 30.0, look_every_s=0.5) for holder in "ab")
+    a, b = (LeaseElection(store, "led", holder, 30.0, poll_interval_s=0.5) for holder in "ab")
     lease = a.acquire()
     assert b.acquire() is None
     assert not b.release_announced

@@ -38,7 +38,7 @@ session.STATUS_EVERY_S = 0.2
 session.POLL_EVERY_S = 0.4
 session.POLL_SHARE = 1.0
 session.MAINTAIN_EVERY_S = 0.7
-LogBackend.look_every_s = 0.4
+LogBackend.poll_interval_s = 0.4
 TURN_S = 0.02
 IN_WINDOWS = ("chunk.after_low", "chunk.after_read")
 

@@ -43,7 +43,7 @@ def live(
         monkeypatch,
         chunk_rows=2,
         url=proxy.url,
-        look_every_s=3600.0,
+        poll_interval_s=3600.0,
         patience_s=60.0,
     )
     made.sql.execute("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL)")

@@ -80,7 +80,7 @@ class Election(Protocol):
 class StateBackend(Protocol):
     """The implementation of one scheme of ``state.url``: a state store and its elections.
 
-    It may have an attribute ``look_every_s``, in seconds, if every request costs something. The
+    It may have an attribute ``poll_interval_s``, in seconds, if every request costs something. The
     leader then polls for commands no more often, publishes its status half as often, and has a
     longer lease.
     """

@@ -269,7 +269,7 @@ class LeaseElection:
         ttl_s: float,
         *,
         first_epoch: int = 1,
-        look_every_s: float = 0.0,
+        poll_interval_s: float = 0.0,
     ) -> None:
         """Args:
         documents: a store of elections alone; `close` closes it.
@@ -277,9 +277,9 @@ class LeaseElection:
         holder: a name for people; instances with equal holders still exclude each other.
         ttl_s: how long a lease lasts without renewal; the holder acts for four fifths of it.
         first_epoch: the smallest epoch to use.
-        look_every_s: the longest time between two polls while another process leads; `LeasePolling`
-            plans them, however often `acquire` is called. Whether a holder on this host has ended
-            is checked without a request. 0: poll at each call.
+        poll_interval_s: the longest time between two polls while another process leads;
+            `LeasePolling` plans them, however often `acquire` is called. Whether a holder on this
+            host has ended is checked without a request. 0: poll at each call.
         """
         self._documents = documents
         self.name = name
@@ -292,8 +292,8 @@ class LeaseElection:
         self._next_epoch = first_epoch
         self._version = self._written = 0  # the epoch of that version
         self._unsure = False
-        self._look_every_s = look_every_s
-        self._polling = LeasePolling(look_every_s)
+        self._poll_interval_s = poll_interval_s
+        self._polling = LeasePolling(poll_interval_s)
         self._poll_at = 0.0
         self._last_value = dict(_NOBODY)
         self._last_seen: tuple[str, float] = ("", 0.0)
@@ -310,7 +310,7 @@ class LeaseElection:
     @property
     def max_wait_s(self) -> float:
         """Seconds that the lease which `acquire` found may still run; 0: it was renewed."""
-        return 0.0 if self._renewed else self._lease_s + 3 * self._look_every_s + _SLACK_S
+        return 0.0 if self._renewed else self._lease_s + 3 * self._poll_interval_s + _SLACK_S
 
     def acquire(self) -> Lease | None:
         with self._lock:
@@ -357,11 +357,11 @@ class LeaseElection:
         """Announce the release of the lease. Returns the seconds until all standbys have seen it,
         and poll often.
         """
-        if not self._look_every_s:
+        if not self._poll_interval_s:
             return 0.0
         self._leaving = True
         self.renew(lease)
-        return self._look_every_s + _POLLED_S
+        return self._poll_interval_s + _POLLED_S
 
     def release(self, lease: Lease) -> None:
         """Release the lease, so that others can take over at once; the epoch is kept. Does nothing
@@ -400,7 +400,7 @@ class LeaseElection:
 
     def _next_poll(self, asked_at: float, value: dict[str, Any], written: bool) -> float:
         """Return when to poll a lease that another process has."""
-        if not self._look_every_s:
+        if not self._poll_interval_s:
             return 0.0
         now = time.monotonic()
         if self._is_release_announced(value):

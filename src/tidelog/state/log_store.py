@@ -86,7 +86,7 @@ class LogBackend:
     the event log's location and its storage options.
     """
 
-    look_every_s = 15.0
+    poll_interval_s = 15.0
     """Each request costs money."""
 
     def checked(self, url: str, base: Path) -> str:
@@ -111,9 +111,9 @@ class LogBackend:
         self, url: str, name: str, holder: str, ttl_s: float, *, first_epoch: int = 1
     ) -> LeaseElection:
         leases = Documents(ObjectRegister(_storage(url), _LEASES))
-        look_every_s = ttl_s * POLL_SHARE
+        poll_interval_s = ttl_s * POLL_SHARE
         return LeaseElection(
-            leases, name, holder, ttl_s, first_epoch=first_epoch, look_every_s=look_every_s
+            leases, name, holder, ttl_s, first_epoch=first_epoch, poll_interval_s=poll_interval_s
         )
 
 

@@ -55,16 +55,16 @@ def fenced(state: StateStore, name: str, epoch: int) -> StateStore:
     return state if own is None else own(name, epoch)
 
 
-def look_every_s(url: str | StateUrl) -> float:
+def poll_interval_s(url: str | StateUrl) -> float:
     """Return the seconds between two polls for commands; 0: there is no limit. The leader also
     publishes its status no more often.
     """
-    return float(getattr(_backend(url), "look_every_s", 0))
+    return float(getattr(_backend(url), "poll_interval_s", 0))
 
 
 def pays_per_request(url: str | StateUrl) -> bool:
     """Return whether each request costs money."""
-    return look_every_s(url) > 0
+    return poll_interval_s(url) > 0
 
 
 def open_election(

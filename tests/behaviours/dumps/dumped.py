@@ -115,7 +115,7 @@ class Dumped(Live):
     # ------------------------------------------------------------ capture
 
     def start(self, *, wait: bool = True) -> None:
-        self.patch.setattr(session, "POLL_EVERY_S", self.look_every_s)
+        self.patch.setattr(session, "POLL_EVERY_S", self.poll_interval_s)
         self.patch.setattr(session, "POLL_SHARE", 1.0)
         signals = "public.signals" if "signal_table" in self.source_lines else None
         self.on.publish(self.sql, self.tables, self.watermarks, signals)

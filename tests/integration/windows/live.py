@@ -110,7 +110,7 @@ class Live:
     watermarks: str = "table"
     parallelism: int = 1
     url: str | None = None
-    look_every_s: float = 0.2
+    poll_interval_s: float = 0.2
     patience_s: float = PATIENCE_S
     sql: Connection = field(init=False)
     failure: BaseException | None = None
@@ -201,7 +201,7 @@ class Live:
     # ------------------------------------------------------------ capture
 
     def start(self) -> None:
-        self.patch.setattr(session, "POLL_EVERY_S", self.look_every_s)
+        self.patch.setattr(session, "POLL_EVERY_S", self.poll_interval_s)
         self.patch.setattr(session, "POLL_SHARE", 1.0)
         if self.watermarks == "snapshot":
             slot = self.dsn.rsplit("/", 1)[1]

@@ -235,7 +235,7 @@ def cases_and_ways() -> Iterator[object]:
 def test_change_that_was_undone_is_noticed(
     live: Make, case: Case, way: Callable[[Live, Case], None]
 ) -> None:
-    capture = captured(live(look_every_s=0.5), case)
+    capture = captured(live(poll_interval_s=0.5), case)
     way(capture, case)
     agrees(capture)
 
@@ -247,7 +247,7 @@ def test_change_that_was_undone_is_noticed_beside_the_event_trigger(
     live: Make, case: Case, way: Callable[[Live, Case], None]
 ) -> None:
     """It moves tables between publications, and has capture look at other moments."""
-    capture = captured(live(look_every_s=0.5), case)
+    capture = captured(live(poll_interval_s=0.5), case)
     with_event_trigger(capture)
     way(capture, case)
     agrees(capture)

@@ -153,7 +153,7 @@ def test_ddl_never_fails_by_the_trigger(live: Make, trouble: Callable[[Live], No
 
 def test_ddl_does_not_wait_for_who_alters_the_publication(live: Make) -> None:
     """The table stays published then: capture's next look moves it."""
-    capture = captured(live(look_every_s=60.0))
+    capture = captured(live(poll_interval_s=60.0))
     with capture.connect(autocommit=False) as other:
         other.execute("ALTER PUBLICATION tidelog SET (publish = 'insert, update, delete')")
         other.execute("LOCK TABLE pg_publication_rel IN EXCLUSIVE MODE")
@@ -179,9 +179,9 @@ def test_user_without_rights_may_alter_a_table_of_its_own(live: Make) -> None:
 
 
 def test_capture_looks_at_once(live: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    capture = captured(live(look_every_s=0.2))
+    capture = captured(live(poll_interval_s=0.2))
     monkeypatch.setattr(session, "HINT_LEAST_S", 0.2)
-    capture.look_every_s = 3600.0
+    capture.poll_interval_s = 3600.0
     capture.restart()
     capture.catch_up()
     capture.one("SELECT pg_sleep(1)")  # the look at start
@@ -195,7 +195,7 @@ def test_capture_looks_at_once_if_the_log_shows_another_shape(
     """Without the trigger: the table takes inserts, which show that its key is gone."""
     capture = captured(live(), trigger=False)
     monkeypatch.setattr(session, "HINT_LEAST_S", 0.2)
-    capture.look_every_s = 3600.0
+    capture.poll_interval_s = 3600.0
     capture.restart()
     capture.sql.execute("UPDATE t SET n = 5 WHERE id = 5")
     capture.catch_up()

@@ -63,7 +63,7 @@ def losses_and_ways() -> Iterator[object]:
 def test_changes_while_the_identity_was_away_are_made_good(
     live: Make, loss: str, way: str, trigger: bool
 ) -> None:
-    capture = captured(live(look_every_s=0.5), trigger=trigger)
+    capture = captured(live(poll_interval_s=0.5), trigger=trigger)
     work, down = WAYS[way]
     if down:
         capture.stop()
@@ -76,7 +76,7 @@ def test_changes_while_the_identity_was_away_are_made_good(
 @pytest.mark.parametrize("loss", ["key deferrable", "identity nothing"])
 def test_without_the_trigger_one_transaction_fails_whole(live: Make, loss: str) -> None:
     """So nothing is changed that the log lacks."""
-    capture = captured(live(look_every_s=0.5), trigger=False)
+    capture = captured(live(poll_interval_s=0.5), trigger=False)
     with pytest.raises(NO_IDENTITY):
         in_one_transaction(capture, loss)
     agrees(capture)

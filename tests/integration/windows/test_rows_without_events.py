@@ -58,7 +58,7 @@ def test_rewrite_that_the_read_waits_for_does_not_empty_the_table(make: Make) ->
 @rule(mutations.schema_changes_ignored)
 def test_schema_change_inside_the_window_voids_the_chunk(make: Make) -> None:
     """The chunk's lock holds DDL off, until its connection dies after the read."""
-    live = ten_rows(make(look_every_s=60.0))
+    live = ten_rows(make(poll_interval_s=60.0))
 
     def change() -> None:
         live.kill_chunk_reader()

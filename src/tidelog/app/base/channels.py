@@ -32,7 +32,7 @@ from tidelog.engine.options import refuse_coroutine
 from tidelog.errors import MissingExtraError, StateError
 from tidelog.model.units import printable
 from tidelog.ports import Catalogue, SignalSeen, SourceId, StateStore
-from tidelog.state.opening import look_every_s
+from tidelog.state.opening import poll_interval_s
 from tidelog.system.extras import check_installed
 from tidelog.system.private_files import append_text
 
@@ -289,7 +289,7 @@ class Channels:
         self._kafka = self._signals_from_kafka(intake)
         self._handler: CommandHandler | None = None
         self._schedule: DumpSchedule | None = None
-        self._look_every_s = look_every_s(config.state.place)
+        self._poll_interval_s = poll_interval_s(config.state.place)
         self._poll_at = 0.0
 
     def notify(self, notification: Notification) -> None:
@@ -376,7 +376,7 @@ class Channels:
         if now < self._poll_at and not self.mailbox.given.is_set():
             return False
         self.mailbox.given.clear()
-        self._poll_at = now + self._look_every_s
+        self._poll_at = now + self._poll_interval_s
         return True
 
     def close(self) -> None:

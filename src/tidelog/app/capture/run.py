@@ -81,9 +81,9 @@ from tidelog.state.opening import (
     MeteredStateStore,
     PrefetchingStateStore,
     fenced,
-    look_every_s,
     open_state,
     pays_per_request,
+    poll_interval_s,
 )
 
 KEYS: Final = (
@@ -368,7 +368,7 @@ class Capture(BackgroundService):
                 on_status=on_status,
                 activity=activity,
                 troubles=lambda: {**channels.problems(), **self._source_check.summary()},
-                look_every_s=look_every_s(config.state.place),
+                poll_interval_s=poll_interval_s(config.state.place),
             ),
             watch=lambda request_dump: CatalogueWatch(
                 parts.catalogue,

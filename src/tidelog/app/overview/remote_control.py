@@ -41,10 +41,10 @@ from tidelog.results import (
 )
 from tidelog.state.opening import (
     ReadOnlyStateStore,
-    look_every_s,
     open_election,
     open_state,
     pays_per_request,
+    poll_interval_s,
     state_exists,
 )
 from tidelog.system.processes import has_ended
@@ -70,7 +70,7 @@ class StatusFeed:
     """
 
     def __init__(self, config: Config) -> None:
-        self.poll_interval_s = max(_POLL_EVERY_S, look_every_s(config.state.place))
+        self.poll_interval_s = max(_POLL_EVERY_S, poll_interval_s(config.state.place))
         self.pays_per_request = pays_per_request(config.state.place)
         self._reader = StatusReader(config, log_every_s=max(_LOG_EVERY_S, self.poll_interval_s))
         self._log_status: dict[str, Any] = {"outputs": []}
@@ -103,7 +103,7 @@ COMMAND_S: Final = 10.0
 
 def command_timeout_s(config: Config) -> float:
     """Return a timeout in seconds in which a leader reads and handles a command."""
-    return max(COMMAND_S, 2 * look_every_s(config.state.place))
+    return max(COMMAND_S, 2 * poll_interval_s(config.state.place))
 
 
 def send_command(config: Config, command: Command, *, timeout_s: float) -> CommandResult:
@@ -276,7 +276,7 @@ def dump_wait(
                 if dump.finished:
                     blocks = []
                 elif time.monotonic() >= check_at:
-                    check_at = time.monotonic() + max(1.0, look_every_s(config.state.place))
+                    check_at = time.monotonic() + max(1.0, poll_interval_s(config.state.place))
                     blocks = reported_blocks(state, summary)
                 on_progress({**summary, "held": blocks})
                 if dump.finished:

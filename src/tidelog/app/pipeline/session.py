@@ -52,7 +52,7 @@ from tidelog.spark.sessions.class_archive import ClassArchive
 from tidelog.spark.sessions.connect import cancel_jobs, is_remote
 from tidelog.spark.sessions.errors import known_error, lasting_reason
 from tidelog.spark.transforms import Step, steps_of
-from tidelog.state.opening import fenced, look_every_s
+from tidelog.state.opening import fenced, poll_interval_s
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -333,7 +333,7 @@ class PipelineSession:
         self._lost: LeaseLostError | None = None
         epoch, name = keeper.lease.epoch, config.pipeline.name
         leader = Leader(holder, epoch, config.capture.zone, int(time.time() * 1000))
-        self._pause = PipelinePause(state, name, look_every_s(config.state.place))
+        self._pause = PipelinePause(state, name, poll_interval_s(config.state.place))
         self._fenced_state = led = fenced(state, pipeline_lease_name(name), epoch)
         led.put(PIPELINE_PREFIX + name, asdict(leader), None)
         check_places(config)
@@ -450,7 +450,7 @@ class PipelineSession:
         """Poll for a handover request, and then set ``ending``. Not in `_watch`: the state store
         may be slow to answer.
         """
-        every_s = look_every_s(self._config.state.place) or _HANDOVER_POLL_S
+        every_s = poll_interval_s(self._config.state.place) or _HANDOVER_POLL_S
         while not done.wait(every_s):
             with suppress(StateError):  # it is polled again
                 if self._handover_requested():

@@ -34,7 +34,7 @@ from tidelog.kinds.sections import SecretUrl
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.ports import StateStore
 from tidelog.results import Overview
-from tidelog.state.opening import ReadOnlyStateStore, look_every_s, open_state
+from tidelog.state.opening import ReadOnlyStateStore, open_state, poll_interval_s
 
 # Throughput and lag over time.
 
@@ -197,7 +197,7 @@ class Poller:
     def __init__(self, config: Config, keep: Callable[[Overview], None]) -> None:
         self._config = config
         self._keep = keep
-        self._every_s = max(READ_EVERY_S, 2 * look_every_s(config.state.place))
+        self._every_s = max(READ_EVERY_S, 2 * poll_interval_s(config.state.place))
         self._sample_s = max(SAMPLE_S, self._every_s)
         self._reader: StatusReader | None = None
         self._requested = threading.Event()

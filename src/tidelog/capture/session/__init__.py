@@ -63,7 +63,7 @@ class SessionMaintenance:
         on_status: called with the status document from time to time.
         activity: counts what is appended.
         troubles: returns parts of that document: what does not work besides the log.
-        look_every_s: see `tidelog.ports.StateBackend`.
+        poll_interval_s: see `tidelog.ports.StateBackend`.
     """
 
     commands: Callable[[], None]
@@ -71,7 +71,7 @@ class SessionMaintenance:
     on_status: Callable[[dict[str, Any]], None]
     activity: Activity
     troubles: Callable[[], dict[str, Any]]
-    look_every_s: float = 0.0
+    poll_interval_s: float = 0.0
 
 
 # Retries of state-store calls.
@@ -228,7 +228,7 @@ class CaptureSession:
         self._source = SourceMonitor()
         self._poll_soon = threading.Event()
         self._poll_often_until = time.monotonic() + UNSUPPORTED_POLLS_S
-        self._turn_s = SLOW_TURN_S if maintenance.look_every_s else TURN_S
+        self._turn_s = SLOW_TURN_S if maintenance.poll_interval_s else TURN_S
         self._publish_at = 0.0
         self._published: list[Any] = []  # a change of this is published at once
 
@@ -456,7 +456,7 @@ class CaptureSession:
             with suppress(StateError):  # published later: the lease limits how long capture runs
                 self._status_store.put(self._state.at_once, status)
                 self._published = dumps
-                self._publish_at = now + 2 * self._maintenance.look_every_s
+                self._publish_at = now + 2 * self._maintenance.poll_interval_s
         self._maintenance.on_status(status)
 
     def status(self) -> dict[str, Any]:

@@ -242,7 +242,7 @@ class RunningDump:
             count as large as the others. None: not known.
         mode: ``incremental`` or ``blocking``.
         reason: why there is this dump.
-        paused_by: who paused it, if known; empty: it is not paused.
+        paused_by: who paused it, if known; ``capture`` if that blocks it; empty: it is not paused.
         paused_ms: since when it is paused; None: it is not, or that is not known.
         held: why capture itself blocks it, in sentences; no command resumes it.
         reading: the tables that are being read.

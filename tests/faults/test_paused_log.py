@@ -113,7 +113,7 @@ def test_who_waits_for_a_dump_is_shown_why_it_stands_still(source: Source) -> No
         (held,) = told["held"]
         assert (held["why"], held["reason"]) == ("log_paused", why)
         said = sentence(told)
-        assert said.startswith("d1 is paused by capture: 0 of 1 tables, 0 rows")
+        assert said.startswith("d1 is blocked by capture: 0 of 1 tables, 0 rows")
         assert said.endswith(why)
         with pytest.raises(TidelogError, match=re.escape(why)):
             app.dump_wait(source.config, "d1", timeout_s=1.5)

@@ -293,10 +293,11 @@ def test_what_is_paused_says_by_whom_and_since_when() -> None:
     assert overview(status(), NOW_MS).source.paused_ms is None
 
 
-def test_dumps_that_capture_holds_are_shown_as_paused_by_it() -> None:
+def test_dumps_that_capture_blocks_are_shown_as_blocked_by_it() -> None:
     held = overview(status(**dump(table()), dumps_held=[HELD]), NOW_MS)
     assert [(each.status, each.paused_by) for each in held.dumps] == [("paused", "capture")]
     assert held.dumps[0].held == "Much is kept."
+    assert " is blocked by capture: " in status_text(held)
     blocking = overview(status(**dump(table(), mode="blocking"), dumps_held=[HELD]), NOW_MS)
     assert [each.status for each in blocking.dumps] == ["running"]
 

@@ -361,7 +361,8 @@ def of_drops(drops: Sequence[OperationDrop]) -> str:
 def of_dump(dump: RunningDump) -> str:
     """Describe the progress of a dump."""
     by = f" by {dump.paused_by}" if dump.paused_by and dump.status == "paused" else ""
-    text = f"{dump.dump_id} is {dump.status}{by}: {dump.tables_done} of {dump.tables} tables"
+    status = "blocked" if dump.held else dump.status
+    text = f"{dump.dump_id} is {status}{by}: {dump.tables_done} of {dump.tables} tables"
     text += f", {dump.rows:,} rows"
     if dump.status in ("completed", "aborted"):
         return text

@@ -194,7 +194,7 @@ def _paused_answer(
         if each.paused_ms
     ]
     pauses += [
-        (f"dump {each.dump_id}", each.paused_by, each.paused_ms)
+        (f"dump {each.dump_id}{' blocked' if each.held else ''}", each.paused_by, each.paused_ms)
         for each in dumps
         if each.status == "paused"
     ]

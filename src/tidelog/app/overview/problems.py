@@ -34,7 +34,7 @@ from tidelog.results import (
 
 # Dumps: what blocks them, or made them fail.
 
-HELD_BY: Final = "capture"
+BLOCKED_BY: Final = "capture"
 
 
 def blocks_of(dump: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -48,11 +48,11 @@ def blocks_of(dump: Mapping[str, Any], status: Mapping[str, Any]) -> list[dict[s
 
 
 def as_blocked(dump: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the dump as paused by capture, if anything blocks it."""
+    """Return the dump as capture blocks it, if anything does: paused, with ``held``."""
     if not blocks:
         return dump
     since_ms = min(block["since_ms"] for block in blocks)
-    paused = {"status": DumpStatus.PAUSED, "paused_by": HELD_BY, "paused_ms": since_ms}
+    paused = {"status": DumpStatus.PAUSED, "paused_by": BLOCKED_BY, "paused_ms": since_ms}
     return {**dump, **paused, "held": blocks}
 
 

@@ -493,7 +493,7 @@ class KeylessDumps:
     def _dump(self, table: _Keyless) -> bool:
         """Read the table; False: not done, it is to be tried again."""
         run = table.run
-        if self._is_held(run.dump) or time.monotonic() < table.not_before:
+        if self._must_wait(run.dump) or time.monotonic() < table.not_before:
             return False
         try:
             self._read(run)
@@ -526,7 +526,7 @@ class KeylessDumps:
         else:
             self._tables.fail(run.dump, run.progress, str(error))
 
-    def _is_held(self, dump: DumpState) -> bool:
+    def _must_wait(self, dump: DumpState) -> bool:
         return dump.status is DumpStatus.PAUSED or self._gate.blocks_dumps
 
     def _read(self, run: TableRun) -> None:
@@ -645,5 +645,9 @@ class KeylessDumps:
             self._check(run)
 
     def _check(self, run: TableRun) -> None:
-        if self._stop.is_set() or run.progress.status in FINISHED_TABLES or self._is_held(run.dump):
+        if (
+            self._stop.is_set()
+            or run.progress.status in FINISHED_TABLES
+            or self._must_wait(run.dump)
+        ):
             raise _StoppedError

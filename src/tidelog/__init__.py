@@ -10,7 +10,7 @@ Each has ``run()``, ``start()``, ``stop()``, ``wait()``, and is a context manage
 
 Configure:
     load_config, Config: a checked tidelog.yaml
-    of_database: the configuration of one of ``source.databases``
+    database_config: the configuration of one of ``source.databases``
 
 Ask and compare:
     status: what `tidelog status` shows
@@ -20,7 +20,7 @@ Ask and compare:
 
 Meet in callbacks:
     Event, Events, Message, Committer: what an engine passes, and how to say what is done
-    EngineState, Happened: an engine's states, and what its callbacks get
+    EngineState, ConnectorEvent: an engine's states, and what its callbacks get
     Notification: what dumps report
 
 Errors are subclasses of TidelogError, in `tidelog.errors`. Further names are in `tidelog.spark`,
@@ -44,22 +44,22 @@ __all__ = [
     "CaptureGroup",
     "Committer",
     "Config",
+    "ConnectorEvent",
     "EngineState",
     "Event",
     "EventStream",
     "Events",
-    "Happened",
     "Message",
     "Notification",
     "Pipeline",
     "TidelogError",
     "__version__",
     "commands",
+    "database_config",
     "errors",
     "ext",
     "load_config",
     "missing_keys",
-    "of_database",
     "repair",
     "results",
     "spark",
@@ -80,10 +80,10 @@ if TYPE_CHECKING:
     from tidelog.app.verification import verify_outputs
     from tidelog.capture.notifications import Notification
     from tidelog.config import Config, load_config
-    from tidelog.config.loading import of_database
+    from tidelog.config.loading import database_config
     from tidelog.engine.core import EngineState
     from tidelog.engine.events import Event, Events
-    from tidelog.engine.ports import Committer, Happened, Message
+    from tidelog.engine.ports import Committer, ConnectorEvent, Message
     from tidelog.errors import TidelogError
 else:
     from tidelog.system.lazy_names import lazy_names
@@ -95,18 +95,18 @@ else:
         "CaptureGroup": "tidelog.app.multi_capture",
         "Committer": "tidelog.engine.ports",
         "Config": "tidelog.config",
+        "ConnectorEvent": "tidelog.engine.ports",
         "EngineState": "tidelog.engine.core",
         "Event": "tidelog.engine.events",
         "EventStream": "tidelog.app.async_engine.engine",
         "Events": "tidelog.engine.events",
-        "Happened": "tidelog.engine.ports",
         "Message": "tidelog.engine.ports",
         "Notification": "tidelog.capture.notifications",
         "Pipeline": "tidelog.app.pipeline.run",
         "TidelogError": "tidelog.errors",
+        "database_config": "tidelog.config.loading",
         "load_config": "tidelog.config",
         "missing_keys": "tidelog.app.sources.keys",
-        "of_database": "tidelog.config.loading",
         "repair": "tidelog.app.capture.recovery",
         "status": "tidelog.app.overview.remote_control",
         "verify_outputs": "tidelog.app.verification",

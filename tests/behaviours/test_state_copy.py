@@ -13,7 +13,7 @@ from tidelog.app.base import elections
 from tidelog.app.base.elections import COPYING, LEASE_NAME, check_whole, copy_state
 from tidelog.capture.leadership import LeaseKeeper
 from tidelog.config import load_config
-from tidelog.config.loading import of_database
+from tidelog.config.loading import database_config
 from tidelog.errors import ConfigError, UsageError
 from tidelog.state.opening import open_election, open_state
 
@@ -114,7 +114,7 @@ def test_of_several_databases_one_is_named(tmp_path):
     )
     with pytest.raises(ConfigError, match="tidelog --database a"):
         copy_state(str(file), f"sqlite:///{tmp_path}/new.db")
-    place = of_database(load_config(file), "b").state.place
+    place = database_config(load_config(file), "b").state.place
     with closing(open_state(place)) as state:
         state.put("dump/0", {"rows": 7}, 0)
     to = f"sqlite:///{tmp_path}/new.db"

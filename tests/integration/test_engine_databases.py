@@ -12,11 +12,11 @@ from tests.support.make_engine import MakeEngine
 
 from tidelog import app
 from tidelog.app.base.log_location import event_log_path
-from tidelog.config.loading import of_each_database
+from tidelog.config.loading import config_by_database
 from tidelog.control.commands import ExecuteSnapshot
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.engine.events import Event
-from tidelog.engine.ports import Happened
+from tidelog.engine.ports import ConnectorEvent
 from tidelog.errors import ConfigError, TidelogError
 
 pytestmark = pytest.mark.integration
@@ -76,7 +76,7 @@ def test_events_of_all_come_and_each_continues_by_itself(
     assert no_threads_left()
     slots = postgres.execute("SELECT slot_name, database FROM pg_replication_slots ORDER BY 1")
     assert [row for row in slots if row[1] in NAMES] == [(f"tide_{n}", n) for n in NAMES]
-    for name, own in of_each_database(engine.config).items():
+    for name, own in config_by_database(engine.config).items():
         place = event_log_path(own)
         assert (committed(place, f"engine-{name}") or 0) > versions(place)[-1]
 
@@ -93,7 +93,7 @@ def test_events_of_all_come_and_each_continues_by_itself(
 
     thread = threading.Thread(target=capture)
     thread.start()
-    place = event_log_path(of_each_database(engine.config)[NAMES[0]])
+    place = event_log_path(config_by_database(engine.config)[NAMES[0]])
     before = len(versions(place))
     until(lambda: len(versions(place)) > before or ended.is_set(), "what capture wrote")
     stop.set()
@@ -106,13 +106,13 @@ def test_one_that_is_not_there_keeps_all_from_polling(
     postgres: PostgresServer, databases: str, make_engine: MakeEngine
 ) -> None:
     seen: list[Event] = []
-    told: list[Happened] = []
+    told: list[ConnectorEvent] = []
     make_engine.of(**over(databases, NAMES[0], "there_is_none", NAMES[1]))
     engine = make_engine(consumer=seen.append, on_connector=told.append)
     with pytest.raises(TidelogError, match="there_is_none"), engine:
         pytest.fail("it polls")
     assert seen == []
-    assert Happened("started", "engine-there_is_none") not in told
+    assert ConnectorEvent("started", "engine-there_is_none") not in told
     assert in_use(postgres) == 0
     assert no_threads_left()
     with pytest.raises(TidelogError, match="there_is_none"):

@@ -11,7 +11,7 @@ import tidelog
 from tidelog import cli
 from tidelog.app.base.log_location import event_log_path
 from tidelog.config import Config, load_config
-from tidelog.config.loading import label_of, of_each_database
+from tidelog.config.loading import config_by_database, label_of
 from tidelog.errors import ConfigError
 from tidelog.state.postgres import RowRegister
 
@@ -28,7 +28,7 @@ def load(directory: Path, rest: str = "", url: str = URL) -> Config:
 
 
 def test_each_database_has_a_slot_a_log_and_a_state_of_its_own(tmp_path: Path) -> None:
-    shop, other = of_each_database(load(tmp_path)).values()
+    shop, other = config_by_database(load(tmp_path)).values()
     assert shop.source.url.reveal() == "postgresql://me:s3cret@h:5432/shop?sslmode=require"
     assert shop.source.slot == shop.source.publication_name == "tide_shop"
     assert shop.log.path == f"{tmp_path}/log/shop"
@@ -49,7 +49,7 @@ def test_each_database_has_a_slot_a_log_and_a_state_of_its_own(tmp_path: Path) -
     ],
 )
 def test_any_form_of_a_url_gets_the_database(tmp_path: Path, url: str, own: str) -> None:
-    shop = tidelog.of_database(load(tmp_path, url=url), "shop")
+    shop = tidelog.database_config(load(tmp_path, url=url), "shop")
     assert shop.source.url.reveal() == own
 
 
@@ -70,9 +70,9 @@ def test_every_store_keeps_states_apart(tmp_path: Path, log: str, state: str, ow
         f"log: {{path: '{log}'{options}}}\nstate: {{url: '{state}'}}\n"
     )
     config = load_config(file)
-    shop = tidelog.of_database(config, "shop")
+    shop = tidelog.database_config(config, "shop")
     assert shop.state.place.reveal() == own
-    assert shop.state.place != tidelog.of_database(config, "other").state.place
+    assert shop.state.place != tidelog.database_config(config, "other").state.place
     if state == "log:":
         assert own.startswith(f"log:{shop.log.path}?")
 
@@ -101,7 +101,7 @@ def test_a_slots_name_stays_short_enough_and_unlike_others(tmp_path: Path) -> No
             f"source: {{kind: postgres, url: 'postgresql://h/x', slot: {'s' * 62}{end}, "
             f"databases: [shop]}}\nlog: {{path: {tmp_path}/log}}\n"
         )
-        names.append(tidelog.of_database(load_config(file), "shop").source.slot)
+        names.append(tidelog.database_config(load_config(file), "shop").source.slot)
     assert [len(name) for name in names] == [63, 63]
     assert names[0] != names[1]
 
@@ -124,9 +124,9 @@ def test_what_is_of_one_database_asks_which(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="of the databases shop, Größe/2"):
             what(config)
     with pytest.raises(ConfigError, match=r"'bar' is not in source\.databases: they are shop"):
-        tidelog.of_database(config, "bar")
+        tidelog.database_config(config, "bar")
     with pytest.raises(ConfigError, match="there are none"):
-        tidelog.of_database(tidelog.of_database(config, "shop"), "shop")
+        tidelog.database_config(tidelog.database_config(config, "shop"), "shop")
 
 
 def test_the_command_line_takes_one_of_them(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_the_command_line_takes_one_of_them(tmp_path: Path) -> None:
 
 def test_metrics_of_each_database_are_series_of_their_own(tmp_path: Path) -> None:
     rest = "control: {otlp: {endpoint: 'http://h:4318/v1/metrics', service_name: tide}}\n"
-    shop, other = of_each_database(load(tmp_path, rest)).values()
+    shop, other = config_by_database(load(tmp_path, rest)).values()
     assert shop.control.otlp is not None
     assert other.control.otlp is not None
     assert shop.control.otlp.service_name == "tide_shop"

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.app.web.instance import settings_of
 from tidelog.config import Config, parse_config
-from tidelog.config.loading import of_each_database
+from tidelog.config.loading import config_by_database
 from tidelog.errors import ConfigError
 
 pytest.importorskip("confluent_kafka")
@@ -54,7 +54,7 @@ def test_each_of_several_databases_has_a_key_of_its_own(
 ) -> None:
     kafka = f"signal_kafka: {{servers: 'k:9092', {given}}}"
     config = load(kafka, f"{SOURCE}, databases: [a, b]")
-    assert [topic_and_key(each) for each in of_each_database(config).values()] == found
+    assert [topic_and_key(each) for each in config_by_database(config).values()] == found
 
 
 @pytest.mark.parametrize(

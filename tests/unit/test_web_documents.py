@@ -183,7 +183,7 @@ outputs:
     again = {row["option"] for row in settings_of(config.model_copy(update={"dumps": []}))}
     assert again == shown.keys()
     copy = settings_of(config.model_copy(update={"dumps": []}))
-    assert "hunter2" not in repr(copy)  # as `of_database` makes them
+    assert "hunter2" not in repr(copy)  # as `database_config` makes them
 
 
 def test_no_file_of_the_page_has_scripts_or_styles_inside() -> None:

@@ -11,7 +11,7 @@ from tidelog.app.capture.run import capture
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.run import run
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.config.loading import databases_of, of_each_database
+from tidelog.config.loading import config_by_database, databases_of
 from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import ConfigError
 
@@ -52,7 +52,7 @@ class CaptureGroup:
         if on_failure not in ("isolate", "stop"):
             raise ConfigError(f"on_failure is isolate or stop, not {on_failure!r}")
         given = [as_config(each) for each in configs]
-        self.configs = [each for config in given for each in of_each_database(config).values()]
+        self.configs = [each for config in given for each in config_by_database(config).values()]
         places = {
             "log.path": [config.log.path for config in self.configs],
             # With the parts that its text would hide.

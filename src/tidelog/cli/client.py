@@ -143,13 +143,13 @@ def load(path: Path, *, several: bool = False, unread: Collection[str] = ()) -> 
     does not read; variables in them may be unset. Raises ConfigError.
     """
     from tidelog.config import load_config
-    from tidelog.config.loading import of_database, of_one_database
+    from tidelog.config.loading import database_config, one_database_config
 
     config = load_config(path, unread=unread)
     database = chosen_database.get()
     if database is not None:
-        return of_database(config, database)
-    return config if several else of_one_database(config)
+        return database_config(config, database)
+    return config if several else one_database_config(config)
 
 
 def send(

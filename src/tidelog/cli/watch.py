@@ -108,9 +108,9 @@ def show_beside(
     if as_json:
         yield terminal.emit
         return
-    from tidelog.config.loading import databases_of, of_each_database
+    from tidelog.config.loading import config_by_database, databases_of
 
-    configs = of_each_database(config) if databases_of(config) else {"": config}
+    configs = config_by_database(config) if databases_of(config) else {"": config}
     with open_view(configs, str(file), title, parts) as view:
         ended = threading.Event()
         # in its own thread: capture waits neither for the terminal nor for stores

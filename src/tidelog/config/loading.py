@@ -427,7 +427,7 @@ def databases_of(config: Config) -> list[str]:
     return list(getattr(config.source, "databases", ()))
 
 
-def of_database(config: Config, database: str) -> Config:
+def database_config(config: Config, database: str) -> Config:
     """Return the configuration of one of the databases of ``config``.
 
     Raises:
@@ -469,20 +469,20 @@ def of_database(config: Config, database: str) -> Config:
     return config.model_copy(update=changed)
 
 
-def of_each_database(config: Config) -> dict[str, Config]:
+def config_by_database(config: Config) -> dict[str, Config]:
     """Return the configurations by database; with one database: itself, under an empty name."""
     names = databases_of(config)
-    return {name: of_database(config, name) for name in names} if names else {"": config}
+    return {name: database_config(config, name) for name in names} if names else {"": config}
 
 
-def of_one_database(config: Config) -> Config:
+def one_database_config(config: Config) -> Config:
     """Return ``config``. Raises ConfigError if it has several databases."""
     names = databases_of(config)
     if names:
         raise ConfigError(
             f"the configuration is of the databases {', '.join(names)}: this works on one of them. "
             "On the command line name it before the command, `tidelog --database "
-            f"{names[0]} …`; in a program take `tidelog.of_database`"
+            f"{names[0]} …`; in a program take `tidelog.database_config`"
         )
     return config
 

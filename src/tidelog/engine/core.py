@@ -33,8 +33,8 @@ from tidelog.engine.ports import (
     Clock,
     Connector,
     ConnectorContext,
+    ConnectorEvent,
     Consumer,
-    Happened,
     OnCompletion,
     OnConnector,
     RecordProcessor,
@@ -454,7 +454,7 @@ class EngineCore:
         elif task not in self._reported_started:
             return
         try:
-            refuse_coroutine(self._on_connector(Happened(what, task)))
+            refuse_coroutine(self._on_connector(ConnectorEvent(what, task)))
         except WorkNotDoneError as error:
             self._fail(ConsumerError(f"on_connector {error}"))
         except Exception as error:  # noqa: BLE001 - as for every callback

@@ -141,14 +141,14 @@ class RecordProcessor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
+class ConnectorEvent:
     """The argument of `on_connector`. ``task`` is None for the connector itself."""
 
     what: Literal["started", "stopped"]
     task: str | None
 
 
-OnConnector = Callable[[Happened], Any]
+OnConnector = Callable[[ConnectorEvent], Any]
 OnCompletion = Callable[[bool, str, BaseException | None], Any]
 Consumer = Callable[[Any], Any]
 ChangeConsumer = Callable[[Any, Committer], Any]

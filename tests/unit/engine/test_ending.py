@@ -27,7 +27,7 @@ from tests.support.engines import (
 from tidelog import AsyncEngine, Event
 from tidelog.engine.core import EngineCore, EngineState
 from tidelog.engine.options import EngineOptions
-from tidelog.engine.ports import EndReachedError, Happened
+from tidelog.engine.ports import ConnectorEvent, EndReachedError
 from tidelog.engine.workers import ThreadPool
 from tidelog.errors import SourceError, TaskStartError
 
@@ -89,9 +89,9 @@ def test_all_is_stopped_though_on_connector_ends_the_program(
     connector = Tasks(*tasks)
     told: list[tuple[str, str | None]] = []
 
-    def end(happened: Happened) -> None:
+    def end(happened: ConnectorEvent) -> None:
         told.append((happened.what, happened.task))
-        if happened == Happened(when, of):
+        if happened == ConnectorEvent(when, of):
             raise SystemExit(3)
 
     core = engine(connector, consumer=print, on_connector=end)

@@ -20,7 +20,7 @@ from tests.support.engines import (
 )
 
 from tidelog.engine.core import EngineState
-from tidelog.engine.ports import Happened
+from tidelog.engine.ports import ConnectorEvent
 from tidelog.errors import ConfigError, SourceError, TaskStartError
 
 TIME_MS = 700
@@ -38,10 +38,10 @@ def test_one_of_four_tasks_fails_and_none_polls(tmp_path: Path) -> None:
     tasks[2].fails_at["start"] = [failure]
     tasks[3].may_start.clear()
     tasks[3].patient = False
-    happened: list[Happened] = []
+    happened: list[ConnectorEvent] = []
     run = Running(engine(Tasks(*tasks), consumer=print, on_connector=happened.append))
     run.thread.start()
-    until(lambda: Happened("started", "task1") in happened)
+    until(lambda: ConnectorEvent("started", "task1") in happened)
     time.sleep(0.05)
     # It does not stop before the last start has come back.
     assert not any("stop" in task.calls for task in tasks)
@@ -115,8 +115,8 @@ def test_close_from_inside_does_not_wait_for_itself(tmp_path: Path, where: str) 
         if where == "consumer":
             core.close()
 
-    def on_connector(happened: Happened) -> None:
-        if where == "callback" and happened == Happened("started", "engine"):
+    def on_connector(happened: ConnectorEvent) -> None:
+        if where == "callback" and happened == ConnectorEvent("started", "engine"):
             core.close()
 
     core = engine(task, consumer=consume, on_connector=on_connector)

@@ -23,7 +23,7 @@ from tidelog.app.base.service import BackgroundService
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.run import session
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.config.loading import label_of, of_each_database
+from tidelog.config.loading import config_by_database, label_of
 from tidelog.config.models import EngineArguments, EngineSection
 from tidelog.control.commands import Command
 from tidelog.control.mailbox import Outcome
@@ -285,7 +285,7 @@ class AsyncEngine(BackgroundService):
                 most_retries=section.errors_max_retries,
                 on_status=on_status or ignore_status,
             )
-            for database, config in of_each_database(self.config).items()
+            for database, config in config_by_database(self.config).items()
         }
         dead_letters = None
         if section.dead_letter is not None:
@@ -472,7 +472,7 @@ def _check_starting_offset(given: StartingOffset, config: Config) -> None:
         raise ConfigError(
             f"starting_offset: {given!r} is none of earliest, latest and an offset of the event log"
         )
-    if number and len(of_each_database(config)) > 1:
+    if number and len(config_by_database(config)) > 1:
         raise ConfigError(
             "starting_offset: each of several databases has an event log of its own, in which an "
             "offset is another place: give earliest or latest, or an engine for each database"

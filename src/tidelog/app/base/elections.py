@@ -19,7 +19,7 @@ from tidelog.app.base.log_location import event_log_path
 from tidelog.capture.leadership import POLL_EVERY_S, LeaseKeeper
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config, load_config
-from tidelog.config.loading import of_one_database
+from tidelog.config.loading import one_database_config
 from tidelog.errors import StateError, TidelogError, UsageError
 from tidelog.eventlog.consumers import Consumers
 from tidelog.eventlog.log_files import STORE_KEY
@@ -442,7 +442,7 @@ Load = Callable[[Path], Config]
 
 def one_database(path: Path) -> Config:
     """Load a configuration file. Raises ConfigError if it has several databases."""
-    return of_one_database(load_config(path))
+    return one_database_config(load_config(path))
 
 
 def copy_state(source: str, target: str, load: Load = one_database) -> StateCopy:

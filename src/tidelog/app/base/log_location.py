@@ -16,7 +16,7 @@ from pathlib import Path
 from tidelog.capture.leadership import RETRY_FIRST_S, RETRY_MOST_S
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.config import Config
-from tidelog.config.loading import of_one_database
+from tidelog.config.loading import one_database_config
 from tidelog.errors import (
     AccessRefusedError,
     ConsumerFileCorruptError,
@@ -44,7 +44,7 @@ def event_log_path(config: Config) -> str:
     From then on, this process and those that it starts can open the log. Raises ConfigError for a
     configuration of several databases: each has its own log.
     """
-    of_one_database(config)
+    one_database_config(config)
     options = config.log.storage_options
     provide_options(
         config.log.path, {name: value.get_secret_value() for name, value in options.items()}

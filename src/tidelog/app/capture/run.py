@@ -62,7 +62,7 @@ from tidelog.capture.session.start import (
 from tidelog.capture.unsupported_tables import REFUSED_KEY, CheckingCatalogue, UnsupportedTables
 from tidelog.capture.windows import Windows
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.config.loading import of_one_database
+from tidelog.config.loading import one_database_config
 from tidelog.control.commands import Command, Handover
 from tidelog.control.mailbox import Mailbox, Outcome, new_id
 from tidelog.engine.options import refuse_coroutine_function
@@ -163,7 +163,7 @@ class Capture(BackgroundService):
         super().__init__("tidelog-capture")
         refuse_coroutine_function("on_notification", on_notification)
         refuse_coroutine_function("on_status", on_status)
-        self.config = of_one_database(as_config(config))
+        self.config = one_database_config(as_config(config))
         self.holder = this_holder()
         self._start_dump: str | None = None
         self._start_dump_requested = False

@@ -37,7 +37,7 @@ from tidelog.app.overview.remote_control import OnStatus, ignore_status
 from tidelog.app.pipeline.idle_check import PipelinePause, nothing_to_deliver
 from tidelog.capture.leadership import LeaseKeeper, lead
 from tidelog.config import AnyConfig, Config, as_config
-from tidelog.config.loading import of_one_database
+from tidelog.config.loading import one_database_config
 from tidelog.engine.options import refuse_coroutine_function
 from tidelog.errors import EventLogError, IncompleteDumpError, OutputError, TidelogError
 from tidelog.outputs.base.lease_file import LeaseFile
@@ -97,7 +97,7 @@ class Pipeline(BackgroundService):
     ) -> None:
         super().__init__("tidelog-pipeline")
         refuse_coroutine_function("on_status", on_status)
-        self.config = of_one_database(as_config(config))
+        self.config = one_database_config(as_config(config))
         self._once = once
         self._on_status = on_status
 

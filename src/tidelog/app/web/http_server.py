@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from tidelog.app.base.log_location import event_log_path
 from tidelog.app.web.metrics import Readings
 from tidelog.config import Config, Rest
-from tidelog.config.loading import of_each_database
+from tidelog.config.loading import config_by_database
 from tidelog.errors import UsageError
 from tidelog.eventlog.schemas import MessageSchemaStore
 from tidelog.system.extras import missing_extra
@@ -404,7 +404,7 @@ def named_configs(configs: Sequence[tuple[Path, Config]]) -> list[tuple[str, Con
     pairs = [
         (f"{file.stem}/{database}" if database else file.stem, each)
         for file, config in configs
-        for database, each in of_each_database(config).items()
+        for database, each in config_by_database(config).items()
     ]
     alike = Counter(name for name, _ in pairs)
     used: Counter[str] = Counter()

@@ -259,9 +259,9 @@ def decode(
     )
 
 
-def decoded_fields(schema: TableSchema, columns: Sequence[str] | None = None) -> list[pa.Field]:
+def decoded_fields(schema: TableSchema) -> list[pa.Field]:
     """The Arrow fields that rows of ``schema`` decode to."""
-    return project(schema, None, columns).fields
+    return project(schema, None).fields
 
 
 def ops(kind: UInt8s) -> pa.Array:

@@ -221,7 +221,6 @@ def spark_session(
     delta: bool = True,
     iceberg: bool = False,
     source: bool = True,
-    warehouse: Path | None = None,
     log_level: str | None = None,
 ) -> SparkSession:
     """Returns a session with Delta and the ``tidelog`` source; the running one if there is one.
@@ -234,8 +233,6 @@ def spark_session(
         iceberg: whether to load those of Iceberg; never both.
         source: whether to register the source, which takes a second of CPU. What Tidelog reads by
             it registers it.
-        warehouse: Spark's warehouse directory; by default a name under the system's temporary
-            directory, so that no ``spark-warehouse`` appears in the current directory.
         log_level: of Spark's own log, on standard error: ``error``, ``warn``, ``info`` or
             ``debug``; by default errors, but not of jobs.
 
@@ -257,7 +254,8 @@ def spark_session(
     settings = dict(_DEFAULT_CONF)
     cores = os.cpu_count() or 1
     settings["spark.sql.shuffle.partitions"] = str(cores)
-    settings["spark.sql.warehouse.dir"] = str(warehouse or scratch_directory() / "warehouse")
+    # Not below the current directory, where Spark would make it.
+    settings["spark.sql.warehouse.dir"] = str(scratch_directory() / "warehouse")
     options = (f"-Dlog4j2.configurationFile={_log_configuration(log_level)}", _JIT_OPTIONS)
     archived = ClassArchive(conf or {}).java_options()
     settings["spark.driver.extraJavaOptions"] = " ".join((*options, archived))

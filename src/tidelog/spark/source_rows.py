@@ -135,14 +135,14 @@ _PAUSE_S: Final = 0.2
 _Answer = TypeVar("_Answer")
 
 
-def retry_while_busy(read: Callable[[], _Answer], patience_s: float = PATIENCE_S) -> _Answer:
+def retry_while_busy(read: Callable[[], _Answer]) -> _Answer:
     """Returns the result of ``read``, retried while another session holds a lock that it waits for.
 
     A session of ours waits for a lock shorter than the server's deadlock timeout, so that the
     server never aborts the application's statement. DDL may take longer than that. Raises
-    ChunkBusyError after ``patience_s``.
+    ChunkBusyError after ``PATIENCE_S``.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return read()

@@ -306,9 +306,9 @@ class FormatSerializer:
             no session is started.
     """
 
-    def __init__(self, name: str, *, routes: Sequence[Route] = (), topic: str = "{table}") -> None:
+    def __init__(self, name: str, *, routes: Sequence[Route] = ()) -> None:
         check_pyspark()
-        self._formatter = FORMATTERS.get(name)(FormatOptions(topic, tombstones=False))
+        self._formatter = FORMATTERS.get(name)(FormatOptions("{table}", tombstones=False))
         if isinstance(self._formatter, SchemaFormatter):
             raise ConfigError(f"format {name}: an engine has no schema registry to give it")
         self._routes = tuple(routes)

@@ -160,11 +160,11 @@ def starting_processes(state: StateStore, prefix: str = PREFIX) -> list[dict[str
     ]
 
 
-def failing_processes(state: StateStore, prefix: str = PREFIX) -> list[dict[str, Any]]:
+def failing_processes(state: StateStore) -> list[dict[str, Any]]:
     """Return the processes that try to lead but can't: ``holder``, ``since_ms``, ``trouble``."""
     return [
         {name: one.get(name) for name in ("holder", "since_ms", "trouble")}
-        for one in _alive(state, prefix)
+        for one in _alive(state, PREFIX)
         if one.get("trouble")
     ]
 

@@ -590,6 +590,6 @@ class _StatementReader:
             self._tokens.at += 1
         return Statement(unclear=True)
 
-    def _single_effect(self, effect: Effect, reason: str | None = None) -> Statement:
+    def _single_effect(self, effect: Effect) -> Statement:
         table = self._tokens.table()
-        return Statement() if table is None else Statement((TableEffect(table, effect, reason),))
+        return Statement() if table is None else Statement((TableEffect(table, effect),))

@@ -35,19 +35,15 @@ from tidelog.sources.ranges import KeySteps, Slices, bounded_key, given_keys, ma
 # HOT PATH of dumps (benchmarks/bench_dumps.py). The data of ``COPY … TO STDOUT`` in one buffer.
 
 QUERY_CANCELED = b"57014"
+BUFFER_BYTES = 4 << 20  # the buffer's size, except after larger results
 DISCARD_BYTES = 1 << 20
 
 
 class CopyReader:
-    """Runs COPY statements over one connection at a time, reusing its buffer.
+    """Runs COPY statements over one connection at a time, reusing its buffer."""
 
-    Args:
-        buffer_bytes: the buffer's initial size, to which it shrinks after larger results.
-    """
-
-    def __init__(self, buffer_bytes: int = 4 << 20) -> None:
-        self._initial_bytes = buffer_bytes
-        self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
+    def __init__(self) -> None:
+        self._buffer: UInt8s = np.empty(BUFFER_BYTES, dtype=np.uint8)
         self._functions = replication.find_libpq_functions()
         self.cut = False
         """True if the last statement was ended at its limit; its transaction then needs a
@@ -77,8 +73,8 @@ class CopyReader:
         result = async_results.run_query(pgconn, encoded(pgconn, query), timeout_s=silence_s)
         if result.status != pq.ExecStatus.COPY_OUT:
             raise psycopg.errors.error_from_result(result)
-        if not keep and len(self._buffer) > self._initial_bytes:
-            self._buffer = np.empty(self._initial_bytes, dtype=np.uint8)
+        if not keep and len(self._buffer) > BUFFER_BYTES:
+            self._buffer = np.empty(BUFFER_BYTES, dtype=np.uint8)
         self.cut = False
         used, rows = self._drain(pgconn, keep, limit_bytes, silence_s)
         for last in list(async_results.results(pgconn, async_results.END_S)):

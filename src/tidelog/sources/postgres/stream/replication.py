@@ -386,7 +386,7 @@ def replication_error(
 
 # Small, so that a batch is scanned before the socket is full and the server has to wait.
 DEFAULT_BUFFER_BYTES = 256 << 10
-DEFAULT_BUFFER_MESSAGES = 32_768
+BUFFER_MESSAGES = 32_768
 
 # Like wal_receiver_status_interval, but far below the default wal_sender_timeout of 60 s.
 STATUS_INTERVAL_S = 5.0
@@ -442,8 +442,7 @@ class ReplicationStream:
     Args:
         dsn: connection string.
         purpose: the end of application_name, after ``tidelog-``.
-        buffer_bytes, buffer_messages: most that one `receive` returns; a single larger message is
-            still returned.
+        buffer_bytes: most that one `receive` returns; a single larger message is still returned.
     """
 
     def __init__(
@@ -452,11 +451,10 @@ class ReplicationStream:
         *,
         purpose: str = "capture",
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
-        buffer_messages: int = DEFAULT_BUFFER_MESSAGES,
     ) -> None:
         self._buffer_bytes = buffer_bytes
         self._buffer: UInt8s = np.empty(buffer_bytes, dtype=np.uint8)
-        self._offsets: Int64s = np.zeros(buffer_messages + 1, dtype=np.int64)
+        self._offsets: Int64s = np.zeros(BUFFER_MESSAGES + 1, dtype=np.int64)
         self._state: Int64s = np.zeros(STATE_SIZE, dtype=np.int64)
         self._functions = find_libpq_functions()
         self._pending: bytes | None = None  # like PENDING_ADDRESS, for the loop without libpq

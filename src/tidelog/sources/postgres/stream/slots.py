@@ -354,6 +354,7 @@ def _set_failover(dsn: str, slot: str) -> None:
 CREATE_TIMEOUT = "120s"
 TAKE_OVER_TIMEOUT_S = 30.0
 LEAVE_TIMEOUT_S = 5.0
+_POLL_S = 0.05
 
 # pg_replication_slots.invalidation_reason
 _LOST = {
@@ -482,7 +483,7 @@ def create_slot(connection: Connection, slot: str, connect: Callable[[], Connect
     return lsn_value(row[0])
 
 
-def drop_unread_slot(connection: Connection, slot: str, *, pause_s: float = 0.05) -> None:
+def drop_unread_slot(connection: Connection, slot: str) -> None:
     """Drop the slot, if there is one, so that it can be created again.
 
     Its reader is not ended, unlike in `take_over`: after a gap it may be a capture into a copy of
@@ -495,7 +496,7 @@ def drop_unread_slot(connection: Connection, slot: str, *, pause_s: float = 0.05
                 f"slot {slot!r} can't be recreated while it is read by {reader}: stop that, or "
                 "name another slot in source.slot"
             )
-        time.sleep(pause_s)
+        time.sleep(_POLL_S)
     if find_slot(connection, slot) is not None:
         connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (slot,))
 
@@ -555,9 +556,7 @@ def missing_slot(slot: str, resume: Resume, promoted: bool) -> GapError:
     )
 
 
-def take_over(
-    connection: Connection, slot: str, owner: SlotOwner, *, pause_s: float = 0.05
-) -> None:
+def take_over(connection: Connection, slot: str, owner: SlotOwner) -> None:
     """Make sure that nobody reads the slot.
 
     A capture into the same event log that still reads it is frozen or ending, because only the
@@ -582,4 +581,4 @@ def take_over(
             )
         with translate_errors(f"ending the previous reader of slot {slot!r}"):
             connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (reader.pid,))
-        time.sleep(pause_s)
+        time.sleep(_POLL_S)

@@ -44,7 +44,7 @@ from tidelog.kinds.sections import (
     StorageOption,
     base_directory,
 )
-from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpOptions
+from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS, DumpMode, DumpOptions
 from tidelog.model.option_values import is_url
 from tidelog.model.patterns import check_listed
 from tidelog.outputs.base.sections import OutputSection, StorageOptionsSection
@@ -187,9 +187,7 @@ class ScheduledDump(Section):
         description="SQL condition on the rows of the one table.",
         examples=["changed > now() - interval '2 days'"],
     )
-    mode: Literal["incremental", "blocking"] = Field(
-        default="incremental", description="How it reads."
-    )
+    mode: DumpMode = Field(default="incremental", description="How it reads.")
     priority: int = Field(
         default=0,
         ge=-100,

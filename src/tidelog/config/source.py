@@ -24,6 +24,7 @@ from tidelog.kinds.sections import (
     TablePatterns,
     TypesSection,
 )
+from tidelog.model.dump_options import DumpMode
 
 _TABLES: Any = Field(
     default=["*.*"],
@@ -151,7 +152,7 @@ class SourceSection(SourceBase):
 
     tables: TablePatterns = _TABLES
     snapshot: Snapshot = _SNAPSHOT
-    snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    snapshot_mode: DumpMode = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
     snapshot_class: str | None = _SNAPSHOT_CLASS
     signal_table: str | None = None
@@ -189,7 +190,7 @@ class PostgresSourceSection(SourceBase):
     tables: TablePatterns = _TABLES
     exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
     snapshot: Snapshot = _SNAPSHOT
-    snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    snapshot_mode: DumpMode = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
     snapshot_class: str | None = _SNAPSHOT_CLASS
     watermarks: Literal["table", "message", "snapshot"] = Field(
@@ -284,7 +285,7 @@ class MySqlSourceSection(SourceBase):
     tables: TablePatterns = _TABLES
     exclude_columns: ColumnPatterns = _EXCLUDE_COLUMNS
     snapshot: Snapshot = _SNAPSHOT
-    snapshot_mode: Literal["incremental", "blocking"] = _SNAPSHOT_MODE
+    snapshot_mode: DumpMode = _SNAPSHOT_MODE
     snapshot_configuration: SnapshotConfiguration | None = _SNAPSHOT_CONFIGURATION
     snapshot_class: str | None = _SNAPSHOT_CLASS
     watermarks: Literal["table", "gtid"] = Field(

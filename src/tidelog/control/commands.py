@@ -32,7 +32,7 @@ from pydantic import (
 
 from tidelog.errors import UsageError
 from tidelog.model import patterns as table_patterns
-from tidelog.model.dump_options import RunTimeOptions
+from tidelog.model.dump_options import DumpMode, RunTimeOptions
 from tidelog.model.patterns import EXCLUDE, all_but, check_listed, excludes, matches
 from tidelog.model.schema import TableName
 from tidelog.model.units import parse_bytes, parse_milliseconds, printable
@@ -333,7 +333,7 @@ class ExecuteSnapshot(Command):
     missing: Literal["delete", "list"] = "delete"
     keys: tuple[Key, ...] | None = None
     key_columns: Key | None = None
-    mode: Literal["incremental", "blocking"] = "incremental"
+    mode: DumpMode = "incremental"
     priority: Priority = 0
 
     surrogate_key: str | None = None
@@ -404,7 +404,7 @@ class StopSnapshot(Command):
     dump_id: DumpId | None = None
     tables: tuple[TablePattern, ...] = ()
     matching: Matching = "glob"
-    mode: Literal["incremental", "blocking"] | None = None
+    mode: DumpMode | None = None
 
     @model_validator(mode="after")
     def _patterns_can_match(self) -> StopSnapshot:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator, tables_in_order
 from tidelog.capture.dumps.missing_rows import KEY_SETS, KeySets
-from tidelog.capture.dumps.state import NO_KEY, DumpState, Key, Rejected
+from tidelog.capture.dumps.state import NO_KEY, UNFINISHED_DUMPS, DumpState, Key, Rejected
 from tidelog.capture.notifications import Notify, TableScanStatus
 from tidelog.capture.pauses import PIPELINE_KEYS, LogSwitch, pause, resume
 from tidelog.control.commands import (
@@ -44,7 +44,6 @@ messages.setLevel(logging.INFO)  # requested by the command, whatever --log-leve
 _NO_KEY_FOR_KEYS = "it has no primary key: add one, or name a unique key of it in source.keys"
 _UNMATCHED = "no captured table matches"
 _NONE_CAPTURED = "no table is captured; see source.tables"
-UNFINISHED = frozenset({"queued", "running", "paused"})
 
 
 class CommandHandler:
@@ -284,7 +283,7 @@ class CommandHandler:
             dump
             for dump in self._coordinator.dumps()
             if command.dump_id in (None, dump.dump_id)
-            and dump.status in UNFINISHED
+            and dump.status in UNFINISHED_DUMPS
             and command.mode in (None, getattr(dump, "mode", "incremental"))
         ]
         if not command.tables:

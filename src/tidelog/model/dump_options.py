@@ -7,10 +7,14 @@ dumps use.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from tidelog.model.option_values import Bytes, Milliseconds
 
+DumpMode = Literal["incremental", "blocking"]
+"""How a dump reads: in chunks beside the log, or in one snapshot while the log waits."""
 STATEMENT_TIMEOUT_MS = 600_000
 """Most time of a chunk's SELECT, unless configured."""
 

@@ -16,7 +16,7 @@ from tidelog.app.overview.build import overview
 from tidelog.app.overview.problems import block_reasons, reported_blocks
 from tidelog.app.overview.reader import ENGINE_GROUPS, RUNS_S, StatusReader, process_of
 from tidelog.app.sources.keys import discard_keys
-from tidelog.capture.dumps.state import NO_KEY, DumpState
+from tidelog.capture.dumps.state import NO_KEY, UNFINISHED_DUMPS, DumpState
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.pauses import PIPELINE_KEYS, pause_of
 from tidelog.config import AnyConfig, Config, as_config
@@ -393,7 +393,6 @@ def _tail_start(log: EventLog, end: int, table: str | None, count: int) -> int:
     return log.head_offset
 
 
-FINISHED = ("completed", "aborted")
 POLL_S = 0.2
 PAID_WAIT_INTERVAL_S: Final = 5.0
 
@@ -454,7 +453,7 @@ def wait_finalized(
 def _state_text(state: DumpDelivery | None) -> str:
     if state is None:
         return "no capture has begun it"
-    if state.status not in FINISHED:
+    if state.status in UNFINISHED_DUMPS:
         return f"the dump is {state.status}" + (f" ({state.stands})" if state.stands else "")
     return state.stands or "the outputs are behind; is the pipeline running?"
 
@@ -517,7 +516,7 @@ class _DeliveryProgress:
 
     def is_complete(self, state: DumpDelivery) -> bool:
         """Return whether there is nothing more to wait for."""
-        return state.status in FINISHED and all(
+        return state.status not in UNFINISHED_DUMPS and all(
             table.delivered or not table.taken or table.status != "done" for table in state.tables
         )
 

@@ -37,7 +37,7 @@ from tidelog.system import failpoints
 
 READS_BEFORE_HALVING = 3
 LOSSES_A_FAILURE = 3
-"""A chunk fails each time its connection was lost this often, though a new one could be opened."""
+"""A read fails each time its connection was lost this often, though a new one could be opened."""
 TRANSIENT = (ConnectionLostError, ChunkLostError, ChunkBusyError)
 """The reader reconnects; a lock will be released."""
 

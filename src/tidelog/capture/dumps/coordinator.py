@@ -21,7 +21,7 @@ from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.missing_rows import MissingRowsQueue
 from tidelog.capture.dumps.snapshot_dumps import BlockingDumps, KeylessDumps
-from tidelog.capture.dumps.state import DumpState, Missing, Mode, Rejected, TableProgress
+from tidelog.capture.dumps.state import DumpState, Missing, Rejected, TableProgress
 from tidelog.capture.dumps.store import DumpStore, LogView
 from tidelog.capture.dumps.table_dump import DumpTables
 from tidelog.capture.dumps.thread_messages import Actions, DumpLog
@@ -32,7 +32,7 @@ from tidelog.capture.unsupported_tables import UnsupportedTables
 from tidelog.capture.windows import ChangedKeysToRead, ClosedWindow, VoidedWindow
 from tidelog.capture.writer_thread import ChunkItem
 from tidelog.errors import ChunkError, ConnectionLostError, SourceError, UsageError
-from tidelog.model.dump_options import DumpOptions
+from tidelog.model.dump_options import DumpMode, DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import BlockingReader, Catalogue, ChunkReader, KeyExtractor, StateStore
@@ -235,7 +235,7 @@ class DumpCoordinator:
         key_count: int = 0,
         key_columns: tuple[str, ...] | None = None,
         missing: Missing = "delete",
-        mode: Mode = "incremental",
+        mode: DumpMode = "incremental",
         priority: int = 0,
         reason: str = "requested",
         rejected: Sequence[Rejected] = (),

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from tidelog.capture.dumps.chunk_results import RowWidths
+from tidelog.capture.dumps.chunk_results import LOSSES_A_FAILURE, RowWidths
 from tidelog.capture.dumps.dump_notifications import DumpNotices
 from tidelog.capture.dumps.state import (
     FINISHED_TABLES,
@@ -396,8 +396,6 @@ def _read(reader: BlockingReader, request: ChunkRequest, stop: threading.Event) 
 
 LOG_WAIT_S = 60.0
 """How long a snapshot is kept while the log is read up to its position."""
-LOSSES_A_FAILURE = 3
-"""A read fails each time its connection was lost this often."""
 LONGEST_WAIT_S = 10.0
 ALTERED_WAIT_S = 0.5
 ROWS_UNDER_WAY = 2

@@ -13,6 +13,7 @@ from enum import Enum, StrEnum, auto
 from itertools import pairwise
 from typing import Any, Literal
 
+from tidelog.model.dump_options import DumpMode
 from tidelog.model.schema import TableName
 from tidelog.model.state_machine import Row, Transitions
 from tidelog.ports import ChunkRequest
@@ -274,7 +275,6 @@ CHUNKS = Transitions(
 
 Key = tuple[str | None, ...]
 
-Mode = Literal["incremental", "blocking"]
 Missing = Literal["delete", "list"]
 
 
@@ -505,7 +505,7 @@ class DumpState:
     number: int
     tables: list[TableProgress]
     status: DumpStatus = DumpStatus.QUEUED
-    mode: Mode = "incremental"
+    mode: DumpMode = "incremental"
     reason: str = "requested"
     requested_ms: int = 0
     finished_ms: int | None = None

@@ -18,7 +18,6 @@ from tidelog.capture.dumps.state import (
     DumpState,
     DumpStatus,
     Key,
-    Mode,
     Rejected,
     TableProgress,
     TableStatus,
@@ -28,7 +27,7 @@ from tidelog.capture.dumps.state import (
 from tidelog.capture.log_guard import UnansweredRequests
 from tidelog.capture.unsupported_tables import DeferredWrites
 from tidelog.errors import UsageError
-from tidelog.model.dump_options import DumpOptions
+from tidelog.model.dump_options import DumpMode, DumpOptions
 from tidelog.model.records import ChunkMeta
 from tidelog.ports import StateStore
 
@@ -139,7 +138,7 @@ class DumpStore:
         dump_id: str,
         tables: list[TableProgress],
         *,
-        mode: Mode,
+        mode: DumpMode,
         reason: str,
         now_ms: int,
         rejected: Sequence[Rejected] = (),

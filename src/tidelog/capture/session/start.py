@@ -13,10 +13,10 @@ from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, tables_failed
 from tidelog.capture.dumps.coordinator import DumpCoordinator, tables_in_order
 from tidelog.capture.dumps.missing_rows import KEY_SETS, REFETCH_KEY
-from tidelog.capture.dumps.state import Mode
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.unsupported_tables import REFUSED_KEY, UnsupportedTables
 from tidelog.errors import IncompleteDumpError, PreflightError
+from tidelog.model.dump_options import DumpMode
 from tidelog.ports import Catalogue, StateStore
 
 GENERATION_KEY: Final = "log-generation"
@@ -134,7 +134,7 @@ class StartPlan:
 
     dump: Callable[[bool, bool], str | None] = lambda begun, unfinished: INITIAL_DUMP
     then_end: bool = False
-    mode: Mode = "incremental"
+    mode: DumpMode = "incremental"
 
 
 class StartDumps:

@@ -16,6 +16,7 @@ import pymysql
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.errors import ConfigError, TidelogError
+from tidelog.model.dump_options import DumpMode
 from tidelog.model.patterns import EXCLUDE
 from tidelog.sources.findings import ADMINISTRATOR, Finding
 from tidelog.sources.mysql.chunks.watermarks import VIEW, WATERMARK_TABLE, is_view
@@ -51,7 +52,7 @@ class CheckContext:
     keys: Mapping[str, Sequence[str]]
     exclude_columns: Sequence[str]
     cascades: Literal["refuse", "dump", "accept"]
-    snapshot_mode: Literal["incremental", "blocking"]
+    snapshot_mode: DumpMode
     database_is_refused: bool = False
 
     @property

@@ -14,6 +14,7 @@ import pymysql
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import parse_url
 from tidelog.errors import ConfigError, TidelogError
+from tidelog.model.dump_options import DumpMode
 from tidelog.sources.findings import (
     ADMINISTRATOR,
     SPARE_CONNECTIONS,
@@ -73,7 +74,7 @@ class MySqlPreflight:
         keys: Mapping[str, Sequence[str]] | None = None,
         exclude_columns: Sequence[str] = (),
         cascades: Literal["refuse", "dump", "accept"] = "refuse",
-        snapshot_mode: Literal["incremental", "blocking"] = "incremental",
+        snapshot_mode: DumpMode = "incremental",
     ) -> None:
         self._url = url
         self._server_id = server_id

@@ -104,7 +104,7 @@ PROBLEMS = {
         source(retained_bytes=11 << 30, spare_bytes=None), Severity.WARNING, "its disk fills",
     ),
     "table-refused": ({"refused": [REFUSED]}, Severity.WARNING, "public.x is not captured: no key"),
-    "only-inserts": ({"inserts_only": [REFUSED]}, Severity.WARNING, "public.x is captured in part"),
+    "inserts-only": ({"inserts_only": [REFUSED]}, Severity.WARNING, "public.x is captured in part"),
     "columns-left-out": (
         {"left_out_columns": [LEFT_OUT, {**LEFT_OUT, "table": "public.y"}]},
         Severity.INFO,
@@ -210,7 +210,7 @@ PROBLEMS = {
         ]},
         Severity.WARNING, "tidelog check finds an error in table public.t: it can't be read",
     ),
-    "log-paused": ({"capture": {"held": True}}, Severity.INFO, "The log waits"),
+    "log-waits-for-dump": ({"capture": {"held": True}}, Severity.INFO, "The log waits"),
 }  # fmt: skip
 
 

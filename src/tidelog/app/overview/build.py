@@ -54,7 +54,7 @@ REASON_CHARACTERS = 90
 NEVER = "never"
 _KINDS = {
     "log": ("log-nearly-lost", "log-room-small", "log-fills-disk"),
-    "tables": ("table-refused", "only-inserts", "dump-failed", "rows-unread"),
+    "tables": ("table-refused", "inserts-only", "dump-failed", "rows-unread"),
     "dump": ("chunks-unanswered", "dump-waits", "dumps-held"),
     "paused": ("log-reading-paused", "pipeline-paused", "dump-paused", "dumps-held"),
     "verify": ("copy-differs", "copy-repaired"),

@@ -483,7 +483,7 @@ def _leadership(status: Mapping[str, Any], age_s: float | None, now_ms: int) -> 
         )
     if (status.get("capture") or {}).get("held"):
         yield problem(
-            "log-paused",
+            "log-waits-for-dump",
             Severity.INFO,
             "",
             "The log waits for a blocking dump.",

@@ -51,7 +51,7 @@ def table_problems(status: Mapping[str, Any], now_ms: int) -> Iterator[Problem]:
             )
     yield from _left_out_columns(status.get("left_out_columns") or ())
     yield from _unlogged(status.get("unlogged") or (), now_ms)
-    for kind, section in (("table-refused", "refused"), ("only-inserts", "inserts_only")):
+    for kind, section in (("table-refused", "refused"), ("inserts-only", "inserts_only")):
         for each in status.get(section) or ():
             effect = "is not captured" if kind == "table-refused" else "is captured in part"
             yield problem(

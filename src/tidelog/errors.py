@@ -16,7 +16,7 @@
      │    ├── GapError         the source can no longer give what we have not read  stop, exit 1
      │    ├── SourceChangedError  another server, timeline or database              stop, exit 1
      │    ├── LogInDangerError  the source's log is in danger, and capture was to stop  stop, exit 1
-     │    ├── TableRefusedError   one table can't be captured or dumped              others go on
+     │    ├── UnsupportedTableError  one table can't be captured or dumped            others go on
      │    │    └── ExcludedKeyError  its rows are matched by an excluded column
      │    └── ChunkError       one chunk's read failed                              void
      │         ├── ChunkVoidError
@@ -155,7 +155,7 @@ class LogInDangerError(SourceError):
     """The source is about to remove log that is needed, or its disk fills; capture was to stop."""
 
 
-class TableRefusedError(SourceError):
+class UnsupportedTableError(SourceError):
     """A table can't be captured or dumped as it is; all others can.
 
     Attributes:
@@ -170,11 +170,11 @@ class TableRefusedError(SourceError):
         self.reason = reason
         self.remedy = remedy
 
-    def __reduce__(self) -> tuple[type[TableRefusedError], tuple[str, str, str | None]]:
+    def __reduce__(self) -> tuple[type[UnsupportedTableError], tuple[str, str, str | None]]:
         return type(self), (self.table, self.reason, self.remedy)
 
 
-class ExcludedKeyError(TableRefusedError):
+class ExcludedKeyError(UnsupportedTableError):
     """``source.exclude_columns`` excludes a column by which the table's rows are matched."""
 
 

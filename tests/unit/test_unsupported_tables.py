@@ -17,7 +17,7 @@ from tidelog.errors import (
 )
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.progress import RefusedTables
-from tidelog.ports import DumpCompleted, Refusal
+from tidelog.ports import DumpCompleted, UnsupportedReason
 from tidelog.state.sqlite import SqliteState
 
 T, U = TableName("public", "t"), TableName("public", "u")
@@ -36,7 +36,7 @@ def known(state: SqliteState) -> UnsupportedTables:
 
 def test_what_is_refused_and_owed_outlives_a_restart(state: SqliteState) -> None:
     refused = known(state)
-    refused.refuse("log", T, Refusal("it has no key"))
+    refused.add("log", T, UnsupportedReason("it has no key"))
     assert [line["table"] for line in known(state).summary()] == ["public.t"]
     refused.require_dump(U)
     refused.on_dump_failed(T, "no right to read")
@@ -46,15 +46,15 @@ def test_what_is_refused_and_owed_outlives_a_restart(state: SqliteState) -> None
     assert after.needs_dump(U)
     assert after.needs_dump(T)
     after.resolve("log", T)
-    assert after.refusal_of(T) is not None, "the right is missing still"
-    assert known(state).refusal_of(T) == after.refusal_of(T)
+    assert after.find_reason(T) is not None, "the right is missing still"
+    assert known(state).find_reason(T) == after.find_reason(T)
 
 
 def test_table_that_is_gone_is_owed_nothing(state: SqliteState) -> None:
     """Also one that the log refused as well: nothing is left of it."""
     refused = known(state)
     refused.require_dump(T)
-    refused.refuse("log", T, Refusal("it has no key"))
+    refused.add("log", T, UnsupportedReason("it has no key"))
     refused.keep_only([U])
     assert not refused.any_left
     assert not known(state).any_left
@@ -66,7 +66,7 @@ def test_a_table_is_reported_once_when_it_is_refused_and_once_when_it_is_not(
     told: list[Notification] = []
     refused = UnsupportedTables(state, told.append)
     for _ in range(2):
-        refused.set_all("catalogue", {T: Refusal("it has no key")})
+        refused.set_all("catalogue", {T: UnsupportedReason("it has no key")})
     for _ in range(2):
         refused.set_all("catalogue", {})
     assert [str(notification.type) for notification in told] == ["SKIPPED", "RESUMED"]

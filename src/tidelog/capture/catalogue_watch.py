@@ -18,7 +18,7 @@ from typing import Any
 from tidelog.capture.capture_scope import CaptureScope
 from tidelog.capture.log_guard import UnansweredRequests
 from tidelog.capture.unsupported_tables import UnsupportedTables
-from tidelog.errors import SourceError, TableRefusedError, TidelogError
+from tidelog.errors import SourceError, TidelogError, UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -26,10 +26,10 @@ from tidelog.ports import (
     Catalogue,
     LeftOutColumns,
     Published,
-    Refusal,
     SchemaSeen,
     StateStore,
     TableShape,
+    UnsupportedReason,
 )
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class CatalogueWatch:
         """
         self.on_present: Callable[[Collection[str]], None] = lambda tables: None
         """Called with all existing tables, if any other table would be dumped as new."""
-        self.inserts_only: Mapping[TableName, Refusal] = {}
+        self.inserts_only: Mapping[TableName, UnsupportedReason] = {}
         """Tables whose updates and deletes could not be published at the last comparison."""
         self.left_out_columns: Mapping[TableName, LeftOutColumns] = {}
         """Columns that the log did not have at the last comparison."""
@@ -223,7 +223,7 @@ class CatalogueWatch:
         fingerprints = {
             str(t): _fingerprint(shape)
             for t, shape in shapes.items()
-            if self._unsupported.refusal_of(t) is None
+            if self._unsupported.find_reason(t) is None
         }
         self._report_relations(shapes.values())
         stored = {str(t): version for t, version in versions.items() if str(t) in fingerprints}
@@ -284,7 +284,7 @@ class CatalogueWatch:
             if table not in unjudged:
                 current[name], current_versions[name] = known[name], version
                 continue
-            if self._unsupported.refusal_of(table) is not None:
+            if self._unsupported.find_reason(table) is not None:
                 complete = False
                 if name in known:
                     current[name] = known[name]
@@ -358,7 +358,7 @@ class CatalogueWatch:
             and known.get(str(table), _UNKNOWN) not in (_UNKNOWN, _NOT_READ)
             and not self.scope.is_left_out(str(table))
             and not self.earlier_writers.is_waiting(str(table))
-            and self._unsupported.refusal_of(table) is None
+            and self._unsupported.find_reason(table) is None
             and not self._unsupported.needs_dump(table)
         )
 
@@ -429,12 +429,12 @@ class CatalogueWatch:
     def _shapes(self, tables: Sequence[TableName]) -> dict[TableName, TableShape]:
         """The catalogue's shape of each table; unsupported ones are reported."""
         shapes: dict[TableName, TableShape] = {}
-        refused: dict[TableName, Refusal] = {}
+        refused: dict[TableName, UnsupportedReason] = {}
         for table in tables:
             try:
                 shape = self._catalogue.shape(table)
-            except TableRefusedError as error:
-                refused[table] = Refusal(error.reason, error.remedy)
+            except UnsupportedTableError as error:
+                refused[table] = UnsupportedReason(error.reason, error.remedy)
             else:
                 if shape is not None:
                     shapes[table] = shape

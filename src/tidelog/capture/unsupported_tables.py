@@ -21,9 +21,9 @@ from copy import deepcopy
 from typing import Any
 
 from tidelog.capture.notifications import Notification, NotificationType, Notify
-from tidelog.errors import TableRefusedError
+from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
-from tidelog.ports import Catalogue, Refusal, SourceLoad, StateStore, TableShape
+from tidelog.ports import Catalogue, SourceLoad, StateStore, TableShape, UnsupportedReason
 
 # Deferred writes to the state store.
 
@@ -111,18 +111,18 @@ class UnsupportedTables:
         with self._changing():
             self._known.clear()
 
-    def set_all(self, by: str, found: Mapping[TableName, Refusal]) -> None:
+    def set_all(self, by: str, found: Mapping[TableName, UnsupportedReason]) -> None:
         """Replace all causes of ``by``: those it does not report now are resolved."""
         with self._changing():
             before = {name for name, entry in self._known.items() if by in entry["causes"]}
-            for table, refusal in found.items():
-                self._add(by, str(table), refusal)
+            for table, why in found.items():
+                self._add(by, str(table), why)
             self._resolve(by, before - {str(table) for table in found})
 
-    def refuse(self, by: str, table: TableName, refusal: Refusal) -> None:
+    def add(self, by: str, table: TableName, why: UnsupportedReason) -> None:
         """Add one cause of ``by``."""
         with self._changing():
-            self._add(by, str(table), refusal)
+            self._add(by, str(table), why)
 
     def resolve(self, by: str, table: TableName) -> None:
         """Remove the table's cause of ``by``."""
@@ -135,15 +135,15 @@ class UnsupportedTables:
         with self._lock:
             return bool(self._known)
 
-    def refusal_of(self, table: TableName) -> Refusal | None:
+    def find_reason(self, table: TableName) -> UnsupportedReason | None:
         """Why the table can't be dumped; None if no cause is known."""
         with self._lock:
             entry = self._known.get(str(table))
             causes = [] if entry is None else list(entry["causes"].values())
             causes += self._of_all
-            return (
-                Refusal(**{k: v for k, v in causes[0].items() if k != "at_ms"}) if causes else None
-            )
+            if not causes:
+                return None
+            return UnsupportedReason(**{k: v for k, v in causes[0].items() if k != "at_ms"})
 
     def on_dump_failed(self, table: TableName, reason: str) -> None:
         """Report that a dump which capture needs lacked a privilege. It is retried at growing
@@ -153,7 +153,7 @@ class UnsupportedTables:
         with self._deciding():
             tries = self._tries[name] = self._tries.get(name, -1) + 1
             wait_s = min(FIRST_RETRY_S * 2.0**tries, LAST_RETRY_S)
-            self._add("dump", name, Refusal(reason), at_ms=_now_ms() + int(wait_s * 1000))
+            self._add("dump", name, UnsupportedReason(reason), at_ms=_now_ms() + int(wait_s * 1000))
             self._known[name]["owed"] = True
 
     def on_table_dumped(self, table: TableName) -> None:
@@ -223,24 +223,24 @@ class UnsupportedTables:
 
     # ------------------------------------------------------------ under the lock
 
-    def _add(self, by: str, name: str, refusal: Refusal, at_ms: int | None = None) -> None:
+    def _add(self, by: str, name: str, why: UnsupportedReason, at_ms: int | None = None) -> None:
         entry = self._known.setdefault(name, _entry())
         cause: dict[str, Any] = {
-            "reason": refusal.reason,
-            "remedy": refusal.remedy,
-            "all_dumps": refusal.all_dumps,
+            "reason": why.reason,
+            "remedy": why.remedy,
+            "all_dumps": why.all_dumps,
         }
         reported = any(
-            (known["reason"], known["remedy"]) == (refusal.reason, refusal.remedy)
+            (known["reason"], known["remedy"]) == (why.reason, why.remedy)
             for known in entry["causes"].values()
         )
         if at_ms is not None:
             cause["at_ms"] = at_ms
         entry["causes"][by] = cause
         if not reported:
-            remedy = "" if refusal.remedy is None else f": {refusal.remedy}"
-            logger.warning("%s is refused: %s%s", name, refusal.reason, remedy)
-            self._report(name, NotificationType.SKIPPED, refusal)
+            remedy = "" if why.remedy is None else f": {why.remedy}"
+            logger.warning("%s is not supported: %s%s", name, why.reason, remedy)
+            self._report(name, NotificationType.SKIPPED, why)
 
     def _resolve(self, by: str, names: set[str]) -> None:
         for name in names:
@@ -248,7 +248,7 @@ class UnsupportedTables:
             cause = None if entry is None else entry["causes"].pop(by, None)
             if entry is None or cause is None or entry["causes"]:
                 continue
-            logger.info("%s is no longer refused", name)
+            logger.info("%s is supported again", name)
             self._report(name, NotificationType.RESUMED, None)
             self._forget(name)
 
@@ -257,12 +257,12 @@ class UnsupportedTables:
         if entry is not None and not entry["causes"] and not entry["owed"]:
             del self._known[name]
 
-    def _report(self, name: str, kind: NotificationType, refusal: Refusal | None) -> None:
+    def _report(self, name: str, kind: NotificationType, why: UnsupportedReason | None) -> None:
         data = {"table": name}
-        if refusal is not None:
-            data |= {"status": "SKIPPED", "reason": refusal.reason}
-            if refusal.remedy is not None:
-                data["remedy"] = refusal.remedy
+        if why is not None:
+            data |= {"status": "SKIPPED", "reason": why.reason}
+            if why.remedy is not None:
+                data["remedy"] = why.remedy
         self._notify(Notification(name, TABLE_AGGREGATE, kind, _now_ms(), data))
 
     def _causes_of_all(self) -> list[dict[str, Any]]:
@@ -309,10 +309,10 @@ class CheckingCatalogue:
         return self._catalogue.tables(patterns)
 
     def shape(self, table: TableName) -> TableShape | None:
-        """Raises TableRefusedError, also for causes that others than the catalogue found."""
-        refusal = self._unsupported.refusal_of(table)
-        if refusal is not None:
-            raise TableRefusedError(table, refusal.reason, refusal.remedy)
+        """Raises UnsupportedTableError, also for causes that others than the catalogue found."""
+        why = self._unsupported.find_reason(table)
+        if why is not None:
+            raise UnsupportedTableError(table, why.reason, why.remedy)
         return self._catalogue.shape(table)
 
     def columns(self, tables: Sequence[TableName]) -> dict[TableName, tuple[str, ...]]:

@@ -32,7 +32,13 @@ from tidelog.control.debezium import another_dump_id
 from tidelog.control.mailbox import Mailbox
 from tidelog.control.plain_conditions import names
 from tidelog.control.signal_intake import skipped
-from tidelog.errors import ChunkRefusedError, Policy, TableRefusedError, TidelogError, UsageError
+from tidelog.errors import (
+    ChunkRefusedError,
+    Policy,
+    TidelogError,
+    UnsupportedTableError,
+    UsageError,
+)
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.model.units import printable
 from tidelog.ports import Catalogue, StateStore
@@ -207,7 +213,7 @@ class CommandHandler:
             status, reason = TableScanStatus.UNKNOWN_SCHEMA, "the table does not exist any more"
             try:
                 shape = self._catalogue.shape(table)
-            except TableRefusedError as error:
+            except UnsupportedTableError as error:
                 shape, status, reason = None, TableScanStatus.SQL_EXCEPTION, error.reason
             condition = command.where or choice.first_match(command.conditions, table)
             wrong = None

@@ -45,7 +45,6 @@ from tidelog.ports.source import LeftOutColumns as LeftOutColumns
 from tidelog.ports.source import LogEvent as LogEvent
 from tidelog.ports.source import LogReader as LogReader
 from tidelog.ports.source import Published as Published
-from tidelog.ports.source import Refusal as Refusal
 from tidelog.ports.source import RelationNamed as RelationNamed
 from tidelog.ports.source import Retention as Retention
 from tidelog.ports.source import RowsUnlogged as RowsUnlogged
@@ -55,8 +54,9 @@ from tidelog.ports.source import SignalSeen as SignalSeen
 from tidelog.ports.source import Snapshotter as Snapshotter
 from tidelog.ports.source import SourceId as SourceId
 from tidelog.ports.source import SourceLoad as SourceLoad
-from tidelog.ports.source import TableRefused as TableRefused
 from tidelog.ports.source import TableShape as TableShape
+from tidelog.ports.source import UnsupportedReason as UnsupportedReason
+from tidelog.ports.source import UnsupportedTableSeen as UnsupportedTableSeen
 from tidelog.ports.source import WatermarkSeen as WatermarkSeen
 from tidelog.ports.state import Document as Document
 from tidelog.ports.state import Election as Election

@@ -77,7 +77,7 @@ class Catalogue(Protocol):
     def shape(self, table: TableName) -> TableShape | None:
         """Return the table as it is now; None if there is none.
 
-        Raises TableRefusedError if the table can't be captured or dumped as it is.
+        Raises UnsupportedTableError if the table can't be captured or dumped as it is.
         """
         ...
 
@@ -372,7 +372,7 @@ class RowsUnlogged:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UnsupportedReason:
     """Why a table can't be captured or dumped as it is, without values.
 
     ``remedy``: the SQL that fixes it, if it is known. ``all_dumps``: the table is a metadata table,
@@ -407,21 +407,21 @@ class Published:
     """
 
     added: Sequence[TableName] = ()
-    refused: Mapping[TableName, Refusal] = field(default_factory=dict)
-    inserts_only: Mapping[TableName, Refusal] = field(default_factory=dict)
+    refused: Mapping[TableName, UnsupportedReason] = field(default_factory=dict)
+    inserts_only: Mapping[TableName, UnsupportedReason] = field(default_factory=dict)
     left_out_columns: Mapping[TableName, LeftOutColumns] = field(default_factory=dict)
     holds_new_tables: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class TableRefused:
+class UnsupportedTableSeen:
     """The table's records are left out from here on, until `RowsUnlogged` reports their return.
 
     The records of all other tables follow as usual.
     """
 
     table: TableName
-    refusal: Refusal
+    why: UnsupportedReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +450,7 @@ LogEvent = (
     | RowsUnlogged
     | RelationNamed
     | CatalogueChanged
-    | TableRefused
+    | UnsupportedTableSeen
     | IdleAt
 )
 

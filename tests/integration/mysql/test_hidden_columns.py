@@ -16,7 +16,7 @@ from tests.integration.mysql.value_rows import texts
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer
 from tidelog.model.records import Kind, LogBatch, Resume
-from tidelog.ports import TableRefused
+from tidelog.ports import UnsupportedTableSeen
 
 pytestmark = pytest.mark.integration
 
@@ -103,7 +103,7 @@ def database(server: MariaDbServer) -> Iterator[str]:
 
 
 def refused(capture: LogCapture) -> list[str]:
-    return [event.refusal.reason for event in capture.events if isinstance(event, TableRefused)]
+    return [event.why.reason for event in capture.events if isinstance(event, UnsupportedTableSeen)]
 
 
 def columns_of(server: MySqlFamilyServer, database: str, table: str) -> list[str]:

@@ -8,7 +8,7 @@ from tests.integration.mysql.test_log_refusals import news, refusals
 from tests.integration.mysql.test_preflight import check, faults
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
-from tidelog.errors import TableRefusedError
+from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.catalogue.tables import MySqlCatalogue
 
@@ -53,7 +53,7 @@ def test_such_tables_are_refused_and_no_others(
     try:
         for table in columns:
             if table in odd:
-                with pytest.raises(TableRefusedError, match="as Unicode"):
+                with pytest.raises(UnsupportedTableError, match="as Unicode"):
                     catalogue.shape(TableName(name, table))
             else:
                 assert catalogue.shape(TableName(name, table)) is not None

@@ -13,7 +13,7 @@ from tests.integration.mysql.test_log_reader import run
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.eventlog.schemas import NullRegistry
 from tidelog.model.schema import TableName
-from tidelog.ports import TableRefused
+from tidelog.ports import UnsupportedTableSeen
 from tidelog.sources.mysql.catalogue.schemas import MySqlSchemaFinder
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_tables
@@ -60,7 +60,7 @@ def test_columns_change_while_capture_runs(capture: LogCapture, sql: Sql) -> Non
 
 def refusals(capture: LogCapture) -> list[str]:
     """Why tables were."""
-    return [event.refusal.reason for event in capture.events if isinstance(event, TableRefused)]
+    return [event.why.reason for event in capture.events if isinstance(event, UnsupportedTableSeen)]
 
 
 def test_a_backlog_across_ddl_is_refused_when_names_are_not_certain(
@@ -148,10 +148,10 @@ def test_a_version_fixed_by_hand_is_the_way_on(
     begin = capture.resumes[-1]
     run(sql, "INSERT INTO t VALUES (1, 'x')", "DROP TABLE t")
     capture.catch_up()
-    (told,) = [event for event in capture.events if isinstance(event, TableRefused)]
+    (told,) = [event for event in capture.events if isinstance(event, UnsupportedTableSeen)]
     assert told.table == TableName(mysql_family_database, "t")
-    assert told.refusal.reason.startswith("it is gone after ")
-    assert told.refusal.remedy == "SET GLOBAL binlog_row_metadata = 'FULL';"
+    assert told.why.reason.startswith("it is gone after ")
+    assert told.why.remedy == "SET GLOBAL binlog_row_metadata = 'FULL';"
     assert not news(capture)
     capture.reader.close()
     with connect(mysql_family.url, purpose="test") as connection:

@@ -18,7 +18,7 @@ from tidelog.codecs.mysql.binlog import table_map as binlog_tables
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlServer
 from tidelog.errors import GapError
 from tidelog.model.schema import TableName
-from tidelog.ports import TableRefused
+from tidelog.ports import UnsupportedTableSeen
 from tidelog.sources.mysql.connect import connect
 from tidelog.sources.mysql.stream import log_tables, schema_history
 from tidelog.sources.mysql.stream.schema_history import SchemaHistory
@@ -36,8 +36,8 @@ def metadata(request: pytest.FixtureRequest, mariadb_server: MariaDbServer) -> I
     mariadb_server.execute("SET GLOBAL binlog_row_metadata = MINIMAL")
 
 
-def refusals(capture: LogCapture) -> list[TableRefused]:
-    return [event for event in capture.events if isinstance(event, TableRefused)]
+def refusals(capture: LogCapture) -> list[UnsupportedTableSeen]:
+    return [event for event in capture.events if isinstance(event, UnsupportedTableSeen)]
 
 
 def news(capture: LogCapture) -> list[Any]:
@@ -69,7 +69,7 @@ def test_table_that_becomes_system_versioned_is_refused_from_there_on(
         mariadb_server.execute(statement, mariadb_database)
     capture.catch_up()
     assert news(capture) == [{"a": 1, "b": 1}]
-    assert "system-versioned" in refusals(capture)[0].refusal.reason
+    assert "system-versioned" in refusals(capture)[0].why.reason
     capture.reader.close()
 
 
@@ -89,11 +89,11 @@ def test_system_versioned_table_is_refused_by_name(
     capture.catch_up()
     (told,) = refusals(capture)
     assert told.table == TableName(mariadb_database, "v")
-    assert "system-versioned" in told.refusal.reason
-    assert told.refusal.remedy == f"ALTER TABLE `{mariadb_database}`.`v` DROP SYSTEM VERSIONING;"
+    assert "system-versioned" in told.why.reason
+    assert told.why.remedy == f"ALTER TABLE `{mariadb_database}`.`v` DROP SYSTEM VERSIONING;"
     assert news(capture) == []
     mariadb_server.execute("SET @@system_versioning_alter_history = 1", mariadb_database)
-    mariadb_server.execute(told.refusal.remedy, mariadb_database)
+    mariadb_server.execute(told.why.remedy, mariadb_database)
     mariadb_server.execute("INSERT INTO v VALUES (2, 2)", mariadb_database)
     capture.catch_up()
     assert news(capture) == [{"a": 2, "b": 2}]
@@ -115,7 +115,7 @@ def test_index_of_an_expression_is_named_where_the_log_shows_its_column(full: bo
         server.execute("INSERT INTO d.f VALUES (1, 1)")
         capture.catch_up()
         (told,) = refusals(capture)
-        assert re.search(r"d\.f has an index of an expression .*`ab`", told.refusal.reason)
+        assert re.search(r"d\.f has an index of an expression .*`ab`", told.why.reason)
         capture.reader.close()
 
 
@@ -152,8 +152,8 @@ def test_a_type_that_is_not_known_matters_only_in_captured_tables(
     again.catch_up()
     (told,) = refusals(again)
     assert told.table == TableName(mysql_family_database, "u")
-    assert "the binlog's type 255: " in told.refusal.reason
-    assert "source.tables" in told.refusal.reason
+    assert "the binlog's type 255: " in told.why.reason
+    assert "source.tables" in told.why.reason
     assert news(again) == [{"a": 4}]
     run(sql, "ALTER TABLE u DROP COLUMN p", "INSERT INTO u VALUES (5, 'y')")
     again.catch_up()
@@ -204,7 +204,7 @@ def _read_with_other_character_sets(
     capture.catch_up()
     assert news(capture) == [{"a": 1}, {"a": 2}]
     assert [row.ordinal for row in capture.rows] == [0, 2]
-    told = {event.table: event.refusal.reason for event in refusals(capture)}
+    told = {event.table: event.why.reason for event in refusals(capture)}
     assert set(told) == ({TableName(name, "u")} if captured else set())
     if captured:
         assert "the optional metadata (character sets) can't be read" in told[TableName(name, "u")]
@@ -235,7 +235,7 @@ def test_table_that_may_not_be_read_holds_up_no_other(
         capture.catch_up()
         (told,) = {event.table: event for event in refusals(capture)}.values()
         assert told.table == TableName(name, "hidden")
-        assert str(told.refusal.remedy).startswith(f"GRANT SELECT ON `{name}`.`hidden` TO")
+        assert str(told.why.remedy).startswith(f"GRANT SELECT ON `{name}`.`hidden` TO")
         assert news(capture) == [{"a": 1}]
         server.execute(f"GRANT SELECT ON {name}.hidden TO 'few'@'%'")
         server.execute("INSERT INTO t VALUES (2)", name)

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.mysql.log_capture import LogCapture
 
 from tidelog.demo.servers.mysql import MariaDbServer, MySqlFamilyServer, MySqlServer
-from tidelog.ports import TableRefused
+from tidelog.ports import UnsupportedTableSeen
 from tidelog.sources.mysql.stream import affected_tables
 from tidelog.state.sqlite import SqliteState
 
@@ -148,10 +148,10 @@ def test_temporary_tables_are_known_after_a_restart(
     else:  # whether it is of a temporary table can't be known
         run(other, "INSERT INTO orders VALUES (2, 2, 2)")
         again.catch_up()
-        refused = [event for event in again.events if isinstance(event, TableRefused)]
+        refused = [event for event in again.events if isinstance(event, UnsupportedTableSeen)]
         assert [event.table.name for event in refused] == ["orders", "orders"]
         assert refused[0] == refused[1]
-        assert refused[0].refusal.remedy == affected_tables.ROW_FORMAT
+        assert refused[0].why.remedy == affected_tables.ROW_FORMAT
     assert changes(again)[1:] == [("orders", "I", {"a": 4, "b": 4})]
 
 
@@ -245,7 +245,7 @@ def test_rows_before_mariadb_renames_a_temporary_table_are_read(
         capture.catch_up()
     capture.reader.close()
     assert [row.new for row in capture.rows] == [{"a": 1, "b": 1}, {"a": 2, "b": 2}]
-    assert not [event for event in capture.events if isinstance(event, TableRefused)]
+    assert not [event for event in capture.events if isinstance(event, UnsupportedTableSeen)]
 
 
 def test_mysql_renames_the_table_below_a_temporary_one(

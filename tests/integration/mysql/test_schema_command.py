@@ -96,7 +96,8 @@ def test_capture_has_each_change_after_the_command(
     wait_for(lambda: any(e["op"] == "r" and e["after"]["id"] == 4 for e in events()))
     wait_for(lambda: app.status(load_config(config, {})).document["refused"] == [])
     message = re.search(
-        rf"{table} is refused: it was altered after (\S+) of the binlog.*they are left out, .*"
+        rf"{table} is not supported: it was altered after (\S+) of the binlog.*"
+        "they are left out, .*"
         "SET GLOBAL binlog_row_metadata = 'FULL'",
         capture.tail,
     )

@@ -9,8 +9,8 @@ from tidelog.config import Config
 from tidelog.errors import (
     ConfigError,
     ExcludedKeyError,
-    TableRefusedError,
     TidelogError,
+    UnsupportedTableError,
     UsageError,
 )
 from tidelog.model.patterns import (
@@ -116,5 +116,5 @@ def check_exclusions(config: Config, catalogue: Catalogue, registry: SchemaRegis
             catalogue.shape(table)
         except ExcludedKeyError as error:
             raise ConfigError(str(error)) from None
-        except TableRefusedError:
+        except UnsupportedTableError:
             continue  # it is reported as refused

@@ -21,7 +21,7 @@ from tidelog.capture.session.start import CONSENT_KEY, GAP_KEY, GENERATION_KEY, 
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import ExecuteSnapshot, Key, build_command
 from tidelog.control.mailbox import new_id
-from tidelog.errors import GapError, TableRefusedError, TidelogError, UsageError
+from tidelog.errors import GapError, TidelogError, UnsupportedTableError, UsageError
 from tidelog.eventlog.reader import EventLog
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.records import Resume
@@ -157,7 +157,7 @@ def _reason_not_dumped(catalogue: Catalogue, table: TableName) -> str | None:
     """Return why no dump can read the table; None: a dump can."""
     try:
         shape = catalogue.shape(table)
-    except TableRefusedError as error:
+    except UnsupportedTableError as error:
         return error.reason
     if shape is None:
         return "the table is gone"

@@ -49,7 +49,7 @@ from tidelog.errors import (
     GapError,
     SourceChangedError,
     SourceError,
-    TableRefusedError,
+    UnsupportedTableError,
 )
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName, TableSchema
@@ -405,7 +405,7 @@ class AutomaticDumps:
             return True
         try:
             absent = self._catalogue.shape(table) is None
-        except TableRefusedError:
+        except UnsupportedTableError:
             absent = False  # an unsupported table delays its own dump only
         if not absent:
             self._absent_until.pop(name, None)
@@ -486,7 +486,7 @@ class AutomaticDumps:
         """Request a dump that also covers what the catalogue shows; False: not yet."""
         try:
             shape = self._catalogue.shape(table)
-        except TableRefusedError:
+        except UnsupportedTableError:
             return False  # `status` shows it
         settled = shape is None or self.watch.is_settled(table, shape)
         now = time.monotonic()

@@ -29,7 +29,7 @@ from tidelog.errors import (
     ChunkVoidError,
     ConnectionLostError,
     SourceError,
-    TableRefusedError,
+    UnsupportedTableError,
 )
 from tidelog.model.schema import TableName
 from tidelog.ports import Catalogue, ChunkReader, ChunkRequest, KeyExtractor
@@ -168,7 +168,7 @@ class ChunkResults:
         if task.ended:
             self.drop(task)
             return
-        if isinstance(found, TableRefusedError):
+        if isinstance(found, UnsupportedTableError):
             self._refuse(task, found)
             return
         if isinstance(found, SourceError):  # the source does not answer: check again later

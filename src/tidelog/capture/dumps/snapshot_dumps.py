@@ -63,7 +63,7 @@ from tidelog.errors import (
     Policy,
     SourceBusyError,
     SourceError,
-    TableRefusedError,
+    UnsupportedTableError,
 )
 from tidelog.model.records import ChunkMeta
 from tidelog.model.schema import TableName
@@ -508,7 +508,7 @@ class KeylessDumps:
             if not table.fails(error):
                 return False
             found = self._tables.look_up(run.progress)
-            refused = found if isinstance(found, TableRefusedError) else error
+            refused = found if isinstance(found, UnsupportedTableError) else error
             self._actions.post(partial(self._give_up, run, refused))
         return True
 
@@ -519,7 +519,7 @@ class KeylessDumps:
         logger.warning("%s is read again from its first row: %s", run.progress.table, error)
 
     def _give_up(self, run: TableRun, error: SourceError) -> None:
-        if isinstance(error, (ChunkDeniedError, TableRefusedError)):
+        if isinstance(error, (ChunkDeniedError, UnsupportedTableError)):
             self._tables.refuse(run.dump, run.progress, error)
         else:
             self._tables.fail(run.dump, run.progress, str(error))

@@ -39,7 +39,7 @@ from tidelog.errors import (
     Policy,
     SourceChangedError,
     SourceError,
-    TableRefusedError,
+    UnsupportedTableError,
 )
 from tidelog.model.records import Snapshot
 from tidelog.model.schema import TableName
@@ -143,7 +143,7 @@ class DumpTables:
         """Begin the table as it was ``found``; False if it can't be dumped."""
         if progress.status in FINISHED_TABLES:  # cancelled while it was looked up
             return False
-        if isinstance(found, TableRefusedError):
+        if isinstance(found, UnsupportedTableError):
             self.refuse(dump, progress, found)
             return False
         if isinstance(found, SourceError):
@@ -374,7 +374,7 @@ class DumpTables:
             else:
                 self._unsupported.require_dump(table)
             self._store.after(self._unsupported.flush)
-        reason = error.reason if isinstance(error, TableRefusedError) else str(error)
+        reason = error.reason if isinstance(error, UnsupportedTableError) else str(error)
         self.fail(dump, progress, reason)
 
     def release(self, table: TableName) -> None:

@@ -49,7 +49,7 @@ from tidelog.ports import (
     RowsUnlogged,
     SchemaSeen,
     StateStore,
-    TableRefused,
+    UnsupportedTableSeen,
 )
 
 
@@ -330,15 +330,15 @@ class CaptureSession:
         else:
             self._poll_soon.set()
 
-    def on_refused(self, seen: TableRefused) -> None:
+    def on_unsupported(self, seen: UnsupportedTableSeen) -> None:
         """Called by the engine, on its thread. Stored before the log is read on: the changes that
         the log leaves out require a dump.
         """
-        if self._unsupported.refusal_of(seen.table) is None:
+        if self._unsupported.find_reason(seen.table) is None:
             self._poll_often_until = time.monotonic() + UNSUPPORTED_POLLS_S
             self._poll_soon.set()
         self._unsupported.require_dump(seen.table)
-        self._unsupported.refuse("log", seen.table, seen.refusal)
+        self._unsupported.add("log", seen.table, seen.why)
 
     # ------------------------------------------------------------ threads
 

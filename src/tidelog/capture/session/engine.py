@@ -42,7 +42,7 @@ from tidelog.ports import (
     RowsUnlogged,
     SchemaSeen,
     SignalSeen,
-    TableRefused,
+    UnsupportedTableSeen,
     WatermarkSeen,
 )
 from tidelog.system import failpoints
@@ -139,7 +139,7 @@ class LogListener(Protocol):
 
     def on_catalogue(self, seen: RelationNamed | CatalogueChanged) -> None: ...
 
-    def on_refused(self, seen: TableRefused) -> None: ...
+    def on_unsupported(self, seen: UnsupportedTableSeen) -> None: ...
 
 
 END_S = 30.0
@@ -292,8 +292,8 @@ class CaptureEngine:
             self._listener.on_schema(event)
         elif isinstance(event, (RelationNamed, CatalogueChanged)):
             self._listener.on_catalogue(event)
-        elif isinstance(event, TableRefused):
-            self._listener.on_refused(event)
+        elif isinstance(event, UnsupportedTableSeen):
+            self._listener.on_unsupported(event)
         elif isinstance(event, IdleAt):
             self._reached = max(self._reached, event.position)
             self._between = True

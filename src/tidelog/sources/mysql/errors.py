@@ -31,8 +31,8 @@ from tidelog.errors import (
     PreflightError,
     SourceBusyError,
     SourceError,
-    TableRefusedError,
     TidelogError,
+    UnsupportedTableError,
 )
 from tidelog.system.extras import missing_for_password
 from tidelog.system.peer_check import CUT_OFF
@@ -254,7 +254,7 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
     """
     try:
         yield
-    except TableRefusedError as error:
+    except UnsupportedTableError as error:
         raise ChunkError(f"{doing}: {error.reason}") from error
     except pymysql.MySQLError as error:
         raise _chunk_error(error, doing, too_slow) from None

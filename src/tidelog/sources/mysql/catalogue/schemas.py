@@ -32,7 +32,7 @@ from tidelog.codecs.mysql.charsets import BINARY_COLLATION, charset_of
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.texts.charset_texts import CHARSETS_WITH_SURROGATES, decode_text
 from tidelog.codecs.mysql.types import OLD_FRACTIONS, WIRE_FORMAT, binlog_column, column_of_map
-from tidelog.errors import SourceBusyError, SourceError, TableRefusedError
+from tidelog.errors import SourceBusyError, SourceError, UnsupportedTableError
 from tidelog.model.patterns import exclusion
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.sources.mysql.connect import Connection, quote_name, text_of
@@ -87,7 +87,7 @@ def read_labels(connection: Connection, table: TableName, column: Column) -> Col
         table: the column's table.
         column: the column as the catalogue shows it.
 
-    Raises PyMySQL's errors; TableRefusedError if the server is too old to show the labels.
+    Raises PyMySQL's errors; UnsupportedTableError if the server is too old to show the labels.
     """
     if not labels_may_be_wrong(column):
         return column
@@ -102,7 +102,7 @@ def read_labels(connection: Connection, table: TableName, column: Column) -> Col
             if number_of(error) in (ER.NO_SUCH_TABLE, ER.BAD_FIELD_ERROR):
                 return None
             if number_of(error) == PARSE_ERROR:
-                raise TableRefusedError(
+                raise UnsupportedTableError(
                     table, _LABELS_UNKNOWN.format(_quoted_column(column), exclusion(table))
                 ) from None
             raise
@@ -115,7 +115,7 @@ def read_labels(connection: Connection, table: TableName, column: Column) -> Col
 
 def check_key(connection: Connection, table: TableName, schema: TableSchema) -> None:
     """Refuse a key with an ENUM or SET column whose labels have the same text, or hold surrogates,
-    whose text differs between log and dump. Raises PyMySQL's errors, TableRefusedError.
+    whose text differs between log and dump. Raises PyMySQL's errors, UnsupportedTableError.
     """
     for column in schema.columns:
         if column.name not in schema.match_key or column.type_id not in (types.ENUM, types.SET):
@@ -123,7 +123,7 @@ def check_key(connection: Connection, table: TableName, schema: TableSchema) -> 
         labels = types.labels(column)
         alike = len(set(labels)) < len(labels)
         if alike or _has_surrogates(connection, table, column):
-            raise TableRefusedError(
+            raise UnsupportedTableError(
                 table,
                 f"its key has the column {_quoted_column(column)}, some labels of which are alike "
                 "as Unicode, or have no text there. Rows of several keys would become one. Give it "
@@ -252,7 +252,7 @@ class MySqlSchemaFinder:
             called: the name to write into the schema, if it is another one.
 
         Raises:
-            TableRefusedError: a type is unknown, MariaDB keeps old versions of the rows, labels
+            UnsupportedTableError: a type is unknown, MariaDB keeps old versions of the rows, labels
                 are unknown or can't be a key, or a column of the key is excluded.
             SourceBusyError: the table changed while it was read.
             pymysql.MySQLError: the server's errors.
@@ -262,7 +262,7 @@ class MySqlSchemaFinder:
         if kind is None:
             return None
         if _text(kind[0]) == "SYSTEM VERSIONED":
-            raise TableRefusedError(
+            raise UnsupportedTableError(
                 table,
                 "it is system-versioned: the log holds its old rows next to the current ones, with "
                 "columns that information_schema does not show. Drop its old rows, or "
@@ -283,7 +283,8 @@ class MySqlSchemaFinder:
         self, table: TableName, columns: Sequence[Column], primary_key: Sequence[str]
     ) -> TableSchema:
         """The schema of a table with these columns, also excluded ones; it has no key if
-        ``source.keys`` does not fit. Raises TableRefusedError if a column of its key is excluded.
+        ``source.keys`` does not fit. Raises UnsupportedTableError if a column of its key is
+        excluded.
         """
         names = tuple(column.name for column in columns)
         whole = TableSchema(
@@ -375,7 +376,7 @@ class MySqlSchemaFinder:
                 nullable=bool(nullable),
             )
         except types.UnknownTypeError as error:
-            raise TableRefusedError(
+            raise UnsupportedTableError(
                 table, f"{error}: change the type, or {exclusion(table)}"
             ) from None
 

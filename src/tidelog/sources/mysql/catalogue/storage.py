@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.codecs.mysql.flavor import Flavor
-from tidelog.errors import TableRefusedError
+from tidelog.errors import UnsupportedTableError
 from tidelog.model.schema import TableName
 from tidelog.sources.mysql.connect import Connection
 
@@ -235,7 +235,7 @@ def check_row_image(
     table: TableName,
     surrogate: Callable[[TableName, Sequence[str]], Sequence[str]],
 ) -> None:
-    """Raise TableRefusedError if the server's current records of the table do not show what
+    """Raise UnsupportedTableError if the server's current records of the table do not show what
     changed.
 
     Args:
@@ -274,7 +274,7 @@ def check_row_image(
     if why:
         ways = " log" if why.endswith(" or") else ". Log"
         reason = f"binlog_row_image is {image}: {why}{ways} whole rows of the server"
-        raise TableRefusedError(table, reason, REMEDY)
+        raise UnsupportedTableError(table, reason, REMEDY)
 
 
 def _unlogged_key(

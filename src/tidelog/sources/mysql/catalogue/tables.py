@@ -14,7 +14,7 @@ from tidelog.codecs.mysql.binlog.items import unpack_position
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.codecs.mysql.texts.charset_texts import needs_exact_text
-from tidelog.errors import TableRefusedError
+from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import Retention, SourceLoad, TableShape
@@ -98,7 +98,7 @@ class MySqlCatalogue:
             if found is None or storage is None:
                 return None
             if found.unfit is not None:
-                raise TableRefusedError(table, found.unfit)
+                raise UnsupportedTableError(table, found.unfit)
             excluded = [each.column.name for each in found.schema.excluded]
             return TableShape(
                 schema=found.schema,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 
-from tidelog.errors import SourceError, TableRefusedError
+from tidelog.errors import SourceError, UnsupportedTableError
 from tidelog.model.patterns import exclusion, matches, matching_columns
 from tidelog.model.schema import TableName
 from tidelog.sources.findings import ADMINISTRATOR, Finding, matching_message
@@ -116,7 +116,7 @@ def _tables(context: CheckContext) -> Iterator[Finding]:
         try:
             check_row_image(context.connection, table.name, finder.surrogate)
             found = finder.find(context.connection, table.name)
-        except TableRefusedError as error:
+        except UnsupportedTableError as error:
             fix = error.remedy or ""
             yield Finding(
                 f"table {table.name}", "fail", error.reason, fix, ADMINISTRATOR, by_hand=True

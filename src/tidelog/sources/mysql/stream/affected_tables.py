@@ -27,7 +27,14 @@ from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
 from tidelog.model.schema import TableName
-from tidelog.ports import LogEvent, Refusal, RowsUnlogged, SchemaRegistry, SchemaSeen, TableRefused
+from tidelog.ports import (
+    LogEvent,
+    RowsUnlogged,
+    SchemaRegistry,
+    SchemaSeen,
+    UnsupportedReason,
+    UnsupportedTableSeen,
+)
 from tidelog.sources.mysql.catalogue.cascades import CascadeGraph, CascadeWatch, all_cascades
 from tidelog.sources.mysql.connect import Connection
 from tidelog.sources.mysql.ddl import Effect, Statement, TableEffect, Token, read_statement, tokens
@@ -507,7 +514,8 @@ class LogStatements:
             if seen.uses_temporary:
                 # Possibly a temporary table of that name, created before the log was read: reported
                 # with the same text each time, and fixed by a dump.
-                yield TableRefused(effect.table, Refusal(TEMPORARY_OR_NOT, ROW_FORMAT))
+                why = UnsupportedReason(TEMPORARY_OR_NOT, ROW_FORMAT)
+                yield UnsupportedTableSeen(effect.table, why)
             elif effect.effect is Effect.EMPTIED:
                 # Part of its transaction may have been rolled back, so this is no TRUNCATE.
                 yield RowsUnlogged(effect.table, EMPTIED, seen.position)

@@ -24,7 +24,7 @@ from tidelog.codecs.mysql.binlog.events import first_words
 from tidelog.codecs.mysql.binlog.items import TableMapSeen, position_text
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.server_urls import ServerUrl
-from tidelog.errors import SourceError, TableRefusedError
+from tidelog.errors import SourceError, UnsupportedTableError
 from tidelog.model.patterns import exclusion
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import SchemaRegistry
@@ -219,14 +219,14 @@ class LogSchemas:
             group: the beginning of its transaction, or any earlier position between groups.
 
         Raises:
-            TableRefusedError: the version is uncertain.
+            UnsupportedTableError: the version is uncertain.
             SourceError: the server can't be queried now.
         """
         table = TableName(seen.database, seen.table)
         if seen.unknown is not None:
             self._refuse_type(seen, table)
         if seen.malformed is not None:
-            raise TableRefusedError(
+            raise UnsupportedTableError(
                 table,
                 f"at {position_text(seen.position)} of the binlog: {seen.malformed} can't be read, "
                 "so it is not known what its rows hold: it may be that the server is newer than "
@@ -303,7 +303,7 @@ class LogSchemas:
         """The schema with the surrogate key that it does not have yet, and without the columns that
         are excluded now: the table was renamed since, or the configuration changed.
 
-        Raises TableRefusedError if a column of its key is excluded.
+        Raises UnsupportedTableError if a column of its key is excluded.
         """
         names = schema.whole.column_names
         key = schema.key or self._finder.surrogate(schema.table, names)
@@ -364,12 +364,12 @@ class LogSchemas:
             try:
                 built = self._finder.schema_of_map(seen, connection.flavor, like)
             except types.UnknownTypeError as error:
-                raise TableRefusedError(table, f"at {where} of the binlog: {error}") from None
+                raise UnsupportedTableError(table, f"at {where} of the binlog: {error}") from None
             assert built is not None
             return built
         if name != known:
             state = "is gone" if found is None else "was altered"
-            raise TableRefusedError(
+            raise UnsupportedTableError(
                 table,
                 f"it {state} after {where} of the binlog, which holds rows of it as it was "
                 "before, and the binlog does not contain its column names"
@@ -379,7 +379,7 @@ class LogSchemas:
                 FULL_METADATA,
             )
         if found is None:
-            raise TableRefusedError(
+            raise UnsupportedTableError(
                 table,
                 f"it has rows at {where} of the binlog, but information_schema does not show it: "
                 "the capture's user lacks the right to SELECT",
@@ -387,7 +387,7 @@ class LogSchemas:
             )
         reason = mismatch(found.schema, seen)
         if reason is not None:
-            raise TableRefusedError(
+            raise UnsupportedTableError(
                 table,
                 f"at {where} of the binlog its columns differ from information_schema, "
                 f"although there is no DDL in between ({reason})",
@@ -409,7 +409,7 @@ class LogSchemas:
         self._refuse_hidden(seen, table)
         with translate_errors(f"looking up {table}"):
             self._finder.find(self._get_connection(), table)  # which may name the column
-        raise TableRefusedError(
+        raise UnsupportedTableError(
             table,
             f"at {position_text(seen.position)} of the binlog: Tidelog does not know the binlog's "
             f"type {seen.unknown}: change the column's type, or {exclusion(table)}",
@@ -421,7 +421,7 @@ class LogSchemas:
             if not logs_hidden_columns(connection, table, seen):
                 return
             indexes = expression_indexes(connection, table)
-        raise TableRefusedError(
+        raise UnsupportedTableError(
             table,
             f"at {position_text(seen.position)} of the binlog: {hidden_columns(table, indexes)}",
         )

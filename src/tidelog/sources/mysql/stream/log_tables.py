@@ -19,19 +19,19 @@ from tidelog.codecs.mysql import types
 from tidelog.codecs.mysql.binlog.items import TableMapSeen, WatchedBinlogRow
 from tidelog.codecs.mysql.binlog.scanner import BinlogScanner
 from tidelog.codecs.mysql.rows.keys import lacks_key
-from tidelog.errors import ConfigError, SourceError, TableRefusedError
+from tidelog.errors import ConfigError, SourceError, UnsupportedTableError
 from tidelog.model.patterns import matches, overlap
 from tidelog.model.records import Kind, LogBatch
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import (
     MAX_SIGNAL_BYTES,
     LogEvent,
-    Refusal,
     RowsUnlogged,
     SchemaRegistry,
     SchemaSeen,
     SignalSeen,
-    TableRefused,
+    UnsupportedReason,
+    UnsupportedTableSeen,
     WatermarkSeen,
 )
 from tidelog.sources.mysql.catalogue.cascades import CascadeWatch
@@ -319,12 +319,12 @@ class LogTables:
             return
         try:
             schema = self._schema_at(seen)
-        except TableRefusedError as error:
+        except UnsupportedTableError as error:
             scanner.bind(seen.table_id, 0)
             if self._cascades is not None:
                 self._cascades.bind(scanner, seen, None)
             self._refused.add(table)
-            yield TableRefused(table, Refusal(error.reason, error.remedy))
+            yield UnsupportedTableSeen(table, UnsupportedReason(error.reason, error.remedy))
             return
         previous = self.current.get(table)
         whole = schema.whole
@@ -377,7 +377,7 @@ class LogTables:
             return self._schema_at(seen).whole.column_names
         except SourceError as error:
             # Other errors mean, for example, that the server is unreachable.
-            if type(error) not in (SourceError, TableRefusedError):
+            if type(error) not in (SourceError, UnsupportedTableError):
                 raise
             logger.warning("signals are skipped: %s", error)
             return None

@@ -19,7 +19,7 @@ import psycopg
 from tidelog.model.patterns import matching_columns
 from tidelog.model.schema import TableName
 from tidelog.model.units import counted
-from tidelog.ports import Refusal
+from tidelog.ports import UnsupportedReason
 from tidelog.sources.postgres.connect import quote_ident
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -348,22 +348,22 @@ _OF_TABLE = {"42P01", "3F000", "22023", "0A000", "42809", "55000", "42710", "40P
 
 def publishing_refused(
     connection: Connection, error: psycopg.Error, relation_id: int, publication: str
-) -> Refusal | None:
+) -> UnsupportedReason | None:
     """Why the server does not let the role publish one table; None if the table is not
     the cause.
     """
     state, message = error.sqlstate, error.diag.message_primary
     if state == _LOCKED:
-        return Refusal("another session holds a lock on it, so it is not published yet")
+        return UnsupportedReason("another session holds a lock on it, so it is not published yet")
     if state in _OF_TABLE:
-        return Refusal(f"it can't be published: {message}")
+        return UnsupportedReason(f"it can't be published: {message}")
     if state != _DENIED:
         return None
     found = not_owned(connection, {relation_id: publication})
-    return found.get(relation_id) or Refusal(f"it can't be published: {message}")
+    return found.get(relation_id) or UnsupportedReason(f"it can't be published: {message}")
 
 
-def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Refusal]:
+def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, UnsupportedReason]:
     """The rights that the role lacks to publish tables, by relation.
 
     ``wanted``: the publication of each relation. A relation that is missing in the result lacks no
@@ -378,7 +378,7 @@ def not_owned(connection: Connection, wanted: Mapping[int, str]) -> dict[int, Re
         (list(wanted),),
     ).fetchall()
     user = quote_ident(connection.info.user)
-    found = dict.fromkeys(wanted, Refusal("it is gone"))
+    found = dict.fromkeys(wanted, UnsupportedReason("it is gone"))
     for relation_id, *row in rows:
         refusal = _publish_refusal(user, wanted[relation_id], *row)
         if refusal is None:
@@ -402,9 +402,9 @@ def _publish_refusal(
     is_superuser: bool,
     owned: bool,
     usage: bool,
-) -> Refusal | None:
+) -> UnsupportedReason | None:
     if not usage:
-        return Refusal(
+        return UnsupportedReason(
             "the role may not use its schema, so it can't publish it",
             f"GRANT USAGE ON SCHEMA {quote_ident(namespace)} TO {user};",
         )
@@ -414,13 +414,13 @@ def _publish_refusal(
     add = f"ALTER PUBLICATION {quote_ident(publication)} ADD TABLE {table};"
     # A member of a superuser's role would be one.
     grant = f"GRANT {quote_ident(owner)} TO {user}; -- or, as a superuser: "
-    return Refusal(
+    return UnsupportedReason(
         f"it is not published, because the role does not own it (its owner is {owner})",
         f"{add} -- as a superuser" if is_superuser else f"{grant}{add}",
     )
 
 
-def watermarks_refused(connection: Connection, watermark: TableName) -> Refusal | None:
+def watermarks_refused(connection: Connection, watermark: TableName) -> UnsupportedReason | None:
     """Why watermarks can't be written to the existing watermark table; None if they can."""
     row = connection.execute(
         b"SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'), "
@@ -441,7 +441,7 @@ def watermarks_refused(connection: Connection, watermark: TableName) -> Refusal 
         grants.append(f"GRANT SELECT, INSERT, UPDATE ON {table} TO {user};")
     if not grants:
         return None
-    return Refusal(
+    return UnsupportedReason(
         "the role may not write watermarks to it: no table can be dumped",
         " ".join(grants),
         all_dumps=True,

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from tidelog.model.schema import TableName
-from tidelog.ports import Refusal
+from tidelog.ports import UnsupportedReason
 from tidelog.sources.postgres.catalogue.identity import watermarks_refused
 from tidelog.sources.postgres.chunks.watermarks import WATERMARK_COLUMN
 from tidelog.sources.postgres.connect import quote_ident
@@ -63,7 +63,9 @@ LIMIT 1
 _KINDS = {"v": "VIEW", "m": "MATERIALIZED VIEW", "f": "FOREIGN TABLE", "S": "SEQUENCE"}
 
 
-def watermark_table_refusal(connection: Connection, watermark: TableName) -> Refusal | None:
+def watermark_table_refusal(
+    connection: Connection, watermark: TableName
+) -> UnsupportedReason | None:
     """Why the table must not be written to; None if it is safe, or does not exist and can be
     created.
     """
@@ -96,8 +98,8 @@ def watermark_table_refusal(connection: Connection, watermark: TableName) -> Ref
     return None
 
 
-def _refusal(reason: str, remedy: str) -> Refusal:
-    return Refusal(f"{reason}: no watermark is written to it", remedy, all_dumps=True)
+def _refusal(reason: str, remedy: str) -> UnsupportedReason:
+    return UnsupportedReason(f"{reason}: no watermark is written to it", remedy, all_dumps=True)
 
 
 # The tables.
@@ -108,7 +110,7 @@ SIGNAL_COLUMNS = ("id", "type", "data")
 
 def prepare_watermark_table(
     connection: Connection, table: TableName, strict: bool
-) -> Refusal | None:
+) -> UnsupportedReason | None:
     """Create the watermark table if it is missing.
 
     Returns why watermarks can't be written to it (then no table is dumped, and log capture
@@ -125,7 +127,7 @@ def prepare_watermark_table(
         if strict:
             raise
         reason = f"{error.diag.message_primary}: no watermark can be written"
-        return Refusal(reason, all_dumps=True)
+        return UnsupportedReason(reason, all_dumps=True)
     return refusal or watermarks_refused(connection, table)
 
 

@@ -23,7 +23,7 @@ import psycopg
 
 from tidelog.errors import PreflightError
 from tidelog.model.schema import TableName
-from tidelog.ports import LeftOutColumns, Refusal
+from tidelog.ports import LeftOutColumns, UnsupportedReason
 from tidelog.sources.postgres.catalogue.identity import (
     GENERATED_VERSION,
     IdentityTrouble,
@@ -177,8 +177,8 @@ class Publications:
         self.signals = None if signal_table is None else TableName.parse(signal_table)
         self.slot = slot
         self._exclude_columns = tuple(exclude_columns)
-        self.refused: dict[TableName, Refusal] = {}
-        self.inserts_only: dict[TableName, Refusal] = {}
+        self.refused: dict[TableName, UnsupportedReason] = {}
+        self.inserts_only: dict[TableName, UnsupportedReason] = {}
         self.left_out_columns: dict[TableName, LeftOutColumns] = {}
         self._lock = threading.Lock()
         self._unreported: list[TableName] = []  # newly published, not yet returned by `sync`
@@ -186,7 +186,7 @@ class Publications:
         self._warned: set[str] = set()
         self._settled: object = None  # the inputs of the last check that left nothing to retry
         self._settled_at = 0.0
-        self._refused_then: dict[TableName, Refusal] = {}
+        self._refused_then: dict[TableName, UnsupportedReason] = {}
 
     @property
     def names(self) -> list[str]:
@@ -390,17 +390,17 @@ class Publications:
         wanted = {table.relation_id: step.publications[0] for step, table in found}
         why = not_owned(connection, wanted) if wanted else {}
         for step, table in found:
-            refusal = why.get(table.relation_id)
-            self._add_refused(table.table, refusal or Refusal(step.why, " ".join(step.statements)))
+            stated = UnsupportedReason(step.why, " ".join(step.statements))
+            self._add_refused(table.table, why.get(table.relation_id) or stated)
 
     def _note_troubles(self, planner: Planner) -> None:
         self.inserts_only = {
-            table: Refusal(trouble.why, trouble.remedy)
+            table: UnsupportedReason(trouble.why, trouble.remedy)
             for table, trouble in _identity_troubles(planner.view).items()
         }
         self.left_out_columns = planner.left_out_columns()
 
-    def _add_refused(self, table: TableName, refusal: Refusal) -> None:
+    def _add_refused(self, table: TableName, refusal: UnsupportedReason) -> None:
         self.refused[table] = replace(refusal, all_dumps=table == self.watermark)
 
     def _require_any(self, view: PublicationView) -> None:

@@ -169,8 +169,8 @@ class PostgresSchemaFinder:
         return matches(list(self._keys), table)
 
     def find(self, connection: Connection, table: TableName) -> PostgresFoundTable | None:
-        """The table in this transaction's snapshot; None if there is none. Raises TableRefusedError
-        if a column of its key is excluded.
+        """The table in this transaction's snapshot; None if there is none. Raises
+        UnsupportedTableError if a column of its key is excluded.
         """
         row = connection.execute(
             _SHAPE.format(condition="n.nspname = %s AND c.relname = %s").encode(),
@@ -203,7 +203,7 @@ class PostgresSchemaFinder:
         """The schema of a relation message, which may be older than the catalogue.
 
         Columns, types and identity are from the message; the catalogue adds the primary key and
-        nullability, as far as it still fits. Raises TableRefusedError as `find`.
+        nullability, as far as it still fits. Raises UnsupportedTableError as `find`.
         """
         table = TableName(seen.namespace, seen.name)
         row = connection.execute(

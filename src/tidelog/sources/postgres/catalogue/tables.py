@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from tidelog.errors import TableRefusedError
+from tidelog.errors import UnsupportedTableError
 from tidelog.model.patterns import matches
 from tidelog.model.schema import TableName
 from tidelog.ports import Retention, SourceLoad, TableShape
@@ -273,8 +273,8 @@ class PostgresCatalogue:
             return self._listed(connection, matching_tables(connection, patterns, self._hidden))
 
     def shape(self, table: TableName) -> TableShape | None:
-        """The table's current shape; ``storage`` is for `rows_may_differ`. Raises TableRefusedError
-        if the role may not read it, or ``source.keys`` does not fit it.
+        """The table's current shape; ``storage`` is for `rows_may_differ`. Raises
+        UnsupportedTableError if the role may not read it, or ``source.keys`` does not fit it.
         """
         with self._lock, translate_errors(f"looking up {table}"):
             connection = self._get_connection()
@@ -396,13 +396,13 @@ def table_shape(
     publications: Sequence[str] = (),
 ) -> TableShape | None:
     """The table's shape as the connection's transaction sees it; None if it does not exist. Raises
-    TableRefusedError if ``source.keys`` does not fit it.
+    UnsupportedTableError if ``source.keys`` does not fit it.
     """
     found = finder.find(connection, table)
     if found is None:
         return None
     if found.unfit is not None:
-        raise TableRefusedError(table, found.unfit)
+        raise UnsupportedTableError(table, found.unfit)
     schema = found.schema
     storage = storage_of(
         connection,
@@ -422,7 +422,7 @@ def table_shape(
 def _require_readable(
     connection: psycopg.Connection[tuple[Any, ...]], table: TableName, relation_id: int
 ) -> None:
-    """Raise TableRefusedError, with the grants, if the role may not read the table."""
+    """Raise UnsupportedTableError, with the grants, if the role may not read the table."""
     row = connection.execute(
         b"SELECT has_schema_privilege(relnamespace, 'USAGE'), has_table_privilege(oid, 'SELECT') "
         b"FROM pg_catalog.pg_class WHERE oid = %s::oid",
@@ -439,6 +439,6 @@ def _require_readable(
         ),
     ]
     if grants:
-        raise TableRefusedError(
+        raise UnsupportedTableError(
             table, "the role may not read it, so it can't dump it", " ".join(grants)
         )

@@ -18,7 +18,7 @@ from tidelog.errors import (
     ChunkLostError,
     ChunkRefusedError,
     ChunkTooSlowError,
-    TableRefusedError,
+    UnsupportedTableError,
 )
 from tidelog.model.dump_options import STATEMENT_TIMEOUT_MS
 from tidelog.model.schema import TableName, TableSchema
@@ -303,7 +303,7 @@ def chunk_errors(doing: str, *, too_slow: type[ChunkError] = ChunkTooSlowError) 
     """
     try:
         yield
-    except TableRefusedError as error:
+    except UnsupportedTableError as error:
         raise ChunkError(f"{doing}: {error.reason}") from error
     except psycopg.Error as error:
         state = error.sqlstate or ""

@@ -41,7 +41,7 @@ from tidelog.errors import (
     Policy,
     SourceBusyError,
     SourceError,
-    TableRefusedError,
+    UnsupportedTableError,
 )
 from tidelog.model.patterns import EXCLUDE, excludes, matches
 from tidelog.model.records import Kind, LogBatch, Resume
@@ -52,7 +52,6 @@ from tidelog.ports import (
     IdleAt,
     LastTransaction,
     LogEvent,
-    Refusal,
     RelationNamed,
     RowsUnlogged,
     SchemaRegistry,
@@ -60,7 +59,8 @@ from tidelog.ports import (
     SignalSeen,
     SourceId,
     StateStore,
-    TableRefused,
+    UnsupportedReason,
+    UnsupportedTableSeen,
     WatermarkSeen,
 )
 from tidelog.sources.postgres.catalogue.ddl_trigger import DDL_PREFIX
@@ -534,10 +534,10 @@ class PostgresLogReader:
                 raise
             self._scanner.bind(seen.relation_id, 0)
             self._refused[seen.relation_id] = seen
-            refusal = Refusal(str(error))
-            if isinstance(error, TableRefusedError):
-                refusal = Refusal(error.reason, error.remedy)
-            yield TableRefused(table, refusal)
+            refusal = UnsupportedReason(str(error))
+            if isinstance(error, UnsupportedTableError):
+                refusal = UnsupportedReason(error.reason, error.remedy)
+            yield UnsupportedTableSeen(table, refusal)
             return
         schema = self._registry.register(schema)
         self._bound[seen.relation_id] = schema

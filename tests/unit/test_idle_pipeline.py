@@ -22,7 +22,7 @@ from tidelog.capture.pauses import PIPELINE_KEYS, pause
 from tidelog.config import Config, load_config
 from tidelog.errors import MissingProgramError, NameRefusedError, UsageError
 from tidelog.eventlog.consumers import Consumers, OutputFailure
-from tidelog.outputs.base.progress import OutputProgress, RefusedTables
+from tidelog.outputs.base.progress import LeftOutTableStore, OutputProgress
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.files.commits import Attempt, Commits, StagedFile
 from tidelog.state.opening import open_state
@@ -171,8 +171,8 @@ def progress_in_another_log(place: Place) -> None:
 
 
 def a_table_left_out(place: Place) -> None:
-    refused = RefusedTables(place.state, place.built.log.generation, "files")
-    refused.refuse("p.a", NameRefusedError("no"), 0)
+    left_out = LeftOutTableStore(place.state, place.built.log.generation, "files")
+    left_out.add("p.a", NameRefusedError("no"), 0)
 
 
 def files_of_another_log(place: Place) -> None:

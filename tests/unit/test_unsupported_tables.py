@@ -16,7 +16,7 @@ from tidelog.errors import (
     TableLeftOutError,
 )
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.progress import RefusedTables
+from tidelog.outputs.base.progress import LeftOutTableStore
 from tidelog.ports import DumpCompleted, UnsupportedReason
 from tidelog.state.sqlite import SqliteState
 
@@ -75,20 +75,20 @@ def test_a_table_is_reported_once_when_it_is_refused_and_once_when_it_is_not(
 def test_an_output_forgets_refused_names_of_tables_that_it_takes_no_more(
     state: SqliteState,
 ) -> None:
-    names = RefusedTables(state, "generation", "output")
+    names = LeftOutTableStore(state, "generation", "output")
     for table in ("public.t", "public.u"):
-        names.refuse(table, NameRefusedError("too long"), 1)
+        names.add(table, NameRefusedError("too long"), 1)
     asked: list[str] = []
     names.take_again(["public.t"], lambda _table: None, asked.extend, 7)
     assert asked == ["public.t"]
-    assert list(RefusedTables(state, "generation", "output").messages()) == ["public.t"]
+    assert list(LeftOutTableStore(state, "generation", "output").messages()) == ["public.t"]
 
 
 def test_a_table_that_was_resumed_by_a_row_is_dumped_when_tables_are_tried_again(
     state: SqliteState,
 ) -> None:
-    tables = RefusedTables(state, "generation", "output")
-    tables.refuse("public.t", TableLeftOutError("somebody else's"), 1)
+    tables = LeftOutTableStore(state, "generation", "output")
+    tables.add("public.t", TableLeftOutError("somebody else's"), 1)
     tables.resume("public.t", 4)
     asked: list[str] = []
     for _ in range(2):
@@ -97,8 +97,8 @@ def test_a_table_that_was_resumed_by_a_row_is_dumped_when_tables_are_tried_again
 
 
 def test_a_table_of_which_a_dump_has_begun_is_dumped_by_that_one(state: SqliteState) -> None:
-    tables = RefusedTables(state, "generation", "output")
-    tables.refuse("public.t", RowsLeftOutError("its row is rejected"), 1)
+    tables = LeftOutTableStore(state, "generation", "output")
+    tables.add("public.t", RowsLeftOutError("its row is rejected"), 1)
     tables.resume("public.t", 4, is_dumped=True)
     asked: list[str] = []
     tables.take_again(["public.t"], lambda _table: None, asked.extend, 7)
@@ -111,8 +111,8 @@ def test_a_table_of_which_a_dump_has_begun_is_dumped_by_that_one(state: SqliteSt
 def test_a_table_without_a_key_waits_for_a_dump_that_began_once_it_was_written_again(
     state: SqliteState, by_row: bool
 ) -> None:
-    tables = RefusedTables(state, "generation", "output")
-    tables.refuse("public.t", TableLeftOutError("somebody else's"), 1)
+    tables = LeftOutTableStore(state, "generation", "output")
+    tables.add("public.t", TableLeftOutError("somebody else's"), 1)
     if by_row:
         tables.resume("public.t", 7, keyed=False)
     asked: list[str] = []
@@ -125,14 +125,14 @@ def test_a_table_without_a_key_waits_for_a_dump_that_began_once_it_was_written_a
 
 
 def test_no_dump_is_requested_of_a_table_that_was_left_out_again(state: SqliteState) -> None:
-    tables = RefusedTables(state, "generation", "output")
+    tables = LeftOutTableStore(state, "generation", "output")
     asked: list[str] = []
 
     def refuse(_table: str) -> None:
         raise TableLeftOutError("somebody else's")
 
     for since in (1, 5):
-        tables.refuse("public.t", TableLeftOutError("somebody else's"), since)
+        tables.add("public.t", TableLeftOutError("somebody else's"), since)
         if since == 1:
             tables.resume("public.t", 4)
     tables.take_again(["public.t"], refuse, asked.extend, 7)
@@ -144,8 +144,8 @@ def test_a_table_without_a_key_is_reported_once_and_is_no_problem(
     state: SqliteState, caplog: pytest.LogCaptureFixture
 ) -> None:
     for since in (3, 5):
-        tables = RefusedTables(state, "generation", "output")
-        tables.refuse("public.t", KeyMissingError("it has no key"), since)
+        tables = LeftOutTableStore(state, "generation", "output")
+        tables.add("public.t", KeyMissingError("it has no key"), since)
         assert (tables.messages(), tables.keyless()) == ({}, {"public.t": "it has no key"})
     assert [each.levelname for each in caplog.records] == ["WARNING"]
     asked: list[str] = []
@@ -158,13 +158,13 @@ def test_a_table_without_a_key_is_reported_once_and_is_no_problem(
 def test_a_table_without_a_key_that_is_appended_now_is_dumped(
     state: SqliteState, by_row: bool
 ) -> None:
-    tables = RefusedTables(state, "generation", "output")
+    tables = LeftOutTableStore(state, "generation", "output")
     asked: list[str] = []
 
     def refuse(_table: str) -> None:
         raise KeyMissingError("it has no key")
 
-    tables.refuse("public.t", KeyMissingError("it has no key"), 3)
+    tables.add("public.t", KeyMissingError("it has no key"), 3)
     tables.take_again(["public.t"], refuse, asked.extend, 5, ["public.t"])
     assert not asked
     if by_row:
@@ -178,10 +178,10 @@ def test_a_table_without_a_key_that_is_appended_now_is_dumped(
 
 
 def test_a_dump_of_which_rows_were_left_out_is_not_complete(state: SqliteState) -> None:
-    tables = RefusedTables(state, "generation", "output")
+    tables = LeftOutTableStore(state, "generation", "output")
     before, since = (DumpCompleted("d", "public.t", first, True) for first in (9, 10))
     other = DumpCompleted("d", "public.u", 1, True)
-    tables.refuse("public.t", TableLeftOutError("somebody else's"), 5)
+    tables.add("public.t", TableLeftOutError("somebody else's"), 5)
     for _ in range(2):
         assert tables.complete_dumps([before, since, other], 10) == (since, other)
         tables.resume("public.t", 10)
@@ -194,9 +194,9 @@ def test_the_dump_of_a_table_that_got_a_key_begins_when_it_was_last_left_out(
     state: SqliteState, dump: int, lacking: bool
 ) -> None:
     """Not with its first row that has a key, which may be one of that dump."""
-    tables = RefusedTables(state, "generation", "output")
+    tables = LeftOutTableStore(state, "generation", "output")
     for since, resumed in ((3, 5), (8, 9)):
-        tables.refuse("public.t", KeyMissingError("it has no key"), since)
+        tables.add("public.t", KeyMissingError("it has no key"), since)
         tables.resume("public.t", resumed)
     tables.remove_dumped([DumpCompleted("d", "public.t", dump, True)])
     assert bool(tables.messages()) == lacking
@@ -210,11 +210,11 @@ def test_a_table_whose_rows_are_rejected_again_is_not_dumped_by_each_start(
     asked: list[str] = []
     counts = []
     for start, options in enumerate(["a", "a", "a", "b", "b", "b"]):
-        tables = RefusedTables(state, "generation", "output", options)
+        tables = LeftOutTableStore(state, "generation", "output", options)
         tables.take_again(["public.t"], lambda _table: None, asked.extend, start)
         left_out = tables.dumped_in_vain()
         if not left_out:
-            tables.refuse("public.t", rejected, start)
+            tables.add("public.t", rejected, start)
         assert bool(left_out) == (start in (2, 4, 5))
         counts.append(len(asked))
     assert counts == [0, 1, 1, 2, 2, 2]

@@ -110,7 +110,7 @@ class RejectingOutput(Output, Protocol):
         """
         ...
 
-    def refused_tables(self) -> Mapping[str, str]:
+    def left_out_tables(self) -> Mapping[str, str]:
         """Return why tables are left out, or miss rows since, and what to do."""
         ...
 

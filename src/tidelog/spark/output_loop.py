@@ -227,7 +227,7 @@ class OutputLoop:
     def _take_again_if_due(self) -> None:
         if time.monotonic() - self._tried < _TAKE_AGAIN_S:
             return
-        if isinstance(self.output, RejectingOutput) and self.output.refused_tables():
+        if isinstance(self.output, RejectingOutput) and self.output.left_out_tables():
             self._take_again()
 
     def _report_tables(self) -> None:
@@ -418,8 +418,8 @@ class OutputLoop:
         missing = output.unregistered_tables() if isinstance(output, RegisteringOutput) else {}
         if not isinstance(output, RejectingOutput):
             return LeftOutTables(unregistered=dict(missing))
-        refused, keyless = output.refused_tables(), output.keyless_tables()
-        return LeftOutTables(dict(refused), dict(keyless), dict(missing))
+        left_out, keyless = output.left_out_tables(), output.keyless_tables()
+        return LeftOutTables(dict(left_out), dict(keyless), dict(missing))
 
 
 def _error_to_raise(error: Exception) -> TidelogError:

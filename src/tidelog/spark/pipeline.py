@@ -279,7 +279,7 @@ def run_pipeline(
         loop.prepare()
     group.run(loops, stop)
     if once:
-        _raise_if_refused(outputs)
+        _raise_if_left_out(outputs)
     return min(loop.done for loop in loops)
 
 
@@ -309,10 +309,10 @@ def _check_offsets(log: EventLog, destinations: Mapping[str, Destination], outpu
     log.check_offsets(*sorted(offsets), who=f"output {output.name}")
 
 
-def _raise_if_refused(outputs: Sequence[Output]) -> None:
+def _raise_if_left_out(outputs: Sequence[Output]) -> None:
     """Raises TableLeftOutError if tables were left out; the others were delivered."""
     rejecting = [each for each in outputs if isinstance(each, RejectingOutput)]
-    found = [text for each in rejecting for text in each.refused_tables().values()]
+    found = [text for each in rejecting for text in each.left_out_tables().values()]
     if found:
         raise TableLeftOutError("; ".join(found))
 

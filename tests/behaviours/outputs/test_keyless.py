@@ -22,7 +22,7 @@ def bring(destination: Destination, built: BuiltLog, start: int) -> Any:
         output.prepare(built.log.generation)
         output.take_again(lambda _tables: None)
         output.write(batch_of(built.log, start, built.log.latest_offset()))
-        return dict(output.keyless_tables()), dict(output.refused_tables())
+        return dict(output.keyless_tables()), dict(output.left_out_tables())
     finally:
         output.close()
 

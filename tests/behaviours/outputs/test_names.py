@@ -45,7 +45,7 @@ def bring(destination: Destination, built: BuiltLog, **how: Any) -> tuple[dict[s
         output.prepare(built.log.generation)
         output.take_again(asked.update)
         output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
-        return dict(output.refused_tables()), asked
+        return dict(output.left_out_tables()), asked
     finally:
         output.close()
 

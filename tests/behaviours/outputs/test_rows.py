@@ -319,7 +319,7 @@ def test_rows_that_a_step_can_not_take_leave_out_their_table_alone(
     try:
         output.prepare(built.log.generation)
         output.write(batch_of(built.log, start, middle))
-        told = output.refused_tables()["public.t"]
+        told = output.left_out_tables()["public.t"]
         assert "CAST_INVALID_INPUT" in told
         assert "tidelog dump --table public.t" in told
         assert "secret" not in told
@@ -328,7 +328,7 @@ def test_rows_that_a_step_can_not_take_leave_out_their_table_alone(
         until = built.flush().next
         output.take_again(asked.extend)
         output.write(batch_of(built.log, middle, until))
-        assert output.refused_tables() == {"public.t": told}
+        assert output.left_out_tables() == {"public.t": told}
         assert [each["id"] for each in destination.rows("public.u")] == [1, 2]
         first = built.dump_started("public.t").first
         begun = built.log.latest_offset()
@@ -337,7 +337,7 @@ def test_rows_that_a_step_can_not_take_leave_out_their_table_alone(
         end = built.dump_completed("public.t", first).next
         output.write(batch_of(built.log, begun, end))
         output.take_again(asked.extend)
-        assert output.refused_tables() == {}
+        assert output.left_out_tables() == {}
         assert not asked, "the dump was there"
     finally:
         output.close()

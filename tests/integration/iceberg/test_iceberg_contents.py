@@ -279,7 +279,7 @@ def test_the_changes_of_a_table_without_a_key_are_appended_beside_copies(
     output = opened()
     output.write(batch_of(built.log, 0, built.log.latest_offset()))
     assert "has a key now" in output.keyless_tables()["public.audit"]
-    assert output.refused_tables() == {}
+    assert output.left_out_tables() == {}
     output.close()
     assert [row["name"] for row in lake.frame(NAME).orderBy("id").collect()] == [
         "n0", "n1", "n2", "n3"

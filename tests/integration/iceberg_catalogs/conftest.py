@@ -43,7 +43,7 @@ class Delivered:
         try:
             output.prepare(self.built.log.generation)
             self.write(output)
-            return dict(output.refused_tables())
+            return dict(output.left_out_tables())
         finally:
             output.close()
 

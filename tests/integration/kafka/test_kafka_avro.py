@@ -48,7 +48,7 @@ outputs:
     try:
         output.prepare(built.log.generation)
         output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
-        return dict(output.refused_tables())
+        return dict(output.left_out_tables())
     finally:
         output.close()
 

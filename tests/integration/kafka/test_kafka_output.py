@@ -27,7 +27,7 @@ def bring(output: Any, built: BuiltLog) -> dict[str, str]:
     try:
         output.prepare(built.log.generation)
         output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
-        return dict(output.refused_tables())
+        return dict(output.left_out_tables())
     finally:
         output.close()
 

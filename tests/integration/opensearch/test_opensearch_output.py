@@ -42,7 +42,7 @@ def bring(context: Context, pattern: str, **options: Any) -> str:
     try:
         output.prepare(log.generation)
         output.write(batch_of(log, log.head_offset, log.latest_offset()))
-        return "; ".join(output.refused_tables().values())
+        return "; ".join(output.left_out_tables().values())
     finally:
         output.close()
 

@@ -331,7 +331,7 @@ def test_the_changes_of_a_table_without_a_key_are_appended_beside_copies(
     told = output.keyless_tables()
     assert "has a key now" in told["public.audit"]
     assert "keeps a copy at " in told[NAME]
-    assert output.refused_tables() == {}
+    assert output.left_out_tables() == {}
     output.close()
 
 

@@ -131,7 +131,7 @@ class Copy:
             output.prepare(self.built.log.generation)
             output.take_again(asked.update)
             output.write(batch_of(self.built.log, start, end))
-            return dict(output.refused_tables()), asked
+            return dict(output.left_out_tables()), asked
         finally:
             output.close()
 
@@ -351,7 +351,7 @@ def test_a_table_that_takes_no_rows_amid_a_run_is_left_out_until_a_dump_of_it_be
             )
         output.write(batch_of(built.log, ends[1], ends[2]))
         output.take_again(asked.update)
-        told = output.refused_tables()
+        told = output.left_out_tables()
         assert told.keys() == {"public.t"}
         assert "tidelog dump --table public.t" in told["public.t"]
         assert [row["id"] for row in copy.rows("public.u")] == [1, 2]
@@ -362,7 +362,7 @@ def test_a_table_that_takes_no_rows_amid_a_run_is_left_out_until_a_dump_of_it_be
         built.chunk(first, [("1", "a"), ("2", "bad")])
         end = built.dump_completed("public.t", begun).next
         output.write(batch_of(built.log, ends[2], end))
-        assert output.refused_tables() == {}
+        assert output.left_out_tables() == {}
         assert not asked, "the dump was there"
     finally:
         output.close()
@@ -381,7 +381,7 @@ def test_the_second_table_that_goes_to_one_place_is_left_out(copy: Copy, built: 
         copy.bring(*ranges)
     assert copy.rows("b.t") == [{"id": 1}, {"id": 4}]
     output = copy.open()
-    refused = output.refused_tables()
+    refused = output.left_out_tables()
     output.close()
     assert list(refused) == ["a.t"]
     assert "b.t and a.t both go to the table" in refused["a.t"]

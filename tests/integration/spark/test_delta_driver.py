@@ -97,7 +97,7 @@ def test_a_table_of_somebody_else_in_a_copys_place_stops_that_copy_alone(
     output = lake.output(state=lake.kept())
     output.prepare(built.log.generation)
     bring(output, built)
-    assert "did not create" in output.refused_tables()["public.orders"]
+    assert "did not create" in output.left_out_tables()["public.orders"]
     assert by_duckdb(beside).num_rows == 1
     shutil.rmtree(place_of(lake))
     asked: list[str] = []

@@ -61,7 +61,7 @@ class Log:
             output.prepare(log.generation)
             for start, end in ranges or [(log.head_offset, log.latest_offset())]:
                 output.write(batch_of(log, start, end))
-            return dict(output.refused_tables())
+            return dict(output.left_out_tables())
         finally:
             output.close()
 

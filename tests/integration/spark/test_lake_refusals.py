@@ -93,20 +93,20 @@ def test_a_table_that_can_not_take_its_rows_is_left_out_alone(
     built.flush()
     with opened(lake, FITTING) as (output, _):
         bring(output, built)
-        assert output.refused_tables() == {}
+        assert output.left_out_tables() == {}
         kept = place_of(lake, "public.damaged").with_name("kept")
         shutil.copytree(place_of(lake, "public.damaged"), kept)
         if amid:
             spoil(lake, built, tables)
             bring(output, built)
-            told = output.refused_tables()
+            told = output.left_out_tables()
             names = ("damaged", "append_only", "stranger", "retyped")
             assert told.keys() == {f"public.{name}" for name in names}
     if not amid:
         spoil(lake, built, tables)
     with opened(lake, NOT_FITTING) as (output, asked):
         bring(output, built)
-        told = output.refused_tables()
+        told = output.left_out_tables()
         assert told.keys() == REASONS.keys()
         for name, why in REASONS.items():
             assert why in told[name], told[name]
@@ -120,13 +120,13 @@ def test_a_table_that_can_not_take_its_rows_is_left_out_alone(
     shutil.rmtree(place_of(lake, "public.retyped"))
     with opened(lake, FITTING) as (output, asked):
         assert sorted(asked) == sorted(REASONS)
-        assert "rows are missing until a dump" in output.refused_tables()["public.damaged"]
+        assert "rows are missing until a dump" in output.left_out_tables()["public.damaged"]
         for name in REASONS:
             first = built.dump_started(name).first
             built.chunk(tables[name], [["1", "a", "1"], ["2", "b", "2"]])
             built.dump_completed(name, first)
         bring(output, built)
-        assert output.refused_tables() == {}
+        assert output.left_out_tables() == {}
     for name in REASONS.keys() - {"public.stepped"}:
         rows = by_duckdb(str(place_of(lake, name)))
         assert sorted(rows.column("id").to_pylist()) == [1, 2], name
@@ -163,7 +163,7 @@ def test_a_table_with_a_damaged_file_is_left_out_alone_until_a_dump_of_it_begins
             built.flush()
             output.take_again(asked.extend)
             bring(output, built)
-            told = output.refused_tables()
+            told = output.left_out_tables()
             assert told.keys() == {"public.t"}
             assert file.name in told["public.t"]
             assert "tidelog dump --table public.t" in told["public.t"]
@@ -173,7 +173,7 @@ def test_a_table_with_a_damaged_file_is_left_out_alone_until_a_dump_of_it_begins
         built.chunk(tables[0], [["1", "a", "2"], ["2", "b", "2"]])
         end = built.dump_completed("public.t", first).next
         output.write(batch_of(built.log, start, end))
-        assert output.refused_tables() == {}
+        assert output.left_out_tables() == {}
         assert not asked, "the dump was there"
     numbers = [by_duckdb(str(place_of(lake, f"public.{n}"))).column("n") for n in ("t", "well")]
     assert [each.to_pylist() for each in numbers] == [[2, 2], [2, 2]]
@@ -190,11 +190,11 @@ def test_a_dump_of_a_table_that_is_left_out_removes_no_rows(lake: Lake, built: B
         first = built.dump_started(name).first
         end = built.chunk(table, [["1", "a", "1"]]).next
         bring(output, built)
-        assert REASONS[name] in output.refused_tables()[name]
+        assert REASONS[name] in output.left_out_tables()[name]
         last = built.dump_completed(name, first).next
         output.write(batch_of(built.log, end, last))
         output.take_again(asked.extend)
-        assert REASONS[name] in output.refused_tables()[name]
+        assert REASONS[name] in output.left_out_tables()[name]
         assert not asked
     assert by_duckdb(str(place_of(lake, name))).num_rows == 1
 
@@ -217,7 +217,7 @@ def test_a_dump_of_which_rows_were_left_out_removes_no_rows(lake: Lake, built: B
         set_property(place, "delta.appendOnly", "true")
         middle = built.chunk(table, [["1", "a", "1"]]).next
         bring(output, built)
-        assert "delta.appendOnly" in output.refused_tables()[name]
+        assert "delta.appendOnly" in output.left_out_tables()[name]
         set_property(place, "delta.appendOnly", "false")
         output.take_again(asked.extend)
         assert asked == [name]
@@ -225,13 +225,13 @@ def test_a_dump_of_which_rows_were_left_out_removes_no_rows(lake: Lake, built: B
         end = built.dump_completed(name, first).next
         output.write(batch_of(built.log, middle, end))
         assert ids() == [1, 2, 3]
-        assert "rows are missing" in output.refused_tables()[name]
+        assert "rows are missing" in output.left_out_tables()[name]
         first = built.dump_started(name, dump_id="d2").first
         built.chunk(table, [["1", "a", "1"], ["2", "a", "1"]])
         built.dump_completed(name, first, dump_id="d2")
         output.write(batch_of(built.log, end, built.log.latest_offset()))
         assert ids() == [1, 2]
-        assert output.refused_tables() == {}
+        assert output.left_out_tables() == {}
 
 
 def test_a_table_without_a_key_is_dumped_when_it_is_no_longer_skipped(
@@ -248,14 +248,14 @@ def test_a_table_without_a_key_is_dumped_when_it_is_no_longer_skipped(
         assert not asked
     with opened(lake, {"keyless": "append"}) as (output, asked):
         assert asked == [name]
-        assert "rows are missing" in output.refused_tables()[name]
+        assert "rows are missing" in output.left_out_tables()[name]
         middle = built.log.latest_offset()
         first = built.dump_started(name).first
         ordinal = 7
         built.chunk(table, [["one"]], ordinal=ordinal)
         built.keyless_dump_completed(name, first, ordinal)
         output.write(batch_of(built.log, middle, built.log.latest_offset()))
-        assert output.refused_tables() == {}
+        assert output.left_out_tables() == {}
     assert by_duckdb(str(place_of(lake, name)), "version").column("op").to_pylist() == ["s", "r"]
 
 
@@ -291,7 +291,7 @@ def test_a_table_that_is_spoiled_while_its_batch_is_written_is_left_out_alone(
         hits = [lambda: set_property(place, "delta.appendOnly", "true")]
         with failpoints.arm({"lake.table.write": lambda: hits.pop()() if hits else None}):
             bring(output, built)
-        assert output.refused_tables().keys() == {"public.append_only"}
+        assert output.left_out_tables().keys() == {"public.append_only"}
         assert by_duckdb(str(place_of(lake, "public.well"))).num_rows == 2
 
 

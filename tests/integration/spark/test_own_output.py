@@ -88,7 +88,7 @@ def kept_and_told(
         output.prepare(built.log.generation)
         output.take_again(lambda _tables: None)
         output.write(batch_of(built.log, built.log.head_offset, built.log.latest_offset()))
-        told = dict(output.refused_tables())
+        told = dict(output.left_out_tables())
     finally:
         output.close()
     with sqlite3.connect(file) as database:

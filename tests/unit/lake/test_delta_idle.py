@@ -10,7 +10,7 @@ import pytest
 from tests.support.build_log import BuiltLog
 
 from tidelog.errors import KeyMissingError, OutputRefusedError
-from tidelog.outputs.base.progress import RefusedTables
+from tidelog.outputs.base.progress import LeftOutTableStore
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.output import has_whole_log
 from tidelog.outputs.lake.delta.table import DeltaTable, commit_note, path_of
@@ -81,8 +81,8 @@ def test_a_table_without_a_key_that_is_left_out_is_nothing_to_deliver(copies: Co
     copies.built.insert(audit, "1")
     copies.commit(copies.built.flush().next)
     assert not copies.are_idle(), "nobody left it out"
-    refused = RefusedTables(copies.state, copies.built.log.generation, "delta")
-    refused.refuse("public.audit", KeyMissingError("it has no key"), 0)
+    left_out = LeftOutTableStore(copies.state, copies.built.log.generation, "delta")
+    left_out.add("public.audit", KeyMissingError("it has no key"), 0)
     assert copies.are_idle()
     assert not copies.are_idle(keyless="append"), "a dump is to be requested"
     audit = copies.built.table("public.audit", {"v": "text"}, ("v",), relation_id=2)

@@ -335,7 +335,7 @@ class Rejecting(Output):
     def rejected(self) -> int:
         return 7
 
-    def refused_tables(self) -> dict[str, str]:
+    def left_out_tables(self) -> dict[str, str]:
         return {"public.x": "why"}
 
     def keyless_tables(self) -> dict[str, str]:

@@ -321,7 +321,7 @@ MAX_BODY_BYTES: Final = 256 << 10
 CSRF_HEADER: Final = "x-tidelog-csrf"
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
+class HttpRefusal(Exception):  # noqa: N818 - an answer, not an error of ours
     """Raised to end a request with a status above 399."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
@@ -335,11 +335,11 @@ def json_answer(document: Any, status: int = 200) -> JSONResponse:
     return JSONResponse(document, status, headers=dict(PAGE_HEADERS))
 
 
-def refusal_answer(refused: Refused) -> Response:
+def refusal_answer(refusal: HttpRefusal) -> Response:
     """Return the answer to a refused request."""
-    body = {"error": {"kind": refused.kind, "message": refused.message}}
-    headers = {"Retry-After": "60"} if refused.status == 429 else {}
-    return JSONResponse(body, refused.status, headers={**PAGE_HEADERS, **headers})
+    body = {"error": {"kind": refusal.kind, "message": refusal.message}}
+    headers = {"Retry-After": "60"} if refusal.status == 429 else {}
+    return JSONResponse(body, refusal.status, headers={**PAGE_HEADERS, **headers})
 
 
 def cookie_names(request: Request, sessions: Sessions) -> dict[Role, str]:
@@ -362,45 +362,45 @@ def find_session(request: Request, sessions: Sessions) -> WebSession | None:
 
 
 def session_of(request: Request, sessions: Sessions) -> WebSession:
-    """Return the session of the request. Raises Refused if nobody has logged in."""
+    """Return the session of the request. Raises HttpRefusal if nobody has logged in."""
     session = find_session(request, sessions)
     if session is None:
-        raise Refused(401, "LoggedOut", "log in first")
+        raise HttpRefusal(401, "LoggedOut", "log in first")
     return session
 
 
 def check_same_site(request: Request) -> None:
-    """Raise Refused if the browser says that another site's page sent the request."""
+    """Raise HttpRefusal if the browser says that another site's page sent the request."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise Refused(403, "CrossSite", "another site's page sent this request")
+        raise HttpRefusal(403, "CrossSite", "another site's page sent this request")
 
 
 def operator_of(request: Request, sessions: Sessions) -> WebSession:
-    """Return the operator's session. Raises Refused for others, and for other sites' pages."""
+    """Return the operator's session. Raises HttpRefusal for others, and for other sites' pages."""
     session = session_of(request, sessions)
     check_same_site(request)
     if not sessions.has_csrf(session, request.headers.get(CSRF_HEADER, "")):
-        raise Refused(403, "CrossSite", "the request has no check against forgery")
+        raise HttpRefusal(403, "CrossSite", "the request has no check against forgery")
     if session.role is not Role.OPERATOR:
-        raise Refused(403, "NotAllowed", "viewers can't act; log in with control.rest.token")
+        raise HttpRefusal(403, "NotAllowed", "viewers can't act; log in with control.rest.token")
     return session
 
 
 async def body_of(request: Request) -> Mapping[str, Any]:
-    """Return the body's JSON object, which other sites' forms can't send. Raises Refused."""
+    """Return the body's JSON object, which other sites' forms can't send. Raises HttpRefusal."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        raise Refused(415, "BadRequest", "the body is application/json")
+        raise HttpRefusal(415, "BadRequest", "the body is application/json")
     body = b""
     async for piece in request.stream():
         body += piece
         if len(body) > MAX_BODY_BYTES:
-            raise Refused(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
+            raise HttpRefusal(413, "TooLarge", f"a body has at most {MAX_BODY_BYTES} bytes")
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused(400, "BadRequest", "the body is not JSON") from None
+        raise HttpRefusal(400, "BadRequest", "the body is not JSON") from None
     if not isinstance(document, dict):
-        raise Refused(400, "BadRequest", "the body is a JSON object")
+        raise HttpRefusal(400, "BadRequest", "the body is a JSON object")
     return document
 
 
@@ -564,7 +564,7 @@ class Web:
     def _sent(self, name: str, request: Request) -> Response:
         file = self._files.get(name)
         if file is None:
-            raise Refused(404, "NotFound", "there is no such file")
+            raise HttpRefusal(404, "NotFound", "there is no such file")
         headers = {**PAGE_HEADERS, "Cache-Control": "no-cache", "ETag": file.etag}
         if request.headers.get("if-none-match") == file.etag:
             return Response(status_code=304, headers=headers)
@@ -578,13 +578,13 @@ class Web:
         address = request.client.host if request.client else ""
         token, name = body.get("token"), body.get("name", "")
         if not isinstance(token, str) or not isinstance(name, str):
-            raise Refused(400, "BadRequest", "token and name are texts")
+            raise HttpRefusal(400, "BadRequest", "token and name are texts")
         cookie = self._sessions.open(token, name, time.time())
         if cookie is None:
             # A right token never has to wait: nobody can lock others out by guessing.
             if await self._rate_limit.reject(address):
-                raise Refused(429, "TooMany", TOO_MANY_MESSAGE)
-            raise Refused(403, "WrongToken", "this token is wrong")
+                raise HttpRefusal(429, "TooMany", TOO_MANY_MESSAGE)
+            raise HttpRefusal(403, "WrongToken", "this token is wrong")
         role, value = cookie
         response = json_answer({})
         names = cookie_names(request, self._sessions)
@@ -627,7 +627,7 @@ class Web:
     async def _stream(self, request: Request) -> Response:
         session = session_of(request, self._sessions)
         if self._streams >= MOST_STREAMS:
-            raise Refused(503, "TooMany", FULL)
+            raise HttpRefusal(503, "TooMany", FULL)
         number = self._number(request.query_params.get("site", "0"))
         stream = OverviewStream(self._sites, number, self._limiter)
         events = stream.events(
@@ -693,7 +693,7 @@ class Web:
             request, lambda site: site.send(command, who, about[:200]), SEND_S
         )
         if outcome["state"] == "failed":
-            raise Refused(400 if outcome["usage"] else 500, "Failed", outcome["error"])
+            raise HttpRefusal(400 if outcome["usage"] else 500, "Failed", outcome["error"])
         return json_answer(outcome, 202)
 
     def _site(self, request: Request) -> Instance:
@@ -701,7 +701,7 @@ class Web:
 
     def _number(self, text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text[:9]) >= len(self._sites):
-            raise Refused(404, "NotFound", "there is no such source on this page")
+            raise HttpRefusal(404, "NotFound", "there is no such source on this page")
         return int(text[:9])
 
 
@@ -724,19 +724,21 @@ def _with_error_answers(endpoint: Endpoint) -> Endpoint:
     async def guarded(request: Request) -> Response:
         try:
             return await endpoint(request)
-        except Refused as refused:
-            return refusal_answer(refused)
+        except HttpRefusal as refusal:
+            return refusal_answer(refusal)
         except BusyError as busy:
-            return refusal_answer(Refused(503, "Busy", str(busy)))
+            return refusal_answer(HttpRefusal(503, "Busy", str(busy)))
         except SilentError:
-            return refusal_answer(Refused(504, "NoAnswer", SILENT))
+            return refusal_answer(HttpRefusal(504, "NoAnswer", SILENT))
         except UsageError as error:
-            return refusal_answer(Refused(400, "UsageError", str(error)))
+            return refusal_answer(HttpRefusal(400, "UsageError", str(error)))
         except TidelogError as error:
             waits = error.policy in (Policy.RETRY, Policy.RESTART)
-            return refusal_answer(Refused(503 if waits else 500, type(error).__name__, str(error)))
+            return refusal_answer(
+                HttpRefusal(503 if waits else 500, type(error).__name__, str(error))
+            )
         except Exception as error:  # noqa: BLE001 - its text may have values
             logger.error("%s failed: %s", request.scope.get("path"), type(error).__name__)
-            return refusal_answer(Refused(500, "InternalError", type(error).__name__))
+            return refusal_answer(HttpRefusal(500, "InternalError", type(error).__name__))
 
     return guarded

@@ -253,13 +253,13 @@ class ExecutorOutput:
         """See `tidelog.ports.RejectingOutput`."""
         return self._progress_of(self.log.generation).rejected
 
-    def refused_tables(self) -> Mapping[str, str]:
+    def left_out_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
-        return self._current.refused.messages()
+        return self._current.left_out.messages()
 
     def keyless_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
-        return self._current.refused.keyless()
+        return self._current.left_out.keyless()
 
     def take_again(self, ask: Callable[[Sequence[str]], None]) -> None:
         """See `tidelog.ports.RejectingOutput`."""
@@ -302,7 +302,7 @@ class ExecutorOutput:
         if not self.keyed:
             return []
         known = {str(t): s for t, s in schemas_now(self.log).items() if self._is_selected(t)}
-        taken = self._current.refused.taken(known if tables is None else tables)
+        taken = self._current.left_out.taken(known if tables is None else tables)
         return [s for name, s in known.items() if name in taken and s.match_key]
 
     def close(self) -> None:
@@ -350,7 +350,7 @@ class ExecutorOutput:
             what = f"output {self.name}: writing offsets {start} to {end}"
             raise output_error(what, error) from error
         progress.finish(end, rejected)
-        self._current.refused.remove_dumped(whole.completed)
+        self._current.left_out.remove_dumped(whole.completed)
 
     def _write_fitting(self, batch: OutputBatch) -> int:
         """Write a batch, without tables of which a row can't be written, and return the number of
@@ -380,7 +380,7 @@ class ExecutorOutput:
 
     def _write(self, batch: OutputBatch) -> int:
         """Write a part of a batch and return the number of rejected records."""
-        whole = self._current.refused.complete_dumps(batch.completed, batch.start)
+        whole = self._current.left_out.complete_dumps(batch.completed, batch.start)
         batch = replace(batch, completed=whole)
         names = {str(each.table): each.table for each in batch.tables}
         removal_versions = self._removal_versions(batch, names)

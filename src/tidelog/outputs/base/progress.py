@@ -119,7 +119,7 @@ class OutputProgress:
 
 
 @dataclass(frozen=True)
-class RefusedTable:
+class LeftOutTable:
     """A table that is left out.
 
     Attributes:
@@ -155,7 +155,7 @@ class RefusedTable:
         return dump.delete_absent and dump.first_offset >= needed
 
 
-class RefusedTables:
+class LeftOutTableStore:
     """Stores the tables that an output leaves out because its destination can't have them, or
     because they have no key, in one document of the state store.
 
@@ -163,7 +163,7 @@ class RefusedTables:
     Without a state store no table may be left out: the output stops.
 
     A table whose rows can't be written is dumped again once by a start: further dumps would read
-    all of it for the same refusal, unless ``settings`` have changed or a person requests them.
+    all of it for the same error, unless ``settings`` have changed or a person requests them.
     """
 
     def __init__(
@@ -177,11 +177,11 @@ class RefusedTables:
         found = state.get(self._key) if state else None
         self._version = found.version if found else 0
         self._tables = (
-            {name: RefusedTable(**each) for name, each in found.value.items()} if found else {}
+            {name: LeftOutTable(**each) for name, each in found.value.items()} if found else {}
         )
         self._to_dump: set[str] = set()  # resumed; dumps of them were not requested yet
 
-    def refuse(self, table: str, error: TableLeftOutError, since: int) -> None:
+    def add(self, table: str, error: TableLeftOutError, since: int) -> None:
         """Store that the table's rows from ``since`` on are left out; durable upon return."""
         if self._state is None:
             raise error
@@ -194,7 +194,7 @@ class RefusedTables:
                 keyless_since = known.keyless_since
             by_rows = isinstance(error, RowsLeftOutError)
             dumped_with = known.dumped_with if known is not None and by_rows else None
-            wanted = RefusedTable(str(error), first, None, keyless_since, dumped_with)
+            wanted = LeftOutTable(str(error), first, None, keyless_since, dumped_with)
             if known != wanted:
                 level = logging.WARNING if is_keyless else logging.ERROR
                 logger.log(level, "%s is left out: %s", table, error)
@@ -223,7 +223,7 @@ class RefusedTables:
             if self._was_in_vain(each)
         }
 
-    def _was_in_vain(self, table: RefusedTable) -> bool:
+    def _was_in_vain(self, table: LeftOutTable) -> bool:
         return table.resumed is None and table.dumped_with == self._settings
 
     def resume(self, table: str, at: int, *, keyed: bool = True, is_dumped: bool = False) -> None:
@@ -311,7 +311,7 @@ class RefusedTables:
             try:
                 check(table)
             except TableLeftOutError as error:
-                self.refuse(table, error, at)
+                self.add(table, error, at)
             else:
                 fit.append(table)
         if fit or resumed:
@@ -320,7 +320,7 @@ class RefusedTables:
                 self.resume(table, at, keyed=table not in keyless)
         self._to_dump.clear()
 
-    def _store(self, tables: Mapping[str, RefusedTable]) -> None:
+    def _store(self, tables: Mapping[str, LeftOutTable]) -> None:
         assert self._state is not None
         value = {name: asdict(each) for name, each in tables.items()}
         try:
@@ -342,8 +342,8 @@ def has_whole_log(log: LogExtent, output: str) -> bool:
     except OutputRefusedError:
         return False
     progress = OutputProgress(log.state, log.generation, output)
-    refused = RefusedTables(log.state, log.generation, output)
-    return progress.done == log.end and progress.begun <= log.end and not refused.messages()
+    left_out = LeftOutTableStore(log.state, log.generation, output)
+    return progress.done == log.end and progress.begun <= log.end and not left_out.messages()
 
 
 def check_generation(state: StateStore, generation: str, output: str) -> None:

@@ -31,7 +31,7 @@ from tidelog.model.patterns import exclusion, matches, pattern_of
 from tidelog.model.schema import TableName, TableSchema
 from tidelog.outputs.base import ranges, schema_evolution
 from tidelog.outputs.base.delivery import Delivery
-from tidelog.outputs.base.progress import OutputProgress, RefusedTables
+from tidelog.outputs.base.progress import LeftOutTableStore, OutputProgress
 from tidelog.outputs.base.schema_evolution import ColumnChange
 from tidelog.outputs.base.sections import KeylessPolicy
 from tidelog.ports import SchemaFormatter, StateStore, TargetTable
@@ -340,16 +340,16 @@ class CurrentTables:
         self._owners: dict[str, str] | None = None  # by address
 
     @cached_property
-    def refused(self) -> RefusedTables:
+    def left_out(self) -> LeftOutTableStore:
         """The tables that are left out."""
         its = self._delivery
         settings = (its.steps, its.types, its.on_schema_change, type(its.dead_letters))
-        return RefusedTables(self._state, self._log.generation, its.name, settings)
+        return LeftOutTableStore(self._state, self._log.generation, its.name, settings)
 
     @cached_property
     def _unfit(self) -> dict[TableName, RowsLeftOutError]:
         """See `leave_out`."""
-        return self.refused.dumped_in_vain()
+        return self.left_out.dumped_in_vain()
 
     def all(self) -> list[TargetTable]:
         return [table for _, table in self._known.values() if table is not None]
@@ -375,9 +375,9 @@ class CurrentTables:
         try:
             found = self._follow(schema, progress)
         except TableLeftOutError as error:
-            self.refused.refuse(str(table), error, start)
+            self.left_out.add(str(table), error, start)
         else:
-            self.refused.resume(str(table), start, keyed=bool(schema.match_key))
+            self.left_out.resume(str(table), start, keyed=bool(schema.match_key))
         self._known[table] = (schema.schema_id, found)
         return found
 
@@ -391,7 +391,7 @@ class CurrentTables:
             self._known[schema.table] = schema.schema_id, self._follow(schema, progress)
 
         keyless = [table for table, schema in known.items() if not schema.match_key]
-        self.refused.take_again(known, check, ask, self._log.latest_offset(), keyless)
+        self.left_out.take_again(known, check, ask, self._log.latest_offset(), keyless)
 
     def begin_dumps(self, tables: Collection[str], start: int) -> None:
         """Take those tables again that `leave_out` left out: dumps of ``tables`` begin in a batch
@@ -400,7 +400,7 @@ class CurrentTables:
         for table in [each for each in self._unfit if str(each) in tables]:
             del self._unfit[table]
             self._known.pop(table, None)
-            self.refused.resume(str(table), start, is_dumped=True)
+            self.left_out.resume(str(table), start, is_dumped=True)
 
     def leave_out(self, error: RowsLeftOutError, start: int) -> None:
         """Leave out the table whose rows can't be written, with its rows from offset ``start`` on,
@@ -419,7 +419,7 @@ class CurrentTables:
         other = " in the options of an output with another name and path, or change the row"
         advice = advised(error, table, other)
         self._unfit[table] = advice
-        self.refused.refuse(str(table), advice, start)
+        self.left_out.add(str(table), advice, start)
         self._known[table] = self._known[table][0], None
 
     def _follow(self, schema: TableSchema, progress: OutputProgress) -> TargetTable:

@@ -28,7 +28,7 @@ from tidelog.eventlog.reader import EventLog, SegmentRef
 from tidelog.model.option_values import ColumnTypes
 from tidelog.model.patterns import all_but, choice, matches
 from tidelog.model.schema import TableName, TableSchema
-from tidelog.outputs.base.progress import DROPPED, RefusedTables
+from tidelog.outputs.base.progress import DROPPED, LeftOutTableStore
 from tidelog.outputs.base.ranges import (
     deleted_below,
     keyed_in_part,
@@ -245,13 +245,13 @@ class LakeOutput(ABC, Generic[Copy]):
     # ------------------------------------------------ tidelog.ports.Output
 
     @cached_property
-    def _refused(self) -> RefusedTables:
-        return RefusedTables(self._state, self._log.generation, self.name, self._options)
+    def _left_out(self) -> LeftOutTableStore:
+        return LeftOutTableStore(self._state, self._log.generation, self.name, self._options)
 
     @cached_property
     def _unfit(self) -> dict[TableName, RowsLeftOutError]:
         """See `_leave_out`."""
-        return self._refused.dumped_in_vain()
+        return self._left_out.dumped_in_vain()
 
     def led_by(self, lease: WriteLease) -> None:
         """See `tidelog.ports.LedOutput`. A late write of a driver fails at the commit anyway."""
@@ -261,7 +261,7 @@ class LakeOutput(ABC, Generic[Copy]):
         """Check the existing tables and, for all tables known so far, the steps."""
         require_generation(self._log, generation, self.name)
         chosen = {t: s for t, s in schemas_now(self._log).items() if matches(self._patterns, t)}
-        refused: dict[str, TableLeftOutError] = {}
+        left_out: dict[str, TableLeftOutError] = {}
         for table, schema in chosen.items():
             try:
                 copy = self._table(table)
@@ -276,16 +276,16 @@ class LakeOutput(ABC, Generic[Copy]):
                     self._repair_if_restored(copy, table, generation)
                     copy.settle_deletes()
             except TableLeftOutError as error:
-                refused[str(table)] = error
-        check_steps([*refused.values()], len(chosen))
-        for name, why in refused.items():
-            self._refused.refuse(name, why, self._log.latest_offset())
+                left_out[str(table)] = error
+        check_steps([*left_out.values()], len(chosen))
+        for name, why in left_out.items():
+            self._left_out.add(name, why, self._log.latest_offset())
 
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""
         for table in [each for each in self._unfit if str(each) in batch.started]:
             del self._unfit[table]
-            self._refused.resume(str(table), batch.start, is_dumped=True)
+            self._left_out.resume(str(table), batch.start, is_dumped=True)
         parted = keyed_in_part(self._log, batch)
         for piece in split_by_schema(
             self._log, batch, lambda table: table in parted or self._holds_changes(table)
@@ -294,7 +294,7 @@ class LakeOutput(ABC, Generic[Copy]):
             for work in works:
                 self._table(work.table)  # before threads check which tables have the same location
             self._write_copies(works)
-        self._refused.remove_dumped(batch.completed)
+        self._left_out.remove_dumped(batch.completed)
         self._maintain()
 
     def committed(self, table: TableName) -> int | None:
@@ -305,9 +305,9 @@ class LakeOutput(ABC, Generic[Copy]):
         """See `tidelog.ports.RejectingOutput`."""
         return 0
 
-    def refused_tables(self) -> Mapping[str, str]:
+    def left_out_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
-        return self._refused.messages()
+        return self._left_out.messages()
 
     def keyless_tables(self) -> Mapping[str, str]:
         """See `tidelog.ports.RejectingOutput`."""
@@ -318,7 +318,7 @@ class LakeOutput(ABC, Generic[Copy]):
             for table, copy in sorted(self._tables.items())
             if copy.layout.keyless and (table in self._delivered or table in self._appended_before)
         }
-        return {**self._refused.keyless(), **appended}
+        return {**self._left_out.keyless(), **appended}
 
     def _find_appended(self) -> Iterator[TableName]:
         """Yield the tables whose changes an earlier run appended for want of a key."""
@@ -345,13 +345,13 @@ class LakeOutput(ABC, Generic[Copy]):
 
         self._ask = ask
         keyless = [table for table, schema in known.items() if not schema.match_key]
-        self._refused.take_again(known, check, ask, self._log.latest_offset(), keyless)
+        self._left_out.take_again(known, check, ask, self._log.latest_offset(), keyless)
 
     def replace_dropped(
         self, tables: Collection[str], ask: Callable[[Sequence[str]], None]
     ) -> None:
         """See `tidelog.ports.CopyingOutput`."""
-        wanted = self._refused.taken(tables)
+        wanted = self._left_out.taken(tables)
         dropped = [
             schema
             for table, schema in schemas_now(self._log).items()
@@ -415,7 +415,7 @@ class LakeOutput(ABC, Generic[Copy]):
         return sorted(works, key=lambda work: -_size(ranges.get(str(work.table))))
 
     def _with_complete_dumps(self, batch: OutputBatch) -> OutputBatch:
-        whole = self._refused.complete_dumps(batch.completed, batch.start)
+        whole = self._left_out.complete_dumps(batch.completed, batch.start)
         return replace(batch, completed=whole)
 
     def _plan_write(self, work: TableWork) -> CopyWrite[Copy] | None:
@@ -434,7 +434,7 @@ class LakeOutput(ABC, Generic[Copy]):
             if start >= work.end:
                 return None
             found = self._copy_write(copy, replace(work, start=start), since, exists)
-            self._refused.resume(
+            self._left_out.resume(
                 str(work.table), work.start, keyed=not self._is_keyless(work.table)
             )
             return found
@@ -452,7 +452,7 @@ class LakeOutput(ABC, Generic[Copy]):
             where = self._table(table).location
             other = f" in the output's options and move {where} away, or change the row"
             error = self._unfit[table] = advised(error, table, other)
-        self._refused.refuse(str(table), error, work.start)
+        self._left_out.add(str(table), error, work.start)
 
     def _copy_write(
         self, copy: Copy, work: TableWork, since: int | None, exists: bool

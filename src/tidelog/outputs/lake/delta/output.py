@@ -15,7 +15,7 @@ from tidelog.errors import TableLeftOutError
 from tidelog.eventlog.reader import EventLog
 from tidelog.model.patterns import all_but, matches
 from tidelog.model.schema import TableName
-from tidelog.outputs.base.progress import RefusedTables
+from tidelog.outputs.base.progress import LeftOutTableStore
 from tidelog.outputs.lake.delta.hive import HiveCatalog, Registration, entry_of
 from tidelog.outputs.lake.delta.options import DeltaOptions
 from tidelog.outputs.lake.delta.table import DeltaTable, path_of
@@ -140,8 +140,8 @@ def has_whole_log(
     of it: beyond it the log must have no rows of the table, and no end of a dump, which removes
     rows.
     """
-    refused = RefusedTables(log.state, log.generation, output)
-    if refused.messages():
+    left_out = LeftOutTableStore(log.state, log.generation, output)
+    if left_out.messages():
         return False
     opened = EventLog.open(log.path)
     ends: dict[str, int] = {}
@@ -153,7 +153,7 @@ def has_whole_log(
         keyless = options.keyless_layout_of(table)
         copy = DeltaTable(path, options.layout_of(table), _rewrite, keyless)
         exists = copy.exists()
-        if not schema.match_key and str(table) in refused.keyless():
+        if not schema.match_key and str(table) in left_out.keyless():
             held = copy.property(HOLDS_PROPERTY) if exists else (keyless or copy.layout).holds
             if held == "changes":  # by other options than those that left it out
                 return False

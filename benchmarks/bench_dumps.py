@@ -28,7 +28,7 @@ import psycopg
 from benchmarks.bench_capture import Bench, bench, result
 from benchmarks.table import Row, show
 from tidelog import app
-from tidelog.capture.dumps.missing_rows import KeySets
+from tidelog.capture.dumps.refetch_queue import KeySets
 from tidelog.capture.session.start import STATUS_KEY
 from tidelog.control.commands import ExecuteSnapshot, SetDumpOptions, StopSnapshot
 from tidelog.eventlog.reader import EventLog

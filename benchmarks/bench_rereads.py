@@ -18,7 +18,7 @@ import psycopg
 
 from benchmarks.bench_capture import Bench, bench, result
 from benchmarks.table import Row, show
-from tidelog.capture.dumps.missing_rows import REFETCH_DUMP_ID
+from tidelog.capture.dumps.refetch_queue import REFETCH_DUMP_ID
 from tidelog.eventlog.reader import EventLog
 
 DOCUMENT_BYTES = 2_100

@@ -40,7 +40,7 @@ from tests.support.oracle.workload import OracleWorkload
 
 from tidelog.app.sources.kinds import source_kind
 from tidelog.capture.catalogue_watch import SHAPES_KEY
-from tidelog.capture.dumps.missing_rows import KeySets, missing_set
+from tidelog.capture.dumps.refetch_queue import KeySets, missing_set
 from tidelog.config import Config, load_config
 from tidelog.errors import OffsetGoneError
 from tidelog.eventlog.reader import EventLog

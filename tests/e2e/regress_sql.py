@@ -30,7 +30,7 @@ from typing import Any
 import psycopg
 from tests.integration.windows.live import Event, Key, Row, _event, replay
 
-from tidelog.capture.dumps.missing_rows import REFETCH_KEY
+from tidelog.capture.dumps.refetch_queue import REFETCH_KEY
 from tidelog.config import Config, load_config
 from tidelog.demo.servers.postgres import PostgresServer
 from tidelog.errors import TidelogError

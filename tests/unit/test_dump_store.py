@@ -11,7 +11,7 @@ import pytest
 from tidelog.capture.dumps import store as store_module
 from tidelog.capture.dumps.automatic import dumps_to_repeat, last_failed
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
-from tidelog.capture.dumps.missing_rows import KeySets
+from tidelog.capture.dumps.refetch_queue import KeySets
 from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress, TableStatus
 from tidelog.capture.dumps.store import DumpStore, LogView
 from tidelog.model.dump_options import DumpOptions

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from tidelog.app.sources.keys import KEEP_MS, discard_unused, store_keys
-from tidelog.capture.dumps.missing_rows import KeySets
+from tidelog.capture.dumps.refetch_queue import KeySets
 from tidelog.config import parse_config
 from tidelog.state.sqlite import SqliteState
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.capture.dumps import missing_rows
-from tidelog.capture.dumps.missing_rows import PIECE_KEYS, REFETCH_KEY, KeysToRead, MissingRowsQueue
+from tidelog.capture.dumps import refetch_queue
+from tidelog.capture.dumps.refetch_queue import PIECE_KEYS, REFETCH_KEY, KeysToRead, RefetchQueue
 from tidelog.capture.dumps.state import Key
 from tidelog.codecs.postgres.tuples import PgoutputKeys
 from tidelog.model.schema import Column, TableName, TableSchema
@@ -45,8 +45,8 @@ def state(tmp_path: Path) -> Iterator[CountingState]:
 
 
 @pytest.fixture
-def wanted(state: CountingState) -> MissingRowsQueue:
-    return MissingRowsQueue(KEYS, state)
+def wanted(state: CountingState) -> RefetchQueue:
+    return RefetchQueue(KEYS, state)
 
 
 def encoded(first: int, last: int) -> list[bytes]:
@@ -57,14 +57,14 @@ def texts(first: int, last: int) -> list[Key]:
     return [(str(number),) for number in range(first, last)]
 
 
-def next_of(wanted: MissingRowsQueue, limit: int = 5_000, now: float = 0.0) -> KeysToRead | None:
+def next_of(wanted: RefetchQueue, limit: int = 5_000, now: float = 0.0) -> KeysToRead | None:
     """As the coordinator's turn has it: what is asked of the state store is asked before."""
     wanted.flush()
     wanted.fetch(limit)
     return wanted.take(limit, now)
 
 
-def take(wanted: MissingRowsQueue, limit: int = 5_000, now: float = 0.0) -> KeysToRead:
+def take(wanted: RefetchQueue, limit: int = 5_000, now: float = 0.0) -> KeysToRead:
     taken = next_of(wanted, limit, now)
     assert taken is not None
     return taken
@@ -72,7 +72,7 @@ def take(wanted: MissingRowsQueue, limit: int = 5_000, now: float = 0.0) -> Keys
 
 def waiting(state: SqliteState) -> list[Key]:
     """What a capture that begins now reads again."""
-    after = MissingRowsQueue(KEYS, state)
+    after = RefetchQueue(KEYS, state)
     after.load()
     found: list[Key] = []
     while (taken := next_of(after, 10**9)) is not None:
@@ -80,9 +80,7 @@ def waiting(state: SqliteState) -> list[Key]:
     return found
 
 
-def test_a_key_is_stored_once_however_many_wait(
-    wanted: MissingRowsQueue, state: CountingState
-) -> None:
+def test_a_key_is_stored_once_however_many_wait(wanted: RefetchQueue, state: CountingState) -> None:
     batches, each = 60, 1_000
     for number in range(batches):
         wanted.add(T, encoded(number * each, number * each + each))
@@ -95,14 +93,14 @@ def test_a_key_is_stored_once_however_many_wait(
     assert not wanted.wanted
 
 
-def test_single_keys_share_documents(wanted: MissingRowsQueue, state: CountingState) -> None:
+def test_single_keys_share_documents(wanted: RefetchQueue, state: CountingState) -> None:
     for number in range(2_000):
         wanted.add(T, encoded(number, number + 1))
     assert len(state.keys(REFETCH_KEY)) <= 5
     assert sorted(waiting(state)) == sorted(texts(0, 2_000))
 
 
-def test_keys_that_wait_fill_no_memory(wanted: MissingRowsQueue) -> None:
+def test_keys_that_wait_fill_no_memory(wanted: RefetchQueue) -> None:
     wanted.add(T, encoded(0, 20 * PIECE_KEYS))
     taken = take(wanted)
     held = [
@@ -112,7 +110,7 @@ def test_keys_that_wait_fill_no_memory(wanted: MissingRowsQueue) -> None:
 
 
 def test_keys_that_are_being_read_wait_still_after_a_crash(
-    wanted: MissingRowsQueue, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 3))
     take(wanted)
@@ -120,10 +118,10 @@ def test_keys_that_are_being_read_wait_still_after_a_crash(
 
 
 def test_keys_whose_document_an_earlier_leader_deletes_late_hold_up_no_dump(
-    wanted: MissingRowsQueue, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 3))
-    after = MissingRowsQueue(KEYS, state)
+    after = RefetchQueue(KEYS, state)
     after.load()
     wanted.done(take(wanted))
     assert after.has_pending("public.t")
@@ -134,7 +132,7 @@ def test_keys_whose_document_an_earlier_leader_deletes_late_hold_up_no_dump(
 
 
 def test_a_key_that_is_asked_for_while_it_is_read_is_read_once_more(
-    wanted: MissingRowsQueue, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 3))
     first = take(wanted)
@@ -146,7 +144,7 @@ def test_a_key_that_is_asked_for_while_it_is_read_is_read_once_more(
 
 
 def test_two_reads_at_once_never_share_a_request(
-    wanted: MissingRowsQueue, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 3))
     first = take(wanted)
@@ -160,7 +158,7 @@ def test_two_reads_at_once_never_share_a_request(
     assert not waiting(state)
 
 
-def test_keys_still_unseen_count_by_their_first_request(wanted: MissingRowsQueue) -> None:
+def test_keys_still_unseen_count_by_their_first_request(wanted: RefetchQueue) -> None:
     wanted.add(T, encoded(0, 3))
     number = wanted.number
     wanted.done(take(wanted), unread={("2",)})
@@ -169,7 +167,7 @@ def test_keys_still_unseen_count_by_their_first_request(wanted: MissingRowsQueue
 
 
 def test_a_limit_below_a_piece_leaves_the_rest_to_the_next_read(
-    wanted: MissingRowsQueue, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 10))
     parts = [take(wanted, 4), take(wanted, 4), take(wanted, 4)]
@@ -181,7 +179,7 @@ def test_a_limit_below_a_piece_leaves_the_rest_to_the_next_read(
     assert not state.keys(REFETCH_KEY)
 
 
-def test_tables_take_turns(wanted: MissingRowsQueue) -> None:
+def test_tables_take_turns(wanted: RefetchQueue) -> None:
     wanted.add(T, encoded(0, 2 * PIECE_KEYS))
     wanted.add(U, encoded(0, 1))
     assert [take(wanted).refetch_table.table for _ in range(3)] == [
@@ -192,9 +190,9 @@ def test_tables_take_turns(wanted: MissingRowsQueue) -> None:
 
 
 def test_a_key_put_aside_is_tried_alone_and_later(
-    wanted: MissingRowsQueue, state: CountingState, monkeypatch: pytest.MonkeyPatch
+    wanted: RefetchQueue, state: CountingState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(missing_rows.time, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(refetch_queue.time, "monotonic", lambda: 100.0)
     wanted.add(T, encoded(0, 3))
     taken = take(wanted)
     for key in taken.keys[:2]:
@@ -215,9 +213,7 @@ def test_a_key_put_aside_is_tried_alone_and_later(
     assert not wanted.wanted
 
 
-def test_what_a_dump_has_read_is_not_missing(
-    wanted: MissingRowsQueue, state: CountingState
-) -> None:
+def test_what_a_dump_has_read_is_not_missing(wanted: RefetchQueue, state: CountingState) -> None:
     wanted.add(T, encoded(0, 1))
     wanted.quarantine(take(wanted))
     wanted.on_table_dumped("public.t", since=wanted.number)
@@ -226,7 +222,7 @@ def test_what_a_dump_has_read_is_not_missing(
     assert not state.keys(REFETCH_KEY)
 
 
-def test_keys_that_wait_are_not_in_memory(wanted: MissingRowsQueue) -> None:
+def test_keys_that_wait_are_not_in_memory(wanted: RefetchQueue) -> None:
     """A statement that moved many: only those that are being read are."""
     count, batch = 60_000, 10_000
 
@@ -250,11 +246,11 @@ def test_keys_that_wait_are_not_in_memory(wanted: MissingRowsQueue) -> None:
 
 
 def test_keys_of_a_table_that_is_left_out_are_forgotten_for_good(
-    wanted: MissingRowsQueue, state: CountingState
+    wanted: RefetchQueue, state: CountingState
 ) -> None:
     wanted.add(T, encoded(0, 3))
     wanted.add(U, encoded(5, 8))
-    after = MissingRowsQueue(KEYS, state)
+    after = RefetchQueue(KEYS, state)
     after.load()
     assert after.tables() == {"public.t", "public.u"}
     after.leave_out(["public.u"])

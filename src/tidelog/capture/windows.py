@@ -303,7 +303,7 @@ class VoidReason(Enum):
 
     ORDER = "watermarks out of order"
     SCHEMA = "the table's schema changed inside the window"
-    KEYS_NOT_HELD = "an unseen transaction changed the table and its keys are not held"
+    KEYS_NOT_HELD = "an unseen transaction changed the table and its keys are not retained"
     UNDECIDED = "transactions emitted before the start are not known yet"
     DISCARDED = "discarded"
 
@@ -675,9 +675,9 @@ class Windows:
             lambda schema_id: bool(schema_id) and self._schema_of(schema_id).table == window.table,
             before=history.since,
         )
-        not_held = history.not_retained(unseen)
-        if not_held:
-            return VoidedWindow(window, VoidReason.KEYS_NOT_HELD, frozenset(not_held))
+        not_retained = history.not_retained(unseen)
+        if not_retained:
+            return VoidedWindow(window, VoidReason.KEYS_NOT_HELD, frozenset(not_retained))
 
         rows = chunk.rows
         refetch: list[bytes] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidelog.capture.dumps.coordinator import DumpCoordinator, tables_in_order
-from tidelog.capture.dumps.missing_rows import KEY_SETS, KeySets
+from tidelog.capture.dumps.refetch_queue import KEY_SETS, KeySets
 from tidelog.capture.dumps.state import NO_KEY, UNFINISHED_DUMPS, DumpState, Key, Rejected
 from tidelog.capture.notifications import Notify, TableScanStatus
 from tidelog.capture.pauses import PIPELINE_KEYS, LogSwitch, pause, resume

@@ -14,7 +14,7 @@ from tests.integration.windows.live import PATIENCE_S
 from tidelog import app
 from tidelog.app.sources.keys import store_keys
 from tidelog.capture.dumps import table_dump
-from tidelog.capture.dumps.missing_rows import KeySets, missing_set
+from tidelog.capture.dumps.refetch_queue import KeySets, missing_set
 from tidelog.control.commands import ExecuteSnapshot, StopSnapshot
 from tidelog.state.sqlite import SqliteState
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from tests.integration.event_messages import capturing, wait_for
 
 from tidelog.app.pipeline import session
-from tidelog.capture.dumps.missing_rows import KeySets
+from tidelog.capture.dumps.refetch_queue import KeySets
 from tidelog.config import load_config
 from tidelog.demo.servers.mysql import MySqlFamilyServer
 from tidelog.demo.servers.postgres import PostgresServer

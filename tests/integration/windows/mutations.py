@@ -14,7 +14,7 @@ from tests.property.test_windows_model import PaperWindows
 from tidelog.app.capture import run as capture_run
 from tidelog.capture import catalogue_watch, session, windows
 from tidelog.capture.capture_scope import RelationNames
-from tidelog.capture.dumps import automatic, chunk_task, missing_rows
+from tidelog.capture.dumps import automatic, chunk_task, refetch_queue
 from tidelog.capture.dumps import state as dump_state
 from tidelog.capture.session import engine
 from tidelog.errors import ChunkError, ConnectionLostError
@@ -164,7 +164,7 @@ def partial_rows_complete(patch: Patch) -> None:
 def refetches_not_stored(patch: Patch) -> None:
     """Keys to read again are known in memory only."""
     patch.setattr(
-        missing_rows.MissingRowsQueue, "_store", lambda self, name, refetch_table, keys: None
+        refetch_queue.RefetchQueue, "_store", lambda self, name, refetch_table, keys: None
     )
 
 

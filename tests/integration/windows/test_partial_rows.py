@@ -11,7 +11,7 @@ from tests.integration.windows.live import Live, at, crash
 from tests.integration.windows.rules import Make, rule
 
 from tidelog import app
-from tidelog.capture.dumps import chunk_planner, missing_rows
+from tidelog.capture.dumps import chunk_planner, refetch_queue
 
 pytestmark = pytest.mark.integration
 
@@ -125,8 +125,8 @@ def test_keys_of_a_large_transaction_are_read_again_over_a_crash(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In several pieces, some read before the crash and some not."""
-    monkeypatch.setattr(missing_rows, "PIECE_KEYS", 3)
-    monkeypatch.setattr(missing_rows, "OPEN_KEYS", 1)
+    monkeypatch.setattr(refetch_queue, "PIECE_KEYS", 3)
+    monkeypatch.setattr(refetch_queue, "OPEN_KEYS", 1)
     monkeypatch.setattr(chunk_planner, "REFETCH_KEYS", 3)
     live = ten_big_rows(make())
     with at("chunk.durable_before_progress", crash, hit=2):
@@ -200,7 +200,7 @@ def test_row_that_cannot_be_read_again_fails_the_dump_and_holds_up_no_other(
     live: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A label of an enum is torn out of the catalogue."""
-    monkeypatch.setattr(missing_rows, "RETRY_KEY_S", 0.2)
+    monkeypatch.setattr(refetch_queue, "RETRY_KEY_S", 0.2)
     enum = "CREATE TYPE mood AS ENUM ('good', 'bad')"
     capture = ten_big_rows(live(), enum, "ALTER TABLE t ADD mood mood")
 

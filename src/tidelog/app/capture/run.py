@@ -41,7 +41,7 @@ from tidelog.capture.activity import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.capture.capture_scope import RELATIONS_KEY, RENAMED_KEY, SCOPE_KEY, CaptureScope
 from tidelog.capture.catalogue_watch import SHAPES_KEY, CatalogueWatch
 from tidelog.capture.dumps.coordinator import DumpCoordinator
-from tidelog.capture.dumps.missing_rows import REFETCH_KEY
+from tidelog.capture.dumps.refetch_queue import REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, end_later, lead
 from tidelog.capture.log_guard import GIVEN_UP_KEY, DumpGate, LogGuard, WhenLogInDanger

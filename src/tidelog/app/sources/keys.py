@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidelog.app.base.table_patterns import choose_tables
 from tidelog.app.sources.kinds import source_kind
-from tidelog.capture.dumps.missing_rows import KEYS_PER_DOCUMENT, KeySets
+from tidelog.capture.dumps.refetch_queue import KEYS_PER_DOCUMENT, KeySets
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.config import AnyConfig, Config, as_config
 from tidelog.control.commands import Command, ExecuteSnapshot, Key

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog.capture.dumps.missing_rows import (
+from tidelog.capture.dumps.refetch_queue import (
     KEYS_PER_DOCUMENT,
     KeysToRead,
-    MissingRowsQueue,
     PrefetchedKeys,
+    RefetchQueue,
 )
 from tidelog.capture.dumps.state import (
     CHUNKS,
@@ -206,7 +206,7 @@ class ChunkQueue:
                 return task
         return None
 
-    def next_refetch(self, refetch_queue: MissingRowsQueue, now: float) -> ChunkTask | None:
+    def next_refetch(self, refetch_queue: RefetchQueue, now: float) -> ChunkTask | None:
         """The next task that reads missing rows by their keys."""
         if now < self.refetch_not_before:
             return None

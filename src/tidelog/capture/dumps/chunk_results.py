@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, TableCursor
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.missing_rows import KeysToRead, MissingRowsQueue
+from tidelog.capture.dumps.refetch_queue import KeysToRead, RefetchQueue
 from tidelog.capture.dumps.state import ChunkInput, Key
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.table_dump import DumpTables, LookupResult
@@ -53,7 +53,7 @@ class ChunkResults:
         store: DumpStore,
         queue: ChunkQueue,
         tables: DumpTables,
-        refetch_queue: MissingRowsQueue,
+        refetch_queue: RefetchQueue,
         notices: DumpNotices,
     ) -> None:
         self._catalogue = catalogue

@@ -20,7 +20,7 @@ import numpy as np
 
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
 from tidelog.capture.dumps.chunk_results import ChunkResults, RowWidths
-from tidelog.capture.dumps.missing_rows import REFETCH_DUMP_ID
+from tidelog.capture.dumps.refetch_queue import REFETCH_DUMP_ID
 from tidelog.capture.dumps.state import ChunkInput, ChunkStatus, Key
 from tidelog.capture.dumps.store import DumpStore
 from tidelog.capture.dumps.thread_messages import Actions

@@ -19,7 +19,7 @@ from tidelog.capture.dumps.chunk_planner import REFETCH_KEYS, ChunkQueue, ChunkT
 from tidelog.capture.dumps.chunk_results import ChunkResults, KeyPlanner
 from tidelog.capture.dumps.chunk_task import ChunkReaders, ChunkReading
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.missing_rows import MissingRowsQueue
+from tidelog.capture.dumps.refetch_queue import RefetchQueue
 from tidelog.capture.dumps.snapshot_dumps import BlockingDumps, KeylessDumps
 from tidelog.capture.dumps.state import DumpState, Missing, Rejected, TableProgress
 from tidelog.capture.dumps.store import DumpStore, LogView
@@ -150,7 +150,7 @@ class DumpCoordinator:
     ) -> None:
         self._gate = gate
         self._control = open_reader()
-        self._refetch_queue = MissingRowsQueue(keys, state)
+        self._refetch_queue = RefetchQueue(keys, state)
         self._store = DumpStore(state, options)
         self._actions = Actions(self.flush)
         self._lock = self._actions.lock

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidelog.capture.dumps.missing_rows import REFETCH_DUMP_ID, KeySets, missing_set
+from tidelog.capture.dumps.refetch_queue import REFETCH_DUMP_ID, KeySets, missing_set
 from tidelog.capture.dumps.state import (
     FINISHED_TABLES,
     TABLE_GONE,

@@ -8,7 +8,7 @@ from functools import partial
 
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask, DumpTable
 from tidelog.capture.dumps.dump_notifications import DumpNotices
-from tidelog.capture.dumps.missing_rows import KEYS_PER_DOCUMENT, MissingRowsQueue
+from tidelog.capture.dumps.refetch_queue import KEYS_PER_DOCUMENT, RefetchQueue
 from tidelog.capture.dumps.state import (
     FINISHED_TABLES,
     NO_KEY,
@@ -65,7 +65,7 @@ class DumpTables:
         actions: Actions,
         store: DumpStore,
         queue: ChunkQueue,
-        refetch_queue: MissingRowsQueue,
+        refetch_queue: RefetchQueue,
         notices: DumpNotices,
     ) -> None:
         self._take_snapshot = take_snapshot

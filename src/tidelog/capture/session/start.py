@@ -12,7 +12,7 @@ from tidelog.capture.capture_scope import RELATIONS_KEY, SCOPE_KEY
 from tidelog.capture.catalogue_watch import SHAPES_KEY, VERSIONS_KEY
 from tidelog.capture.dumps.automatic import DUMPED_KEY, JUDGED_KEY, UNLOGGED_KEY, tables_failed
 from tidelog.capture.dumps.coordinator import DumpCoordinator, tables_in_order
-from tidelog.capture.dumps.missing_rows import KEY_SETS, REFETCH_KEY
+from tidelog.capture.dumps.refetch_queue import KEY_SETS, REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX
 from tidelog.capture.unsupported_tables import REFUSED_KEY, UnsupportedTables
 from tidelog.errors import IncompleteDumpError, PreflightError

@@ -28,7 +28,7 @@ OPEN_KEYS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class MissingRowsTable:
+class RefetchTable:
     """A table with keys to read again, and the columns of these keys."""
 
     table: str
@@ -59,12 +59,12 @@ class KeyPiece:
 class KeysToRead:
     """Keys to read now, and their pieces; each key is in one or more of these."""
 
-    refetch_table: MissingRowsTable
+    refetch_table: RefetchTable
     pieces: tuple[KeyPiece, ...]
     keys: tuple[Key, ...]
 
 
-class MissingRowsQueue:
+class RefetchQueue:
     """The keys to read again. Those of a table are read in the order of the requests; a key that
     was requested again may be read twice.
 
@@ -82,11 +82,11 @@ class MissingRowsQueue:
         self.flush = self._changes.flush
         """Make all changes durable."""
         self._lock = threading.Lock()
-        self._pieces: dict[MissingRowsTable, dict[str, KeyPiece]] = {}
-        self._open: dict[MissingRowsTable, KeyPiece] = {}  # those that take further keys
+        self._pieces: dict[RefetchTable, dict[str, KeyPiece]] = {}
+        self._open: dict[RefetchTable, KeyPiece] = {}  # those that take further keys
         # Each in its own piece; the one tried longest ago comes first.
-        self._quarantined: dict[MissingRowsTable, dict[Key, KeyPiece]] = {}
-        self._again_at: dict[MissingRowsTable, float] = {}
+        self._quarantined: dict[RefetchTable, dict[Key, KeyPiece]] = {}
+        self._again_at: dict[RefetchTable, float] = {}
         self._number = 0  # of the newest request
         self._next_piece = 0
 
@@ -96,20 +96,20 @@ class MissingRowsQueue:
             stored = self._state.get(name)
             if stored is not None:
                 value = stored.value
-                refetch_table = MissingRowsTable(value["table"], tuple(value["columns"]))
+                refetch_table = RefetchTable(value["table"], tuple(value["columns"]))
                 piece = KeyPiece(name, len(value["keys"]), 0, 0)
                 self._pieces.setdefault(refetch_table, {})[name] = piece
                 self._next_piece = int(name.rpartition("/")[2]) + 1
 
     def add(self, schema: TableSchema, keys: Iterable[bytes]) -> None:
         """Request these match keys; stored when this returns."""
-        refetch_table = MissingRowsTable(str(schema.table), schema.match_key)
+        refetch_table = RefetchTable(str(schema.table), schema.match_key)
         texts = dict.fromkeys(self._keys.texts(encoded, schema) for encoded in keys)
         with self._lock:
             self._add(refetch_table, texts)
         self.flush()
 
-    def _add(self, refetch_table: MissingRowsTable, texts: dict[Key, None]) -> None:
+    def _add(self, refetch_table: RefetchTable, texts: dict[Key, None]) -> None:
         self._number += 1
         quarantined = self._quarantined.get(refetch_table, {})
         piece = self._open.get(refetch_table)
@@ -145,7 +145,7 @@ class MissingRowsQueue:
                 if not keys:  # an earlier leader deleted the piece late: all were read
                     self._forget(refetch_table, piece)
 
-    def _next_stored(self, limit: int) -> list[tuple[MissingRowsTable, KeyPiece]]:
+    def _next_stored(self, limit: int) -> list[tuple[RefetchTable, KeyPiece]]:
         """The pieces of the next table in turn that are not in memory."""
         for refetch_table, pieces in self._pieces.items():
             wanted, count = [], 0
@@ -177,7 +177,7 @@ class MissingRowsQueue:
                     return taken
             return None
 
-    def _take(self, refetch_table: MissingRowsTable, limit: int) -> KeysToRead | None:
+    def _take(self, refetch_table: RefetchTable, limit: int) -> KeysToRead | None:
         keys: dict[Key, None] = {}
         pieces: list[KeyPiece] = []
         for piece in self._pieces.get(refetch_table, {}).values():
@@ -295,11 +295,11 @@ class MissingRowsQueue:
         self._next_piece += 1
         return KeyPiece(f"{REFETCH_KEY}/{self._next_piece - 1:012d}", 0, self._number, self._number)
 
-    def _put(self, refetch_table: MissingRowsTable, piece: KeyPiece, keys: dict[Key, None]) -> None:
+    def _put(self, refetch_table: RefetchTable, piece: KeyPiece, keys: dict[Key, None]) -> None:
         self._store(piece.name, refetch_table, keys)
         piece.keys, piece.count = keys, len(keys)
 
-    def _store(self, name: str, refetch_table: MissingRowsTable, keys: Iterable[Key]) -> None:
+    def _store(self, name: str, refetch_table: RefetchTable, keys: Iterable[Key]) -> None:
         value = {
             "table": refetch_table.table,
             "columns": refetch_table.columns,
@@ -307,15 +307,13 @@ class MissingRowsQueue:
         }
         self._changes.put(name, value)
 
-    def _close(self, refetch_table: MissingRowsTable) -> None:
+    def _close(self, refetch_table: RefetchTable) -> None:
         """Close the piece: it takes no further keys, and is not needed in memory."""
         piece = self._open.pop(refetch_table, None)
         if piece is not None:
             piece.keys = None
 
-    def _remove(
-        self, refetch_table: MissingRowsTable, piece: KeyPiece, keys: Iterable[Key]
-    ) -> None:
+    def _remove(self, refetch_table: RefetchTable, piece: KeyPiece, keys: Iterable[Key]) -> None:
         """Forget these keys. Their document stays until all its keys were read: reading keys again
         after a crash does no harm.
         """
@@ -328,13 +326,13 @@ class MissingRowsQueue:
             self._changes.delete(piece.name)
             self._forget(refetch_table, piece)
 
-    def _forget(self, refetch_table: MissingRowsTable, piece: KeyPiece) -> None:
+    def _forget(self, refetch_table: RefetchTable, piece: KeyPiece) -> None:
         pieces = self._pieces.get(refetch_table, {})
         pieces.pop(piece.name, None)
         if not pieces:
             self._pieces.pop(refetch_table, None)
 
-    def _quarantined_of(self, table: str) -> Iterator[tuple[MissingRowsTable, Key, KeyPiece]]:
+    def _quarantined_of(self, table: str) -> Iterator[tuple[RefetchTable, Key, KeyPiece]]:
         for refetch_table, quarantined in self._quarantined.items():
             if refetch_table.table == table:
                 yield from ((refetch_table, key, piece) for key, piece in quarantined.items())

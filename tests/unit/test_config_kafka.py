@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.app.web.instance import settings_of
+from tidelog.app.web.site import settings_of
 from tidelog.config import Config, parse_config
 from tidelog.config.loading import config_by_database
 from tidelog.errors import ConfigError

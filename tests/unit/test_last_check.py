@@ -15,8 +15,8 @@ import pytest
 
 from tidelog.app.base import last_results
 from tidelog.app.base.last_results import check_summary, store_check_result
-from tidelog.app.web import instance
-from tidelog.app.web.instance import Checks
+from tidelog.app.web import site
+from tidelog.app.web.site import Checks
 from tidelog.config import Config, parse_config
 from tidelog.errors import SourceError, StateError, UsageError
 from tidelog.results import CheckFinding
@@ -155,7 +155,7 @@ def test_one_check_runs_at_a_time_and_its_secrets_stay_hidden(
         assert go_on.wait(30)
         return [finding("error", "postgresql://u:hunter2@h/shop fails")]
 
-    monkeypatch.setattr(instance, "check", check)
+    monkeypatch.setattr(site, "check", check)
     running = Checks(config)
     running.begin()
     assert running.latest(None)["running"]
@@ -178,7 +178,7 @@ def test_a_check_that_fails_is_reported_and_can_be_begun_again(
     def check(_config: Config) -> list[CheckFinding]:
         raise error
 
-    monkeypatch.setattr(instance, "check", check)
+    monkeypatch.setattr(site, "check", check)
     running = Checks(config)
     running.begin()
     assert wait_for_end(running) == {"running": False, "trouble": told, "found": None}
@@ -191,7 +191,7 @@ def test_a_check_whose_thread_can_not_be_started_keeps_none_from_being_begun(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(instance, "check", lambda _config: [finding("ok")])
+    monkeypatch.setattr(site, "check", lambda _config: [finding("ok")])
     running = Checks(config)
     with monkeypatch.context() as full:
         full.setattr(threading.Thread, "start", refuse)

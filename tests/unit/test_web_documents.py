@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.app.overview.build import overview
-from tidelog.app.web import instance
-from tidelog.app.web import instance as poller
-from tidelog.app.web.instance import FROM_VARIABLE, HIDDEN, settings_of
+from tidelog.app.web import site
+from tidelog.app.web import site as poller
 from tidelog.app.web.routes import page_files
+from tidelog.app.web.site import FROM_VARIABLE, HIDDEN, settings_of
 from tidelog.config import parse_config
 from tidelog.results import Overview
 from tidelog.state.sqlite import SqliteState
@@ -94,10 +94,10 @@ def test_a_history_of_another_version_is_read(tmp_path: Path) -> None:
 def test_what_became_of_an_action_is_noted(tmp_path: Path) -> None:
     state = SqliteState(f"sqlite:///{tmp_path}/state.db")
     try:
-        first, _ = (instance.add_entry(state, name=name) for name in ("anna", "otto"))
-        instance.finish(state, first, instance.Result.REFUSED)
-        instance.finish(state, "gone meanwhile", instance.Result.DONE)
-        found = [(row["name"], row.get("result")) for row in instance.entries(state)]
+        first, _ = (site.add_entry(state, name=name) for name in ("anna", "otto"))
+        site.finish(state, first, site.Result.REFUSED)
+        site.finish(state, "gone meanwhile", site.Result.DONE)
+        found = [(row["name"], row.get("result")) for row in site.entries(state)]
         assert found == [("otto", None), ("anna", "refused")]
     finally:
         state.close()
@@ -109,21 +109,21 @@ def test_the_list_of_who_did_what_is_bounded_and_loses_nothing(tmp_path: Path) -
 
         def act(name: str) -> None:
             for number in range(10):
-                instance.add_entry(state, name=name, action="pause-snapshot", about=str(number))
+                site.add_entry(state, name=name, action="pause-snapshot", about=str(number))
 
         threads = [threading.Thread(target=act, args=(f"n{each}",)) for each in range(3)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        rows = instance.entries(state)
+        rows = site.entries(state)
         assert {(row["name"], row["about"]) for row in rows} == {
             (f"n{each}", str(number)) for each in range(3) for number in range(10)
         }
-        for _ in range(instance.KEPT):
-            instance.add_entry(state, name="last")
-        rows = instance.entries(state)
-        assert len(rows) == instance.KEPT
+        for _ in range(site.KEPT):
+            site.add_entry(state, name="last")
+        rows = site.entries(state)
+        assert len(rows) == site.KEPT
         assert {row["name"] for row in rows} == {"last"}
     finally:
         state.close()

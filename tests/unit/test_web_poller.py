@@ -14,10 +14,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from tidelog.app.web import instance as poller
 from tidelog.app.web import routes
-from tidelog.app.web.instance import SAMPLE_S, Instance, PollResult
+from tidelog.app.web import site as poller
 from tidelog.app.web.routes import OverviewStream, Role, Web
+from tidelog.app.web.site import SAMPLE_S, PollResult, Site
 from tidelog.config import Config, parse_config
 from tidelog.errors import StateError
 
@@ -32,13 +32,13 @@ state: {{url: '{state}'}}
 
 
 @pytest.fixture
-def frozen(tmp_path: Path) -> Iterator[Instance]:
+def frozen(tmp_path: Path) -> Iterator[Site]:
     """Its state store takes connections and never says anything."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
         port = silent.getsockname()[1]
-        site = Instance("frozen", config_of(tmp_path, f"postgresql://127.0.0.1:{port}/x"))
+        site = Site("frozen", config_of(tmp_path, f"postgresql://127.0.0.1:{port}/x"))
         site.start()
         yield site
         silent.close()  # what waits for it fails
@@ -54,9 +54,9 @@ def wait_for(condition: Callable[[], Any]) -> Any:
 
 
 def test_a_source_that_hangs_is_reported_and_holds_up_no_other(
-    frozen: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    frozen: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    well = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
+    well = Site("well", config_of(tmp_path, "sqlite:///state.db"))
     well.start()
     try:
         teller = OverviewStream([frozen, well], 1, anyio.CapacityLimiter(1))
@@ -101,7 +101,7 @@ def test_a_failed_poll_is_remembered_until_one_succeeds(
 ) -> None:
     Reader.read_by, Reader.fails = set(), error
     monkeypatch.setattr(poller, "StatusReader", Reader)
-    site = Instance("failing", config_of(tmp_path, "sqlite:///state.db"))
+    site = Site("failing", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:
         found: PollResult = wait_for(site.latest)
@@ -115,7 +115,7 @@ def test_a_failed_poll_is_remembered_until_one_succeeds(
 
 def test_who_looks_again_gets_the_same_document(tmp_path: Path) -> None:
     """It is made once, not for each page that is open."""
-    site = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
+    site = Site("well", config_of(tmp_path, "sqlite:///state.db"))
     site.start()
     try:
         first = wait_for(site.latest)
@@ -125,12 +125,12 @@ def test_who_looks_again_gets_the_same_document(tmp_path: Path) -> None:
 
 
 def test_a_store_that_hangs_holds_up_who_asks_it_and_nobody_else(
-    frozen: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    frozen: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "READ_S", 0.2)
     monkeypatch.setattr(routes, "SEND_S", 0.2)
     monkeypatch.setattr(routes, "SITE_THREADS", 3)
-    well = Instance("well", config_of(tmp_path, "sqlite:///state.db"))
+    well = Site("well", config_of(tmp_path, "sqlite:///state.db"))
     web = Web([frozen, well], {Role.OPERATOR: "operator-token"})
     with TestClient(Starlette(routes=web.routes())) as client:
         client.post("/web/login", json={"token": "operator-token"})

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from tidelog.app.overview.build import overview
-from tidelog.app.web.instance import PollResult
 from tidelog.app.web.routes import BEAT_EVERY_S, TABLES_EVERY_S, OverviewStream
+from tidelog.app.web.site import PollResult
 
 NOW_MS = 1_700_000_000_000
 

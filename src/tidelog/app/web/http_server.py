@@ -133,10 +133,10 @@ def _tokens(token: str, reading: SecretStr | None) -> tuple[str, ...]:
 
 
 def _web(config: Config, rest: Rest, rate_limit: TokenRateLimit) -> Web:
-    from tidelog.app.web.instance import Instance
     from tidelog.app.web.routes import Web, tokens_of
+    from tidelog.app.web.site import Site
 
-    return Web([Instance(config.pipeline.name, config)], tokens_of(rest), rate_limit)
+    return Web([Site(config.pipeline.name, config)], tokens_of(rest), rate_limit)
 
 
 class Services:
@@ -370,12 +370,10 @@ def serve_page(
     try:
         from starlette.applications import Starlette
 
-        from tidelog.app.web.instance import Instance
         from tidelog.app.web.routes import Web, tokens_of
+        from tidelog.app.web.site import Site
 
-        web = Web(
-            [Instance(name, config) for name, config in named_configs(configs)], tokens_of(rest)
-        )
+        web = Web([Site(name, config) for name, config in named_configs(configs)], tokens_of(rest))
         server = http_server(Starlette(routes=web.routes()), behind_proxy=rest.behind_proxy)
     except ImportError as error:
         raise missing_extra(error, "rest") or error from None

@@ -34,7 +34,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from tidelog.app.web.instance import Instance, PollResult
+from tidelog.app.web.site import PollResult, Site
 from tidelog.config import Rest
 from tidelog.control.channels.rate_limit import (
     TOO_MANY_MESSAGE,
@@ -222,14 +222,12 @@ class OverviewStream:
     """The stream of one page.
 
     Args:
-        sites: the instances on the page.
+        sites: the sites on the page.
         chosen: the number of the site whose tables it shows.
         limiter: the limit of its threads.
     """
 
-    def __init__(
-        self, sites: Sequence[Instance], chosen: int, limiter: anyio.CapacityLimiter
-    ) -> None:
+    def __init__(self, sites: Sequence[Site], chosen: int, limiter: anyio.CapacityLimiter) -> None:
         self._sites = sites
         self._limiter = limiter
         self._chosen = chosen
@@ -480,14 +478,14 @@ class Web:
     """The web page of one process.
 
     Args:
-        sites: the instances to show.
+        sites: the sites to show.
         tokens: the tokens, by the role that they give.
         rate_limit: the limit on wrong tokens.
     """
 
     def __init__(
         self,
-        sites: Sequence[Instance],
+        sites: Sequence[Site],
         tokens: Mapping[Role, str],
         rate_limit: TokenRateLimit | None = None,
     ) -> None:
@@ -526,10 +524,10 @@ class Web:
             "/web/files/{name}": self._file,
             "/web/session": self._session,
             "/web/stream": self._stream,
-            "/web/sites/{site}/history": self._memory_endpoint(Instance.history),
-            "/web/sites/{site}/activity": self._memory_endpoint(Instance.activity),
-            "/web/sites/{site}/results": self._memory_endpoint(Instance.results),
-            "/web/sites/{site}/settings": self._memory_endpoint(Instance.settings),
+            "/web/sites/{site}/history": self._memory_endpoint(Site.history),
+            "/web/sites/{site}/activity": self._memory_endpoint(Site.activity),
+            "/web/sites/{site}/results": self._memory_endpoint(Site.results),
+            "/web/sites/{site}/settings": self._memory_endpoint(Site.settings),
             "/web/sites/{site}/audit": self._read_endpoint(lambda site, _: site.audit()),
             "/web/sites/{site}/schema": self._read_endpoint(
                 lambda site, request: site.schema(request.query_params.get("table", ""))
@@ -645,7 +643,7 @@ class Web:
         headers = {**PAGE_HEADERS, "X-Accel-Buffering": "no"}
         return StreamingResponse(counted(), media_type="text/event-stream", headers=headers)
 
-    def _memory_endpoint(self, get: Callable[[Instance], Any]) -> Endpoint:
+    def _memory_endpoint(self, get: Callable[[Site], Any]) -> Endpoint:
         """Return an endpoint for what a site has in memory."""
 
         async def endpoint(request: Request) -> Response:
@@ -654,7 +652,7 @@ class Web:
 
         return endpoint
 
-    def _read_endpoint(self, get: Callable[[Instance, Request], Any]) -> Endpoint:
+    def _read_endpoint(self, get: Callable[[Site, Request], Any]) -> Endpoint:
         """Return an endpoint that reads a site's state store or event log."""
 
         async def endpoint(request: Request) -> Response:
@@ -666,7 +664,7 @@ class Web:
         return endpoint
 
     async def _run_work(
-        self, request: Request, work: Callable[[Instance], Any], timeout_s: float
+        self, request: Request, work: Callable[[Site], Any], timeout_s: float
     ) -> Any:
         """Run the work on the site's own threads: a store that hangs delays no other site."""
         number = self._number(request.path_params["site"])
@@ -696,12 +694,12 @@ class Web:
             raise HttpRefusal(400 if outcome["usage"] else 500, "Failed", outcome["error"])
         return json_answer(outcome, 202)
 
-    def _site(self, request: Request) -> Instance:
+    def _site(self, request: Request) -> Site:
         return self._sites[self._number(request.path_params["site"])]
 
     def _number(self, text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text[:9]) >= len(self._sites):
-            raise HttpRefusal(404, "NotFound", "there is no such source on this page")
+            raise HttpRefusal(404, "NotFound", "there is no such site on this page")
         return int(text[:9])
 
 

@@ -491,7 +491,7 @@ def _update_entries(
 WAIT_S: Final = 5.0
 
 
-class Instance:
+class Site:
     """One Tidelog on the page. Thread-safe. ``name``: its name among several."""
 
     leads: bool = False

@@ -1,4 +1,4 @@
-"""Tests whose server, or Spark, needs what this machine lacks are left out, counted and told.
+"""Tests whose server, or Spark, needs what this machine lacks are left out, counted and reported.
 
 So `make test` says on a developer's machine what to install, instead of failing hundreds of times
 for one reason. `MissingProgramError` leaves a test out, or a skip whose reason begins with `SAID`;

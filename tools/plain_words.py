@@ -1,5 +1,5 @@
-"""Finds words in the code's docstrings, comments, texts and names, in the page's scripts, in names of
-tests and in the docs, that have a plainer one.
+"""Finds words in the code's docstrings, comments, texts and names, in the page's scripts, in names and
+modules of tests and in the docs, that have a plainer one.
 
     python tools/plain_words.py [FOLDER]
 
@@ -88,11 +88,15 @@ def in_pages(folder: Path) -> Iterator[str]:
 
 
 def in_tests(folder: Path) -> Iterator[str]:
-    """Yields a line for each name of a test."""
+    """Yields a line for each name of a test and docstring of a module."""
     for path in sorted(folder.rglob("*.py")):
-        place = path.relative_to(folder)
+        source, place = path.read_text(encoding="utf-8"), path.relative_to(folder)
+        for number, line in enumerate((ast.get_docstring(ast.parse(source)) or "").splitlines(), 1):
+            for word, use in WORDS:
+                if match := word.search(line):
+                    yield f"{place}:{number}: {match.group()!r}: say {use}"
         if place.parent.as_posix() not in SAMPLED:
-            for number, name in names(path.read_text(encoding="utf-8")):
+            for number, name in names(source):
                 if name.startswith("test_") and TEST_NAMES.search(name):
                     yield f"{place}:{number}: the name {name} has a plainer word"
 

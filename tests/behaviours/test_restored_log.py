@@ -1,4 +1,4 @@
-"""An older copy of an event log is put back, and goes on: no offset means two records."""
+"""An older copy of an event log is restored and continued: no offset means two records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ways to break what keeps two leaders apart; see `tests.e2e.oracle_mutations`.
 
-The rules stand behind each other: a leader that does not look at its lease is stopped by the fence,
+The rules stand behind each other: a leader that does not check its lease is stopped by the fence,
 and without the fence a segment's name is still given once. So a reader of the event log sees none
 of them go. `tests.campaign.leaders` does, one by one; what the first one breaks, any reader sees.
 """

@@ -1,5 +1,5 @@
 """Sessions of a host's processes with ZooKeeper: each is noted when it begins, and when its client
-is told that it has expired.
+learns that it has expired.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each rule that keeps two leaders apart is judged: notes that break one alone are told."""
+"""Each rule that keeps two leaders apart is judged: notes that break one alone are reported."""
 
 from __future__ import annotations
 

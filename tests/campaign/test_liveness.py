@@ -1,4 +1,4 @@
-"""What comes late is told apart from what does not come, by the machine's time."""
+"""What comes late is distinguished from what does not come, by the machine's time."""
 
 from __future__ import annotations
 

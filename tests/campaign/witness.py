@@ -3,8 +3,8 @@
 It stands around the rules, not in them: what it notes does not depend on whether a rule was kept.
 Times are of the machine's monotonic clock, which all its processes share.
 
-It also stops its process where the nemesis asks for it, by a file: behind the last look at the
-lease, before what was looked for is done.
+It also stops its process where the nemesis asks for it, by a file: behind the last check of
+the lease, before the checked act.
 """
 
 from __future__ import annotations

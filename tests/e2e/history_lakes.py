@@ -1,5 +1,5 @@
 """The lakes of a run's pipeline: tables of a Delta and of an Iceberg output, as other readers see
-them, and what their users do to them meanwhile.
+them, and what their users do to them during the run.
 """
 
 from __future__ import annotations

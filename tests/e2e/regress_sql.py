@@ -5,12 +5,12 @@ with its replay from the event log.
 
 ``SQL_DIR`` is ``src/test/regress/sql`` of a checkout of PostgreSQL; where ``../data`` is there,
 tests read it, else the tables that are loaded from it stay empty. No part of it comes with Tidelog.
-Capture is killed half-way, and goes on. ``--full``: FOR ALL TABLES of the database identity FULL is
-set as far as tables let it, before each file. ``--keep``: DROP TABLE and DROP SCHEMA are
+Capture is killed half-way, and started again. ``--full``: FOR ALL TABLES of the database identity
+FULL is set as far as tables let it, before each file. ``--keep``: DROP TABLE and DROP SCHEMA are
 left out, so that there is more to compare.
 
 It prints a line for each table that is not as its replay, or that has none, and why; the exit code
-tells whether there are any that differ. It takes a quarter of an hour a version.
+is 1 if any differs. It takes a quarter of an hour a version.
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ Chinook or the employees, in that server's SQL; for MySQL and MariaDB they may m
 databases. No part of them comes with Tidelog. Each server has three rounds, and four comparisons:
 
 1. ``loaded before``: the scripts run, then ``tidelog run`` dumps what they made;
-2. ``made anew``: all is dropped and loaded again while it runs;
+2. ``recreated``: all is dropped and loaded again while it runs;
 3. ``killed``: the same, and the processes are killed amid the scripts, and again amid the dumps;
 4. ``from nothing``: ``tidelog run`` starts beside an empty server, then the scripts run.
 
 It prints each table that is not equal, and tables and rows of each comparison, with the seconds
 until no dump ran, those of ``verify``, which waits for the copy, and Delta's commits so far; the
-exit code tells whether all are equal.
+exit code is 1 if any differs.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def loaded_before(it: Round) -> bool:
     it.start()
     equal = it.compare("loaded before")
     it.load()
-    return it.compare("made anew") and equal
+    return it.compare("recreated") and equal
 
 
 def killed(it: Round) -> bool:

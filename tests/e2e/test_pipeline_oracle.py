@@ -1,5 +1,5 @@
 """The history oracle over outputs: invariants 1, 2, 3 of docs/INVARIANTS.md, where the event log is
-brought into Delta and Iceberg (copies, tables of changes and of history) and PostgreSQL by one
+written to Delta and Iceberg (copies, tables of changes and of history) and PostgreSQL by one
 pipeline, while users of the lakes commit to their tables.
 
 `make oracle-lakes` runs it for TIDELOG_SOAK_SECONDS, with Spark's SQL as one of the users; as `make

@@ -1,5 +1,5 @@
 """The history oracle over an upgrade: version 0.1.0 captures and delivers, then a standby of this
-version takes over in the midst of a dump, then one of 0.1.0 again, and at the end this version.
+version takes over during a dump, then one of 0.1.0 again, and at the end this version.
 """
 
 from __future__ import annotations

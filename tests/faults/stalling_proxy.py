@@ -1,7 +1,7 @@
-"""A network between capture and PostgreSQL that stops at a statement, and goes on when told to.
+"""A network between capture and PostgreSQL that stops at a statement, and continues on command.
 
 It is a process of its own: libpq waits for some answers without letting other threads of its
-process run, and a proxy among these would never bring them.
+process run, and a proxy among these would never deliver them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An engine that is killed: what was not done comes again, nothing is lost, and nobody goes on."""
+"""An engine that is killed: what was not done comes again, nothing is lost, no process stays."""
 
 from __future__ import annotations
 

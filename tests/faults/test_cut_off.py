@@ -1,4 +1,4 @@
-"""The leader alone loses something amid a dump, and another host, which has all of it, goes on."""
+"""The leader alone loses something amid a dump, and another host that has it takes over."""
 
 from __future__ import annotations
 

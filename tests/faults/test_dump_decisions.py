@@ -1,4 +1,4 @@
-"""Between what dumps decide and what comes of it: a crash, a lost lease, a cancel, late news."""
+"""Between a dump's decision and its effect: a crash, a lost lease, a cancel, late news."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source that answers no more: what needs no answer of it goes on, status and commands first."""
+"""A source that does not answer: what needs no answer continues, status and commands first."""
 
 from __future__ import annotations
 

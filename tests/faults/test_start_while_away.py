@@ -1,5 +1,5 @@
-"""What starts while event log or state store is away says so, and goes on once it is back; whom
-they don't let in ends at once.
+"""What starts while event log or state store is away says so, and continues once it is back; a
+process to which they deny access ends at once.
 """
 
 from __future__ import annotations

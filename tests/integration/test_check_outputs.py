@@ -1,4 +1,4 @@
-"""`tidelog check` looks at each destination: what answers, and what does not."""
+"""`tidelog check` tries each destination: what answers, and what does not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """An account that may hold fewer connections than a dump needs: `check` and the status say so, and
-the dump goes on by itself once it may hold more.
+the dump continues by itself once it may hold more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `tidelog demo` tells: in the midst of its dump, killed, and at the end."""
+"""What `tidelog demo` shows: during its dump, killed, and at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a problem, and its end, is told: once, not at once, and also by the next leader."""
+"""When a problem, and its end, is reported: once, not at once, and also by the next leader."""
 
 from __future__ import annotations
 

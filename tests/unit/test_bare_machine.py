@@ -1,4 +1,4 @@
-"""A machine without pyspark or Java: one sentence, the command that mends it, exit code 2. And one
+"""A machine without pyspark or Java: one sentence, the command that fixes it, exit code 2. And one
 with the Java of a package alone.
 """
 

@@ -1,4 +1,4 @@
-"""The capture loop: what the source is told, and what makes the reader wait. No server."""
+"""The capture loop: what is acknowledged to the source, what makes the reader wait. No server."""
 
 from __future__ import annotations
 

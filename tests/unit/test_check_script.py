@@ -1,4 +1,4 @@
-"""The script of `tidelog check --sql`: what may be run at once, and what is only told."""
+"""The script of `tidelog check --sql`: what may be run at once, and what is only shown."""
 
 from __future__ import annotations
 

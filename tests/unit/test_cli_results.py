@@ -1,4 +1,4 @@
-"""What became of a command is told in sentences, wherever it is read."""
+"""The result of a command is a sentence, wherever it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dumps decided and the state store does not hold yet: nobody is told of it, nothing ends."""
+"""Decisions of dumps that are not stored yet: they are not reported, and end nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline that waits for the event log starts Spark meanwhile, as capture starts."""
+"""A pipeline that waits for the event log starts Spark while capture starts."""
 
 from __future__ import annotations
 

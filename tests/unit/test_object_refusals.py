@@ -1,4 +1,4 @@
-"""What people are told of a request that an object store did not take."""
+"""The messages for requests that an object store refuses."""
 
 from __future__ import annotations
 

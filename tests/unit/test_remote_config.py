@@ -1,4 +1,4 @@
-"""A pipeline's server of Spark Connect, by configuration, and the errors that come of it."""
+"""A pipeline's server of Spark Connect, by configuration, and its errors."""
 
 from __future__ import annotations
 

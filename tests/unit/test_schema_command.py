@@ -1,4 +1,4 @@
-"""`tidelog schema` tells tables that are captured from partitions of which the log has columns."""
+"""`tidelog schema` distinguishes captured tables from partitions of which the log has columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of changes are not compared with their source, and nobody is told that they are equal."""
+"""Tables of changes are not compared with their source, and are not reported as equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom the page takes for who asks: it believes a proxy only if it is told that there is one."""
+"""The address of a client: the page believes a proxy only if one is configured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an open page is told, without a server: all at first, then what changed."""
+"""What an open page receives, without a server: all at first, then what changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps that are steered while they run, and what they tell."""
+"""Commands for running dumps, and the notifications that they cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue can't be asked when a dump looks a table up: the log goes on, and so do dumps."""
+"""The catalogue does not answer when a dump looks a table up: the log and dumps continue."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 As in `IncrementalSnapshotNotificationService` and
 `AbstractIncrementalSnapshotChangeEventSource.readChunk` of Debezium 3.3: a table that can't be read
-ends by a TABLE_SCAN_COMPLETED that says why, the rest goes on, and COMPLETED always comes.
+ends by a TABLE_SCAN_COMPLETED that says why, the others continue, and COMPLETED always comes.
 """
 
 from __future__ import annotations

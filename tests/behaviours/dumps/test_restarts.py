@@ -1,4 +1,4 @@
-"""Capture that ends or dies in the midst of a dump, and goes on with it."""
+"""Capture that ends or dies during a dump, and continues it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that change their shape in the midst of their dump: each change has a defined outcome."""
+"""Tables that change their shape during their dump: each change has a defined outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source whose state is known: what it was told, row by row."""
+"""A source whose state is known, row by row, from what was written to it."""
 
 from __future__ import annotations
 

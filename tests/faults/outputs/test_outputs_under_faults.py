@@ -1,5 +1,5 @@
 """Every kind of output under every fault: while it lasts the status has the right words and the
-other output goes on; when it is over the copy is what the source is: nothing is lost, nothing is
+other output continues; when it is over the copy is what the source is: nothing is lost, nothing is
 there twice, and no key has gone back.
 
 `docs/internals/outputs-under-faults.md` is the table of it, made from `cells`.

@@ -1,4 +1,4 @@
-"""Tables of the user's that take keys for one which the source tells apart.
+"""Tables of the user's that take keys for one which the source distinguishes.
 
 An update that changes a key's case is a delete and an insert, which two tasks bring in any order:
 the row would be lost.

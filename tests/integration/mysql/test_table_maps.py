@@ -1,4 +1,4 @@
-"""Table maps tell of each column what the catalogue does, whatever columns stand beside it.
+"""Table maps describe each column as the catalogue does, whatever columns stand beside it.
 
 The optional metadata are lists and bitmaps without numbers of columns: which columns each of them
 counts is the server's to know, and a column counted too much shifts all that follow.

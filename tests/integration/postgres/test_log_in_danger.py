@@ -1,6 +1,6 @@
 """What capture does when the server keeps too much of its log for it: `source.when_log_in_danger`.
 
-An old transaction holds the slot: so the server keeps all that is written meanwhile.
+An old transaction holds the slot: so the server keeps all that is written after it.
 """
 
 from __future__ import annotations

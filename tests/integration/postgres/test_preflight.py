@@ -1,4 +1,4 @@
-"""`check` names what is wrong, with the SQL that mends it."""
+"""`check` names what is wrong, with the SQL that fixes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publications are looked at in full if, and only if, something changed that matters to them."""
+"""Publications are read in full if, and only if, something changed that matters to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch that takes long is told of while it is under way."""
+"""A batch that takes long is reported while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline that somebody paused delivers nothing, says so, and goes on where it was."""
+"""A paused pipeline delivers nothing, says so, and resumes where it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VACUUM of copies, by the output; and by somebody else, beside a pipeline that goes on."""
+"""VACUUM of copies, by the output; and by somebody else, beside a running pipeline."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A whole capture inside the test, a source whose commits can hang, and an oracle over both.
 
-Nothing of Tidelog is replaced but sizes and intervals: tests steer it from the source's side, and
+Nothing of Tidelog is replaced but sizes and intervals: tests control it from the source's side, and
 by acting at its named failpoints (`tidelog.system.failpoints`).
 """
 

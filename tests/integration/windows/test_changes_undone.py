@@ -1,7 +1,7 @@
-"""What is changed while a table is out of the log's sight, and undone before anybody looks.
+"""What is changed while a table is out of the log's sight, and undone before the next poll.
 
-Looking at the catalogue now and then sees nothing of it: what was altered is as it was. What the
-rows of the catalogue that were replaced still tell, and the log by a relation's number, has to do.
+Polls of the catalogue don't see it: what was altered is as it was. The replaced rows of the
+catalogue still show it, and the log does by a relation's number.
 """
 
 from __future__ import annotations

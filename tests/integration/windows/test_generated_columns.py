@@ -1,4 +1,4 @@
-"""Generated columns: log and dumps have them, or neither has; and who asks is told which."""
+"""Generated columns: log and dumps have them, or neither has; and `check` says which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watermarks that are late, lost, strange or out of order: the chunk is void, the log goes on."""
+"""Watermarks that are late, lost, strange or out of order: the chunk is void, the log continues."""
 
 from __future__ import annotations
 

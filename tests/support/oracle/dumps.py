@@ -1,7 +1,7 @@
 """The history oracle's part about dumps: is every chunk whole, in its place and read once?
 
 Pure: chunks with the offsets of their rows, what commands did and when, and the source's state at
-each chunk's place (`History.check_order` tells it) come in as values.
+each chunk's place (`History.check_order` has it) come in as values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB under the history oracle: their binlog, read a second time, tells the truth."""
+"""MySQL and MariaDB under the history oracle: their binlog, read a second time, is the truth."""
 
 from __future__ import annotations
 

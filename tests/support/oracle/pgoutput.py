@@ -1,4 +1,4 @@
-"""A second decoder of pgoutput, slow and obvious, and the truth that a replication slot tells.
+"""A second decoder of pgoutput, slow and obvious, and the truth from a replication slot.
 
 It shares no code with `tidelog.codecs`: both must be wrong in the same way for a test to pass.
 Sources: PostgreSQL manual, "Logical Replication Message Formats", protocol version 1.

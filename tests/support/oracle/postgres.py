@@ -1,4 +1,4 @@
-"""PostgreSQL under the history oracle: a slot of its own tells the truth."""
+"""PostgreSQL under the history oracle: a slot of its own has the truth."""
 
 from __future__ import annotations
 

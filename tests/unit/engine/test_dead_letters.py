@@ -1,4 +1,4 @@
-"""``errors_tolerance: dead_letter``: what can't be taken is told, and passed over."""
+"""``errors_tolerance: dead_letter``: what can't be taken is reported, and skipped."""
 
 from __future__ import annotations
 

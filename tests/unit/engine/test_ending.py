@@ -1,4 +1,4 @@
-"""An engine ends in full, whatever fails on the way: all is stopped, and who waits is told."""
+"""An engine ends in full, whatever fails on the way: all is stopped, and `wait` returns."""
 
 from __future__ import annotations
 

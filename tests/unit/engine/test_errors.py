@@ -1,4 +1,4 @@
-"""Errors: what is tried again, what goes up, and what is told of it."""
+"""Errors: what is retried, what is raised, and what is reported."""
 
 from __future__ import annotations
 

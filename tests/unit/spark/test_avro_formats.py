@@ -1,4 +1,4 @@
-"""Avro messages tell what the log holds: read by fastavro with the schemas that they name."""
+"""Avro messages hold what the log holds: read by fastavro with the schemas that they name."""
 
 from __future__ import annotations
 

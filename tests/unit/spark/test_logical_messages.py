@@ -1,4 +1,4 @@
-"""Logical messages as Debezium's connector for PostgreSQL tells them.
+"""Logical messages in the form of Debezium's connector for PostgreSQL.
 
 The expected texts follow its source (`LogicalDecodingMessageMonitor`, `PostgresSchemaFactory`), and
 where we differ docs/reference/debezium.md.

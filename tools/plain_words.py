@@ -37,6 +37,7 @@ PLAINER = {
     r"steer(?:s|ed|ing)?": "control",
 }
 WORDS = [(re.compile(rf"\b(?:{pattern})\b"), use) for pattern, use in PLAINER.items()]
+ANY = re.compile(rf"\b(?:{'|'.join(PLAINER)})\b")
 # Names of functions, classes and threads.
 NAMES = re.compile(
     r"^_?(?:told|mend\w*|look|looks|looked|brought|said|drawn|taken_apart|so_long)$"
@@ -45,17 +46,26 @@ NAMES = re.compile(
 THREAD = re.compile(r"tidelog-[a-z-]+\Z")
 # Names of tests. Those of sampled variants (`tests/support/samples.py`) decide which ones run.
 TEST_NAMES = re.compile(r"_(?:told|goes_on|go_on|in_the_midst|mend|mends|mended|anew)(?:_|$)")
+TESTS_OF = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 SAMPLED = ("behaviours/dumps", "behaviours/outputs")
 
 
-def texts(source: str) -> Iterator[tuple[int, str]]:
+def words(line: str) -> Iterator[str]:
+    """Yields each word that has a plainer one, with that."""
+    if ANY.search(line):
+        for word, use in WORDS:
+            if match := word.search(line):
+                yield f"{match.group()!r}: say {use}"
+
+
+def texts(source: str, nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yields line and text of each comment, docstring and other text, and of each variable's name
     the words.
     """
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             for number, line in enumerate(node.value.splitlines()):
                 yield node.lineno + number, line
@@ -65,9 +75,9 @@ def texts(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.arg.replace("_", " ")
 
 
-def names(source: str) -> Iterator[tuple[int, str]]:
+def names(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yields line and name of each function, class and thread."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.Constant) and THREAD.match(str(node.value)):
@@ -82,40 +92,37 @@ def in_pages(folder: Path) -> Iterator[str]:
             continue
         text = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text(encoding="utf-8"))
         for number, line in enumerate(text.splitlines(), 1):
-            for word, use in WORDS:
-                if match := word.search(line):
-                    yield f"{page}:{number}: {match.group()!r}: say {use}"
+            for word in words(line):
+                yield f"{page}:{number}: {word}"
 
 
 def in_tests(folder: Path) -> Iterator[str]:
     """Yields a line for each name of a test and docstring of a module."""
     for path in sorted(folder.rglob("*.py")):
         source, place = path.read_text(encoding="utf-8"), path.relative_to(folder)
-        for number, line in enumerate((ast.get_docstring(ast.parse(source)) or "").splitlines(), 1):
-            for word, use in WORDS:
-                if match := word.search(line):
-                    yield f"{place}:{number}: {match.group()!r}: say {use}"
+        about = source[3:].partition('"""')[0] if source.startswith('"""') else ""
+        for number, line in enumerate(about.splitlines(), 1):
+            for word in words(line):
+                yield f"{place}:{number}: {word}"
         if place.parent.as_posix() not in SAMPLED:
-            for number, name in names(source):
-                if name.startswith("test_") and TEST_NAMES.search(name):
-                    yield f"{place}:{number}: the name {name} has a plainer word"
+            for test in TESTS_OF.finditer(source):
+                if TEST_NAMES.search(test[1]):
+                    yield f"{place}: the name {test[1]} has a plainer word"
 
 
 def found(folder: Path) -> Iterator[str]:
     """Yields a line for each place in Python files and scripts of pages."""
     for path in sorted(folder.rglob("*.js")):
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            for word, use in WORDS:
-                if match := word.search(line):
-                    yield f"{path.relative_to(folder)}:{number}: {match.group()!r}: say {use}"
+            for word in words(line):
+                yield f"{path.relative_to(folder)}:{number}: {word}"
     for path in sorted(folder.rglob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        place = path.relative_to(folder)
-        for number, text in texts(source):
-            for word, use in WORDS:
-                if match := word.search(text):
-                    yield f"{place}:{number}: {match.group()!r}: say {use}"
-        for number, name in names(source):
+        source, place = path.read_text(encoding="utf-8"), path.relative_to(folder)
+        nodes = [*ast.walk(ast.parse(source))]
+        for number, text in texts(source, nodes):
+            for word in words(text):
+                yield f"{place}:{number}: {word}"
+        for number, name in names(nodes):
             if NAMES.search(name):
                 yield f"{place}:{number}: the name {name} does not say what it does or returns"
 

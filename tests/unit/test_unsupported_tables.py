@@ -34,14 +34,14 @@ def known(state: SqliteState) -> UnsupportedTables:
     return UnsupportedTables(state, lambda _notification: None)
 
 
-def test_what_is_refused_and_owed_outlives_a_restart(state: SqliteState) -> None:
-    refused = known(state)
-    refused.add("log", T, UnsupportedReason("it has no key"))
+def test_unsupported_tables_and_owed_dumps_outlive_a_restart(state: SqliteState) -> None:
+    unsupported = known(state)
+    unsupported.add("log", T, UnsupportedReason("it has no key"))
     assert [line["table"] for line in known(state).summary()] == ["public.t"]
-    refused.require_dump(U)
-    refused.on_dump_failed(T, "no right to read")
+    unsupported.require_dump(U)
+    unsupported.on_dump_failed(T, "no right to read")
     assert not known(state).needs_dump(U), "what a decision owes is stored once its lock was let go"
-    refused.flush()
+    unsupported.flush()
     after = known(state)
     assert after.needs_dump(U)
     assert after.needs_dump(T)
@@ -52,23 +52,23 @@ def test_what_is_refused_and_owed_outlives_a_restart(state: SqliteState) -> None
 
 def test_table_that_is_gone_is_owed_nothing(state: SqliteState) -> None:
     """Also one that the log refused as well: nothing is left of it."""
-    refused = known(state)
-    refused.require_dump(T)
-    refused.add("log", T, UnsupportedReason("it has no key"))
-    refused.keep_only([U])
-    assert not refused.any_left
+    unsupported = known(state)
+    unsupported.require_dump(T)
+    unsupported.add("log", T, UnsupportedReason("it has no key"))
+    unsupported.keep_only([U])
+    assert not unsupported.any_left
     assert not known(state).any_left
 
 
-def test_a_table_is_reported_once_when_it_is_refused_and_once_when_it_is_not(
+def test_a_table_is_reported_once_when_it_is_unsupported_and_once_when_it_is_not(
     state: SqliteState,
 ) -> None:
     told: list[Notification] = []
-    refused = UnsupportedTables(state, told.append)
+    unsupported = UnsupportedTables(state, told.append)
     for _ in range(2):
-        refused.set_all("catalogue", {T: UnsupportedReason("it has no key")})
+        unsupported.set_all("catalogue", {T: UnsupportedReason("it has no key")})
     for _ in range(2):
-        refused.set_all("catalogue", {})
+        unsupported.set_all("catalogue", {})
     assert [str(notification.type) for notification in told] == ["SKIPPED", "RESUMED"]
 
 

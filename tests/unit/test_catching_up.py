@@ -101,7 +101,7 @@ def test_a_dump_is_asked_for_where_the_log_lacks_its_beginning(
     wanted = config(tmp_path, *([] if first else [known]), "{kind: files, path: f}")
     session.request_backfill(wanted, built.log)
     assert asked(wanted) == [("p.a",)]  # of q.b the log has a whole dump
-    assert "does not hold all of p.a: dumps of them are requested" in caplog.text
+    assert "lacks rows of p.a: dumps of them are requested" in caplog.text
 
 
 def test_a_source_that_is_not_to_be_dumped_is_not(
@@ -111,7 +111,7 @@ def test_a_source_that_is_not_to_be_dumped_is_not(
     wanted = config(tmp_path, "{kind: files, path: f}", snapshot="no_data")
     session.request_backfill(wanted, built.log)
     assert asked(wanted) == []
-    assert "what is not in the log comes only with `tidelog dump`" in caplog.text
+    assert "rows that are not in the event log come only with `tidelog dump`" in caplog.text
 
 
 @pytest.mark.parametrize("before", ["[p.*]", "['*', '!q.b']"])

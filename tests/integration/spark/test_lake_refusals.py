@@ -179,6 +179,53 @@ def test_a_table_with_a_damaged_file_is_left_out_alone_until_a_dump_of_it_begins
     assert [each.to_pylist() for each in numbers] == [[2, 2], [2, 2]]
 
 
+@pytest.mark.thorough
+def test_a_damaged_file_that_only_a_rewrite_reads_leaves_its_table_out_alone(
+    lake: Lake, built: BuiltLog
+) -> None:
+    """It loses a row to a batch, gets a column again, or loses marked rows at the start."""
+    names = ["public.stepped", "public.readded", "public.marked", "public.well"]
+    step = Step("drop", ["v"], ("public.stepped",))
+    options = {"steps": (step,), "soft_deletes": True, "deletion_vectors": False}
+
+    def change(*keys: str, readded: dict[str, str] = COLUMNS) -> None:
+        for number, name in enumerate(names, 1):
+            columns = readded if name == "public.readded" else COLUMNS
+            table = built.table(name, columns, relation_id=number)
+            for key in keys:
+                built.insert(table, *[key, "a", "1"][: len(columns)])
+        built.flush()
+
+    def damage(name: str) -> dict[Path, bytes]:
+        found = {each: each.read_bytes() for each in place_of(lake, name).glob("*.parquet")}
+        for each in found:
+            each.write_bytes(b"")
+        return found
+
+    with opened(lake, options) as (output, _):
+        change("1", "2")
+        bring(output, built)
+        change("3", readded={"id": "int64", "v": "text"})
+        bring(output, built)
+        damaged = damage("public.stepped") | damage("public.readded")
+        change("1")
+        bring(output, built)
+        told = output.left_out_tables()
+        assert told.keys() == {"public.stepped", "public.readded"}
+        assert all(any(file.name in text for file in damaged) for text in told.values())
+    for file, content in damaged.items():
+        file.write_bytes(content)
+    damaged = damage("public.marked")
+    with opened(lake, {**options, "soft_deletes": False}) as (output, asked):
+        assert sorted(asked) == ["public.readded", "public.stepped"]
+        change("4")
+        bring(output, built)
+        told = output.left_out_tables()["public.marked"]
+        assert any(file.name in told for file in damaged)
+        assert "tidelog dump --table public.marked" in told
+    assert sorted(by_duckdb(str(place_of(lake, "public.well")))["id"].to_pylist()) == [1, 2, 3, 4]
+
+
 def test_a_dump_of_a_table_that_is_left_out_removes_no_rows(lake: Lake, built: BuiltLog) -> None:
     """Its rows come in one batch, its end in the next one. No further dump is requested."""
     name = "public.retyped"

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap
 
+from tidelog.errors import RowsLeftOutError
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
 from tidelog.outputs.lake.data_files.look_up import shared_cache
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
 from tidelog.outputs.lake.delta import tasks
-from tidelog.outputs.lake.delta.tasks import CopyFiles, SettlePartition, SettleWork
+from tidelog.outputs.lake.delta.tasks import CopyFiles, RewriteWork, SettlePartition, SettleWork
 from tidelog.outputs.lake.settling.settle import SettleOptions
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
@@ -95,3 +96,18 @@ def test_no_more_is_cached_than_the_option_says(
     assert set(result.settled.dead) == {files[0].path}, "found without a cache, too"
     cached = {each.parent.name for each in scratch.rglob("*") if each.is_file()}
     assert cached == ({"key-indexes", "key-indexes-rows"} if most_bytes else set())
+
+
+def test_a_file_that_can_not_be_rewritten_is_a_result_not_the_end_of_the_job(
+    tmp_path: Path,
+) -> None:
+    store = open_file_store(str(tmp_path))
+    old = pa.table({"id": [1, 2], "v": ["a", "b"], "_version": [1, 2]}, schema=LAYOUT.schema)
+    (file,) = ParquetFileWriter(store, LAYOUT).write(old)
+    whole = CopyFiles("t", store, LAYOUT, (file,), SettleOptions(deletion_vectors=False))
+    (tmp_path / file.path).unlink()
+    for dead in ({}, {file.path: BitMap([1]).serialize()}):
+        found = tasks.rewrite_or_error(RewriteWork(whole, dead))
+        assert found.files is None
+        assert isinstance(found.error, RowsLeftOutError)
+        assert file.path in str(found.error)

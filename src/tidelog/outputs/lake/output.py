@@ -261,7 +261,7 @@ class LakeOutput(ABC, Generic[Copy]):
         """Check the existing tables and, for all tables known so far, the steps."""
         require_generation(self._log, generation, self.name)
         chosen = {t: s for t, s in schemas_now(self._log).items() if matches(self._patterns, t)}
-        left_out: dict[str, TableLeftOutError] = {}
+        left_out: dict[TableName, TableLeftOutError] = {}
         for table, schema in chosen.items():
             try:
                 copy = self._table(table)
@@ -276,10 +276,11 @@ class LakeOutput(ABC, Generic[Copy]):
                     self._repair_if_restored(copy, table, generation)
                     copy.settle_deletes()
             except TableLeftOutError as error:
-                left_out[str(table)] = error
+                left_out[table] = error
         check_steps([*left_out.values()], len(chosen))
-        for name, why in left_out.items():
-            self._left_out.add(name, why, self._log.latest_offset())
+        end = self._log.latest_offset()
+        for table, why in left_out.items():
+            self._leave_out(table, why, end)
 
     def write(self, batch: OutputBatch) -> None:
         """Write every table of the batch."""
@@ -439,20 +440,19 @@ class LakeOutput(ABC, Generic[Copy]):
             )
             return found
         except TableLeftOutError as error:
-            self._leave_out(work, error)
+            self._leave_out(work.table, error, work.start)
             return None
 
-    def _leave_out(self, work: TableWork, error: TableLeftOutError) -> None:
-        """Leave out the table's rows from this work on; the other tables are written. If its rows
+    def _leave_out(self, table: TableName, error: TableLeftOutError, since: int) -> None:
+        """Leave out the table's rows from this offset on; the other tables are written. If its rows
         could not be written, this is so until a dump of it begins or the output starts again: no
         check sees before what is wrong.
         """
-        table = work.table
         if isinstance(error, RowsLeftOutError) and table not in self._unfit:
             where = self._table(table).location
             other = f" in the output's options and move {where} away, or change the row"
             error = self._unfit[table] = advised(error, table, other)
-        self._left_out.add(str(table), error, work.start)
+        self._left_out.add(str(table), error, since)
 
     def _copy_write(
         self, copy: Copy, work: TableWork, since: int | None, exists: bool

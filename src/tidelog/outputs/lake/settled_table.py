@@ -105,6 +105,8 @@ class SettledTable(LakeTable):
         key: names of the columns that identify rows; files are sorted by them. Empty: not known
             yet, or rows are in the order of their version.
         null_key: whether null in the key is a value like others.
+        not_compacted: paths of files that `compaction` passes over: one that was read together with
+            them is damaged.
     """
 
     def __init__(
@@ -117,6 +119,7 @@ class SettledTable(LakeTable):
         super().__init__(location, layout, keyless_layout)
         self.key: tuple[str, ...] = ()
         self.null_key = False
+        self.not_compacted: set[str] = set()
         self._rewrite = rewrite
 
     @abstractmethod
@@ -212,7 +215,7 @@ class SettledTable(LakeTable):
         """Returns the works that compact small files; empty: not needed now."""
         layout = self.files().layout if self.layout.holds != "copy" else None
         groups = files_to_compact(
-            self.data_files().values(),
+            (file for path, file in self.data_files().items() if path not in self.not_compacted),
             lambda file: layout is not None and is_closed(file, layout),
         )
         if not groups:

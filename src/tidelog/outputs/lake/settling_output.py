@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyspark.sql import functions as f
@@ -152,7 +151,7 @@ class SettlingOutput(LakeOutput[Settled]):
                 if isinstance(error, ConflictError):
                     conflicts.append(write)
                 elif refused is not None and not self._is_changed(write.copy, refused):
-                    self._leave_out(write.work, refused)
+                    self._leave_out(write.work.table, refused, write.work.start)
                 elif refused is not None:
                     conflicts.append(write)
                 elif error is not None:
@@ -185,7 +184,7 @@ class SettlingOutput(LakeOutput[Settled]):
         try:
             return self._write_of_newest(write)
         except TableLeftOutError as error:
-            self._leave_out(write.work, error)
+            self._leave_out(write.work.table, error, write.work.start)
             return None
 
     def _write_of_newest(self, write: CopyWrite[Settled]) -> CopyWrite[Settled]:
@@ -222,16 +221,16 @@ class SettlingOutput(LakeOutput[Settled]):
 
     def _compact(self, copies: Sequence[Settled]) -> None:
         """Compact the files of all tables in one Spark job. If it fails, compact each table by
-        itself, so that one damaged table does not stop the others.
+        itself, so that one table does not stop the others.
         """
         try:
             works = [copy.compaction() for copy in copies]
-            rewritten = iter(self._rewrite([work for each in works for work in each]))
+            results = iter(self._try_rewrite([work for each in works for work in each]))
             found = [
-                (copy, list(islice(rewritten, len(each))))
+                (copy, [(work, next(results)) for work in each])
                 for copy, each in zip(copies, works, strict=True)
             ]
-            self._map_tables(lambda pair: pair[0].commit_compaction(pair[1]), found)
+            self._map_tables(lambda pair: self._commit_compaction(*pair), found)
         except Exception as error:  # noqa: BLE001 - whatever Spark raises
             if len(copies) > 1:
                 for copy in copies:
@@ -239,6 +238,20 @@ class SettlingOutput(LakeOutput[Settled]):
                 return
             reason = error if isinstance(error, TidelogError) else reason_of(error)
             logger.warning("%s: small files were not compacted: %s", copies[0].location, reason)
+
+    def _commit_compaction(
+        self, copy: Settled, rewritten: Sequence[tuple[RewriteWork, SettleResult]]
+    ) -> None:
+        """Commit what was rewritten. Files that can't be read are not read again for this."""
+        changes = []
+        for work, result in rewritten:
+            if result.error is None:
+                changes.append(_files_of(result))
+                continue
+            if left_out_error(result.error) is not None:
+                copy.not_compacted.update(file.path for file in work.copy.files)
+            logger.warning("%s: small files were not compacted: %s", copy.location, result.error)
+        copy.commit_compaction(changes)
 
     def columns(self, table: TableName) -> Collection[str] | None:
         """Returns the names of the copy's columns; None: there is no copy."""
@@ -410,7 +423,11 @@ class SettlingOutput(LakeOutput[Settled]):
         return results
 
     def _rewrite(self, works: Sequence[RewriteWork]) -> list[FileChanges]:
-        return run_on_executors(self._spark, settle_tasks.rewrite_files, works)
+        """Returns the results of the works, all of one table, or raises the error of one."""
+        return [_files_of(each) for each in self._try_rewrite(works)]
+
+    def _try_rewrite(self, works: Sequence[RewriteWork]) -> list[SettleResult]:
+        return run_on_executors(self._spark, settle_tasks.rewrite_or_error, works)
 
     # ------------------------------------------------ commits
 
@@ -459,6 +476,13 @@ class SettlingOutput(LakeOutput[Settled]):
             if group
         ]
         return self._rewrite(works)
+
+
+def _files_of(result: SettleResult) -> FileChanges:
+    if result.error is not None:
+        raise left_out_error(result.error) or result.error
+    assert result.files is not None
+    return result.files
 
 
 def _hashed(changes: DataFrame, key: Sequence[str]) -> list[Column]:

@@ -11,11 +11,13 @@ import pytest
 from tests.support.lake_files import plain_layout
 from tests.support.s3 import S3Server
 
+from tidelog.errors import OutputRefusedError
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.keys import KeyQuery
 from tidelog.outputs.lake.data_files.look_up import KeyIndexCache, RowFinder
 from tidelog.outputs.lake.data_files.parquet_files import ParquetFileWriter
+from tidelog.outputs.lake.delta_log.deletion_vectors import DeletionVectorWriter, read_rows
 
 pytestmark = pytest.mark.integration
 
@@ -37,6 +39,25 @@ def test_partitions_of_any_name_are_written_and_read(s3: S3Server, tmp_path: Pat
     query = KeyQuery(pa.table({"id": [3, 99]}), layout)
     (hit,) = RowFinder(store, layout, KeyIndexCache(str(tmp_path))).find(files, query)
     assert (hit.file.partition_values, hit.rows.tolist()) == ({"p": ODD[3]}, [0])
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\x01cut"])
+def test_a_vector_that_is_lost_or_cut_leaves_one_table_out(
+    s3: S3Server, content: bytes | None
+) -> None:
+    store = open_file_store(s3.url("vectors"))
+    writer = DeletionVectorWriter(store)
+    vector = writer.add(np.array([1, 5]))
+    writer.close()
+    assert read_rows(store, vector).tolist() == [1, 5]
+    (name,) = store.names("")
+    if content is None:
+        store.delete([name])
+    else:
+        store.put(name, content)
+    with pytest.raises(OutputRefusedError, match=f"{name} is damaged"):
+        read_rows(store, vector)
+    store.delete([name])
 
 
 def test_a_large_file_is_read_by_ranges(s3: S3Server) -> None:

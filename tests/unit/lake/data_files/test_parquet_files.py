@@ -24,7 +24,7 @@ from tests.support.lake_files import (
     values_of,
 )
 
-from tidelog.errors import OutputError, OutputRefusedError
+from tidelog.errors import OutputError, OutputRefusedError, RowsLeftOutError
 from tidelog.outputs.base.stores import open_file_store
 from tidelog.outputs.lake.data_files.file_reader import DataFileReader
 from tidelog.outputs.lake.data_files.layout import FileColumn, FileLayout
@@ -256,6 +256,22 @@ def test_a_torn_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / file.path).write_bytes(b"PAR1 torn")
     with pytest.raises(OutputError, match=file.path):
         DataFileReader(store, layout).read(file)
+
+
+@pytest.mark.parametrize("codec", ["snappy", "gzip", "zstd"])
+def test_a_damaged_file_of_any_writer_leaves_one_table_out(tmp_path: Path, codec: str) -> None:
+    layout = plain_layout({"id": pa.int64()})
+    store, rows = open_file_store(str(tmp_path)), pa.table({"id": range(1000)})
+    (file,) = ParquetFileWriter(store, layout).write(rows)
+    path = tmp_path / file.path
+    pq.write_table(rows, path, compression=codec, use_dictionary=False)
+    content, reader = path.read_bytes(), DataFileReader(store, layout)
+    assert reader.read(file).equals(rows)
+    header, page = content[:4] + b"\xff" * 40 + content[44:], content[:300] + bytes(40)
+    for damaged in (b"", content[:-30], header, page + content[340:]):
+        path.write_bytes(damaged)
+        with pytest.raises(RowsLeftOutError, match=file.path):
+            reader.read(file)
 
 
 def test_a_file_of_another_table_is_read_where_its_url_says(tmp_path: Path) -> None:

@@ -243,10 +243,6 @@ LOST_FILE = (
     "a file of the table is missing, as after a VACUUM that kept nothing while a batch was "
     "written; restore the table to a version that has all its files, or move it away"
 )
-# Arrow's errors for damaged pages, which have no number of the system's.
-_DAMAGED = re.compile(
-    "deserializ|end of stream|decompress|corrupt|invalid number of bytes", re.IGNORECASE
-)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _TIGHT = re.compile(r'("tightBounds"\s*:\s*)true')
 _ALPHANUMERIC = string.ascii_letters + string.digits
@@ -417,7 +413,7 @@ def open_parquet(store: FileStore, name: str) -> Iterator[pq.ParquetFile]:
     """Opens a file. Raises RowsLeftOutError if it is damaged, or is not there any more."""
     try:
         with (
-            lost_file_errors(store, name),
+            _lost_file_errors(store, name),
             file_errors(f"{store.path}/{name}", "read"),
             store.open_input(name) as source,
             pq.ParquetFile(
@@ -429,18 +425,25 @@ def open_parquet(store: FileStore, name: str) -> Iterator[pq.ParquetFile]:
             yield parquet
     except RowsLeftOutError:
         raise
-    except (TidelogError, pa.ArrowInvalid) as error:
-        cause = str(error if isinstance(error, pa.ArrowInvalid) else error.__cause__)
-        if isinstance(error, TidelogError) and not _DAMAGED.search(cause):
+    except (TidelogError, pa.ArrowInvalid, UnicodeDecodeError) as error:
+        cause = error.__cause__ if isinstance(error, TidelogError) else error
+        if cause is None or not _is_of_content(cause):
             raise
         raise RowsLeftOutError(
-            f"{store.path}/{name} can't be read as Parquet ({cause.splitlines()[0]}): "
+            f"{store.path}/{name} can't be read as Parquet ({str(cause).splitlines()[0]}): "
             "RESTORE the table to a version without it, or move it away"
         ) from None
 
 
+def _is_of_content(error: BaseException) -> bool:
+    """Returns True for an error of Arrow about a file's bytes, False for one of reading them."""
+    if type(error) is OSError:  # those of reading have the system's number
+        return error.errno is None
+    return isinstance(error, pa.ArrowInvalid | UnicodeDecodeError)
+
+
 @contextmanager
-def lost_file_errors(store: FileStore, name: str) -> Iterator[None]:
+def _lost_file_errors(store: FileStore, name: str) -> Iterator[None]:
     """Raises RowsLeftOutError in place of another error if there is no such file any more."""
     try:
         yield

@@ -113,7 +113,9 @@ class SettleWork:
 
 @dataclass(frozen=True)
 class SettleResult:
-    """The result of a `SettleWork`: ``error``, or new files; ``files`` if it was alone."""
+    """The result of a `SettleWork`: ``error``, or new files; ``files`` if it was alone. That of a
+    `RewriteWork`: ``error`` or ``files``.
+    """
 
     settled: SettledChanges | None = None
     files: FileChanges | None = None
@@ -174,6 +176,14 @@ def rewrite_files(work: RewriteWork) -> FileChanges:
             drop_deleted=work.drop_deleted,
             cache=shared_cache(copy.options.cache_bytes),
         )
+
+
+def rewrite_or_error(work: RewriteWork) -> SettleResult:
+    """Run one task. An error of one does not fail the job, which rewrites files of other tables."""
+    try:
+        return SettleResult(files=rewrite_files(work))
+    except TidelogError as error:
+        return SettleResult(error=error)
 
 
 def result_or_error(copy: CopyFiles, write: Callable[[], SettleResult]) -> SettleResult:

@@ -23,6 +23,7 @@ from tidelog.outputs.lake.delta_log.actions import DeletionVector
 _MAGIC: Final = struct.pack("<i", 1681511377)
 _FILE_VERSION: Final = b"\x01"
 _FRAME_BYTES: Final = 8  # length before a vector, checksum after it
+_CUT: Final = "the file ends before it"
 _UUID_TEXT: Final = 20  # characters of a UUID in Base85
 _NAME: Final = re.compile(
     r"deletion_vector_([0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.bin"
@@ -46,15 +47,25 @@ def read_rows(store: FileStore, vector: DeletionVector) -> np.ndarray:
     else:
         holder, name = _file_of(store, vector)
         location = f"deletion vector {holder.path}/{name}"
-        start = vector.offset or 0
-        try:
-            data = holder.read_range(name, start, vector.size_bytes + _FRAME_BYTES)
-        except TidelogError:
-            if holder.tag(name) is not None:
-                raise
-            raise _damaged(location, "the file is missing") from None
+        size = vector.size_bytes + _FRAME_BYTES
+        data = read_frame(holder, name, vector.offset or 0, size)
         body = _checked_body(data, vector.size_bytes, location)
     return _rows_of(body, vector.cardinality, location)
+
+
+def read_frame(store: FileStore, name: str, start: int, size: int) -> bytes:
+    """Returns the bytes of a vector in a file; fewer if a local file ends before.
+
+    Raises OutputRefusedError if the file is missing, or, on an object store, ends before.
+    """
+    try:
+        return store.read_range(name, start, size)
+    except TidelogError:
+        is_there = store.tag(name) is not None
+        if is_there and store.size(name) >= start + size:
+            raise
+        why = _CUT if is_there else "the file is missing"
+        raise _damaged(f"deletion vector {store.path}/{name}", why) from None
 
 
 def frame_of(rows: np.ndarray) -> bytes:
@@ -166,7 +177,7 @@ def _file_name(of: uuid.UUID) -> str:
 
 def _checked_body(data: bytes, size_bytes: int, location: str) -> bytes:
     if len(data) != size_bytes + _FRAME_BYTES or size_bytes < 0:
-        raise _damaged(location, "the file ends before it")
+        raise _damaged(location, _CUT)
     (size,) = struct.unpack_from(">i", data)
     if size != size_bytes:
         raise _damaged(location, f"it has {size} bytes, the log says {size_bytes}")

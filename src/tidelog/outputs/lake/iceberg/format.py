@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from tidelog.model.records import Int64s
 from tidelog.outputs.base.stores import FileStore
-from tidelog.outputs.lake.data_files.file_reader import locate_file, lost_file_errors, open_parquet
+from tidelog.outputs.lake.data_files.file_reader import locate_file, open_parquet
 from tidelog.outputs.lake.data_files.layout import FileLayout, MarkedFiles, MarksWriter
 from tidelog.outputs.lake.delta_log.actions import DataFile
-from tidelog.outputs.lake.delta_log.deletion_vectors import frame_of, rows_of_frame
+from tidelog.outputs.lake.delta_log.deletion_vectors import frame_of, read_frame, rows_of_frame
 from tidelog.outputs.lake.iceberg.files import (
     DeleteFile,
     IcebergFile,
@@ -80,8 +80,7 @@ class IcebergFormat:
     def _positions(self, store: FileStore, deletes: DeleteFile, path: str) -> Int64s:
         holder, name = locate_file(store, own_path(deletes.path, self.location)[0])
         if deletes.offset is not None:
-            with lost_file_errors(holder, name):
-                data = holder.read_range(name, deletes.offset, deletes.length or 0)
+            data = read_frame(holder, name, deletes.offset, deletes.length or 0)
             return rows_of_frame(data, deletes.rows, f"{holder.path}/{name}")
         with open_parquet(holder, name) as parquet:
             found = parquet.read(["file_path", "pos"], use_threads=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from tidelog.errors import AccessRefusedError, OutputError, UsageError
+from tidelog.errors import AccessRefusedError, OutputError, TableLeftOutError, UsageError
 from tidelog.outputs.lake.data_files.layout import FileColumn
 from tidelog.outputs.lake.delta_log.actions import DataFile
 from tidelog.outputs.lake.iceberg.files import (
@@ -41,6 +42,9 @@ EXCEPTIONS = "org.apache.iceberg.exceptions."
 _CONFLICTS = (f"{EXCEPTIONS}CommitFailedException", f"{EXCEPTIONS}ValidationException")
 _UNKNOWN = f"{EXCEPTIONS}CommitStateUnknownException"
 _DENIED = (f"{EXCEPTIONS}NotAuthorizedException", f"{EXCEPTIONS}ForbiddenException")
+_LOST = f"{EXCEPTIONS}NotFoundException"
+_DAMAGED = "org.apache.avro."
+_METADATA = re.compile(r"[^/\s]+\.(?:avro|json)\b")
 _SQL_DENIED = "28"  # SQL's class of states "invalid authorization specification"
 
 Arguments = ParamSpec("Arguments")
@@ -68,19 +72,41 @@ def library_errors(where: str) -> Iterator[None]:
                 f"{where}: the catalog denies access ({reason_of(error)}): check its credentials, "
                 "token and rights"
             ) from error
+        if (file := _unreadable_file(error)) is not None:
+            raise TableLeftOutError(
+                f"{where}: {file} of its metadata is missing or damaged: restore it, or roll "
+                "the table back to a snapshot before it, or move the table away and dump it again"
+            ) from error
         raise OutputError(f"{where}: the catalog failed: {reason_of(error)}") from error
 
 
 def _is_denied(error: Py4JJavaError) -> bool:
-    cause = error.java_exception
-    while cause is not None:
+    for cause in _causes(error):
         if str(cause.getClass().getName()) in _DENIED:
             return True
         with suppress(Py4JError):  # it is no error of SQL
             if str(cause.getSQLState()).startswith(_SQL_DENIED):
                 return True
-        cause = cause.getCause()
     return False
+
+
+def _unreadable_file(error: Py4JJavaError) -> str | None:
+    """Returns the name of a metadata file that is missing or damaged; None: it is another error."""
+    causes = list(_causes(error))
+    names = [str(each.getClass().getName()) for each in causes]
+    if not any(name == _LOST or name.startswith(_DAMAGED) for name in names):
+        return None
+    texts = " ".join(str(each.getMessage()) for each in causes)
+    found = _METADATA.search(texts)
+    return "a file" if found is None else found.group()
+
+
+def _causes(error: Py4JJavaError) -> Iterator[Any]:
+    """Yields the Java exception and its causes."""
+    cause = error.java_exception
+    while cause is not None:
+        yield cause
+        cause = cause.getCause()
 
 
 def _named(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -12,7 +14,13 @@ from tidelog.capture.dumps import store as store_module
 from tidelog.capture.dumps.automatic import dumps_to_repeat, last_failed
 from tidelog.capture.dumps.chunk_planner import ChunkQueue, ChunkTask
 from tidelog.capture.dumps.refetch_queue import KeySets
-from tidelog.capture.dumps.state import TABLE_GONE, DumpState, TableProgress, TableStatus
+from tidelog.capture.dumps.state import (
+    TABLE_GONE,
+    DumpState,
+    Rejected,
+    TableProgress,
+    TableStatus,
+)
 from tidelog.capture.dumps.store import DumpStore, LogView
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.records import ChunkMeta
@@ -53,6 +61,21 @@ def chunk(low: str | None, high: str | None, order: float) -> ChunkMeta:
         rows_superseded=0,
         order=order,
     )
+
+
+def test_what_is_stored_is_the_whole_dump_and_does_not_change_with_it() -> None:
+    table = TableProgress("public.t", key_columns=("id",))
+    table.add_range(None, ("5",), 1.0)
+    table.add_failed(("5",), ("6",), 2.0)
+    table.add_keys(0, 5)
+    dump = DumpState("d", 1, [table], rejected=[Rejected("public.x", "gone", "SKIPPED")])
+    stored, before = dump.to_json(), asdict(dump)
+    assert stored == before
+    assert DumpState.from_json(json.loads(json.dumps(stored))) == dump
+    table.add_range(("6",), ("9",), 3.0)
+    table.add_range(("5",), ("6",), 2.0)
+    table.add_keys(5, 5)
+    assert asdict(dump) != stored == before
 
 
 def test_chunks_of_an_earlier_dump_of_the_name_are_not_this_ones(state: SqliteState) -> None:

@@ -542,7 +542,15 @@ class DumpState:
                     table.first_offset = None  # it restarts
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """The values to store, which do not change with the dump. `asdict` took eight times as
+        long: a dump of 500 tables is stored 1,500 times.
+        """
+        tables = [_values(table) for table in self.tables]
+        for table in tables:
+            for name in ("ranges", "failed"):
+                table[name] = [_values(each) for each in table[name]]
+        rejected = [_values(each) for each in self.rejected]
+        return {**_values(self), "tables": tables, "rejected": rejected}
 
     def summary(self) -> dict[str, Any]:
         """For status: without keys, ranges and conditions, which hold cell values."""
@@ -579,6 +587,16 @@ class DumpState:
             tables.append(TableProgress(**values))
         rejected = [Rejected(**entry) for entry in data.get("rejected", ())]
         return cls(**{**data, "tables": tables, "rejected": rejected})
+
+
+_FIELDS = {
+    kind: tuple(each.name for each in fields(kind))
+    for kind in (KeyRange, TableProgress, Rejected, DumpState)
+}
+
+
+def _values(item: KeyRange | TableProgress | Rejected | DumpState) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in _FIELDS[type(item)]}
 
 
 _NO_KEYS = frozenset({

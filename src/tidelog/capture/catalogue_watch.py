@@ -494,6 +494,10 @@ def changes_rows(seen: SchemaSeen) -> str | None:
         return "columns are no longer excluded"
     if any(c.name in before and before[c.name].logical != c.logical for c in schema.columns):
         return "a column's type changed"
+    structures = dict(schema.structures)
+    names = schema.column_names
+    if any(name in names and structures.get(name) != was for name, was in previous.structures):
+        return "attributes of a composite type changed"
     return None
 
 

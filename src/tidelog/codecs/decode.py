@@ -46,13 +46,16 @@ _OPTIONS = {  # of `types`, by type
 @dataclass(frozen=True, slots=True)
 class OutputColumn:
     """A column of the output. ``row``: the column's row in the cell matrices, -1 if the written
-    schema lacks the column.
+    schema lacks the column. ``structure``: the attributes of composites in the written schema, if
+    it has them, else ``target``; ``lost``: the type has lost an attribute since ``target``.
     """
 
     name: str
     row: int
     logical: str
     target: str
+    structure: str = ""
+    lost: bool = False
 
     @property
     def field(self) -> pa.Field:
@@ -89,11 +92,14 @@ class Projection:
                 arrays.append(pa.nulls(len(version), arrow_type(output.target)))
                 continue
             try:
+                if output.lost and (length[output.row] >= 0).any():
+                    row = int(np.argmax(length[output.row] >= 0))
+                    raise UnfitCellError(row, "has other attributes than its type had")
                 array = column(
                     data,
                     start[output.row],
                     length[output.row],
-                    output.logical,
+                    output.structure if "struct(" in output.target else output.logical,
                     output.target,
                     unreal_dates=self._unreal_dates(output.name),
                 )
@@ -160,12 +166,17 @@ def project(
             raise DecodeError(f"{schema.table}: there is no column {name} in the written schema")
     wanted = sorted({written[name] for name in [*names, *extra] if name in written})
     row = {number: index for index, number in enumerate(wanted)}
+    structures = dict(schema.structures)
     outputs = tuple(
         OutputColumn(
             name=name,
             row=row[written[name]] if name in written else -1,
             logical=schema.columns[written[name]].logical if name in written else "text",
             target=named[name].logical,
+            structure=structures.get(name, named[name].logical),
+            lost=schema.schema_id > shape.schema_id
+            and "struct(" in named[name].logical
+            and name not in structures,
         )
         for name in names
     )

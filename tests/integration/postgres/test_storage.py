@@ -149,7 +149,11 @@ CREATE TYPE mood AS ENUM ('good', 'bad');
 CREATE TYPE pair AS (a int, m mood);
 CREATE TABLE other (a int, b int);
 CREATE DOMAIN moods AS mood[];
-CREATE TABLE t (id int PRIMARY KEY, n int, p pair[], m moods, o other,
+CREATE TYPE spot AS (x int);
+CREATE DOMAIN spots AS spot[];
+CREATE TYPE bound AS (x int);
+CREATE TYPE bounds AS RANGE (subtype = bound);
+CREATE TABLE t (id int PRIMARY KEY, n int, p pair[], m moods, o other, s spots, r bounds,
   "a b" int GENERATED ALWAYS AS (n + 1) STORED)
 """
 
@@ -159,7 +163,6 @@ CREATE TABLE t (id int PRIMARY KEY, n int, p pair[], m moods, o other,
     [
         "ALTER TYPE mood ADD VALUE 'worse'",
         "ALTER TYPE mood ADD VALUE 'ok' BEFORE 'bad'",
-        "ALTER TYPE pair RENAME ATTRIBUTE a TO b",
         "CREATE TYPE another AS ENUM ('a')",
         "ALTER DOMAIN moods SET NOT NULL",
         "ALTER TABLE t ADD another mood",
@@ -188,6 +191,9 @@ def test_what_leaves_the_texts_of_values_is_no_change(
             "ALTER TYPE mood RENAME VALUE 'fine' TO 'good'",
         ),
         ("ALTER TYPE pair ADD ATTRIBUTE c int",),
+        ("ALTER TYPE pair RENAME ATTRIBUTE a TO b",),
+        ("ALTER TYPE spot ADD ATTRIBUTE y int",),
+        ("ALTER TYPE bound RENAME ATTRIBUTE x TO y",),
         ("ALTER TYPE pair ADD ATTRIBUTE c int; ALTER TYPE pair DROP ATTRIBUTE c",),
         ("ALTER TABLE other ADD c int",),
         ('ALTER TABLE t ALTER "a b" DROP EXPRESSION',),

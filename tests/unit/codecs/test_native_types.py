@@ -15,15 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from pyspark.sql.types import VariantVal
+from tests.support.payloads import insert, record_batch, table_schema
 
 from tidelog.codecs.columns.values import UnfitCellError, arrow_type, column
+from tidelog.codecs.decode import decode
 from tidelog.codecs.mysql.flavor import Flavor
 from tidelog.codecs.mysql.types import binlog_column
 from tidelog.codecs.wire_formats import native_logicals
 from tidelog.config import Config
-from tidelog.errors import ConfigError
+from tidelog.errors import ConfigError, ValueRefusedError
 from tidelog.model.option_values import ALL_TEXT, ColumnTypes
-from tidelog.model.schema import Column, TableName, TableSchema, struct_of
+from tidelog.model.records import Kind
+from tidelog.model.schema import Column, TableName, TableSchema, members_of, struct_of
 from tidelog.outputs.base.targets import types_of
 from tidelog.outputs.files.kind import FilesSection
 from tidelog.spark.datasource.options import SourceOptions
@@ -34,12 +37,12 @@ PLACE = struct_of([("street", "text"), ("number", "int32"), ("note", "text")])
 VARIANTS = ColumnTypes(json="variant")
 
 
-def decoded(texts: list[str | None], logical: str) -> pa.Array:
+def decoded(texts: list[str | None], logical: str, written: str = "text") -> pa.Array:
     encoded = [None if text is None else text.encode() for text in texts]
     length = np.array([-1 if e is None else len(e) for e in encoded], np.int32)
     start = (np.cumsum(np.maximum(length, 0)) - np.maximum(length, 0)).astype(np.int32)
     data = np.frombuffer(b"".join(e or b"" for e in encoded) + b"\0", np.uint8)
-    return column(data, start, length, "text", logical)
+    return column(data, start, length, written, logical)
 
 
 def array_text(elements: list[str | None]) -> str:
@@ -291,6 +294,43 @@ def test_parts_are_those_that_the_server_wrote(logical: str, text: str, found: A
     values.validate(full=True)
     assert values.type == arrow_type(logical)
     assert [plain(each) for each in values.to_pylist()] == [None, found, None, found]
+
+
+SHORT = struct_of([("road", "text"), ("number", "int32")])
+LONG = struct_of([*members_of(PLACE), ("since", "date")])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("written", "logical", "text", "found"),
+    [
+        (SHORT, PLACE, "(a,1)", ("a", 1, None)),
+        (LONG, PLACE, "(a,1,b,2026-01-01)", ("a", 1, "b")),
+        (f"array({SHORT})", f"array({PLACE})", '{"(a,1)",NULL}', [("a", 1, None), None]),
+        (f"array({SHORT})", f"array(array({PLACE}))", '{{"(a,1)"}}', [[("a", 1, None)]]),
+        (struct_of([("of", SHORT)]), struct_of([("of", PLACE)]), '("(a,1)")', (("a", 1, None),)),
+    ],
+)
+def test_attributes_are_matched_in_their_order(
+    written: str, logical: str, text: str, found: Any
+) -> None:
+    """A composite whose type got more of them since it was written, or had more, or other names."""
+    values = decoded([None, text], logical, written)
+    values.validate(full=True)
+    assert values.type == arrow_type(logical)
+    assert [plain(each) for each in values.to_pylist()] == [None, found]
+
+
+def test_text_of_a_type_that_has_lost_an_attribute_is_not_read_by_the_names_it_had() -> None:
+    names = [("k", "int32"), ("p", "text")]
+    before = replace(table_schema(names, ["k"]), structures=(("p", SHORT),))
+    after = table_schema(names, ["k"], schema_id=2)
+    target = before.with_logicals({"p": SHORT})
+    records = record_batch([(Kind.INSERT, insert(["1", "(a,1)"]))])
+    found = decode(records, before, target=target).after
+    assert found is not None
+    assert found.to_pylist() == [{"k": 1, "p": {"road": "a", "number": 1}}]
+    with pytest.raises(ValueRefusedError, match="has other attributes than its type had"):
+        decode(records, after, target=target)
 
 
 def plain(value: Any) -> Any:

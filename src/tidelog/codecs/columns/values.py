@@ -119,7 +119,9 @@ def column(
         data: uint8[...], the payload buffer.
         start: int32[n].
         length: int32[n].
-        logical: the type that the texts were written as.
+        logical: the type that the texts were written as; of composites with fewer attributes than
+            ``target``, the others are NULL, with more, they are left out: a type that keeps its
+            attributes only gets more.
         target: the type of the result; ``logical`` if None. The texts are parsed as ``target``, as
             ALTER TYPE in the source does, except in the two cases below.
         unreal_dates: how to convert dates that no calendar has (``0000-00-00``), see
@@ -135,13 +137,19 @@ def column(
     if element is not None:
         nested = target.startswith("multirange(") or element_of(element) is not None
         convert_lists = _lists_of_groups if nested else _lists
-        return convert_lists(data, start, length, element, arrow_type(target))
+        written = element_of(logical) or logical
+        elements = (written if "struct(" in written else element, element)
+        return convert_lists(data, start, length, elements, arrow_type(target))
     if target == "interval":
         return _intervals(data, start, length, arrow_type(target))
     members = members_of(target)
+    if members is not None and target.startswith("range("):
+        return _ranges(data, start, length, members, arrow_type(target))
     if members is not None:
-        convert_structs = _ranges if target.startswith("range(") else _structs
-        return convert_structs(data, start, length, members, arrow_type(target))
+        attributes = (members_of(logical) if logical.startswith("struct(") else None) or members
+        arrays = _members(data, start, length, attributes, members)
+        buffers = [validity(length)]
+        return pa.Array.from_buffers(arrow_type(target), len(start), buffers, children=arrays)
     if logical != target and not is_native(target):
         if logical == "float32" and target == "float64":
             # The database widens the float32 value, not its shortest text.
@@ -232,8 +240,11 @@ def _numbers(data: UInt8s, start: Int32s, length: Int32s, kind: pa.DataType) -> 
     return found
 
 
+_Written = tuple[str, str]  # a type as it was written, and as it is read
+
+
 def _lists(
-    data: UInt8s, start: Int32s, length: Int32s, element: str, kind: pa.DataType
+    data: UInt8s, start: Int32s, length: Int32s, element: _Written, kind: pa.DataType
 ) -> pa.Array:
     offsets = np.empty(len(start) + 1, dtype=np.int32)
     counted = structure_kernels.count_elements(data, start, length, offsets)
@@ -247,7 +258,7 @@ def _lists(
 
 
 def _lists_of_groups(
-    data: UInt8s, start: Int32s, length: Int32s, element: str, kind: pa.DataType
+    data: UInt8s, start: Int32s, length: Int32s, element: _Written, kind: pa.DataType
 ) -> pa.Array:
     """Arrays of arrays, and multiranges."""
     offsets = np.empty(len(start) + 1, dtype=np.int32)
@@ -270,13 +281,13 @@ _Cells = tuple[UInt8s, Int32s, Int32s]
 
 
 def _list_array(
-    kind: pa.DataType, length: Int32s, offsets: Int32s, element: str, cells: _Cells
+    kind: pa.DataType, length: Int32s, offsets: Int32s, element: _Written, cells: _Cells
 ) -> pa.Array:
     try:
-        elements = column(*cells, element)
+        elements = column(*cells, *element)
     except CellError as error:
         row = int(np.searchsorted(offsets, error.row, side="right")) - 1
-        raise _unfit_part(row, error, "element", element) from None
+        raise _unfit_part(row, error, "element", element[1]) from None
     buffers = [validity(length), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, len(length), buffers, children=[elements])
 
@@ -294,13 +305,6 @@ def _room(length: Int32s) -> UInt8s:
 _Members = Sequence[tuple[str, str]]
 
 
-def _structs(
-    data: UInt8s, start: Int32s, length: Int32s, members: _Members, kind: pa.DataType
-) -> pa.Array:
-    arrays = _members(data, start, length, members)
-    return pa.Array.from_buffers(kind, len(start), [validity(length)], children=arrays)
-
-
 def _ranges(
     data: UInt8s, start: Int32s, length: Int32s, members: _Members, kind: pa.DataType
 ) -> pa.Array:
@@ -309,15 +313,20 @@ def _ranges(
     if row >= 0:
         raise UnfitCellError(int(row), "is no range")
     bounded = np.where(flags[2], np.int32(-1), length).astype(np.int32)
-    arrays = _members(data, start, bounded, members[:2])
+    arrays = _members(data, start, bounded, members[:2], members[:2])
     for each in flags.view(np.bool_):
         buffers = [validity(length), bitmap(each)]
         arrays.append(pa.Array.from_buffers(pa.bool_(), len(start), buffers))
     return pa.Array.from_buffers(kind, len(start), [validity(length)], children=arrays)
 
 
-def _members(data: UInt8s, start: Int32s, length: Int32s, members: _Members) -> list[pa.Array]:
-    starts = np.empty((len(members), len(start)), dtype=np.int32)
+def _members(
+    data: UInt8s, start: Int32s, length: Int32s, written: _Members, members: _Members
+) -> list[pa.Array]:
+    """The columns of ``members``, of texts that have those ``written``: the first ones are the
+    same, whatever their names.
+    """
+    starts = np.empty((len(written), len(start)), dtype=np.int32)
     lengths = np.empty_like(starts)
     out = _room(length)
     row = structure_kernels.split_members(data, start, length, out, starts, lengths)
@@ -326,8 +335,12 @@ def _members(data: UInt8s, start: Int32s, length: Int32s, members: _Members) -> 
     out.flags.writeable = False
     arrays = []
     for number, (_, logical) in enumerate(members):
+        if number >= len(written):
+            arrays.append(pa.nulls(len(start), arrow_type(logical)))
+            continue
         try:
-            arrays.append(column(out, starts[number], lengths[number], logical))
+            cells = out, starts[number], lengths[number]
+            arrays.append(column(*cells, written[number][1], logical))
         except CellError as error:
             raise _unfit_part(error.row, error, "attribute", logical) from None
     return arrays

@@ -319,6 +319,12 @@ def _structures(connection: Connection, bases: Mapping[str, int]) -> tuple[tuple
     )
 
 
+def composite_types(schema: TableSchema) -> list[int]:
+    """The types of the columns whose structures have attributes of composites."""
+    names = {name for name, kind in schema.structures if "struct(" in kind}
+    return [column.type_id for column in schema.columns if column.name in names]
+
+
 def _structure(type_oid: int, typmod: int, parts: Mapping[int, tuple[Any, ...]]) -> str:
     """The logical type of a part of a type; what has no other is text."""
     if type_oid < FIRST_USER_ID:

@@ -102,13 +102,8 @@ _BY_NAMESPACE = {
 }
 _BY_NO_NAMESPACE = dict.fromkeys(_BY_NAMESPACE, "")
 
-# The columns' types that are not built in and whose text depends on the catalogue: labels of enums,
-# and columns of composites (also dropped ones, whose numbers are not reused).
-_TYPES = """
-WITH RECURSIVE used AS (
-  SELECT a.atttypid AS oid FROM pg_catalog.pg_attribute a
-  WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
-  UNION
+# The types that those in ``used`` consist of: elements, attributes, bounds, what a domain is over.
+_PARTS = """
   SELECT part.oid FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
   CROSS JOIN LATERAL (
     SELECT y.typelem WHERE y.typelem <> 0
@@ -118,17 +113,38 @@ WITH RECURSIVE used AS (
     UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r
       WHERE y.typtype IN ('r', 'm') AND y.oid IN (r.rngtypid, r.rngmultitypid)
   ) AS part(oid)
-  WHERE used.oid >= %s
+"""
+
+# The columns' types that are not built in and whose text depends on the catalogue: labels of enums,
+# and columns of composites (also dropped ones, whose numbers are not reused), with their names.
+_TYPES = f"""
+WITH RECURSIVE used AS (
+  SELECT a.atttypid AS oid FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+  UNION {_PARTS} WHERE used.oid >= {FIRST_USER_OID}
 )
 SELECT y.oid::text, CASE WHEN y.typtype = 'e' THEN
     (SELECT json_object_agg(e.oid::int8, e.xmin::text) FROM pg_catalog.pg_enum e
      WHERE e.enumtypid = y.oid)
   ELSE (SELECT json_build_object('columns', string_agg(concat_ws(' ', a.attnum, a.atttypid,
-      a.attisdropped), ',' ORDER BY a.attnum)) FROM pg_catalog.pg_attribute a
+      a.attisdropped), ',' ORDER BY a.attnum), 'names', json_agg(a.attname ORDER BY a.attnum)
+      FILTER (WHERE NOT a.attisdropped)) FROM pg_catalog.pg_attribute a
      WHERE a.attrelid = y.typrelid AND a.attnum > 0) END
 FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
-WHERE y.oid >= %s AND y.typtype IN ('e', 'c')
-"""
+WHERE y.oid >= {FIRST_USER_OID} AND y.typtype IN ('e', 'c')
+"""  # noqa: S608
+
+# The attributes of composites among these types and their parts.
+_ATTRIBUTES = f"""
+WITH RECURSIVE used AS (
+  SELECT unnest(%s::int8[])::oid AS oid
+  UNION {_PARTS} WHERE used.oid >= {FIRST_USER_OID}
+)
+SELECT string_agg(concat_ws('.', a.attrelid, a.attnum, a.xmin), ' '
+    ORDER BY a.attrelid, a.attnum)
+FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid AND y.typtype = 'c'
+JOIN pg_catalog.pg_attribute a ON a.attrelid = y.typrelid AND a.attnum > 0
+"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +183,7 @@ def storage_of(
     for column in found.values():
         if column[2] and column[0] in columns:
             column.append(1)
-    types: dict[str, Any] = dict(
-        connection.execute(
-            _TYPES.encode(), (relation_id, FIRST_USER_OID, FIRST_USER_OID)
-        ).fetchall()
-    )
+    types: dict[str, Any] = dict(connection.execute(_TYPES.encode(), (relation_id,)).fetchall())
     plain = len(rows) == 1 and rows[0][1] != "p"
     parts = "" if plain else hashlib.sha256(repr([row[:5] for row in rows]).encode()).hexdigest()
     # Of a default that fills an excluded column, not even a hash is kept.
@@ -195,6 +207,16 @@ def storage_of(
         estimated_rows=int(sum(max(row[5], 0.0) for row in leaves)),
         pages=sum(row[6] for row in leaves),
     )
+
+
+def attributes_version(
+    connection: psycopg.Connection[tuple[Any, ...]], types: Sequence[int]
+) -> str:
+    """A text that stays equal only while no attribute of the composites among ``types`` and their
+    parts is altered; empty if there are none.
+    """
+    row = connection.execute(_ATTRIBUTES.encode(), (list(types),)).fetchone()
+    return "" if row is None else row[0] or ""
 
 
 def estimated_rows(

@@ -95,11 +95,14 @@ WITH RECURSIVE captured AS (
 ), everywhere AS (
   SELECT coalesce(sum({publications}), 0) {namespaces} AS version
   FROM pg_catalog.pg_publication p
+), used AS (
+  SELECT a.atttypid AS oid FROM pg_catalog.pg_attribute a WHERE a.attnum > 0
+  UNION SELECT b.typbasetype FROM pg_catalog.pg_type b
+  UNION SELECT r.rngsubtype FROM pg_catalog.pg_range r
 ), composites AS (
   SELECT DISTINCT y.typrelid AS oid FROM pg_catalog.pg_type y
-  WHERE y.typrelid <> 0 AND (y.oid IN (SELECT a.atttypid FROM pg_catalog.pg_attribute a
-      WHERE a.attnum > 0 UNION ALL SELECT b.typbasetype FROM pg_catalog.pg_type b)
-    OR y.typarray IN (SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attnum > 0))
+  WHERE y.typrelid <> 0
+    AND (y.oid IN (SELECT oid FROM used) OR y.typarray IN (SELECT oid FROM used))
 ), types AS (
   SELECT (SELECT coalesce(sum({labels}), 0) FROM pg_catalog.pg_enum e)
     + (SELECT coalesce(sum(columns.version), 0) FROM columns JOIN composites USING (oid)) AS version

@@ -25,7 +25,12 @@ from tidelog.model.schema import TableName, TableSchema
 from tidelog.ports import ChunkRequest, ChunkRows, SchemaRegistry
 from tidelog.sources.postgres.catalogue.identity import BYPASS_POLICIES, hides_rows
 from tidelog.sources.postgres.catalogue.metadata_tables import watermark_table_refusal
-from tidelog.sources.postgres.catalogue.schemas import PostgresFoundTable, PostgresSchemaFinder
+from tidelog.sources.postgres.catalogue.schemas import (
+    PostgresFoundTable,
+    PostgresSchemaFinder,
+    composite_types,
+)
+from tidelog.sources.postgres.catalogue.storage import attributes_version
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
 from tidelog.sources.postgres.chunks.sql import require_plain
 from tidelog.sources.postgres.chunks.watermarks import (
@@ -142,6 +147,7 @@ class PostgresChunkReader:
             select = self._select.range if request.keys is None else self._select.keys
             with self._retry_with_search_path(request, schema):
                 chunk = select(connection, request, schema, found.partitioned, snapshot)
+            self._require_same_attributes(connection, schema)
             chunk.emit_at = emit_at
             return chunk
 
@@ -220,6 +226,21 @@ class PostgresChunkReader:
             raise ChunkError(f"reading a chunk of {table}: {_REASONS['42P01']}")
         require_plain(connection, found.schema, request)
         return found, snapshot
+
+    def _require_same_attributes(
+        self, connection: psycopg.Connection[tuple[Any, ...]], schema: TableSchema
+    ) -> None:
+        """Raise ChunkBusyError if a composite was altered since the snapshot, which the lock on the
+        table does not prevent: the SELECT then wrote texts of its new attributes.
+        """
+        types = composite_types(schema)
+        if not types:
+            return
+        before = attributes_version(connection, types)
+        if attributes_version(self._watermark_connection(), types) != before:
+            raise ChunkBusyError(
+                f"reading a chunk of {schema.table}: a composite type was altered meanwhile"
+            )
 
     @contextmanager
     def _retry_with_search_path(self, request: ChunkRequest, schema: TableSchema) -> Iterator[None]:

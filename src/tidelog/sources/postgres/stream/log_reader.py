@@ -68,9 +68,11 @@ from tidelog.sources.postgres.catalogue.metadata_tables import SIGNAL_COLUMNS
 from tidelog.sources.postgres.catalogue.publication import Publications
 from tidelog.sources.postgres.catalogue.schemas import (
     PostgresSchemaFinder,
+    composite_types,
     may_have_been_partition,
     tables_above,
 )
+from tidelog.sources.postgres.catalogue.storage import FIRST_USER_OID, attributes_version
 from tidelog.sources.postgres.chunks.watermarks import (
     MAX_WATERMARK_BYTES,
     WATERMARK_COLUMN,
@@ -312,6 +314,7 @@ class PostgresLogReader:
         self._texts: ServerText | None = None
         self._scanner = PgoutputScanner(None)
         self._bound: dict[int, TableSchema] = {}
+        self._composites: dict[int, tuple[RelationSeen, str]] = {}  # and their attributes' version
         self._refused: dict[int, RelationSeen] = {}
         self._retried_at = 0.0
         self._metadata_tables = PostgresMetadataTables(self._publications)
@@ -351,6 +354,7 @@ class PostgresLogReader:
         stream.start(self._slot, begin.acknowledge, self._publications.names)
         self._scanner = PgoutputScanner(begin, next_xid)
         self._bound.clear()
+        self._composites.clear()
         self._refused.clear()
         self._idle_at = begin.acknowledge
         return begin
@@ -378,6 +382,7 @@ class PostgresLogReader:
             if isinstance(item, LogBatch):
                 item.resume = self._not_before_idle(item.resume)
                 item.behind_s = max(0, received.sent_at - int(item.commit_ts[-1])) / 1e6
+                yield from self._check_attributes(item)
                 yield item
             elif isinstance(item, RelationSeen):
                 yield from self._relation(item)
@@ -523,10 +528,11 @@ class PostgresLogReader:
             return
         bound = self._bound.get(seen.relation_id)
         previous = bound or self._registry.latest(table)
+        self._composites.pop(seen.relation_id, None)
         try:
-            schema = retry_while_locked(
+            schema, version = retry_while_locked(
                 f"looking up {table}",
-                lambda: self._finder.schema_of_relation(self._get_connection(), seen),
+                lambda: self._look_up(seen),
                 between_attempts=self.keepalive,
             )
         except SourceError as error:
@@ -541,6 +547,8 @@ class PostgresLogReader:
             return
         schema = self._registry.register(schema)
         self._bound[seen.relation_id] = schema
+        if version is not None:
+            self._composites[seen.relation_id] = seen, version
         excluded = [each.place for each in schema.excluded]
         self._scanner.bind(seen.relation_id, schema.schema_id, excluded=excluded)
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
@@ -549,6 +557,33 @@ class PostgresLogReader:
                 yield CatalogueChanged()  # e.g. without its key, updates fail until a check
         if self._refused.pop(seen.relation_id, None) is not None:
             yield RowsUnlogged(table, "its changes could not be captured for a while")
+
+    def _look_up(self, seen: RelationSeen) -> tuple[TableSchema, str | None]:
+        """The relation's schema, and the version of its composites' attributes, if it has any."""
+        connection = self._get_connection()
+        types = _user_types(seen)
+        # Before the schema: if they are altered in between, the next check finds it.
+        version = attributes_version(connection, types) if types else None
+        schema = self._finder.schema_of_relation(connection, seen)
+        return schema, version if composite_types(schema) else None
+
+    def _check_attributes(self, batch: LogBatch) -> Iterator[LogEvent]:
+        """Give the batch's rows a new schema version if attributes of composites were altered.
+
+        The log does not show ALTER TYPE, and the text of a composite has no names. What the
+        catalogue shows now is not older than these rows: the server opens the type to write its
+        text, and can't until whoever altered it is visible. A type that is gone keeps its
+        attributes: so is the column.
+        """
+        for relation_id, (seen, known) in list(self._composites.items()):
+            rows = batch.schema_id == self._bound[relation_id].schema_id
+            if not rows.any():
+                continue
+            with translate_errors("looking up composite types"):
+                version = attributes_version(self._get_connection(), _user_types(seen))
+            if version not in ("", known):
+                yield from self._relation(seen)
+                batch.schema_id[rows] = self._bound[relation_id].schema_id
 
     def _root_is_excluded(self, seen: RelationSeen) -> bool:
         """Does source.tables exclude a table of which this is a partition? Partitions are seen only
@@ -627,3 +662,7 @@ class PostgresLogReader:
         if self._sql is not None:
             self._sql.close()
             self._sql = None
+
+
+def _user_types(seen: RelationSeen) -> list[int]:
+    return [type_oid for _, _, type_oid, _ in seen.columns if type_oid >= FIRST_USER_OID]

@@ -30,8 +30,11 @@ from tests.integration.spark.test_native_types import (
 from tests.support.avro_messages import decoded
 
 from tidelog.demo.servers.mysql import MySqlFamilyServer
+from tidelog.outputs.files.writer import json_lines, records
 from tidelog.outputs.formatters.avro import AvroFlat
 from tidelog.outputs.formatters.json_formats import Flat
+from tidelog.outputs.formatters.messages import EventColumns
+from tidelog.outputs.opensearch.documents import json_texts
 from tidelog.ports import Formatter, TargetTable
 
 pytestmark = pytest.mark.integration
@@ -67,6 +70,17 @@ def test_messages_have_arrays_objects_and_records(
     for row in of_json:
         found = {name: row[name] for name in COLUMNS}
         assert found == {name: as_json(value) for name, value in EXPECTED.items()}
+    in_files = [
+        json.loads(line)["after"]
+        for batch in batches
+        for line in bytes(json_lines(records(target, batch, typed=False, named=False))).splitlines()
+    ]
+    rows = EventColumns(target, pa.concat_batches(batches)).row
+    searched = {name: json_texts(rows.field(name)).to_pylist() for name in COLUMNS}
+    for number, row in enumerate(in_files):
+        found = {name: row[name] for name in COLUMNS}
+        assert found == {name: as_json(value, iso=True) for name, value in EXPECTED.items()}
+        assert found == {name: json.loads(texts[number]) for name, texts in searched.items()}
     schemas = AvroFlat().schemas(target)
     by_id = {1: schemas.key or "", 2: schemas.value}
     target = replace(target, schema_ids=(1, 2))
@@ -93,13 +107,19 @@ def without_pairs(value: Any) -> Any:
     return dict(value) if pairs else value
 
 
-def as_json(value: Any) -> Any:
-    """A value as the page about Kafka says that JSON has it."""
+def as_json(value: Any, *, iso: bool = False) -> Any:
+    """A value as the page about Kafka says that JSON has it; ``iso``: dates as texts, as in files
+    and documents.
+    """
     if isinstance(value, dict):
-        return {name: as_json(each) for name, each in value.items()}
+        return {name: as_json(each, iso=iso) for name, each in value.items()}
     if isinstance(value, list):
         mapped = without_pairs(value)
-        return mapped if isinstance(mapped, dict) else [as_json(each) for each in value]
+        return mapped if isinstance(mapped, dict) else [as_json(each, iso=iso) for each in value]
+    if iso and isinstance(value, datetime) and value.tzinfo is None:
+        return value.isoformat(timespec="microseconds")
+    if iso and isinstance(value, date) and not isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, datetime):
         if value.tzinfo is not None:
             return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -297,7 +297,7 @@ class TypesSection(Section):
     composites: StructTypes = Field(
         default="text",
         description="Of PostgreSQL's composite types. `struct`: a struct of their attributes. "
-        "A table with a value from before its type had these attributes is left out.",
+        "A column whose type has lost an attribute stays text.",
     )
     interval: StructTypes = Field(
         default="text",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
+import math
 import re
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -392,11 +395,17 @@ def test_an_index_moved_behind_its_alias_is_written_to(
     assert len(hits) == 1
 
 
-def test_arrays_and_structs_of_steps_become_json() -> None:
+def test_arrays_and_structs_become_json() -> None:
+    """With values as in columns of their own: points in time, bytes and NaN too."""
     from tidelog.outputs.opensearch.documents import json_texts
 
-    kind = pa.list_(pa.struct([("a", pa.int64())]))
-    assert json_texts(pa.array([[{"a": 1}], None], kind)).to_pylist() == ['[{"a": 1}]', None]
+    fields = {"a": pa.int64(), "d": pa.date32(), "t": pa.timestamp("us"), "b": pa.binary()}
+    kind = pa.list_(pa.struct([*fields.items(), ("f", pa.float64())]))
+    at = datetime(2026, 1, 2, 3, 4, 5)
+    row = {"a": 1, "d": at.date(), "t": at, "b": b"\xff", "f": math.nan}
+    texts = json_texts(pa.array([None, [row], None, []], kind)[1:]).to_pylist()
+    found = {"a": 1, "d": "2026-01-02", "t": "2026-01-02T03:04:05.000000", "b": "/w==", "f": "NaN"}
+    assert [text and json.loads(text) for text in texts] == [[found], None, []]
 
 
 def test_the_page_s_configuration_runs(

@@ -212,8 +212,6 @@ def test_columns_keep_their_types() -> None:
     "given",
     [
         *[{"types": {"numeric": {"decimal": limits}}} for limits in ([39, 2], [5, 6], [0, 0])],
-        {"types": {"arrays": "native"}, "format": "json"},
-        {"types": {"arrays": "native"}, "values": "json"},
     ],
 )
 def test_types_that_files_can_not_have_are_refused(given: dict[str, Any]) -> None:
@@ -228,6 +226,7 @@ def test_outputs_inherit_the_types_of_the_source_and_override_them() -> None:
         {"kind": "files", "path": "c"},
         {"kind": "files", "name": "d", "path": "d", "types": {"numeric": "text"}},
         {"kind": "files", "name": "e", "path": "e", "format": "json"},
+        {"kind": "opensearch", "urls": ["http://localhost:9200"]},
         {"kind": "kafka", "servers": "localhost:9092"},
     ]
     types = {"arrays": "text", "json": "variant", "numeric": {"decimal": [20, 4]}}
@@ -243,7 +242,7 @@ def test_outputs_inherit_the_types_of_the_source_and_override_them() -> None:
         ColumnTypes("native", (20, 4), "variant"),
         ColumnTypes("text", (20, 4), "variant", hstore="text"),
         ColumnTypes("text", None, "variant"),
-        None,
+        *[ColumnTypes("text", (20, 4), "variant", hstore="text")] * 2,
         None,
     ]
     of_files = types_by_output({"types": {"json": "variant"}})[2:4]
@@ -251,7 +250,8 @@ def test_outputs_inherit_the_types_of_the_source_and_override_them() -> None:
         ColumnTypes("text", None, "variant", hstore="text"),
         ColumnTypes(json="variant"),
     ]
-    assert types_by_output({}) == [ColumnTypes(), ColumnTypes(), None, ColumnTypes(), None, None]
+    rest = [None] * 3
+    assert types_by_output({}) == [ColumnTypes(), ColumnTypes(), None, ColumnTypes(), *rest]
 
 
 def test_an_option_of_the_spark_source_is_as_in_the_configuration() -> None:

@@ -243,7 +243,26 @@ class ExecutorSection(SteppedSection):
     )
 
 
-class MessageSection(ExecutorSection):
+class TypedSection(ExecutorSection):
+    """The options of all kinds that have arrays and others as text unless they are asked for."""
+
+    types: TypesSection | None = Field(
+        default=None,
+        description="Types of arrays, `hstore` and others, in new columns; see *types*. Unset: all "
+        "are text.",
+        examples=[{"arrays": "native"}],
+    )
+
+    def with_source_types(self, types: TypesSection) -> Self:
+        return self.model_copy(update={"types": types.of_messages(self.types)})
+
+    def column_types(self) -> ColumnTypes:
+        """Return the types of columns; JSON is text."""
+        found = ALL_TEXT if self.types is None else self.types.column_types()
+        return replace(found, json="text")
+
+
+class MessageSection(TypedSection):
     """The options of all kinds that write every change as a message of some format."""
 
     format: str
@@ -255,9 +274,7 @@ class MessageSection(ExecutorSection):
     )
 
     def with_source_types(self, types: TypesSection) -> Self:
-        if self.format not in TYPED_FORMATS:
-            return self
-        return self.model_copy(update={"types": types.of_messages(self.types)})
+        return super().with_source_types(types) if self.format in TYPED_FORMATS else self
 
     @model_validator(mode="after")
     def _check_types(self) -> Self:
@@ -266,11 +283,6 @@ class MessageSection(ExecutorSection):
         if self.types is not None and self.types.json_ == "variant":
             raise ValueError("types: json: messages have no VARIANT: leave it text")
         return self
-
-    def message_types(self) -> ColumnTypes:
-        """Return the types of columns; JSON is text."""
-        found = ALL_TEXT if self.types is None else self.types.column_types()
-        return replace(found, json="text")
 
 
 TYPED_FORMATS = ("flat", "cloudevents", "avro_flat")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
-from tidelog.kinds.sections import Bytes, Location, TypesSection
-from tidelog.model.option_values import ALL_TEXT
+from tidelog.kinds.sections import Bytes, Location
 from tidelog.outputs.base.progress import has_whole_log
 from tidelog.outputs.base.sections import (
     BuiltinKind,
-    ExecutorSection,
     FileStoreSection,
+    TypedSection,
     name_field,
     normal_directory,
 )
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from tidelog.outputs.files.writer import FileFormat
 
 
-class FilesSection(FileStoreSection, ExecutorSection):
+class FilesSection(FileStoreSection, TypedSection):
     """Every change as a record in files by table and date (docs/outputs/files.md)."""
 
     kind: Literal["files"] = Field(description="The kind of output.")
@@ -51,11 +50,6 @@ class FilesSection(FileStoreSection, ExecutorSection):
         description="For Parquet's columns `key`, `before`, `after`: `typed`: structs of the "
         "table's columns. `json`: text, so that all tables have the same columns.",
     )
-    types: TypesSection | None = Field(
-        default=None,
-        description="For typed values in Parquet; see *types*. Unset: all are text.",
-        examples=[{"arrays": "native"}],
-    )
     compression: Literal["zstd", "snappy", "gzip", "none"] | None = Field(
         default=None, description="Unset: Parquet's is `zstd`, JSON's none. JSON takes `gzip` only."
     )
@@ -63,18 +57,8 @@ class FilesSection(FileStoreSection, ExecutorSection):
         default=256 << 20, ge=1 << 20, description="A file of about this size is closed."
     )
 
-    def with_source_types(self, types: TypesSection) -> Self:
-        if not self._has_types():
-            return self
-        return self.model_copy(update={"types": types.of_messages(self.types)})
-
-    def _has_types(self) -> bool:
-        return (self.format, self.values) == ("parquet", "typed")
-
     @model_validator(mode="after")
     def _format_fits(self) -> FilesSection:
-        if self.types is not None and not self._has_types():
-            raise ValueError("types: files of JSON, or with values json, have none")
         if self.format == "json" and self.compression in ("zstd", "snappy"):
             raise ValueError("compression of JSON is gzip or none")
         return self
@@ -95,8 +79,7 @@ def _open(section: FilesSection, context: OutputContext) -> Output:
     section.provide_options()
     prepare_workers(context.spark)  # so that its workers get the options too
     delivery = delivery_of(section, keyed=False, order="none")
-    types = ALL_TEXT if section.types is None else section.types.column_types()
-    delivery = replace(delivery, types=replace(types, json="text"))
+    delivery = replace(delivery, types=section.column_types())
     return FilesOutput(
         context.spark,
         context.log_path,

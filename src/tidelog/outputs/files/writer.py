@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidelog.codecs.columns.times import date_texts, timestamp_texts
+from tidelog.codecs.columns.times import timestamp_texts
 from tidelog.errors import ConfigError
 from tidelog.outputs.base.file_store import file_errors
 from tidelog.outputs.base.stores import FileStore
@@ -28,6 +28,7 @@ from tidelog.outputs.files.commits import Attempt, StagedFile
 from tidelog.outputs.formatters.messages import EventColumns
 from tidelog.ports import TargetTable, WriteTask
 from tidelog.spark.formats.envelope import join_texts, json_rows
+from tidelog.spark.formats.json_values import with_time_texts
 from tidelog.spark.formats.shapes import CHANGE_MISSING
 
 # Directories.
@@ -233,19 +234,10 @@ def _select(
 def _texts(rows: pa.StructArray, names: Sequence[str]) -> pa.StringArray:
     """Returns rows as JSON objects, dates and times in ISO 8601."""
     kept = [name for name in names if rows.type.get_field_index(name) >= 0]
-    arrays = [_as_text(rows.field(rows.type.get_field_index(name))) for name in kept]
+    arrays = [with_time_texts(rows.field(rows.type.get_field_index(name))) for name in kept]
     fields = [pa.field(name, array.type) for name, array in zip(kept, arrays, strict=True)]
     plain = pa.StructArray.from_arrays(arrays, fields=fields, mask=rows.is_null())
     return json_rows(plain, kept)
-
-
-def _as_text(values: pa.Array) -> pa.Array:
-    kind = values.type
-    if pa.types.is_date32(kind):
-        return date_texts(values)
-    if pa.types.is_timestamp(kind) and kind.tz is None:
-        return timestamp_texts(values.cast(pa.timestamp("us")))
-    return values
 
 
 def _lists(names: pa.Array) -> pa.Array:

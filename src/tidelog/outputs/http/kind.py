@@ -166,7 +166,7 @@ def _open(section: HttpSection, context: OutputContext) -> Output:
             delivery,
             formatter=formatter(section.format, tombstones=False, handling=handling_of(section)),
             skipped=skipped_of(section),
-            types=section.message_types(),
+            types=section.column_types(),
         ),
         endpoint=endpoint_of(section),
         body=body_of(section),

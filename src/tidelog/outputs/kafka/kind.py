@@ -132,7 +132,7 @@ def _open(section: KafkaSection, context: OutputContext) -> Output:
             part_bytes=4 << 20,
             skipped=skipped_of(section),
             messages=_messages(section),
-            types=section.message_types(),
+            types=section.column_types(),
         ),
         servers=section.servers,
         topic=section.topic,

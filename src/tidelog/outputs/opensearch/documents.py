@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from tidelog.codecs.columns.times import date_texts, timestamp_texts
 from tidelog.ports import TargetTable
 from tidelog.spark.formats.envelope import join_texts, json_values
+from tidelog.spark.formats.json_values import with_time_texts
 from tidelog.spark.formats.shapes import CHANGE_MISSING, CHANGE_OP, CHANGE_VERSION
 
 # The output's own object in each document, and a document of its own in each index, which is hidden
@@ -158,13 +159,7 @@ def json_texts(values: pa.Array) -> pa.StringArray:
     kind = values.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return pc.binary_join_element_wise('"', _plain(values), '"', "", null_handling="emit_null")
-    if pa.types.is_nested(kind):
-        texts = [
-            None if value is None else json.dumps(value, ensure_ascii=False, default=str)
-            for value in values.to_pylist(maps_as_pydicts="lossy")
-        ]
-        return pa.array(texts, pa.string())
-    return json_values(values)
+    return json_values(with_time_texts(values))
 
 
 def documents(rows: pa.RecordBatch, names: Sequence[str], version: pa.Array) -> pa.StringArray:

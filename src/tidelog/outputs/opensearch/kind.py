@@ -18,10 +18,10 @@ from tidelog.outputs.base.sections import (
     ANSWER_S,
     KEYLESS,
     BuiltinKind,
-    ExecutorSection,
     Headers,
     HeaderValue,
     SkipOrFail,
+    TypedSection,
     name_field,
     normal_hosts,
 )
@@ -72,7 +72,7 @@ class JoinedDocument(Section):
         return self
 
 
-class OpenSearchSection(ExecutorSection):
+class OpenSearchSection(TypedSection):
     """Rows as documents, an index for each table (docs/outputs/opensearch.md)."""
 
     kind: Literal["opensearch"] = Field(description="The kind of output.")
@@ -159,6 +159,7 @@ def _open(section: OpenSearchSection, context: OutputContext) -> Output:
         parts = {part.table: (part.name, tuple(part.key)) for part in each.parts}
         joined.append(JoinedIndex(each.index, {each.root: ("", ()), **parts}))
     delivery = delivery_of(section, keyed=True, keyless=section.keyless)
+    delivery = replace(delivery, types=section.column_types())
     return OpenSearchOutput(
         context.spark,
         context.log_path,

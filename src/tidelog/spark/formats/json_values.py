@@ -217,6 +217,27 @@ def json_values(
     return _cells(values, handling, type_name).texts()
 
 
+def with_time_texts(values: pa.Array) -> pa.Array:
+    """Returns the values with their dates, and timestamps without a zone, as ISO 8601's texts, also
+    those inside arrays and structs.
+    """
+    kind = values.type
+    if pa.types.is_date32(kind):
+        return date_texts(values)
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        return timestamp_texts(values.cast(pa.timestamp("us")))
+    if pa.types.is_struct(kind):
+        members = [with_time_texts(values.field(number)) for number in range(kind.num_fields)]
+        names = [field.name for field in kind]
+        return pa.StructArray.from_arrays(members, names, mask=values.is_null())
+    if pa.types.is_list(kind):
+        lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        elements = with_time_texts(values.flatten())
+        return pa.ListArray.from_arrays(bounds, elements, mask=values.is_null())
+    return values
+
+
 def join_texts(*pieces: KeyPiece) -> pa.StringArray:
     """Returns the pieces one after the other, row by row; a null is written ``null``."""
     return join(pieces, "null")
@@ -291,7 +312,7 @@ def _nested(values: pa.Array, handling: Handling) -> TextCells:
         opening, closing = "{", "}"
         values = values.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
         keys, found = values.flatten().flatten()
-        elements = join_texts(_quoted(keys), ":", _cells(found, handling, None))
+        elements = join_texts(_quoted(keys.cast(pa.string())), ":", _cells(found, handling, None))
     else:
         elements = join_texts(_cells(values.flatten(), handling, None))
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)

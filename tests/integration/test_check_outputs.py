@@ -187,6 +187,48 @@ def test_a_role_that_may_not_create_tables_in_a_schema_of_the_source_is_shown_th
         connection.execute(f"DROP ROLE {role}")
 
 
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_rights_to_tables_of_another_owner_are_in_the_script(
+    tmp_path: Path, database: str, deletes: str
+) -> None:
+    role = f"copier_{urlsplit(database).path.strip('/')}"
+    output = (
+        f"{{kind: postgres, schema: shop, deletes: {deletes}, url: '{role_url(database, role)}'}}"
+    )
+    source = f"{{kind: postgres, url: '{database}', tables: ['public.*']}}"
+    text = f"source: {source}\nlog: {{path: log}}\noutputs: [{output}]"
+    config = parse_config(text, "test", tmp_path, {})
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN")
+        connection.execute(f"CREATE SCHEMA tidelog AUTHORIZATION {role}")
+        connection.execute("CREATE SCHEMA shop")
+        connection.execute(f"GRANT USAGE, CREATE ON SCHEMA shop TO {role}")
+        for schema in ("public", "shop"):
+            connection.execute(f'CREATE TABLE {schema}."a b" (id int PRIMARY KEY)')
+        connection.execute(f'GRANT SELECT ON shop."a b" TO {role}')
+        schemas = [
+            TableSchema(TableName("public", "a b"), 1, (ID,), ("id",), ("id",), "d", "pgoutput")
+        ]
+        lines, _ = check_script(config)
+        at = lines.index("-- as the owner of the tables of postgres:")
+        missing = [line for line in lines[at + 1 :] if line and not line.startswith("--")]
+        rights = "INSERT, UPDATE, DELETE" if deletes == "hard" else "INSERT, UPDATE"
+        added = "ADD COLUMN _tidelog_version bigint"
+        if deletes == "soft":
+            added += ", ADD COLUMN _tidelog_deleted boolean NOT NULL DEFAULT false"
+        assert missing == [
+            f'GRANT {rights} ON "shop"."a b" TO {role};',
+            f'ALTER TABLE "shop"."a b" {added};',
+        ]
+        assert [one.fix for one in check_names(config, schemas)] == missing
+        for statement in missing:
+            connection.execute(statement.encode())
+        assert not list(check_names(config, schemas))
+        assert not set(missing) & set(check_script(config)[0])
+        connection.execute(f"DROP OWNED BY {role}")
+        connection.execute(f"DROP ROLE {role}")
+
+
 def role_url(url: str, role: str) -> str:
     parts = urlsplit(url)
     return parts._replace(netloc=f"{quote(role)}@{parts.netloc.rpartition('@')[2]}").geturl()

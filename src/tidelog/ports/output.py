@@ -475,8 +475,9 @@ class DeadLetters(Protocol):
 class GrantingOutputKind(Protocol[C]):
     """An `OutputKind` that reports to `tidelog check --sql` which rights its role lacks."""
 
-    def missing_grants(self, section: C, tables: Sequence[TargetTable]) -> list[str]:
-        """Return the SQL that lets the role create the output's tables, for those of ``tables``.
+    def missing_grants(self, section: C, tables: Sequence[TargetTable]) -> list[tuple[str, str]]:
+        """Return the SQL that lets the role create or write the output's tables, for those of
+        ``tables``; each statement after who may run it ("the owner of the database").
 
         Raises OutputError if the destination does not answer.
         """

@@ -170,10 +170,11 @@ def output_grants(config: Config) -> Iterator[Finding]:
         schemas += _schemas(config, catalogue)
     for output, kind in granting:
         with suppress(TidelogError, ModuleNotFoundError):
-            grants = kind.missing_grants(output, list(_delivered_tables(output, schemas)))
-            name, role = f"output {output.name}", f"the owner of the database of {output.name}"
-            text = "its role may not create its tables"
-            yield from [Finding(name, "warn", text, grant, role) for grant in grants]
+            text = "its role may not create or write its tables"
+            tables = list(_delivered_tables(output, schemas))
+            for owner, statement in kind.missing_grants(output, tables):
+                role = f"{owner} of {output.name}"
+                yield Finding(f"output {output.name}", "warn", text, statement, role)
 
 
 def _check_store(config: Config) -> CheckFinding:

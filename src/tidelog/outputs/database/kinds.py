@@ -111,7 +111,8 @@ def _postgres_probe(section: PostgresSection) -> str:
     with closing(dialect.connect("check")) as session:
         if missing := _missing_grants(dialect, session, section, ()):
             raise OutputRefusedError(
-                f"it may not create its tables. As the owner of the database: {' '.join(missing)}"
+                "it may not create its tables. As the owner of the database: "
+                + " ".join(statement for _, statement in missing)
             )
         return _version_text(session)
 
@@ -191,9 +192,15 @@ def _postgres_names(section: PostgresSection, tables: Sequence[TargetTable]) -> 
     yield from _names(dialect, section, section.schema_, tables)
     with closing(dialect.connect("check")) as session:
         probed = _missing_grants(dialect, session, section, ())
-        for grant in _missing_grants(dialect, session, section, tables):
-            if grant not in probed:
-                yield f"output {section.name}: it may not create tables. {grant}"
+        for owner, statement in _missing_grants(dialect, session, section, tables):
+            if (owner, statement) not in probed:
+                what = (
+                    "create tables" if owner == _DATABASE_OWNER else "write a table that is there"
+                )
+                yield f"output {section.name}: it may not {what}. {statement}"
+
+
+_DATABASE_OWNER, _TABLE_OWNER = "the owner of the database", "the owner of the tables"
 
 
 def _missing_grants(
@@ -201,18 +208,32 @@ def _missing_grants(
     session: PostgresSession,
     section: PostgresSection,
     tables: Sequence[TargetTable],
-) -> list[str]:
-    """Returns the GRANTs that the output's role needs to create its own tables and these."""
+) -> list[tuple[str, str]]:
+    """Returns the SQL that lets the output's role create its own tables and these, or write those
+    of them that exist, each with who may run it.
+    """
     from tidelog.outputs.database.tables import Tables
 
-    places = Tables(dialect, section.name, (), section.schema_, "", section.deletes == "soft")
-    found = (places.place(session, table) for table in tables)
-    new = {
-        place.namespace
-        for place in found
-        if dialect.find_table(session, place.namespace, place.name) is None
-    }
-    return dialect.missing_grants(session, _probed_schemas(section) | new)
+    soft = section.deletes == "soft"
+    places = Tables(dialect, section.name, (), section.schema_, "", soft)
+    new: set[str] = set()
+    existing: dict[TableName, list[str]] = {}
+    for place in (places.place(session, table) for table in tables):
+        found = dialect.find_table(session, place.namespace, place.name)
+        if found is None:
+            new.add(place.namespace)
+            continue
+        names = {column.name for column in found.columns}
+        existing[place] = [
+            f"{name} {kind}" for name, kind in places.own_columns() if name not in names
+        ]
+    grants = dialect.missing_grants(session, _probed_schemas(section) | new)
+    privileges = ("SELECT", "INSERT", "UPDATE", *(() if soft else ("DELETE",)))
+    of_tables = dialect.missing_table_grants(session, existing, privileges)
+    return [
+        *((_DATABASE_OWNER, one) for one in grants),
+        *((_TABLE_OWNER, one) for one in of_tables),
+    ]
 
 
 def _mysql_names(section: MySqlSection, tables: Sequence[TargetTable]) -> Iterator[str]:
@@ -264,7 +285,9 @@ def _idle(dialect: Dialect, output: str, own: str, log: LogExtent) -> bool:
 
 
 class _PostgresKind(BuiltinKind[PostgresSection]):
-    def missing_grants(self, section: PostgresSection, tables: Sequence[TargetTable]) -> list[str]:
+    def missing_grants(
+        self, section: PostgresSection, tables: Sequence[TargetTable]
+    ) -> list[tuple[str, str]]:
         """See `tidelog.ports.GrantingOutputKind`."""
         from tidelog.outputs.database.postgres import Postgres
 

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tidelog.codecs.postgres.session_settings import PINNED, set_statements
 from tidelog.codecs.wire_formats import nan_key
 from tidelog.errors import ConfigError, OutputError, OutputRefusedError, TidelogError
-from tidelog.model.schema import Column, TableSchema
+from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.outputs.database import dialect
 from tidelog.outputs.database.dialect import (
     DELETED,
@@ -247,6 +247,16 @@ SELECT c.oid::bigint, c.relkind::text, (SELECT conname FROM pg_catalog.pg_constr
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
+_RIGHTS = """
+SELECT n.nspname, c.relname, pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
+  ARRAY(SELECT p FROM unnest(%s::text[]) WITH ORDINALITY u(p, place)
+    WHERE NOT pg_catalog.has_table_privilege(c.oid, p) ORDER BY place),
+  pg_catalog.pg_has_role(c.relowner, 'USAGE'), quote_ident(current_user)
+FROM unnest(%s::text[], %s::text[]) t(namespace, name)
+JOIN pg_catalog.pg_namespace n ON n.nspname = t.namespace
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+ORDER BY 1, 2
+"""
 _COLUMNS = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), coalesce(b.typname, t.typname),
   a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.attgenerated <> '',
@@ -416,6 +426,34 @@ class Postgres:
             for missing, schema, database, role in found
         ]
         return list(dict.fromkeys(grants))
+
+    def missing_table_grants(
+        self,
+        session: DatabaseSession,
+        tables: Mapping[TableName, Sequence[str]],
+        privileges: Sequence[str],
+    ) -> list[str]:
+        """Returns the statements without which the role can't write these tables of other owners.
+
+        Args:
+            session: the role's.
+            tables: existing ones, each with the columns that it lacks, as ALTER TABLE adds them.
+            privileges: what the role needs of each.
+        """
+        names = [table.namespace for table in tables], [table.name for table in tables]
+        found = session.rows(_RIGHTS, (list(privileges), *names))
+        statements: list[str] = []
+        for namespace, name, usage, missing, owns, role in found:
+            table = self.quoted(namespace, name)
+            if not usage:
+                statements.append(f"GRANT USAGE ON SCHEMA {self.quoted(namespace)} TO {role};")
+            if missing:
+                statements.append(f"GRANT {', '.join(missing)} ON {table} TO {role};")
+            columns = tables[TableName(namespace, name)]
+            if columns and not owns:
+                added = ", ".join(f"ADD COLUMN {column}" for column in columns)
+                statements.append(f"ALTER TABLE {table} {added};")
+        return list(dict.fromkeys(statements))
 
     def upsert(self, layout: TableLayout, present: Sequence[str], stage: str) -> list[str]:
         table = self.quoted(layout.namespace, layout.name)

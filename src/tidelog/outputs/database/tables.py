@@ -134,7 +134,7 @@ class Tables:
                 f"{self._quoted(f.name)} {self._type(session, table, f)}" for f in table.columns
             ]
             key = ", ".join(self._quoted(name) for name in table.key)
-            ours = [f"{name} {kind}" for name, kind in self._own_columns()]
+            ours = [f"{name} {kind}" for name, kind in self.own_columns()]
             definition = (
                 f"{self._dialect.quoted(place.namespace, place.name)} "
                 f"({', '.join([*columns, *ours])}, PRIMARY KEY ({key}))"
@@ -150,7 +150,7 @@ class Tables:
         else:
             self._check_key(table, found, place)
             by_name = {column.name: column for column in found.columns}
-            for name, kind in self._own_columns():
+            for name, kind in self.own_columns():
                 if name not in by_name:
                     self._alter(session, place, f"ADD COLUMN {name} {kind}")
             if VERSION in by_name:
@@ -245,7 +245,7 @@ class Tables:
                 )
             self._check_distinct_keys(session, table, place, field, column)
             types[field.name] = column.sql_type
-        ours = [name for name, _ in self._own_columns()]
+        ours = [name for name, _ in self.own_columns()]
         for column in found.columns:
             if column.needed and column.name not in types and column.name not in ours:
                 raise self._refused(
@@ -394,7 +394,8 @@ class Tables:
             f"{renamed or 'Have '}the table created again: DROP TABLE {quoted}. It is dumped then"
         )
 
-    def _own_columns(self) -> list[tuple[str, str]]:
+    def own_columns(self) -> list[tuple[str, str]]:
+        """Returns names and types of our columns."""
         ours = [(VERSION, self._dialect.version_type)]
         return [*ours, (DELETED, "boolean NOT NULL DEFAULT false")] if self._soft else ours
 

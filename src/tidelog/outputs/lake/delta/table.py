@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +25,12 @@ from tidelog.model.schema import TableName
 from tidelog.outputs.base import tasks
 from tidelog.outputs.base.schema_evolution import Wider
 from tidelog.outputs.base.stores import open_file_store
-from tidelog.outputs.lake.contents import ColumnPlan, column_edits, source_columns_of
+from tidelog.outputs.lake.contents import (
+    ColumnPlan,
+    column_edits,
+    fields_of,
+    source_columns_of,
+)
 from tidelog.outputs.lake.data_files.layout import (
     delta_layout,
     needs_mapping,
@@ -160,6 +166,9 @@ def _restored_version(read: Callable[[int], DeltaCommit | None], restore: DeltaC
 
 # The table.
 
+# Types of Spark that Delta's tables can't have; steps may ask for them.
+_NO_TYPE = re.compile(r"(?:^|[<:,])(time\(\d+\)|interval [a-z ]+)(?=[>,]|$)")
+
 
 def _columns_of(metadata: TableMetadata) -> StructType:
     return StructType.fromJson(with_source_names(metadata.schema))
@@ -292,6 +301,15 @@ class DeltaTable(SettledTable):
             )
         except ConflictError:  # somebody created one: `check_ours` finds out who
             self.exists()
+
+    def check_names(self, target: TargetTable) -> None:
+        super().check_names(target)
+        for field in fields_of(target).values():
+            if found := _NO_TYPE.search(field.dataType.simpleString()):
+                raise TableLeftOutError(
+                    f"{self.location}: Delta has no type for column {field.name}, {found[1]}: cast "
+                    f"it by a step: {{cast: {{{field.name}: string}}}}"
+                )
 
     def set_property(self, name: str, value: str) -> None:
         self._define("SET TBLPROPERTIES", lambda table: table.with_property(name, value))

@@ -176,7 +176,8 @@ def key_line(table: TableName) -> str:
     """Returns the advice for a table without a key."""
     return (
         f"Give it a key: ALTER TABLE {table} ADD PRIMARY KEY (COLUMN, …), or name columns that "
-        f"identify a row by source.keys: {{{_text(pattern_of(table))}: [COLUMN, …]}}"
+        f"identify a row by source.keys: {{{_text(pattern_of(table))}: [COLUMN, …]}} "
+        "(`tidelog check` prints the line of a unique index)"
     )
 
 

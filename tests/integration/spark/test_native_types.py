@@ -280,8 +280,9 @@ def test_a_value_that_does_not_fit_leaves_out_its_table_alone(
 
 def test_files_have_arrays_if_asked(spark: Any, database: str, tmp_path: Path) -> None:
     """What does not fit leaves out its table; a column that exists keeps its type."""
-    output = f"kind: files, path: {tmp_path}/files"
-    with capture(database, tmp_path, f"[{{{output}, {WITH_TIMES}}}]") as (sql, config):
+    output = f"kind: files, path: {tmp_path}/files, {WITH_TIMES}"
+    lines = f"kind: files, name: lines, format: json, path: {tmp_path}/lines, {WITH_TIMES}"
+    with capture(database, tmp_path, f"[{{{output}}}, {{{lines}}}]") as (sql, config):
         told = run_with_a_grid(spark, sql, config)
         assert "in the options of an output with another name and path" in told
         file = tmp_path / "tidelog.yaml"
@@ -297,7 +298,16 @@ def test_files_have_arrays_if_asked(spark: Any, database: str, tmp_path: Path) -
     expected[CLOCK] = time(12, 30, 0, 250_000)
     assert {**first["after"], "c14": [UUID]} == {"id": 1, **expected}
     assert second["after"]["c2"] == [7]
-    assert not list(tmp_path.glob("files/table=public.grids/**/*.parquet"))
+    assert not list(tmp_path.glob("*/table=public.grids/**/*.*"))
+    of_json = [
+        json.loads(line)
+        for file in tmp_path.glob("lines/table=public.t/**/*.json")
+        for line in file.read_text().splitlines()
+    ]
+    found = min(of_json, key=lambda record: int(record["version"]))["after"]
+    dates = {"lower": "2026-01-02", "upper": "2026-01-04"}
+    assert (found["c10"], found["c26"]) == (["2026-01-02", None], [expected["c26"][0] | dates])
+    assert found["c28"] == expected["c28"] | {"size": "1.50"}
 
 
 DOCUMENTS = [

@@ -134,16 +134,21 @@ FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
 WHERE y.oid >= {FIRST_USER_OID} AND y.typtype IN ('e', 'c')
 """  # noqa: S608
 
-# The attributes of composites among these types and their parts.
-_ATTRIBUTES = f"""
+_VERSION = """(SELECT string_agg(concat_ws('.', a.attrelid, a.attnum, a.xmin), ' '
+    ORDER BY a.attrelid, a.attnum)
+  FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY ({relations}) AND a.attnum > 0)"""
+_ATTRIBUTES = "SELECT " + _VERSION.format(relations="%s::int8[]::oid[]")
+
+# The composites among these types and their parts, as relations, and their attributes' version.
+_COMPOSITES = f"""
 WITH RECURSIVE used AS (
   SELECT unnest(%s::int8[])::oid AS oid
   UNION {_PARTS} WHERE used.oid >= {FIRST_USER_OID}
+), composites AS (
+  SELECT ARRAY(SELECT y.typrelid FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid
+    WHERE y.typtype = 'c') AS relations
 )
-SELECT string_agg(concat_ws('.', a.attrelid, a.attnum, a.xmin), ' '
-    ORDER BY a.attrelid, a.attnum)
-FROM used JOIN pg_catalog.pg_type y ON y.oid = used.oid AND y.typtype = 'c'
-JOIN pg_catalog.pg_attribute a ON a.attrelid = y.typrelid AND a.attnum > 0
+SELECT relations::int8[], {_VERSION.format(relations="relations")} FROM composites
 """  # noqa: S608
 
 
@@ -209,13 +214,23 @@ def storage_of(
     )
 
 
-def attributes_version(
+def composites_of(
     connection: psycopg.Connection[tuple[Any, ...]], types: Sequence[int]
-) -> str:
-    """A text that stays equal only while no attribute of the composites among ``types`` and their
-    parts is altered; empty if there are none.
+) -> tuple[list[int], str]:
+    """The composites among ``types`` and their parts, as relations, and their `attributes_version`,
+    of one moment.
     """
-    row = connection.execute(_ATTRIBUTES.encode(), (list(types),)).fetchone()
+    row = connection.execute(_COMPOSITES.encode(), (list(types),)).fetchone()
+    return ([], "") if row is None else (row[0], row[1] or "")
+
+
+def attributes_version(
+    connection: psycopg.Connection[tuple[Any, ...]], composites: Sequence[int]
+) -> str:
+    """A text that stays equal only while no attribute of these composites is altered; empty if they
+    are gone.
+    """
+    row = connection.execute(_ATTRIBUTES.encode(), (list(composites),)).fetchone()
     return "" if row is None else row[0] or ""
 
 

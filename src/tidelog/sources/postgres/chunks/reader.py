@@ -30,7 +30,7 @@ from tidelog.sources.postgres.catalogue.schemas import (
     PostgresSchemaFinder,
     composite_types,
 )
-from tidelog.sources.postgres.catalogue.storage import attributes_version
+from tidelog.sources.postgres.catalogue.storage import attributes_version, composites_of
 from tidelog.sources.postgres.chunks.rows import PostgresChunkSelect
 from tidelog.sources.postgres.chunks.sql import require_plain
 from tidelog.sources.postgres.chunks.watermarks import (
@@ -236,8 +236,8 @@ class PostgresChunkReader:
         types = composite_types(schema)
         if not types:
             return
-        before = attributes_version(connection, types)
-        if attributes_version(self._watermark_connection(), types) != before:
+        relations, before = composites_of(connection, types)
+        if attributes_version(self._watermark_connection(), relations) != before:
             raise ChunkBusyError(
                 f"reading a chunk of {schema.table}: a composite type was altered meanwhile"
             )

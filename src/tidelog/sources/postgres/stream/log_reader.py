@@ -21,7 +21,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -72,7 +72,11 @@ from tidelog.sources.postgres.catalogue.schemas import (
     may_have_been_partition,
     tables_above,
 )
-from tidelog.sources.postgres.catalogue.storage import FIRST_USER_OID, attributes_version
+from tidelog.sources.postgres.catalogue.storage import (
+    FIRST_USER_OID,
+    attributes_version,
+    composites_of,
+)
 from tidelog.sources.postgres.chunks.watermarks import (
     MAX_WATERMARK_BYTES,
     WATERMARK_COLUMN,
@@ -269,6 +273,15 @@ def retry_while_locked(
 RETRY_REFUSED_S = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Composites:
+    """The composites of a relation's columns, themselves relations, and `attributes_version`."""
+
+    seen: RelationSeen
+    relations: list[int]
+    version: str
+
+
 class PostgresLogReader:
     """Streams one database's changes from one slot. Used by one thread, except `acknowledge`.
 
@@ -314,7 +327,7 @@ class PostgresLogReader:
         self._texts: ServerText | None = None
         self._scanner = PgoutputScanner(None)
         self._bound: dict[int, TableSchema] = {}
-        self._composites: dict[int, tuple[RelationSeen, str]] = {}  # and their attributes' version
+        self._composites: dict[int, _Composites] = {}
         self._refused: dict[int, RelationSeen] = {}
         self._retried_at = 0.0
         self._metadata_tables = PostgresMetadataTables(self._publications)
@@ -530,7 +543,7 @@ class PostgresLogReader:
         previous = bound or self._registry.latest(table)
         self._composites.pop(seen.relation_id, None)
         try:
-            schema, version = retry_while_locked(
+            schema, composites = retry_while_locked(
                 f"looking up {table}",
                 lambda: self._look_up(seen),
                 between_attempts=self.keepalive,
@@ -547,8 +560,8 @@ class PostgresLogReader:
             return
         schema = self._registry.register(schema)
         self._bound[seen.relation_id] = schema
-        if version is not None:
-            self._composites[seen.relation_id] = seen, version
+        if composites is not None:
+            self._composites[seen.relation_id] = composites
         excluded = [each.place for each in schema.excluded]
         self._scanner.bind(seen.relation_id, schema.schema_id, excluded=excluded)
         if bound is None or bound.schema_id != schema.schema_id or bound.table != table:
@@ -558,14 +571,14 @@ class PostgresLogReader:
         if self._refused.pop(seen.relation_id, None) is not None:
             yield RowsUnlogged(table, "its changes could not be captured for a while")
 
-    def _look_up(self, seen: RelationSeen) -> tuple[TableSchema, str | None]:
-        """The relation's schema, and the version of its composites' attributes, if it has any."""
+    def _look_up(self, seen: RelationSeen) -> tuple[TableSchema, _Composites | None]:
+        """The relation's schema, and the composites whose attributes are in it, if there are."""
         connection = self._get_connection()
-        types = _user_types(seen)
+        types = [type_oid for _, _, type_oid, _ in seen.columns if type_oid >= FIRST_USER_OID]
         # Before the schema: if they are altered in between, the next check finds it.
-        version = attributes_version(connection, types) if types else None
+        found = composites_of(connection, types) if types else ([], "")
         schema = self._finder.schema_of_relation(connection, seen)
-        return schema, version if composite_types(schema) else None
+        return schema, _Composites(seen, *found) if composite_types(schema) else None
 
     def _check_attributes(self, batch: LogBatch) -> Iterator[LogEvent]:
         """Give the batch's rows a new schema version if attributes of composites were altered.
@@ -575,14 +588,14 @@ class PostgresLogReader:
         text, and can't until whoever altered it is visible. A type that is gone keeps its
         attributes: so is the column.
         """
-        for relation_id, (seen, known) in list(self._composites.items()):
+        for relation_id, found in list(self._composites.items()):
             rows = batch.schema_id == self._bound[relation_id].schema_id
             if not rows.any():
                 continue
             with translate_errors("looking up composite types"):
-                version = attributes_version(self._get_connection(), _user_types(seen))
-            if version not in ("", known):
-                yield from self._relation(seen)
+                version = attributes_version(self._get_connection(), found.relations)
+            if version not in ("", found.version):
+                yield from self._relation(found.seen)
                 batch.schema_id[rows] = self._bound[relation_id].schema_id
 
     def _root_is_excluded(self, seen: RelationSeen) -> bool:
@@ -662,7 +675,3 @@ class PostgresLogReader:
         if self._sql is not None:
             self._sql.close()
             self._sql = None
-
-
-def _user_types(seen: RelationSeen) -> list[int]:
-    return [type_oid for _, _, type_oid, _ in seen.columns if type_oid >= FIRST_USER_OID]

@@ -29,7 +29,7 @@ from tidelog.model.state_machine import Transitions
 from tidelog.model.units import format_bytes, format_milliseconds
 from tidelog.outputs.base.sections import DeadLetter, DebeziumModes, StepSection
 from tidelog.outputs.lake.delta.config import HiveSection
-from tidelog.outputs.opensearch.kind import DocumentPart, JoinedDocument
+from tidelog.outputs.opensearch.config import DocumentPart, JoinedDocument
 from tidelog.spark.datasource import options
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from tidelog.outputs.files.kind import FilesSection, file_format_of
+from tidelog.outputs.files.config import FilesSection, file_format_of
 from tidelog.outputs.files.writer import FileFormat
-from tidelog.outputs.http.kind import HttpSection, body_of, endpoint_of
+from tidelog.outputs.http.config import HttpSection, body_of, endpoint_of
 from tidelog.outputs.http.requests import Body, Endpoint
 
 _FILES: Final = TypeAdapter(FilesSection).validate_python({"kind": "files", "path": "x"})

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.config import outputs as configoutputs
+from tidelog.config.outputs import OUTPUTS
 from tidelog.config.source import SOURCES
 from tidelog.kinds.adapters import FORMATTERS, OUTPUT_KINDS, SOURCE_KINDS, STATES
 
@@ -31,6 +32,21 @@ state: {{url: "{state}"}}
 outputs:
   - {{kind: {output}, path: ./lines, tables: ["public.*"]}}
   - {{kind: kafka, servers: "b:9092", format: {format}}}
+"""
+KIND_OF_OURS = """
+from typing import Literal
+
+from tidelog.outputs.base.sections import BuiltinKind, ExecutorSection
+from tidelog.ports import OutputPlace
+
+
+class LinesSection(ExecutorSection):
+    kind: Literal["lines"]
+    name: str = "lines"
+    path: str
+
+
+KIND = BuiltinKind(LinesSection, lambda *_: None, lambda section: OutputPlace(section.path))
 """
 
 
@@ -86,12 +102,26 @@ def config(**changed: str) -> str:
 
 
 def test_every_kind_of_ours_has_a_section_and_an_adapter() -> None:
-    for kind in OUTPUT_KINDS.names:
-        assert OUTPUT_KINDS.get(kind).section is configoutputs.OUTPUTS[kind]
-    assert set(OUTPUT_KINDS.names) == set(configoutputs.OUTPUTS)
+    assert set(OUTPUT_KINDS.names) == set(OUTPUTS)
     assert set(SOURCE_KINDS.names) == set(SOURCES)
     for registry in (FORMATTERS, SOURCE_KINDS, STATES):
         assert all(registry.get(name) is not None for name in registry.names)
+
+
+def test_kind_of_output_in_tidelog_is_a_folder_and_one_line(tmp_path: Path) -> None:
+    source = tmp_path / "src" / "tidelog"
+    shutil.copytree(ROOT / "src" / "tidelog", source, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = source / "outputs" / "lines"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "config.py").write_text(KIND_OF_OURS)
+    registry = source / "kinds" / "adapters.py"
+    first = '        "delta": "'
+    line = '        "lines": "tidelog.outputs.lines.config:KIND",\n'
+    registry.write_text(registry.read_text().replace(first, line + first))
+    text = config(source="postgres", format="flat", state="sqlite:///state.db")
+    (parsed,) = run_code(tmp_path / "src", PARSED, text)
+    assert "LinesSection(" in parsed
 
 
 def test_a_configuration_names_what_others_bring(site: Path) -> None:

@@ -10,9 +10,10 @@ from tidelog.app.base.outputs import check_spark
 from tidelog.config import Config, load_config
 from tidelog.errors import ConfigError
 from tidelog.model.schema import TableName
-from tidelog.outputs.lake import kinds
 from tidelog.outputs.lake.delta.config import DeltaSection
+from tidelog.outputs.lake.delta.config import _options as delta_options
 from tidelog.outputs.lake.iceberg.config import IcebergSection
+from tidelog.outputs.lake.iceberg.config import _options as iceberg_options
 from tidelog.outputs.lake.iceberg.partitioning import Partition
 
 
@@ -56,7 +57,7 @@ def test_the_size_of_the_cache_reaches_the_tasks(tmp_path: Path) -> None:
     delta, iceberg = config(tmp_path, *given).outputs
     assert isinstance(delta, DeltaSection)
     assert isinstance(iceberg, IcebergSection)
-    for options in (kinds._delta_options(delta), kinds._iceberg_options(iceberg)):
+    for options in (delta_options(delta), iceberg_options(iceberg)):
         assert options.layout_of(TableName("s", "t")).cache_bytes == 64 << 20
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tidelog.errors import ConfigError, OutputRefusedError
-from tidelog.outputs.kafka.kind import KafkaSection as Section
+from tidelog.outputs.kafka.config import KafkaSection as Section
 
 pytest.importorskip("confluent_kafka")
 

@@ -16,8 +16,8 @@ MOST_ARROWS = 110
 # Places that belong to one database, and the registries. The rest of the code asks a `WireFormat`,
 # `SourceBlocks`, a section or a `SourceKind`.
 OF_DATABASES = (
-    "app.sources", "codecs.mysql", "codecs.postgres", "config.outputs", "config.source", "demo",
-    "kinds.adapters", "outputs.database.kinds", "outputs.database.mysql",
+    "app.sources", "codecs.mysql", "codecs.postgres", "config.source", "demo",
+    "kinds.adapters", "outputs.database.config", "outputs.database.mysql",
     "outputs.database.postgres", "sources.mysql", "sources.postgres",
     "state.postgres", "system.extras",
 )  # fmt: skip

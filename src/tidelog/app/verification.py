@@ -31,7 +31,7 @@ from tidelog.model.patterns import matches
 from tidelog.model.schema import Column, TableName, TableSchema
 from tidelog.model.units import format_bytes
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.outputs.database.kinds import DatabaseSection
+from tidelog.outputs.database.config import DatabaseSection
 from tidelog.outputs.delivery_settings import transform_steps
 from tidelog.outputs.lake.config import LakeSection
 from tidelog.outputs.lake.delta.config import DeltaSection

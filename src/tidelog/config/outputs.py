@@ -1,8 +1,8 @@
-"""``outputs`` of ``tidelog.yaml``: one model for each kind, selected by ``kind``.
+"""``outputs`` of ``tidelog.yaml``: the model of each kind's section, selected by ``kind``.
 
-A new kind of ours is a folder of `tidelog.outputs`: its section, derived from one of
-`tidelog.outputs.base.sections` and listed in `OUTPUTS`, and its `BuiltinKind`, which
-`tidelog.kinds.adapters` names. Kinds of other distributions are found by entry points
+A new kind of ours is a folder of `tidelog.outputs` whose ``config.py`` has its section, derived
+from one of `tidelog.outputs.base.sections`, and its `BuiltinKind`, and one line in
+`tidelog.kinds.adapters`. Kinds of other distributions are found by entry points
 (docs/how-to/extend.md).
 """
 
@@ -10,27 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from tidelog.kinds.sections import OneOf
+from tidelog.kinds.adapters import OUTPUT_KINDS
+from tidelog.kinds.sections import OneOf, section_of
 from tidelog.outputs.base.sections import OutputSection
-from tidelog.outputs.custom.kind import PythonSection
-from tidelog.outputs.database.kinds import MySqlSection, PostgresSection
-from tidelog.outputs.files.kind import FilesSection
-from tidelog.outputs.http.kind import HttpSection
-from tidelog.outputs.kafka.kind import KafkaSection
-from tidelog.outputs.lake.delta.config import DeltaSection
-from tidelog.outputs.lake.iceberg.config import IcebergSection
-from tidelog.outputs.opensearch.kind import OpenSearchSection
 
 OUTPUTS: dict[str, type[OutputSection]] = {
-    "delta": DeltaSection,
-    "files": FilesSection,
-    "http": HttpSection,
-    "iceberg": IcebergSection,
-    "kafka": KafkaSection,
-    "opensearch": OpenSearchSection,
-    "python": PythonSection,
-    "postgres": PostgresSection,
-    "mysql": MySqlSection,
+    kind: section_of(OUTPUT_KINDS, kind, OutputSection) for kind in OUTPUT_KINDS.built_in
 }
 
 if TYPE_CHECKING:

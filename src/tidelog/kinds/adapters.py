@@ -53,6 +53,11 @@ class Registry(Generic[T]):
         return (*self._built_in, *sorted(self._entries))
 
     @property
+    def built_in(self) -> tuple[str, ...]:
+        """The names of Tidelog's own."""
+        return tuple(self._built_in)
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The names of plugins."""
         return tuple(sorted(self._entries))
@@ -91,15 +96,15 @@ OUTPUT_KINDS: Registry[OutputKind[Any]] = Registry(
     "tidelog.outputs",
     "kind of output",
     {
-        "delta": "tidelog.outputs.lake.kinds:DELTA",
-        "files": "tidelog.outputs.files.kind:KIND",
-        "http": "tidelog.outputs.http.kind:KIND",
-        "iceberg": "tidelog.outputs.lake.kinds:ICEBERG",
-        "kafka": "tidelog.outputs.kafka.kind:KIND",
-        "opensearch": "tidelog.outputs.opensearch.kind:KIND",
-        "python": "tidelog.outputs.custom.kind:KIND",
-        "postgres": "tidelog.outputs.database.kinds:POSTGRES",
-        "mysql": "tidelog.outputs.database.kinds:MYSQL",
+        "delta": "tidelog.outputs.lake.delta.config:KIND",
+        "files": "tidelog.outputs.files.config:KIND",
+        "http": "tidelog.outputs.http.config:KIND",
+        "iceberg": "tidelog.outputs.lake.iceberg.config:KIND",
+        "kafka": "tidelog.outputs.kafka.config:KIND",
+        "opensearch": "tidelog.outputs.opensearch.config:KIND",
+        "python": "tidelog.outputs.custom.config:KIND",
+        "postgres": "tidelog.outputs.database.config:POSTGRES",
+        "mysql": "tidelog.outputs.database.config:MYSQL",
     },
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -84,6 +84,12 @@ def is_url(place: str | Path) -> bool:
 def is_object_store(place: str) -> bool:
     """Return whether it is a URL of an object store; ``hdfs://`` and ``file://`` are not."""
     return "://" in place and place.partition("://")[0] in URL_SCHEMES
+
+
+def is_jdbc_catalog(properties: Mapping[str, str]) -> bool:
+    """Return whether it is an Iceberg catalog in a database, which has tables of many catalogs."""
+    impl = properties.get("catalog-impl", "")
+    return properties.get("type", "").lower() == "jdbc" or impl.endswith(".JdbcCatalog")
 
 
 def _with_unit(parse: Callable[[str], int], expected: str) -> BeforeValidator:

@@ -28,7 +28,7 @@ from tidelog.demo.servers.mysql import write_certificates
 from tidelog.errors import OutputError, OutputRefusedError
 from tidelog.outputs.base.delivery import Delivery
 from tidelog.outputs.opensearch.client import ClusterOptions
-from tidelog.outputs.opensearch.kind import KIND, OpenSearchSection
+from tidelog.outputs.opensearch.config import KIND, OpenSearchSection
 from tidelog.spark.datasource.segment_rows import batch_of
 from tidelog.state.sqlite import SqliteState
 

@@ -28,7 +28,7 @@ from tidelog.model.option_values import ALL_TEXT, ColumnTypes
 from tidelog.model.records import Kind
 from tidelog.model.schema import Column, TableName, TableSchema, members_of, struct_of
 from tidelog.outputs.base.targets import types_of
-from tidelog.outputs.files.kind import FilesSection
+from tidelog.outputs.files.config import FilesSection
 from tidelog.spark.datasource.options import SourceOptions
 
 TEXTS = ALL_TEXT

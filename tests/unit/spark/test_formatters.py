@@ -14,7 +14,7 @@ from tests.support.pgoutput_messages import UNCHANGED
 from tidelog.outputs.base.tasks import prepare_rows
 from tidelog.outputs.delivery_settings import handling_of, skipped_of
 from tidelog.outputs.formatters import FORMATS, formatter
-from tidelog.outputs.kafka.kind import KafkaSection
+from tidelog.outputs.kafka.config import KafkaSection
 from tidelog.ports import TargetTable
 from tidelog.spark.datasource import executor
 from tidelog.spark.datasource.executor import ReadPlan

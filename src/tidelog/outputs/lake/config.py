@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -11,6 +11,7 @@ from tidelog.kinds.sections import TYPES, Bytes, Duration, TablePattern, TypesSe
 from tidelog.model.patterns import choice, matches
 from tidelog.model.schema import TableName
 from tidelog.outputs.base.sections import KeylessPolicy, SteppedSection
+from tidelog.outputs.delivery_settings import transform_steps
 
 
 class LakeSection(SteppedSection):
@@ -78,3 +79,16 @@ class LakeSection(SteppedSection):
             return None
         altered = any(s.action != "route" and matches(s.tables, table) for s in self.steps)
         return "skip" if self.keyless == "append" and altered else self.keyless
+
+    def lake_options(self) -> dict[str, Any]:
+        """The options of `tidelog.outputs.lake.output.LakeOptions` that all lakes have."""
+        after = self.vacuum_after
+        return {
+            "steps": transform_steps(self),
+            "holds": self.holds,
+            "on_schema_change": self.on_schema_change,
+            "keyless": self.keyless,
+            "types": self.types.column_types(),
+            "cache_bytes": self.cache_bytes,
+            "vacuum_after_s": None if after is None else after.total_seconds(),
+        }

@@ -1,9 +1,10 @@
-"""The section of outputs of kind ``delta``."""
+"""Kind ``delta``: its section, its probe, and how it is opened."""
 
 from __future__ import annotations
 
 import socket
-from typing import Annotated, Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -14,8 +15,17 @@ from tidelog.kinds.sections import (
     Section,
     TablePattern,
 )
-from tidelog.outputs.base.sections import FileStoreSection, name_field
+from tidelog.outputs.base.sections import (
+    BuiltinKind,
+    FileStoreSection,
+    name_field,
+    normal_directory,
+)
 from tidelog.outputs.lake.config import LakeSection
+from tidelog.ports import LogExtent, Output, OutputContext, OutputPlace, TargetTable
+
+if TYPE_CHECKING:
+    from tidelog.outputs.lake.delta.options import DeltaOptions
 
 _PROBE_S: Final = 5.0
 
@@ -107,3 +117,71 @@ class DeltaSection(FileStoreSection, LakeSection):
         if self.catalog is None:
             return found
         return "; ".join(each for each in (found, self.catalog.probe()) if each)
+
+
+def _open(section: DeltaSection, context: OutputContext) -> Output:
+    from tidelog.outputs.lake.delta.hive import HiveCatalog
+    from tidelog.outputs.lake.delta.output import DeltaOutput
+
+    section.provide_options()
+    catalog = None if section.catalog is None else HiveCatalog(context.spark, section.catalog.uri)
+    return DeltaOutput(
+        context.spark,
+        context.log_path,
+        str(section.path),
+        tables=section.tables,
+        name=section.name,
+        options=_options(section),
+        parallel_tables=section.parallelism,
+        state=context.open_state(),
+        catalog=catalog,
+    )
+
+
+def _options(section: DeltaSection) -> DeltaOptions:
+    from tidelog.outputs.lake.delta.options import DeltaOptions
+
+    return DeltaOptions(
+        **section.lake_options(),
+        soft_deletes=section.deletes == "soft",
+        partition_by=section.partition_by,
+        cluster_by=section.cluster_by,
+        deletion_vectors=section.deletion_vectors,
+        plain_names=section.names == "plain",
+    )
+
+
+def _place(section: DeltaSection) -> OutputPlace:
+    return OutputPlace([normal_directory(section.path)])
+
+
+def _names(section: DeltaSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.lake.delta.table import DeltaTable, path_of
+    from tidelog.outputs.lake.table import check_columns
+
+    options = _options(section)
+    return refused_names(
+        section.name,
+        tables,
+        lambda table: check_columns(DeltaTable.product, options.layout_of(table.source), table),
+        lambda table: path_of(str(section.path), table.source, table.name),
+    )
+
+
+def _idle(section: DeltaSection, log: LogExtent) -> bool:
+    from tidelog.outputs.lake.delta.output import has_whole_log
+
+    section.provide_options()
+    options = _options(section)
+    return has_whole_log(log, str(section.path), section.name, section.tables, options)
+
+
+KIND = BuiltinKind(
+    DeltaSection,
+    _open,
+    _place,
+    probe_with=DeltaSection.probe,
+    names=_names,
+    idle=_idle,
+)

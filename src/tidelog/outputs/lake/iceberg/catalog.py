@@ -20,9 +20,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from tidelog.errors import AccessRefusedError, TableLeftOutError, UsageError
 from tidelog.eventlog.local_storage import provide_options
-from tidelog.model.option_values import is_object_store
+from tidelog.model.option_values import is_jdbc_catalog, is_object_store
 from tidelog.outputs.base.hadoop_settings import s3a_settings, store_options
-from tidelog.outputs.lake.iceberg.config import is_jdbc
 from tidelog.outputs.lake.iceberg.state import (
     EXCEPTIONS,
     IcebergLibrary,
@@ -144,7 +143,7 @@ class IcebergCatalog:
         self._library = IcebergLibrary(self._jvm)
         self._properties = _with_timeouts(properties)
         with library_errors(f"output {output}"):
-            if name is None and is_jdbc(properties):
+            if name is None and is_jdbc_catalog(properties):
                 name = self._jdbc_name(output)
         self.name, self._hadoop = name or own_catalog_name(output), hadoop
         self._output = output
@@ -208,7 +207,7 @@ class IcebergCatalog:
         """
         where = f"output {self._output}"
         with library_errors(where):
-            if is_jdbc(self._properties) and not self._check_sql_rights():
+            if is_jdbc_catalog(self._properties) and not self._check_sql_rights():
                 return []
             listed = [str(each.toString()) for each in self._catalog.listNamespaces()]
         chosen = sorted(filter(namespaces, listed))
@@ -313,7 +312,7 @@ class IcebergCatalog:
         tables there that has the property ``name`` and that this catalog lacks; None: there is
         none.
         """
-        if not is_jdbc(self._properties):
+        if not is_jdbc_catalog(self._properties):
             return None
         with library_errors(f"output {self._output}"):
             found = self._jdbc_rows(

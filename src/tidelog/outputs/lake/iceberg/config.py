@@ -1,20 +1,27 @@
-"""Outputs of kind ``iceberg``."""
+"""Kind ``iceberg``: its section, its probe, and how it is opened."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 from tidelog.kinds.sections import Duration, Location, TablePattern
-from tidelog.model.option_values import is_object_store
+from tidelog.model.option_values import is_jdbc_catalog, is_object_store
 from tidelog.outputs.base.sections import (
+    BuiltinKind,
     StorageOptionsSection,
+    check_directory_access,
     name_field,
+    normal_directory,
 )
 from tidelog.outputs.lake.config import LakeSection
+from tidelog.ports import Output, OutputContext, OutputPlace, TargetTable
+
+if TYPE_CHECKING:
+    from tidelog.outputs.lake.iceberg.output import IcebergOptions
 
 
 class IcebergSection(StorageOptionsSection, LakeSection):
@@ -94,7 +101,7 @@ class IcebergSection(StorageOptionsSection, LakeSection):
             raise ValueError("path is the catalog's warehouse: give one of the two")
         if self.storage_options and self.path is not None and not is_object_store(self.path):
             raise ValueError("storage_options are for an object store; path is a local directory")
-        if self.catalog_name is not None and not is_jdbc(self.catalog_properties()):
+        if self.catalog_name is not None and not is_jdbc_catalog(self.catalog_properties()):
             raise ValueError("catalog_name is for a JDBC catalog; others have one name space")
         return self
 
@@ -117,7 +124,68 @@ class IcebergSection(StorageOptionsSection, LakeSection):
         return given if self.path is None else {**given, "warehouse": str(self.path)}
 
 
-def is_jdbc(properties: Mapping[str, str]) -> bool:
-    """Is it a JDBC catalog, which keeps the tables of many catalogs by their names?"""
-    impl = properties.get("catalog-impl", "")
-    return properties.get("type", "").lower() == "jdbc" or impl.endswith(".JdbcCatalog")
+def _open(section: IcebergSection, context: OutputContext) -> Output:
+    from tidelog.outputs.lake.iceberg.output import IcebergOutput
+
+    return IcebergOutput(
+        context.spark,
+        context.log_path,
+        section.catalog_properties(),
+        catalog_name=section.catalog_name,
+        storage_options=section.options(),
+        tables=section.tables,
+        name=section.name,
+        options=_options(section),
+        parallel_tables=section.parallelism,
+        state=context.open_state(),
+    )
+
+
+def _options(section: IcebergSection) -> IcebergOptions:
+    from tidelog.outputs.lake.iceberg.output import IcebergOptions
+
+    return IcebergOptions(
+        **section.lake_options(),
+        soft_deletes=section.deletes == "soft",
+        partition_by=section.partition_by,
+        mode=section.mode,
+        format_version=section.format_version,
+    )
+
+
+def _place(section: IcebergSection) -> OutputPlace:
+    found = section.catalog_properties()
+    place = [found.get(name, "") for name in ("type", "catalog-impl", "uri")]
+    # The name may be set, or change, where the tables are the same: the output checks that.
+    warehouse = normal_directory(found.get("warehouse", ""))
+    return OutputPlace([*place, warehouse], now=section.catalog_name)
+
+
+def _names(section: IcebergSection, tables: Sequence[TargetTable]) -> Iterator[str]:
+    from tidelog.outputs.base.targets import refused_names
+    from tidelog.outputs.lake.iceberg.table import IcebergTable, check_reserved
+    from tidelog.outputs.lake.table import check_columns, parts_of
+
+    options = _options(section)
+
+    def check(table: TargetTable) -> None:
+        layout = options.layout_of(table.source)
+        check_columns(IcebergTable.product, layout, table)
+        check_reserved(table, layout)
+
+    return refused_names(
+        section.name, tables, check, lambda table: ".".join(parts_of(table.source, table.name))
+    )
+
+
+def _probe(section: IcebergSection) -> str | None:
+    properties = section.catalog_properties()
+    if properties.get("type") == "hadoop":
+        return check_directory_access(properties["warehouse"])
+    from tidelog.outputs.lake.iceberg.catalog_check import check_catalog
+
+    name, conf = section.catalog_name, section.pipeline_conf
+    return check_catalog(section.name, properties, name, section.tables, conf)
+
+
+KIND = BuiltinKind(IcebergSection, _open, _place, probe_with=_probe, names=_names)

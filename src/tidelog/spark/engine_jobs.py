@@ -102,7 +102,7 @@ class SparkWorkers:
             if not _is_stopped(context):
                 self._cancel(context)
         finally:
-            _shared.give_back(context)
+            _shared.release(context)
 
     def _cancel(self, context: SparkContext) -> None:
         """Cancel the jobs and wait for executors: the next engine has the same events."""
@@ -176,7 +176,7 @@ class _SharedContext:
             self._users += context is self._ours
             return context
 
-    def give_back(self, context: SparkContext) -> None:
+    def release(self, context: SparkContext) -> None:
         with self._lock:
             if context is not self._ours:
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +35,7 @@ from tidelog.app.capture.recovery import PASSED_KEY, Gaps
 from tidelog.app.capture.standby import LogHandle, Readiness
 from tidelog.app.overview.alerts import Alerts, open_alerts
 from tidelog.app.overview.remote_control import OnStatus, ignore_status
-from tidelog.app.sources.kinds import SourceKind, snapshotter_of, source_kind
+from tidelog.app.sources.kinds import SourceKind, SourceParts, snapshotter_of, source_kind
 from tidelog.app.web.http_server import Service, open_services
 from tidelog.capture.activity import ACTIVITY_KEY, Activity, CountingAppender
 from tidelog.capture.capture_scope import RELATIONS_KEY, RENAMED_KEY, SCOPE_KEY, CaptureScope
@@ -45,8 +45,14 @@ from tidelog.capture.dumps.refetch_queue import REFETCH_KEY
 from tidelog.capture.dumps.store import DUMP_PREFIX, OPTIONS_KEY
 from tidelog.capture.leadership import Leader, LeasedState, LeaseKeeper, end_later, lead
 from tidelog.capture.log_guard import GIVEN_UP_KEY, DumpGate, LogGuard, WhenLogInDanger
+from tidelog.capture.notifications import Notify
 from tidelog.capture.pauses import LOG_KEY, LogSwitch
-from tidelog.capture.session import CaptureSession, RetryingStateStore, SessionMaintenance
+from tidelog.capture.session import (
+    CaptureSession,
+    RetryingStateStore,
+    SessionMaintenance,
+    SourceConnections,
+)
 from tidelog.capture.session.engine import CaptureEngine, CaptureOptions
 from tidelog.capture.session.start import (
     CONSENT_KEY,
@@ -75,8 +81,9 @@ from tidelog.eventlog.storage_port import answers
 from tidelog.eventlog.writer import EventLogWriter
 from tidelog.model.dump_options import DumpOptions
 from tidelog.model.option_values import is_url
-from tidelog.model.records import Resume
-from tidelog.ports import LogReader, SourceId, StateStore
+from tidelog.model.records import ChunkMeta, Resume, Snapshot
+from tidelog.model.schema import TableName
+from tidelog.ports import Catalogue, LogReader, SourceId, StateStore
 from tidelog.state.opening import (
     MeteredStateStore,
     PrefetchingStateStore,
@@ -127,15 +134,94 @@ def dump_options(config: Config) -> DumpOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenLog:
+class OpenLogs:
     """The source's log and the event log, as a new leader has opened them."""
 
     reader: LogReader
     identity: SourceId
     registry: SchemaStore
-    log: EventLog
+    event_log: EventLog
     writer: EventLogWriter
     resume: Resume
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureLeadership:
+    """`tidelog.capture.session.SessionLeadership` of this process.
+
+    Attributes:
+        leader, status_store: of `tidelog.capture.session.SessionLeadership`.
+        election, keeper: gave the lease, and renew it.
+        state: counts requests to the state store.
+        logs: the source's log and the event log.
+        parts: the other parts of the source.
+        channels: of signals, commands and notifications.
+        serving: the HTTP interface.
+        source_check: runs while this process leads.
+        gaps: knows when a gap in the log was accepted.
+    """
+
+    leader: Leader
+    election: CaptureElection
+    keeper: LeaseKeeper
+    state: MeteredStateStore
+    status_store: StatusStore
+    logs: OpenLogs
+    parts: SourceParts
+    channels: Channels
+    serving: Service
+    source_check: SourceCheck
+    gaps: Gaps
+
+    @property
+    def generation(self) -> str:
+        return self.logs.event_log.generation
+
+    def chunks(self) -> Iterator[tuple[int, ChunkMeta]]:
+        return ((meta.first, chunk) for meta, chunk in self.logs.event_log.chunks())
+
+    def holds(self, offset: int) -> bool:
+        return self.logs.event_log.holds(offset)
+
+    def problems(self) -> dict[str, Any]:
+        return {**self.channels.problems(), **self.source_check.summary()}
+
+    def begin(self, session: CaptureSession, catalogue: Catalogue, switch: LogSwitch) -> None:
+        """Pass signals and commands to the session, and check the source from time to time."""
+        self.channels.open(
+            session.coordinator,
+            catalogue,
+            partial(self._status, session),
+            session.engine.append_control,
+            partial(self._hand_over, session),
+            switch,
+        )
+        self.serving.lead(self.channels.surface)
+        self.source_check.begin()
+
+    def _status(self, session: CaptureSession) -> dict[str, Any]:
+        more = {"state": self.state.summary(), "lease": self.keeper.summary()}
+        return {**session.status(), **more, "gap": {"at_ms": self.gaps.accepted_ms}}
+
+    def _hand_over(self, session: CaptureSession, command: Handover) -> dict[str, Any]:
+        if command.leader == self.leader.holder:
+            self.election.hand_over(command.to)
+            end_later(session.end, self.keeper.announce)
+        return {"leader": self.leader.holder}
+
+    def forget_log(self) -> None:
+        self.keeper.check()
+        self.parts.forget_log()
+
+    def release_lease(self) -> None:
+        self.serving.stand_by()
+        self.keeper.release()
+
+    def close(self) -> None:
+        self.serving.stand_by()
+        self.source_check.end()
+        self.channels.close()
+        self.logs.writer.close()
 
 
 class Capture(BackgroundService):
@@ -267,20 +353,37 @@ class Capture(BackgroundService):
         election: CaptureElection,
         log_handle: LogHandle,
     ) -> CaptureSession:
-        config, source = self.config, self.config.source
+        config, epoch = self.config, keeper.lease.epoch
         check_whole(store)
-        metered_state = MeteredStateStore(fenced(store, LEASE_NAME, keeper.lease.epoch))
+        metered_state = MeteredStateStore(fenced(store, LEASE_NAME, epoch))
         kind = source_kind(config)
         state = LeasedState(prefetch_start_state(metered_state, config, kind), keeper.check)
-        retrying_state = RetryingStateStore(state, keeper.check)
-        found = self._open_log(kind, state, keeper, log_handle)
-        reader, identity, log, writer = found.reader, found.identity, found.log, found.writer
-        registry = found.registry
-        parts = kind.parts(registry)
-        options = capture_options(config)
-        windows = Windows(parts.keys, registry.get)
-        activity = Activity(state, lambda schema_id: str(registry.get(schema_id).table))
-        channels = Channels(config, state, identity, self._callbacks)
+        logs = self._open_log(kind, state, keeper, log_handle)
+        since_ms = int(time.time() * 1000)
+        leadership = CaptureLeadership(
+            leader=Leader(self.holder, epoch, config.capture.zone, since_ms, self._url),
+            election=election,
+            keeper=keeper,
+            state=metered_state,
+            status_store=StatusStore(state, logs.writer),
+            logs=logs,
+            parts=kind.parts(logs.registry),
+            channels=Channels(config, state, logs.identity, self._callbacks),
+            serving=serving,
+            source_check=self._source_check,
+            gaps=self._gaps,
+        )
+        return self._build_session(leadership, state, on_status)
+
+    def _build_session(
+        self, leadership: CaptureLeadership, state: LeasedState, on_status: OnStatus
+    ) -> CaptureSession:
+        """Return the session of a leadership, open to signals and commands."""
+        config, source = self.config, self.config.source
+        logs, parts, channels = leadership.logs, leadership.parts, leadership.channels
+        check_lease = leadership.keeper.check
+        retrying_state = RetryingStateStore(state, check_lease)
+        activity = Activity(state, lambda schema_id: str(logs.registry.get(schema_id).table))
         unsupported = UnsupportedTables(retrying_state, channels.notify)
         gate = DumpGate()
         switch = LogSwitch(state, gate)
@@ -298,127 +401,96 @@ class Capture(BackgroundService):
             gate=gate,
         )
         engine = CaptureEngine(
-            reader=reader,
-            windows=windows,
+            reader=logs.reader,
+            windows=Windows(parts.keys, logs.registry.get),
             coordinator=coordinator,
-            log=CountingAppender(writer, activity, parts.located),
-            log_answers=partial(answers, log.storage),
-            emitted=EmittedTransactions(log),
-            resume=found.resume,
-            options=options,
+            log=CountingAppender(logs.writer, activity, parts.located),
+            log_answers=partial(answers, logs.event_log.storage),
+            emitted=EmittedTransactions(logs.event_log),
+            resume=logs.resume,
+            options=capture_options(config),
             on_signals=channels.on_signals,
             is_paused=switch.is_off,
         )
-
         maintenance = LogMaintenanceTask(
             config,
-            log,
+            logs.event_log,
             # Kept from round to round: it remembers what the segments hold.
-            EventLogMaintenance(log.storage, keeper.check, log.chain_reader()),
+            EventLogMaintenance(logs.event_log.storage, check_lease, logs.event_log.chain_reader()),
             state=state,
             mailbox=channels.mailbox,
             coordinator=coordinator,
             segments=lambda: engine.progress().segments,
         )
-
-        def close() -> None:
-            serving.stand_by()
-            self._source_check.end()
-            channels.close()
-            writer.close()
-
-        def release_lease() -> None:
-            serving.stand_by()
-            keeper.release()
-
-        def forget_log() -> None:
-            keeper.check()
-            parts.forget_log()
-
-        def status() -> dict[str, Any]:
-            more = {"state": metered_state.summary(), "lease": keeper.summary()}
-            return {**session.status(), **more, "gap": {"at_ms": self._gaps.accepted_ms}}
-
-        def hand_over(command: Handover) -> dict[str, Any]:
-            if command.leader == self.holder:
-                election.hand_over(command.to)
-                end_later(session.end, keeper.announce)
-            return {"leader": self.holder}
-
         log_unmatched(config, catalogue)
-        check_exclusions(config, catalogue, registry)
+        check_exclusions(config, catalogue, logs.registry)
         snapshot_reader = parts.open_reader()
         session = CaptureSession(
             engine=engine,
             coordinator=coordinator,
-            reader=reader,
-            catalogue=catalogue,
-            snapshot_reader=snapshot_reader,
+            leadership=leadership,
+            source=SourceConnections(logs.reader, catalogue, snapshot_reader, source.tables),
             unsupported=unsupported,
             state=retrying_state,
             switch=switch,
             guard=LogGuard(
                 WhenLogInDanger(source.when_log_in_danger), source.log_danger_bytes, gate
             ),
-            forget_log=forget_log,
-            give_back=release_lease,
             maintenance=SessionMaintenance(
                 commands=channels.act,
                 maintain=maintenance.act,
                 on_status=on_status,
                 activity=activity,
-                troubles=lambda: {**channels.problems(), **self._source_check.summary()},
                 poll_interval_s=poll_interval_s(config.state.place),
             ),
-            watch=lambda request_dump: CatalogueWatch(
-                parts.catalogue,
+            watch=partial(
+                self._watch,
+                parts,
                 retrying_state,
-                source.tables,
-                unsupported=unsupported,
-                publish=parts.publish,
-                snapshot=snapshot_reader.current_snapshot,
-                request_dump=request_dump,
-                dump_new=self._snapshotter.should_snapshot_new_tables(),
-                who_is_open=parts.who_is_open,
-                scope=CaptureScope(
-                    parts.catalogue,
-                    retrying_state,
-                    source.tables,
-                    [source.signal_table] if source.signal_table else (),
-                    channels.notify,
-                ),
+                unsupported,
+                channels.notify,
+                snapshot_reader.current_snapshot,
             ),
-            patterns=source.tables,
-            chunks=((meta.first, chunk) for meta, chunk in log.chunks()),
-            holds=log.holds,
             at_start=StartPlan(
                 dump=self._dump_at_start,
                 then_end=not self._snapshotter.should_stream(),
                 mode=source.snapshot_mode,
             ),
-            leader=Leader(
-                self.holder,
-                keeper.lease.epoch,
-                config.capture.zone,
-                int(time.time() * 1000),
-                self._url,
-            ),
-            generation=log.generation,
-            close_log=close,
-            status_store=StatusStore(state, writer),
         )
         try:
-            channels.open(coordinator, catalogue, status, engine.append_control, hand_over, switch)
-            serving.lead(channels.surface)
-            self._source_check.begin()
+            leadership.begin(session, catalogue, switch)
         except BaseException:
             session.close()
             raise
         return session
 
+    def _watch(
+        self,
+        parts: SourceParts,
+        state: StateStore,
+        unsupported: UnsupportedTables,
+        notify: Notify,
+        snapshot: Callable[[], Snapshot],
+        request_dump: Callable[[TableName, str], bool],
+    ) -> CatalogueWatch:
+        source = self.config.source
+        signals = [source.signal_table] if source.signal_table else ()
+        return CatalogueWatch(
+            parts.catalogue,
+            state,
+            source.tables,
+            unsupported=unsupported,
+            publish=parts.publish,
+            snapshot=snapshot,
+            request_dump=request_dump,
+            dump_new=self._snapshotter.should_snapshot_new_tables(),
+            who_is_open=parts.who_is_open,
+            scope=CaptureScope(parts.catalogue, state, source.tables, signals, notify),
+        )
+
     def _open_log(
         self, kind: SourceKind, state: LeasedState, keeper: LeaseKeeper, log_handle: LogHandle
-    ) -> OpenLog:
+    ) -> OpenLogs:
         """Open the event log for this leader, created if there is none, and the source's log."""
         path = event_log_path(self.config)
         log = log_handle.current()
@@ -453,7 +525,7 @@ class Capture(BackgroundService):
             claim_log(log.storage, log.generation, state, self._store)
         reader.belongs_to(log.generation, log.last_transaction)
         resume = self._gaps.start(state, reader, writer)
-        return OpenLog(reader, identity, registry, log, writer, resume)
+        return OpenLogs(reader, identity, registry, log, writer, resume)
 
     def _dump_at_start(self, begun: bool, unfinished: bool) -> str | None:
         """A lost connection or lease is no start: the same dump is asked for again."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from tidelog.capture.activity import Activity
 from tidelog.capture.catalogue_watch import CatalogueWatch
@@ -53,6 +53,66 @@ from tidelog.ports import (
 )
 
 
+class SessionLeadership(Protocol):
+    """The lease and the event log of a session, and what its opener runs beside it."""
+
+    @property
+    def leader(self) -> Leader: ...
+
+    @property
+    def generation(self) -> str:
+        """The generation of the event log."""
+        ...
+
+    @property
+    def status_store(self) -> StatusStore: ...
+
+    def chunks(self) -> Iterable[tuple[int, ChunkMeta]]:
+        """Return the chunks in the event log, each with the first offset of its segment."""
+        ...
+
+    def holds(self, offset: int) -> bool:
+        """See `LogView`."""
+        ...
+
+    def problems(self) -> dict[str, Any]:
+        """Return parts of the status document: what does not work besides the log."""
+        ...
+
+    def forget_log(self) -> None:
+        """Make the source keep no more log for capture, whose reader is closed."""
+        ...
+
+    def release_lease(self) -> None:
+        """Release the lease; nothing may be written after it."""
+        ...
+
+    def close(self) -> None:
+        """Close the event log, and end what runs beside the session."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceConnections:
+    """The connections to the source that a session uses and closes.
+
+    Attributes:
+        log: reads the log.
+        catalogue: knows the tables.
+        chunks: returns the current snapshot.
+        patterns: patterns of the captured tables.
+    """
+
+    log: LogReader
+    catalogue: Catalogue
+    chunks: ChunkReader
+    patterns: Sequence[str]
+
+    def close(self) -> None:
+        for connection in (self.log, self.chunks, self.catalogue):
+            connection.close()
+
+
 @dataclass(slots=True)
 class SessionMaintenance:
     """Work besides reading the log, and its parameters.
@@ -62,7 +122,6 @@ class SessionMaintenance:
         maintain: runs rollup, retention and quarantine.
         on_status: called with the status document from time to time.
         activity: counts what is appended.
-        troubles: returns parts of that document: what does not work besides the log.
         poll_interval_s: see `tidelog.ports.StateBackend`.
     """
 
@@ -70,7 +129,6 @@ class SessionMaintenance:
     maintain: Callable[[], None]
     on_status: Callable[[dict[str, Any]], None]
     activity: Activity
-    troubles: Callable[[], dict[str, Any]]
     poll_interval_s: float = 0.0
 
 
@@ -173,59 +231,46 @@ class CaptureSession:
         *,
         engine: CaptureEngine,
         coordinator: DumpCoordinator,
-        reader: LogReader,
-        catalogue: Catalogue,
-        snapshot_reader: ChunkReader,
+        leadership: SessionLeadership,
+        source: SourceConnections,
         unsupported: UnsupportedTables,
         state: RetryingStateStore,
         maintenance: SessionMaintenance,
         watch: Callable[[Callable[[TableName, str], bool]], CatalogueWatch],
-        patterns: Sequence[str],
-        chunks: Iterable[tuple[int, ChunkMeta]],
         at_start: StartPlan,
-        leader: Leader,
-        generation: str,
-        close_log: Callable[[], None],
         switch: LogSwitch,
         guard: LogGuard,
-        forget_log: Callable[[], None],
-        give_back: Callable[[], None],
-        holds: Callable[[int], bool] = lambda _offset: True,
-        status_store: StatusStore,
     ) -> None:
-        """``give_back``: releases the lease; nothing may be written after it. ``holds``: as in
-        `LogView`.
-        """
         self.engine = engine
         self.coordinator = coordinator
-        self._reader = reader
-        self._catalogue = catalogue
-        self._snapshot_reader = snapshot_reader
+        self._leadership = leadership
+        self._source = source
         self._unsupported = unsupported
         self._state = state
         self._maintenance = maintenance
-        self._chunks, self._holds, self._status_store = chunks, holds, status_store
-        self._at_start = StartDumps(at_start, coordinator, catalogue, state, patterns, leader.epoch)
+        self._at_start = StartDumps(
+            at_start,
+            coordinator,
+            source.catalogue,
+            state,
+            source.patterns,
+            leadership.leader.epoch,
+        )
         self._complete = self._acts = False
-        self._leader = leader
-        self._generation = generation
-        self._close_log = close_log
         self._switch = switch
         self._guard_log = guard
-        self._forget_log = forget_log
-        self._give_back = give_back
         self._ended = threading.Event()
         self._failure: BaseException | None = None
         self._automatic = AutomaticDumps(
             coordinator=coordinator,
-            catalogue=catalogue,
+            catalogue=source.catalogue,
             state=state,
             watch=watch,
-            snapshot=snapshot_reader.current_snapshot,
+            snapshot=source.chunks.current_snapshot,
             reached=lambda: engine.reached,
             repeats=not at_start.then_end,
         )
-        self._source = SourceMonitor()
+        self._monitor = SourceMonitor()
         self._poll_soon = threading.Event()
         self._poll_often_until = time.monotonic() + UNSUPPORTED_POLLS_S
         self._turn_s = SLOW_TURN_S if maintenance.poll_interval_s else TURN_S
@@ -236,11 +281,12 @@ class CaptureSession:
         """Run until ``stop`` or the first failure of any part, which is raised; True if only the
         initial dump was wanted and it is done.
         """
-        bind(self._state, self._generation, self._unsupported)
-        end = LogView(lambda: self.engine.progress().next_offset, self._holds)
-        self._status_store.note_if_older(self._state, end.now())
+        leadership = self._leadership
+        bind(self._state, leadership.generation, self._unsupported)
+        end = LogView(lambda: self.engine.progress().next_offset, leadership.holds)
+        leadership.status_store.note_if_older(self._state, end.now())
         note_lost_end(self._state, end.holds, end.now())
-        self.coordinator.recover(self.engine, self._chunks, end)
+        self.coordinator.recover(self.engine, leadership.chunks(), end)
         self._automatic.begin()
         self._at_start.request()
         self._state.retry_until(self._ended)
@@ -273,7 +319,7 @@ class CaptureSession:
         """
         self._ended.set()
         with suppress(TidelogError):
-            self._reader.close()  # the next leader reads from where this one does
+            self._source.log.close()  # the next leader reads from where this one does
         _join(threads, END_S)
         if self._acts:  # else the next leader would execute the command again
             _join((each for each in threads if each.name == COMMANDS_THREAD), ACT_S)
@@ -287,7 +333,7 @@ class CaptureSession:
             elif failure is None:
                 self._publish_status()
         finally:
-            self._give_back()
+            self._leadership.release_lease()
             _join(threads, JOIN_S)  # these may find that the lease is lost
         if failure is not None:
             raise failure
@@ -299,7 +345,7 @@ class CaptureSession:
             return
         try:
             note_given_up(self._state)
-            self._forget_log()
+            self._leadership.forget_log()
         except LeaseLostError:
             raise
         except TidelogError as error:
@@ -311,9 +357,8 @@ class CaptureSession:
 
     def close(self) -> None:
         self._ended.set()
-        for part in (self._reader, self._snapshot_reader, self._catalogue):
-            part.close()
-        self._close_log()
+        self._source.close()
+        self._leadership.close()
 
     def on_schema(self, seen: SchemaSeen) -> None:
         """Called by the engine, on its thread."""
@@ -414,7 +459,7 @@ class CaptureSession:
 
     def _run_work(self, work: str) -> None:
         if work == "load":
-            self.engine.prune_journal(self._snapshot_reader.current_snapshot)
+            self.engine.prune_journal(self._source.chunks.current_snapshot)
             self._refresh_source()
         else:
             self._automatic.watch.poll()
@@ -422,7 +467,7 @@ class CaptureSession:
     def _refresh_source(self) -> None:
         progress = self.engine.progress()
         try:
-            load = self._source.refresh(self._catalogue, progress.covered)
+            load = self._monitor.refresh(self._source.catalogue, progress.covered)
         except ConnectionLostError as error:
             if self._switch.pause is not None or self.engine.reads_slowly:
                 # A server that shuts down waits for all who read its log until they have read it to
@@ -432,7 +477,7 @@ class CaptureSession:
             raise
         self.coordinator.observe(load.lag_bytes, load.replica_lag_s, load.commits)
         now, last_commit = time.monotonic(), progress.last_commit_ts
-        self._guard_log.check(self._source.summary(now, progress.covered, last_commit))
+        self._guard_log.check(self._monitor.summary(now, progress.covered, last_commit))
 
     def _maintain(self) -> None:
         """Run maintenance in a thread of its own: rolling up thousands of segments takes long."""
@@ -454,7 +499,7 @@ class CaptureSession:
         dumps = [(dump["dump_id"], dump["status"]) for dump in status["dumps"]]
         if now >= self._publish_at or dumps != self._published:
             with suppress(StateError):  # published later: the lease limits how long capture runs
-                self._status_store.put(self._state.at_once, status)
+                self._leadership.status_store.put(self._state.at_once, status)
                 self._published = dumps
                 self._publish_at = now + 2 * self._maintenance.poll_interval_s
         self._maintenance.on_status(status)
@@ -464,10 +509,10 @@ class CaptureSession:
         progress = asdict(self.engine.progress())
         pause = self._switch.pause
         return {
-            **asdict(self._leader),
+            **asdict(self._leadership.leader),
             "updated_ms": int(time.time() * 1000),
-            "lag_bytes": self._source.lag_bytes,
-            "source": self._source.summary(
+            "lag_bytes": self._monitor.lag_bytes,
+            "source": self._monitor.summary(
                 time.monotonic(), progress["covered"], progress["last_commit_ts"]
             ),
             "capture": progress,
@@ -475,7 +520,7 @@ class CaptureSession:
             "log_guard": self._guard_log.summary(),
             "refused": self._unsupported.summary(),
             "drops": self._maintenance.activity.drops(),
-            **self._maintenance.troubles(),
+            **self._leadership.problems(),
             **self._automatic.summary(),
             **self.coordinator.summary(finished=FINISHED_SHOWN),
         }

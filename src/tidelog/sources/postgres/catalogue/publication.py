@@ -317,7 +317,7 @@ class Publications:
         if self.strategy == "snapshot":
             with translate_errors(f"reading publication {self.name!r}"):
                 planner = self.planner(connection)
-                self._note_troubles(planner)
+                self._note_problems(planner)
                 steps = planner.steps()
                 if any(step.kind == "create" for step in steps):
                     raise self._left_error(steps)
@@ -344,7 +344,7 @@ class Publications:
                     all_run = False
             if steps:
                 planner = self.planner(connection)
-            self._note_troubles(planner)
+            self._note_problems(planner)
             left = planner.steps()
             if any(step.kind == "create" for step in left):
                 raise self._left_error(left)  # nothing could be captured
@@ -393,10 +393,10 @@ class Publications:
             stated = UnsupportedReason(step.why, " ".join(step.statements))
             self._add_refused(table.table, why.get(table.relation_id) or stated)
 
-    def _note_troubles(self, planner: Planner) -> None:
+    def _note_problems(self, planner: Planner) -> None:
         self.inserts_only = {
             table: UnsupportedReason(trouble.why, trouble.remedy)
-            for table, trouble in _identity_troubles(planner.view).items()
+            for table, trouble in _identity_problems(planner.view).items()
         }
         self.left_out_columns = planner.left_out_columns()
 
@@ -467,7 +467,7 @@ class Publications:
             )
 
 
-def _identity_troubles(view: PublicationView) -> dict[TableName, IdentityTrouble]:
+def _identity_problems(view: PublicationView) -> dict[TableName, IdentityTrouble]:
     return {
         table.table: table.identity.trouble
         for table in view.captured
